@@ -1,0 +1,6 @@
+"""Adaptive rollout allocation for OpenRLHF: decide per prompt how many answers to sample (Reinforce-Ada)."""
+
+__version__ = "0.1.0"
+
+HOST_VERSION = "0.11.2"
+"""The one OpenRLHF version this package extends; `upstream` refuses any other."""

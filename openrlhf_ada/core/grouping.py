@@ -1,0 +1,81 @@
+"""From a closed pool to the group that is trained: which samples, and with which coefficients.
+
+Everything is computed in float64 from the whole pool; the kept samples only inherit the pool's statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.types import Sample
+
+NO_SPREAD = 1e-6
+"""A pool whose rewards differ by no more than this (relative to their size) is constant: float residue of a mean must
+never become a signal. Dividing by a tiny std would blow it up to advantages in the thousands."""
+
+
+def select_balanced(
+    pool: Sequence[Sample], n: int, rule: ExitRule, rng: np.random.Generator, *, num_positives: int | None = None
+) -> tuple[int, ...]:
+    """Indices (ascending) of n samples: up to floor(n/2) positives, negatives for the rest, spares filled from either.
+
+    The draw within a stratum is seeded-uniform over the index-ordered pool (the published code keeps the first k,
+    which in order of completion would prefer short answers). Raises ValueError if the pool holds fewer than n.
+    """
+    if len(pool) < n:
+        raise ValueError(f"pool of {len(pool)} samples cannot fill a group of {n}")
+    positives = [s.index for s in pool if rule.is_positive(s)]
+    negatives = [s.index for s in pool if not rule.is_positive(s)]
+    wanted = n // 2 if num_positives is None else num_positives
+    num_pos = min(len(positives), max(wanted, n - len(negatives)))
+    kept_pos = rng.choice(len(positives), size=num_pos, replace=False) if num_pos else []
+    kept_neg = rng.choice(len(negatives), size=n - num_pos, replace=False) if n - num_pos else []
+    return tuple(sorted([positives[int(i)] for i in kept_pos] + [negatives[int(i)] for i in kept_neg]))
+
+
+def advantages(rewards: Sequence[float], estimator: str) -> np.ndarray:
+    """Advantage of every sample of one pool against the pool's own statistics, float64, shape (N,).
+
+    `group_norm`: (r - mean) / std with the unbiased std, as the host has it. `dr_grpo`, `reinforce_baseline`:
+    r - mean. `rloo`: r - mean of the others. `gae`: 1, the critic's advantage takes over. A constant pool has
+    advantage exactly 0, and so has a pool of one. With N equal to the group size these are the host's own values.
+    """
+    r = np.asarray(rewards, dtype=np.float64)
+    if estimator == "gae":
+        return np.ones_like(r)
+    if not is_spread(r):
+        return np.zeros_like(r)
+    centred = r - r.mean()
+    if estimator in ("dr_grpo", "reinforce_baseline"):
+        return centred
+    if estimator == "rloo":
+        return centred * (len(r) / (len(r) - 1))
+    if estimator == "group_norm":
+        return centred / (r.std(ddof=1) + 1e-9)
+    raise ValueError(f"estimator {estimator!r} has no pool baseline")
+
+
+def is_spread(values: np.ndarray) -> bool:
+    """Do the values differ, beyond float noise? The zero-signal test of the whole package."""
+    if len(values) < 2:
+        return False
+    return bool(values.max() - values.min() > NO_SPREAD * max(1.0, float(np.abs(values).max())))
+
+
+def stratum_factors(pool: Sequence[Sample], kept: Sequence[int], rule: ExitRule) -> tuple[float, ...]:
+    """(N_c/N)/(k_c/n) per kept sample: what makes an average over the kept samples equal the pool's average.
+
+    c is the sample's outcome (positive or negative), N_c its count in the pool, k_c among the n kept.
+    """
+    positive = {s.index: rule.is_positive(s) for s in pool}
+    pool_pos = sum(positive.values())
+    kept_pos = sum(positive[i] for i in kept)
+    n, total = len(kept), len(pool)
+    factor = {
+        True: (pool_pos / total) / (kept_pos / n) if kept_pos else 0.0,
+        False: ((total - pool_pos) / total) / ((n - kept_pos) / n) if n > kept_pos else 0.0,
+    }
+    return tuple(factor[positive[i]] for i in kept)

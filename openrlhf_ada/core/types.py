@@ -1,0 +1,117 @@
+"""Carriers of the method: what was sampled, what is trained, what it cost.
+
+Scalars only: no tokens, text or tensors. The plumbing keeps those and refers to a sample by `(prompt key, index)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+PromptKey: TypeAlias = int
+"""Identity of one prompt *visit*: unique within a run, so the same dataset row seen twice has two keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One finished rollout.
+
+    `metric` in [0, 1] is the verifier's verdict: it decides when to stop and what to keep, and nothing else does.
+    `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
+    `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, whatever finished first.
+    """
+
+    key: PromptKey
+    index: int
+    metric: float
+    reward: float
+    num_tokens: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.metric <= 1.0:
+            raise ValueError(
+                f"sample {self.index} of prompt {self.key} has metric {self.metric!r}, expected a value in [0, 1]. "
+                f"Return 'scores' in [0, 1] from reward_func next to 'rewards'."
+            )
+
+
+@dataclass(slots=True)
+class PromptPool:
+    """All samples drawn for one prompt, in index order whatever the order of arrival."""
+
+    key: PromptKey
+    samples: list[Sample] = field(default_factory=list[Sample])
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        """Insert samples; raises ValueError on a foreign key, a repeated index or a gap."""
+        merged = sorted([*self.samples, *samples], key=lambda s: s.index)
+        for position, sample in enumerate(merged):
+            if sample.key != self.key:
+                raise ValueError(f"sample of prompt {sample.key} offered to the pool of prompt {self.key}")
+            if sample.index != position:
+                raise ValueError(f"pool of prompt {self.key}: expected index {position}, got {sample.index}")
+        self.samples = merged
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingGroup:
+    """What is trained for one prompt: sample indices (ascending) and one coefficient per kept sample.
+
+    A coefficient is weight x advantage, ready to multiply the policy gradient. `critic_weights` are the stratum
+    factors (N_c/N)/(k_c/n) that make a critic trained on the kept samples learn the pool's mean (design: PPO).
+    """
+
+    key: PromptKey
+    indices: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    critic_weights: tuple[float, ...]
+    resolved: bool
+
+    def __post_init__(self) -> None:
+        if not len(self.indices) == len(self.coefficients) == len(self.critic_weights):
+            raise ValueError(f"group of prompt {self.key}: indices, coefficients and weights differ in length")
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Every sample drawn is accounted for, in rollouts and in tokens: drawn = kept + unused + aborted."""
+
+    drawn: int = 0
+    kept: int = 0
+    unused: int = 0
+    aborted: int = 0
+    drawn_tokens: int = 0
+    kept_tokens: int = 0
+    unused_tokens: int = 0
+    aborted_tokens: int = 0
+
+    def record_group(self, pool: Sequence[Sample], kept: Iterable[int]) -> None:
+        """Account for one closed pool; `kept` are the indices that are trained."""
+        kept_set = set(kept)
+        for sample in pool:
+            self.drawn += 1
+            self.drawn_tokens += sample.num_tokens
+            if sample.index in kept_set:
+                self.kept += 1
+                self.kept_tokens += sample.num_tokens
+            else:
+                self.unused += 1
+                self.unused_tokens += sample.num_tokens
+
+    def add(self, other: Ledger) -> None:
+        """Accumulate another ledger (a step into a run)."""
+        for name in Ledger.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def check(self, *, drawn: int) -> None:
+        """Raise RuntimeError unless the sums balance and match `drawn`, counted independently at dispatch."""
+        if self.drawn != drawn:
+            raise RuntimeError(f"ledger: {drawn} samples were dispatched but {self.drawn} are accounted for")
+        if self.drawn != self.kept + self.unused + self.aborted:
+            raise RuntimeError(f"ledger does not balance: {self}")
+        if self.drawn_tokens != self.kept_tokens + self.unused_tokens + self.aborted_tokens:
+            raise RuntimeError(f"ledger does not balance in tokens: {self}")

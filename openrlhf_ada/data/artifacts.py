@@ -1,0 +1,101 @@
+"""Writing what this package generates (data files, model directories) so that a half-written one is never seen."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+MARKER = "openrlhf_ada_build.json"
+"""Written last into a generated directory: its recipe and the size of every file, so that damage is noticed."""
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line (UTF-8), through a temporary file beside `path` that is renamed at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            for row in rows:
+                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+        temporary.chmod(0o644)  # mkstemp makes it private to its owner
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def build_directory(out_dir: Path, recipe: Mapping[str, Any], fill: Callable[[Path], None]) -> Path:
+    """Return `out_dir` with what `fill` writes; at once when it already holds a complete build of the same `recipe`.
+
+    `fill` gets an empty directory beside `out_dir`, which is renamed once it is complete, so a killed build leaves no
+    directory that looks finished. A build of another recipe, or a damaged one, is replaced; a directory that we did
+    not make is not touched (FileExistsError).
+    """
+    out_dir = Path(out_dir)
+    if _is_complete(out_dir, recipe):
+        logger.info("%s is up to date", out_dir)
+        return out_dir
+    _check_replaceable(out_dir)
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        dir=out_dir.parent, prefix=f".{out_dir.name}.", ignore_cleanup_errors=True
+    ) as name:
+        fresh = Path(name) / "new"
+        fresh.mkdir()
+        fill(fresh)
+        _write_marker(fresh, recipe)
+        # Two processes may build the same directory at once: the one that is later keeps what is there.
+        if not _is_complete(out_dir, recipe):
+            if out_dir.exists():
+                out_dir.replace(Path(name) / "old")
+            fresh.replace(out_dir)
+    return out_dir
+
+
+def remove_build(out_dir: Path) -> None:
+    """Delete a directory that `build_directory` made; FileExistsError when it is not one."""
+    _check_replaceable(out_dir)
+    if out_dir.exists():
+        shutil.rmtree(out_dir)
+
+
+def _check_replaceable(out_dir: Path) -> None:
+    if not out_dir.exists():
+        return
+    if not out_dir.is_dir():
+        raise FileExistsError(
+            f"{out_dir} is a file, expected a directory to write to: choose another output directory"
+        )
+    if any(out_dir.iterdir()) and not (out_dir / MARKER).is_file():
+        raise FileExistsError(
+            f"{out_dir} is not empty and was not made by this program (it has no {MARKER}), so it is not overwritten: "
+            f"remove it or choose another output directory"
+        )
+
+
+def _write_marker(directory: Path, recipe: Mapping[str, Any]) -> None:
+    files = {str(p.relative_to(directory)): p.stat().st_size for p in sorted(directory.rglob("*")) if p.is_file()}
+    content = json.dumps({"recipe": dict(recipe), "files": files}, indent=2)
+    (directory / MARKER).write_text(content + "\n", encoding="utf-8")
+
+
+def _is_complete(directory: Path, recipe: Mapping[str, Any]) -> bool:
+    marker = directory / MARKER
+    if not marker.is_file():
+        return False
+    try:
+        content = json.loads(marker.read_text(encoding="utf-8"))
+    except ValueError:
+        return False  # damaged: build again
+    if content["recipe"] != dict(recipe):
+        return False
+    paths = {directory / name: size for name, size in content["files"].items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())

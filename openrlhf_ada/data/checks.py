@@ -1,0 +1,152 @@
+"""Checks of prompt files that take a second, so that bad data is refused before any engine starts."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+UNKNOWN = -1
+"""Number of rows of a data set that is not looked into: another format, a directory, a hub id."""
+
+_JSON_EXTENSIONS = (".json", ".jsonl")
+_LOCAL_EXTENSIONS = (*_JSON_EXTENSIONS, ".csv", ".parquet", ".arrow", ".py")
+"""What the host takes for a file by its ending, whether it exists or not (openrlhf.datasets.utils)."""
+
+
+class DataError(ValueError):
+    """A data set is missing or unfit for training. The message names the flag, the file, the row and the remedy."""
+
+
+def check_prompt_datasets(spec: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+    """Check every data set of `spec`, the host's comma-separated list of `path[@data_dir]`.
+
+    Returns the total number of rows, or -1 when it cannot be told without loading something (see
+    `check_prompt_file`). Raises DataError as `check_prompt_file` does, and on an empty entry of the list.
+    """
+    total = 0
+    for part in spec.split(","):
+        path = part.split("@")[0].strip()
+        if not path:
+            raise DataError(
+                f"{flag}: an entry of the list {spec!r} is empty, expected paths or hub ids separated by commas: "
+                f"give a data set, and remove commas that separate nothing"
+            )
+        rows = check_prompt_file(path, input_key=input_key, label_key=label_key, flag=flag)
+        total = UNKNOWN if UNKNOWN in (rows, total) else total + rows
+    return total
+
+
+def check_prompt_file(path: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+    """Check one data set and return its number of rows, or -1 when it is not one that can be read here.
+
+    `.jsonl` and `.json` files (lines of objects, or one array of objects) are read: each row must be an object that
+    has `input_key`, neither null nor empty, and `label_key` where one is given. Other local files and directories must
+    only exist; hub ids and URLs pass. Raises DataError naming `flag`, the file and the row.
+    """
+    if "://" in path:
+        return UNKNOWN
+    if glob.has_magic(path) and not os.path.exists(path):
+        return _check_pattern(path, input_key=input_key, label_key=label_key, flag=flag)
+    if not os.path.exists(path):
+        if _looks_local(path):
+            raise DataError(
+                f"{flag}: {path!r} does not exist (looked for {os.path.abspath(path)}): give the path of a .jsonl, "
+                f".json, .csv, .parquet or .arrow file, or a hub id such as org/name"
+            )
+        return UNKNOWN
+    if os.path.isdir(path) or not path.endswith(_JSON_EXTENSIONS):
+        return UNKNOWN
+    return _check_rows(path, input_key=input_key, label_key=label_key, flag=flag)
+
+
+def _looks_local(path: str) -> bool:
+    return path.startswith(("/", "./", "../", "~")) or path.endswith(_LOCAL_EXTENSIONS) or path.count("/") > 1
+
+
+def _check_pattern(pattern: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+    """The host hands a pattern such as `data/*.jsonl` to `datasets`, which loads every match."""
+    paths = sorted(glob.glob(pattern, recursive=True))
+    if not paths:
+        raise DataError(f"{flag}: no file matches {pattern!r}: give an existing file or a pattern that matches one")
+    counts = [check_prompt_file(p, input_key=input_key, label_key=label_key, flag=flag) for p in paths]
+    return UNKNOWN if UNKNOWN in counts else sum(counts)
+
+
+def _check_rows(path: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+    rows = 0
+    for place, row in _read_rows(path, flag):
+        rows += 1
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{flag}: {path} {place} is a JSON {_json_type(row)}, expected an object with the key {input_key!r}: "
+                f"write one object per row"
+            )
+        for key, key_flag in ((input_key, "--data.input_key"), (label_key, "--data.label_key")):
+            if key is not None and key not in row:
+                raise DataError(
+                    f"{flag}: {path} {place} has no key {key!r}, expected it in every row; the row has "
+                    f"{_names(row)}: set {key_flag} to one of them, or add the key"
+                )
+        _check_input(row[input_key], f"{flag}: {path} {place}", input_key)
+    if not rows:
+        raise DataError(f"{flag}: {path} holds no rows, expected at least one prompt: give a file with data")
+    return rows
+
+
+def _check_input(value: Any, where: str, input_key: str) -> None:
+    """A prompt is text, or a list of chat messages (`--data.apply_chat_template`)."""
+    if not isinstance(value, str | list | None):
+        raise DataError(
+            f"{where}: {input_key!r} is a JSON {_json_type(value)} ({value!r}), expected text or a list of chat "
+            f"messages: set --data.input_key to the column that holds the prompt"
+        )
+    if value is None or not (value.strip() if isinstance(value, str) else value):
+        raise DataError(
+            f"{where}: {input_key!r} is {json.dumps(value)}, expected a prompt that is neither null nor empty: "
+            f"fill in the prompt or remove the row"
+        )
+
+
+def _read_rows(path: str, flag: str) -> Iterator[tuple[str, Any]]:
+    """Yield (place in the file, decoded row). A `.json` file holds an array, or lines like a `.jsonl` file."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise DataError(f"{flag}: {path} cannot be read ({error.strerror}): check the file's permissions") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{flag}: {path} is not UTF-8 text (byte {error.start}), expected JSON: convert it, or name a file of "
+            f"another format by its ending (.csv, .parquet, .arrow)"
+        ) from error
+    if text.lstrip().startswith("[") and path.endswith(".json"):
+        array = _decode(text, path, flag, first_line=1, hint="one array of objects, or one object per line")
+        yield from ((f"row {number}", row) for number, row in enumerate(array, start=1))
+        return
+    # Not splitlines(): that also splits at U+2028 and the like, which may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"line {number}", _decode(line, path, flag, first_line=number, hint="one object per line")
+
+
+def _decode(text: str, path: str, flag: str, *, first_line: int, hint: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise DataError(
+            f"{flag}: {path} line {line} is not valid JSON ({error.msg}, column {error.colno}), expected {hint}: "
+            f"correct the line"
+        ) from error
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def _names(row: dict[str, Any]) -> str:
+    return "the keys " + ", ".join(map(repr, row)) if row else "no keys"

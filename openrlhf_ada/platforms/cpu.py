@@ -1,0 +1,223 @@
+"""Everything that must change for the host to run where torch sees no GPU, each change with its reason.
+
+`activate` runs in the driver and, as Ray's worker setup hook, in every Ray worker. vLLM's own sub-processes are not
+Ray workers: what they need is in `cpu_engine`. Contract tests (tests/contract/test_cpu_shims.py) fail by name when the
+host no longer has what a shim stands on.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import inspect
+import os
+import sys
+from types import ModuleType
+from typing import Any, NoReturn
+
+from openrlhf_ada.platforms.cpu_dtype import compute_dtype
+from openrlhf_ada.platforms.import_hooks import on_import
+
+SETUP_HOOK = "openrlhf_ada.platforms.cpu.activate"
+"""Dotted name that Ray runs in each worker process."""
+
+THREADS_VARIABLE = "OPENRLHF_ADA_TORCH_THREADS"
+"""Threads of each training process. Ray gives every actor one OpenMP thread, whatever the machine has."""
+
+_FLASH_ATTN_NAMES = {
+    "flash_attn": (),
+    "flash_attn.bert_padding": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
+    "flash_attn.utils": (),
+    "flash_attn.utils.distributed": ("all_gather",),
+}
+"""What openrlhf.models.ring_attn_utils imports at module top, used or not."""
+
+_activated = False
+
+
+def activate() -> None:
+    """Make this process ready to run the host on a CPU. Does nothing the second time."""
+    global _activated  # noqa: PLW0603 - a process is adapted once
+    if _activated:
+        return
+    _activated = True
+    # DeepSpeed would find no GPU by itself, but warns about it in every process.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    install_flash_attn_stub()
+    on_import(
+        {
+            "torch": adapt_torch,
+            "torch.distributed.device_mesh": adapt_device_mesh,
+            "openrlhf.utils.distributed_util": adapt_weight_sync_group,
+            "openrlhf.utils.utils": adapt_model_dtype,
+            "openrlhf.utils.deepspeed.deepspeed": adapt_strategy,
+            "openrlhf.models.actor": adapt_actor,
+            "openrlhf.trainer.ray.vllm_engine": adapt_engine,
+        }
+    )
+
+
+def worker_environment() -> dict[str, str]:
+    """Environment of every Ray worker on a CPU, inherited by vLLM's sub-processes. A value that the user set wins."""
+    defaults = {
+        "DS_ACCELERATOR": "cpu",
+        THREADS_VARIABLE: str(len(os.sched_getaffinity(0))),
+        # GiB of KV cache per engine: rollouts on a CPU are short.
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        # Policy and engine take turns on the same cores: a thread that spins while it waits takes the other's core.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+    return {name: os.environ.get(name, value) for name, value in defaults.items()}
+
+
+def install_flash_attn_stub() -> None:
+    """flash-attn needs a CUDA compiler, and the host imports it at module top: give it names that fail when called."""
+    for name, functions in _FLASH_ATTN_NAMES.items():
+        module = ModuleType(name)
+        # transformers probes with find_spec, which raises on a module without a spec.
+        module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
+        module.__path__ = []
+        for function in functions:
+            setattr(module, function, _absent(f"{name}.{function}"))
+        sys.modules[name] = module
+
+
+def _absent(name: str) -> Any:
+    def fail(*_args: object, **_kwargs: object) -> NoReturn:
+        raise RuntimeError(
+            f"{name} was called, but flash-attn is not available on a CPU. Leave out --ds.packing_samples, "
+            f"--train.dynamic_batch_enable and --ds.ring_attn_size."
+        )
+
+    return fail
+
+
+class _CpuDevice(str):
+    """`torch.cuda.current_device()` on a CPU. The host uses it both as a device and inside f"cuda:{...}"."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        # NaiveReplayBuffer names a device "cuda:<this>" that it never moves anything to.
+        return format("0", spec)
+
+
+def adapt_torch(torch: ModuleType) -> None:
+    """The host's actors call these unconditionally; on a CPU there is nothing to select, wait for or empty."""
+    torch.cuda.current_device = lambda: _CpuDevice("cpu")
+    for name in ("set_device", "empty_cache", "synchronize", "current_stream"):
+        setattr(torch.cuda, name, _nothing())
+    threads = os.environ.get(THREADS_VARIABLE)
+    if threads:
+        torch.set_num_threads(int(threads))
+
+
+def _nothing() -> Any:
+    """A new do-nothing function each time: torch.compile keeps rules per function object and refuses one with two."""
+
+    def nothing(*_args: object, **_kwargs: object) -> None:
+        return None
+
+    return nothing
+
+
+def adapt_device_mesh(device_mesh: ModuleType) -> None:
+    """DeepspeedStrategy builds its mesh of "cuda" devices by name."""
+    init = device_mesh.init_device_mesh
+
+    def init_on_cpu(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return init("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    device_mesh.init_device_mesh = init_on_cpu
+    # torch re-exports the name from the package, where later imports would find the original.
+    if "torch.distributed" in sys.modules:
+        sys.modules["torch.distributed"].init_device_mesh = init_on_cpu  # type: ignore[attr-defined]
+
+
+def adapt_weight_sync_group(distributed_util: ModuleType) -> None:
+    """The trainer's end of the weight broadcast is NCCL in the host; gloo does the same between CPU processes."""
+    from openrlhf_ada.platforms.cpu_engine import gloo_broadcast_group
+
+    distributed_util.stateless_init_process_group = gloo_broadcast_group
+
+
+def adapt_model_dtype(host_utils: ModuleType) -> None:
+    """The host knows half precisions only (`--ds.param_dtype`); load weights in what the processor computes."""
+    convert = host_utils.convert_to_torch_dtype
+
+    def convert_on_cpu(param_dtype: str) -> Any:
+        import torch
+
+        return torch.float32 if compute_dtype() == "float32" else convert(param_dtype)
+
+    host_utils.convert_to_torch_dtype = convert_on_cpu
+
+
+def adapt_strategy(deepspeed_strategy: ModuleType) -> None:
+    """DeepSpeed in the processor's precision, with torch's AdamW, and EMA weights where the model is."""
+    train_config, eval_config = deepspeed_strategy.get_train_ds_config, deepspeed_strategy.get_eval_ds_config
+
+    def train_config_on_cpu(**kwargs: Any) -> dict[str, Any]:
+        config = _in_compute_dtype(train_config(**kwargs))
+        optimizer = config.get("optimizer")
+        if optimizer is not None and optimizer["type"] == "AdamW":
+            # DeepSpeed's own AdamW for CPUs is compiled on first use and needs a C++ compiler.
+            optimizer["params"]["torch_adam"] = True
+        return config
+
+    deepspeed_strategy.get_train_ds_config = train_config_on_cpu
+    deepspeed_strategy.get_eval_ds_config = lambda **kwargs: _in_compute_dtype(eval_config(**kwargs))
+
+    strategy = deepspeed_strategy.DeepspeedStrategy
+    average = strategy.moving_average
+
+    def average_on_cpu(self: Any, model: Any, model_ema: Any, beta: float = 0.992, device: str = "cpu") -> None:
+        average(self, model, model_ema, beta, "cpu" if device == "cuda" else device)
+
+    strategy.moving_average = average_on_cpu
+
+
+def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:
+    if compute_dtype() == "float32":
+        config["bf16"]["enabled"] = config["fp16"]["enabled"] = False
+    return config
+
+
+def adapt_actor(actor_module: ModuleType) -> None:
+    """Logits for the response only.
+
+    The host computes logits over the vocabulary at every position and then cuts the prompt off. On a CPU that is a
+    large part of a step with short answers, so the model is asked for the tail (`logits_to_keep`), and the missing
+    positions, which the host masks anyway, are filled with zeros.
+    """
+    forward = actor_module.Actor.forward
+    log_probs_from_logits = actor_module.log_probs_from_logits
+
+    def forward_tail(self: Any, sequences: Any, action_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+        wants_all = kwargs.get("return_entropy") or kwargs.get("mm_train_inputs_list")
+        if action_mask is not None and not self.packing_samples and not wants_all and _keeps_logits(self.model):
+            first = int(action_mask.long().any(dim=0).long().argmax())
+            kwargs["logits_to_keep"] = sequences.shape[1] - first
+        return forward(self, sequences, action_mask, *args, **kwargs)
+
+    def log_probs_of_tail(logits: Any, labels: Any, temperature: float = 1.0) -> Any:
+        import torch
+
+        missing = labels.shape[1] - logits.shape[1]
+        tail = log_probs_from_logits(logits, labels[:, missing:], temperature)
+        return torch.nn.functional.pad(tail, (missing, 0))
+
+    actor_module.Actor.forward = forward_tail
+    actor_module.log_probs_from_logits = log_probs_of_tail
+
+
+def _keeps_logits(model: Any) -> bool:
+    module = getattr(model, "module", model)  # DeepSpeed's engine, or the bare model
+    return "logits_to_keep" in inspect.signature(module.forward).parameters
+
+
+def adapt_engine(vllm_engine: ModuleType) -> None:
+    """Rollout actors start vLLM with CPU settings and our worker extension (the host names its own, for CUDA)."""
+    from openrlhf_ada.platforms.cpu_engine import cpu_rollout_actor
+
+    vllm_engine.RolloutRayActor = cpu_rollout_actor(vllm_engine.RolloutRayActor)

@@ -1,0 +1,60 @@
+"""Adapt a third-party module at the moment somebody imports it.
+
+Importing torch or the host only to adapt them would cost every Ray worker seconds, whether it needs them or not.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+Adapter = Callable[[ModuleType], None]
+
+
+class _AdaptingLoader(importlib.abc.Loader):
+    """Runs the real loader, then the adapter. Everything else is the real loader's."""
+
+    def __init__(self, loader: Any, adapter: Adapter) -> None:
+        self._loader = loader
+        self._adapter = adapter
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._adapter(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _AdaptingFinder(importlib.abc.MetaPathFinder):
+    def __init__(self) -> None:
+        self.adapters: dict[str, Adapter] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        adapter = self.adapters.get(fullname)
+        if adapter is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _AdaptingLoader(spec.loader, adapter)
+        return spec
+
+
+def on_import(adapters: dict[str, Adapter]) -> None:
+    """Apply each adapter to its module now if it is loaded, else right after its import. Call once per process."""
+    finder = _AdaptingFinder()
+    for name, adapter in adapters.items():
+        if name in sys.modules:
+            adapter(sys.modules[name])
+        else:
+            finder.adapters[name] = adapter
+    sys.meta_path.insert(0, finder)

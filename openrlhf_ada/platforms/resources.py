@@ -1,0 +1,75 @@
+"""How many Ray slots a command line needs. The host asks for placement groups and waits for ever if they never come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+CONTROLLER_CPUS = 4
+"""CPU slots besides one per GPU slot: the trainer, the event queue, and the asynchronous trainer's helpers."""
+
+
+class MissingResourcesError(RuntimeError):
+    """The cluster has fewer slots than the flags ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Ray "GPU" slots by role. Every slot also takes one Ray "CPU"."""
+
+    by_role: dict[str, int]
+
+    @property
+    def gpus(self) -> int:
+        return sum(self.by_role.values())
+
+    @property
+    def cpus(self) -> int:
+        return self.gpus + CONTROLLER_CPUS
+
+    def describe(self) -> str:
+        return " + ".join(f"{count} {role}" for role, count in self.by_role.items())
+
+    def check(self, available: dict[str, Any]) -> None:
+        """Raise MissingResourcesError, naming what is missing, if `available` (Ray's totals) is not enough."""
+        missing = [
+            f"{kind} {needed} needed, {int(available.get(kind, 0))} present"
+            for kind, needed in (("GPU", self.gpus), ("CPU", self.gpus + 1))
+            if available.get(kind, 0) < needed
+        ]
+        if missing:
+            raise MissingResourcesError(
+                f"the Ray cluster is too small: {'; '.join(missing)}. The flags ask for {self.describe()}. Lower "
+                f"--vllm.num_engines or the --<model>.num_gpus_per_node flags, share with --train.colocate_all or "
+                f"--train.colocate_actor_ref, or add nodes."
+            )
+
+
+def required_slots(args: SimpleNamespace) -> Slots:
+    """Slots that the host's `train` will ask for, following its rules of colocation."""
+    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    reference = args.ref.num_nodes * args.ref.num_gpus_per_node if args.algo.kl.init_coef > 0 else 0
+    critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
+    reward = 0 if args.reward.remote_url else args.reward.num_nodes * args.reward.num_gpus_per_node
+    roles = {"policy": actor}
+    if args.train.colocate_all:
+        # One placement group holds every model; asynchronous training keeps the engines apart.
+        if args.train.async_enable:
+            roles["vLLM engine"] = engines
+        if critic and args.train.colocate_critic_reward:
+            roles["critic and reward"] = critic
+        return _nonzero(roles)
+    roles["vLLM engine"] = engines
+    if not args.train.colocate_actor_ref:
+        roles["reference"] = reference
+    if critic and args.train.colocate_critic_reward:
+        roles["critic and reward"] = critic
+    else:
+        roles |= {"critic": critic, "reward model": reward}
+    return _nonzero(roles)
+
+
+def _nonzero(roles: dict[str, int]) -> Slots:
+    return Slots({role: count for role, count in roles.items() if count})

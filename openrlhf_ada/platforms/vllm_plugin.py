@@ -1,0 +1,25 @@
+"""vLLM loads this (entry point `vllm.general_plugins`) in each of its processes: they must not outlive their parent.
+
+An engine core whose Ray actor is killed is re-parented and goes on, holding a core and gigabytes. Linux can end a
+process when its parent ends; asking for it in the child itself needs no cooperation of the parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+
+PR_SET_PDEATHSIG = 1
+
+
+def register() -> None:
+    """End this process with its parent, if it is one of vLLM's sub-processes."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    ctypes.CDLL("libc.so.6", use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent.pid:
+        # The parent ended before the request was in place.
+        os.kill(os.getpid(), signal.SIGKILL)

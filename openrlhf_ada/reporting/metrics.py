@@ -1,0 +1,195 @@
+"""Every metric name that this package writes: its unit, its meaning, and what a bad value means.
+
+The one home of these names: `RunLog` refuses an `ada/` name that is not listed here, and `docs/metrics.md` is
+generated from this table. Host names (`rollout/...`, `timing/...`, ...) are OpenRLHF's and are kept as they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """What one metric says; the words go to `docs/metrics.md`."""
+
+    unit: str
+    meaning: str
+    bad: str
+
+
+METRICS: dict[str, Metric] = {
+    # -- the ledger of one step -------------------------------------------------------------------------------------
+    "ada/prompts": Metric(
+        "prompts",
+        "Prompts trained in this step, one group each.",
+        "Below `rollout.batch_size`: the dataset ran out, or prompts were dropped.",
+    ),
+    "ada/drawn": Metric(
+        "rollouts",
+        "Rollouts dispatched in this step. Always `kept + unused + aborted`.",
+        "At prompts x `ada.max_samples`: nothing is being resolved, the prompts are far too hard (or too easy).",
+    ),
+    "ada/kept": Metric(
+        "rollouts",
+        "Rollouts that are trained: `rollout.n_samples_per_prompt` for each prompt.",
+        "Not prompts x n: groups were dropped or incomplete.",
+    ),
+    "ada/unused": Metric(
+        "rollouts",
+        "Finished rollouts that decide the stop and the baseline but are not trained.",
+        "Many times `kept`: balance is expensive on these prompts. Take easier ones or lower `ada.max_samples`.",
+    ),
+    "ada/aborted": Metric(
+        "rollouts",
+        "Rollouts cancelled because their prompt had closed. They never enter a pool.",
+        "A large share of `drawn`: too much speculation.",
+    ),
+    "ada/drawn_tokens": Metric(
+        "tokens",
+        "Response tokens of all rollouts dispatched in this step.",
+        "Grows while `drawn` does not: answers are getting longer.",
+    ),
+    "ada/kept_tokens": Metric(
+        "tokens",
+        "Response tokens of the trained rollouts.",
+        "Per rollout far below `drawn_tokens / drawn`: selection prefers short answers, which it must not.",
+    ),
+    "ada/unused_tokens": Metric(
+        "tokens",
+        "Response tokens of finished rollouts that are not trained.",
+        "As `ada/unused`.",
+    ),
+    "ada/aborted_tokens": Metric(
+        "tokens",
+        "Response tokens produced before a rollout was cancelled.",
+        "As `ada/aborted`; this is work thrown away.",
+    ),
+    "ada/rollouts_per_prompt": Metric(
+        "rollouts / prompt",
+        "`drawn / prompts`. The uniform run that costs the same has this group size.",
+        "At the cap: most prompts never resolve. At n: sampling never adapts.",
+    ),
+    "ada/rounds": Metric(
+        "rounds",
+        "Sampling rounds until the last prompt of the step closed.",
+        "Always cap / wave: some prompt runs into the cap in every step and all others wait for it.",
+    ),
+    # -- what the policy can do -------------------------------------------------------------------------------------
+    "ada/metric_mean": Metric(
+        "share, 0 to 1",
+        "Sum of the metric over all finished rollouts, divided by their number. A ratio of totals, so biased towards "
+        "prompts that drew more (mostly the hard ones): it reads lower than the policy's accuracy.",
+        "Use it for cost accounting only; `ada/first_wave_metric_mean` is the one to watch for learning.",
+    ),
+    "ada/first_wave_metric_mean": Metric(
+        "share, 0 to 1",
+        "Mean metric of the first n samples of every prompt (n = `rollout.n_samples_per_prompt`). Every prompt counts "
+        "the same and no stopping rule is involved: an unbiased estimate of the policy's accuracy on this batch.",
+        "Flat or falling over tens of steps: it does not learn. Near 0 or 1: the prompts do not fit the model.",
+    ),
+    "ada/reward_mean": Metric(
+        "reward",
+        "Mean reward (what the loss trains on, shaping included) over all finished rollouts.",
+        "Rises while the metric does not: the shaping is being exploited.",
+    ),
+    # -- is there anything to learn from ----------------------------------------------------------------------------
+    "ada/signal_share": Metric(
+        "share, 0 to 1",
+        "Share of trained groups with at least one non-zero coefficient, so with a gradient. With `gae`, where "
+        "the critic is the baseline and coefficients say nothing of it: share of prompts whose "
+        "pool shows both outcomes.",
+        "Near `ada/signal_share_uniform`: the extra rollouts buy nothing.",
+    ),
+    "ada/signal_share_uniform": Metric(
+        "share, 0 to 1",
+        "Share of prompts whose first n samples already show both outcomes: what uniform sampling with n would have "
+        "had on the same prompts, from the same samples.",
+        "Near 0: most prompts are too hard or too easy for groups of n. Near 1: adaptive sampling is not needed.",
+    ),
+    "ada/resolved_share": Metric(
+        "share, 0 to 1",
+        "Share of prompts whose pool shows both outcomes.",
+        "Low: many prompts stay all wrong or all right up to the cap. Raise `ada.max_samples` or change the prompts.",
+    ),
+    "ada/group_scale": Metric(
+        "factor",
+        "Common positive factor on all advantages of the step (`reinforce_baseline` and `gae`; 1 for the others).",
+        "Drifts by orders of magnitude: the learning rate means something else at the end than at the start.",
+    ),
+    "ada/critic_weight_mean": Metric(
+        "factor",
+        "Mean stratum factor (N_c/N)/(k_c/n) over the trained rollouts, which makes the critic learn the pool's mean. "
+        "1 where every group holds both outcomes or is its whole pool.",
+        "Far from 1: many pools have an outcome that was not kept.",
+    ),
+    # -- where the rollouts went ------------------------------------------------------------------------------------
+    "ada/draws_histogram": Metric(
+        "rollouts -> prompts",
+        'How many prompts drew how many rollouts, as an object: `{"4": 10, "8": 3}`.',
+        "All mass at the cap, or all at the first wave.",
+    ),
+    "ada/allocation_by_pass_rate": Metric(
+        "pass-rate bin -> counts",
+        "Prompts and rollouts by the share of positives in the prompt's pool, as an object: "
+        '`{"0": {"prompts": 3, "rollouts": 48}, "0-0.2": ..., "1": ...}`. A bin holds its lower edge; pools without a '
+        "positive (`0`) and without a negative (`1`) have bins of their own.",
+        "Most rollouts in bin `0`: unsolvable prompts eat the budget.",
+    ),
+    # -- since the start of the run ---------------------------------------------------------------------------------
+    "ada/total_drawn": Metric("rollouts", "Sum of `ada/drawn` since the first step, resumes included.", "-"),
+    "ada/total_drawn_tokens": Metric("tokens", "Sum of `ada/drawn_tokens` since the first step.", "-"),
+    "ada/step_s": Metric(
+        "seconds",
+        "Duration of this step: sampling, training and weight synchronisation; evaluation excluded.",
+        "Grows with `drawn_tokens` unchanged: the machine, not the method.",
+    ),
+    "ada/wall_clock_s": Metric("seconds", "Time since training started, evaluation included.", "-"),
+    # -- evaluation rows --------------------------------------------------------------------------------------------
+    "eval/accuracy": Metric(
+        "share, 0 to 1",
+        "Mean over held-out prompts of the prompt's mean metric, after this many training steps (0: before training).",
+        "Falls while `ada/first_wave_metric_mean` rises: over-fitting to the training prompts.",
+    ),
+    "eval/ci95": Metric(
+        "share",
+        "Half-width of the 95 % interval of `eval/accuracy`: Student's t over prompt means, so clustered by prompt. "
+        "null with one prompt.",
+        "As large as the gain: evaluate more prompts before believing it.",
+    ),
+    "eval/num_prompts": Metric("prompts", "Held-out prompts evaluated.", "Differs between rows of one run."),
+    "eval/num_samples": Metric("answers", "Answers sampled for them in all.", "-"),
+    "eval/accuracy/<datasource>": Metric(
+        "share, 0 to 1", "`eval/accuracy` of the prompts of one datasource.", "One falls while the others rise."
+    ),
+}
+
+_DOC_HEAD = """\
+# Metrics
+
+<!-- Generated from openrlhf_ada/reporting/metrics.py; a unit test compares. Write it anew with
+python -c "from pathlib import Path; from openrlhf_ada.reporting.metrics import render_metrics_table; \\
+Path('docs/metrics.md').write_text(render_metrics_table(), encoding='utf-8')" -->
+
+One JSON object per training step goes to `metrics.jsonl` in the run directory, and one per evaluation (`eval/...`);
+both carry `step`, the number of training steps done. OpenRLHF's own names stand beside these, unchanged.
+A value that is not finite is an error for the names below and becomes `null` for the host's.
+
+Anything computed on the *trained* groups is biased, because they were selected to be balanced. So accuracy is reported
+from the first wave or from the whole pool, and each row says which.
+
+| Name | Unit | Meaning | A bad value means |
+|---|---|---|---|
+"""
+
+
+def render_metrics_table() -> str:
+    """The text of `docs/metrics.md`."""
+    rows = (f"| `{name}` | {m.unit} | {m.meaning} | {m.bad} |\n" for name, m in METRICS.items())
+    return _DOC_HEAD + "".join(rows)
+
+
+def check_metric_name(name: str) -> None:
+    """Raise ValueError if `name` is in our namespaces (`ada/`, `eval/`) but not in the table."""
+    ours = name.startswith(("ada/", "eval/"))
+    if ours and name not in METRICS and not name.startswith("eval/accuracy/"):
+        raise ValueError(f"metric {name!r} is not in METRICS (openrlhf_ada/reporting/metrics.py): add it there")

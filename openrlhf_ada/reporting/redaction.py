@@ -1,0 +1,68 @@
+"""Removes secrets from a configuration before it is written anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+REMOVED = "<removed>"
+
+# Flags of the host that end in `key` but name a dataset column or a metric.
+_HARMLESS = frozenset({"input_key", "output_key", "label_key", "image_key", "best_metric_key"})
+
+# `token` in the singular: `max_new_tokens` is a count. Names are split at `_`, `.`, `-` and camelCase boundaries.
+_SECRET_WORDS = frozenset(
+    {"key", "apikey", "token", "password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials"}
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_URL_QUERY = re.compile(r"([?&][\w.-]*(?:key|token|password|secret)[\w.-]*=)[^&\s#]+", re.IGNORECASE)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a flag's name says that its value must not be written: `wandb.key`, `HF_TOKEN`, `adminPassword`."""
+    leaf = name.lstrip("-").rsplit(".", 1)[-1]
+    return leaf not in _HARMLESS and any(word.lower() in _SECRET_WORDS for word in _WORD.findall(leaf))
+
+
+def redact(config: Mapping[str, object]) -> dict[str, object]:
+    """A copy of a nested configuration without secrets.
+
+    Removed, that is replaced by "<removed>": the value of a key that looks secret (None and booleans stay, they are
+    worth knowing and hide nothing), the value after such a flag in a list of command-line arguments, and logins or
+    keys inside URLs, wherever they stand.
+    """
+    return {name: _redact_entry(name, value) for name, value in config.items()}
+
+
+def _redact_entry(name: str, value: object) -> object:
+    if looks_secret(name) and value is not None and not isinstance(value, bool):
+        return REMOVED
+    return _redact_value(value)
+
+
+def _redact_value(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _redact_entry(str(name), inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return _redact_list(list(value))
+    if isinstance(value, str):
+        return _URL_QUERY.sub(rf"\1{REMOVED}", _URL_LOGIN.sub(f"{REMOVED}@", value))
+    return value
+
+
+def _redact_list(values: list[object]) -> list[object]:
+    """A list may be a command line: `--x.key V` and `--x.key=V` lose V."""
+    redacted: list[object] = []
+    follows_secret_flag = False
+    for value in values:
+        flag, equals, _ = value.partition("=") if isinstance(value, str) else ("", "", "")
+        secret_flag = flag.startswith("--") and looks_secret(flag)
+        if secret_flag and equals:
+            redacted.append(f"{flag}={REMOVED}")
+        elif follows_secret_flag and not flag.startswith("--"):
+            redacted.append(REMOVED)
+        else:
+            redacted.append(_redact_value(value))
+        follows_secret_flag = secret_flag and not equals
+    return redacted

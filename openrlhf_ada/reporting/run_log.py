@@ -1,0 +1,233 @@
+"""Writes the record of a run: `config.json`, `metrics.jsonl`, `samples.jsonl`, `summary.json` in one directory.
+
+Every line is flushed as it is written, so a killed run keeps its record; resuming cuts the record back to the step of
+the checkpoint, so no step appears twice. `run_record` reads it back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from openrlhf_ada.core.types import PromptPool, TrainingGroup
+from openrlhf_ada.reporting.jsonl import JsonValue, encode, keep_rows_up_to, read_rows, to_json_value, write_atomically
+from openrlhf_ada.reporting.metrics import check_metric_name
+from openrlhf_ada.reporting.redaction import redact
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+SUMMARY_FILE = "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """One rollout as it is recorded; the numbers mean what they mean in `core.types.Sample`."""
+
+    prompt_id: str
+    """Identity of the dataset row, equal at every visit; `key` is the visit."""
+    key: int
+    index: int
+    metric: float
+    reward: float
+    num_tokens: int
+    kept: bool
+    coefficient: float | None
+    """Weight x advantage of a kept sample, None for the others."""
+    prompt: str
+    response: str
+
+
+def sample_records(
+    prompt_id: str, prompt: str, pool: PromptPool, responses_R: Sequence[str], group: TrainingGroup | None
+) -> list[SampleRecord]:
+    """The records of one prompt's pool, in index order.
+
+    Args:
+        responses_R: text of each sample of the pool, by index.
+        group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
+
+    Raises:
+        ValueError: the group is another prompt's, or there is not one response per sample.
+    """
+    if group is not None and group.key != pool.key:
+        raise ValueError(f"pool of prompt {pool.key} was given the training group of prompt {group.key}")
+    if len(responses_R) != len(pool):
+        raise ValueError(f"pool of prompt {pool.key} has {len(pool)} samples but {len(responses_R)} responses")
+    coefficients = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
+    return [
+        SampleRecord(
+            prompt_id=prompt_id,
+            key=pool.key,
+            index=sample.index,
+            metric=sample.metric,
+            reward=sample.reward,
+            num_tokens=sample.num_tokens,
+            kept=sample.index in coefficients,
+            coefficient=coefficients.get(sample.index),
+            prompt=prompt,
+            response=response,
+        )
+        for sample, response in zip(pool.samples, responses_R, strict=True)
+    ]
+
+
+class RunLog:
+    """The record of one run, open for writing. One writer per directory; a context manager.
+
+    Args:
+        run_dir: created if it does not exist.
+        config: every flag, nested; secrets are removed here (`redaction`).
+        resume_from_step: the step of the checkpoint that training goes on from. Recorded steps, evaluations and
+            samples after it are cut off. None starts a new record.
+        text_prompts_per_step: how many prompts of a step have their texts recorded.
+        text_chars: longest text that is recorded in full.
+
+    Raises:
+        FileExistsError: the directory holds a record already and `resume_from_step` is None.
+        RunDamageError: the record to resume is damaged.
+        TypeError: the configuration holds something that JSON cannot.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Mapping[str, object],
+        *,
+        resume_from_step: int | None = None,
+        text_prompts_per_step: int = 3,
+        text_chars: int = 4000,
+    ) -> None:
+        self.run_dir = run_dir
+        self._text_prompts_per_step = text_prompts_per_step
+        self._text_chars = text_chars
+        self._last_step = 0
+        content = encode(to_json_value("config", redact(config), "text"), indent=2)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if resume_from_step is not None:
+            self._cut_back_to(resume_from_step)
+        elif (run_dir / METRICS_FILE).exists():
+            raise FileExistsError(
+                f"{run_dir} already holds the record of a run ({METRICS_FILE}): "
+                f"give another --ada_run_dir, or resume that run from its checkpoint"
+            )
+        self._warn_if_config_changed(content)
+        self._metrics: BinaryIO = (run_dir / METRICS_FILE).open("ab")
+        self._samples: BinaryIO = (run_dir / SAMPLES_FILE).open("ab")
+        # Last, so that a directory with config.json has the other files too.
+        write_atomically(run_dir / CONFIG_FILE, content)
+
+    def log_step(self, step: int, metrics: Mapping[str, object]) -> None:
+        """Append one training step. Our names must be in `METRICS` and finite; the host's become null if not finite.
+
+        Raises:
+            ValueError: `step` is not after the last one, an `ada/` name is unknown or its value is not finite, or an
+                `eval/` name is among them (evaluations have rows of their own).
+            TypeError: a value that JSON cannot hold.
+        """
+        if step <= self._last_step:
+            raise ValueError(f"step {step} is logged after step {self._last_step}: steps are logged once, in order")
+        if evaluation := [name for name in metrics if name.startswith("eval/")]:
+            raise ValueError(f"step {step}: {evaluation[0]!r} belongs to an evaluation row; use log_evaluation")
+        self._append_metrics(step, metrics)
+        self._last_step = step
+
+    def log_evaluation(self, step: int, metrics: Mapping[str, object]) -> None:
+        """Append one evaluation of the policy after `step` training steps (0: before training).
+
+        Args:
+            metrics: at least "eval/accuracy"; `eval.accuracy.evaluation_metrics` makes them.
+
+        Raises:
+            ValueError: "eval/accuracy" is missing, or a value of ours is not finite.
+        """
+        if "eval/accuracy" not in metrics:
+            raise ValueError(f"evaluation after step {step} has no 'eval/accuracy': it has {sorted(metrics)}")
+        self._append_metrics(step, metrics)
+
+    def log_samples(self, step: int, records: Iterable[SampleRecord]) -> None:
+        """Append the rollouts of one step. Texts are kept for the prompts with the lowest keys only.
+
+        Keys follow the order of the data, which is shuffled, and not the order of completion, so the recorded texts
+        are a fair choice. A prompt's text stands in its first row only.
+        """
+        ordered = sorted(records, key=lambda r: (r.key, r.index))
+        with_text = set(sorted({r.key for r in ordered})[: self._text_prompts_per_step])
+        for record in ordered:
+            row = self._sample_row(step, record, with_text=record.key in with_text)
+            self._samples.write(encode(row))
+        self._samples.flush()
+
+    def write_summary(self, summary: Mapping[str, object]) -> None:
+        """Write `summary.json`, whole or not at all. Raises ValueError if a number is not finite."""
+        content = encode(to_json_value("summary", summary, "raise"), indent=2)
+        write_atomically(self.run_dir / SUMMARY_FILE, content)
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._samples.close()
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append_metrics(self, step: int, metrics: Mapping[str, object]) -> None:
+        row: dict[str, JsonValue] = {"step": step}
+        for name, value in metrics.items():
+            check_metric_name(name)
+            if name == "step":
+                raise ValueError(f"step {step}: the metrics hold 'step' themselves; it is given separately")
+            ours = name.startswith(("ada/", "eval/"))
+            row[name] = to_json_value(name, value, "raise" if ours else "null")
+        self._metrics.write(encode(row))
+        self._metrics.flush()
+
+    def _sample_row(self, step: int, record: SampleRecord, *, with_text: bool) -> JsonValue:
+        row = {
+            "step": step,
+            "prompt_id": record.prompt_id,
+            "key": record.key,
+            "index": record.index,
+            "metric": record.metric,
+            "reward": record.reward,
+            "tokens": record.num_tokens,
+            "kept": record.kept,
+            "coefficient": record.coefficient,
+        }
+        if with_text and record.index == 0:
+            row["prompt"] = self._bounded(record.prompt)
+        if with_text:
+            row["response"] = self._bounded(record.response)
+        return to_json_value(f"sample {record.index} of prompt {record.key}", row, "raise")
+
+    def _bounded(self, text: str) -> str:
+        cut = len(text) - self._text_chars
+        return text if cut <= 0 else f"{text[: self._text_chars]} [... {cut} more characters]"
+
+    def _cut_back_to(self, step: int) -> None:
+        """Drop what was recorded after `step`, and a summary, which was of the longer run."""
+        metrics = self.run_dir / METRICS_FILE
+        for path in (metrics, self.run_dir / SAMPLES_FILE):
+            if path.exists():
+                keep_rows_up_to(path, step)
+        (self.run_dir / SUMMARY_FILE).unlink(missing_ok=True)
+        last = max((row["step"] for _, row in read_rows(metrics)), default=0) if metrics.exists() else 0
+        if last < step:
+            logger.warning("%s: training resumes after step %d, but the record ends at %d", metrics, step, last)
+        self._last_step = step
+
+    def _warn_if_config_changed(self, content: bytes) -> None:
+        path = self.run_dir / CONFIG_FILE
+        if path.exists() and json.loads(path.read_bytes()) != json.loads(content):
+            logger.warning("%s: the flags differ from those that the run was started with; they are replaced", path)

@@ -1,0 +1,126 @@
+"""Reads the record of a run back, and condenses it. Figures and reports are made from this alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from openrlhf_ada.reporting.jsonl import damage, read_rows, row_step
+from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
+
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run as recorded. Samples, of which there may be millions, are read one at a time by `samples()`."""
+
+    run_dir: Path
+    config: Row
+    """Every flag, nested, secrets removed."""
+    steps: list[Row]
+    """One row per training step, ascending by "step"."""
+    evaluations: list[Row]
+    """One row per evaluated step, ascending; if a step was evaluated twice (before and after a resume), the last."""
+    summary: Row | None
+    """None until the run has ended."""
+
+    def samples(self) -> Iterator[Row]:
+        """Every recorded rollout, in the order of recording."""
+        path = self.run_dir / SAMPLES_FILE
+        if path.exists():
+            yield from (row for _, row in read_rows(path))
+
+    def flag(self, name: str) -> Any:
+        """The value of a flag by its dotted name, as `rollout.n_samples_per_prompt`; None if the run has no such flag
+        (the record may be of a run in which it did not exist)."""
+        value: Any = self.config
+        for part in name.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return None
+            value = value[part]
+        return value
+
+
+def read_run(run_dir: Path) -> Run:
+    """Read a run directory, finished, running or killed.
+
+    Raises:
+        FileNotFoundError: not a run directory.
+        RunDamageError: a damaged file, by name and line. Only a cut-off last line is tolerated, with a warning.
+    """
+    config = run_dir / CONFIG_FILE
+    if not config.exists():
+        raise FileNotFoundError(f"{run_dir} is not a run directory: it has no {CONFIG_FILE}")
+    steps: list[Row] = []
+    evaluations: dict[int, Row] = {}
+    path = run_dir / METRICS_FILE
+    for line, row in read_rows(path):
+        step = row_step(path, line, row)
+        if "eval/accuracy" in row:
+            evaluations[step] = row
+        elif steps and step <= steps[-1]["step"]:
+            raise damage(path, line, f"step {step} follows step {steps[-1]['step']}")
+        else:
+            steps.append(row)
+    summary = run_dir / SUMMARY_FILE
+    return Run(
+        run_dir=run_dir,
+        config=_read_object(config),
+        steps=steps,
+        evaluations=[evaluations[step] for step in sorted(evaluations)],
+        summary=_read_object(summary) if summary.exists() else None,
+    )
+
+
+def _read_object(path: Path) -> Row:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise damage(path, 1, f"not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise damage(path, 1, "not a JSON object")
+    return value
+
+
+def summarise(run: Run) -> dict[str, float | int | None]:
+    """The figures of `summary.json`, from the recorded rows; None where nothing was recorded.
+
+    Keys: accuracy_before (evaluation at step 0), accuracy_after (last later evaluation), ci95_before, ci95_after
+    (half-widths), signal_share, signal_share_uniform (means over all groups of the run), rollouts, tokens (drawn, so
+    with waste), train_seconds (sum of the steps), steps.
+    """
+    before = run.evaluations[0] if run.evaluations and run.evaluations[0]["step"] == 0 else {}
+    after = run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else {}
+    return {
+        "accuracy_before": before.get("eval/accuracy"),
+        "accuracy_after": after.get("eval/accuracy"),
+        "ci95_before": before.get("eval/ci95"),
+        "ci95_after": after.get("eval/ci95"),
+        "signal_share": _mean_over_groups(run.steps, "ada/signal_share"),
+        "signal_share_uniform": _mean_over_groups(run.steps, "ada/signal_share_uniform"),
+        "rollouts": _total(run.steps, "ada/drawn"),
+        "tokens": _total(run.steps, "ada/drawn_tokens"),
+        "train_seconds": _total(run.steps, "ada/step_s"),
+        "steps": len(run.steps),
+    }
+
+
+def column(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
+    """Steps and values of one metric, without the rows that do not have it (or have null)."""
+    present = [row for row in rows if row.get(name) is not None]
+    return [row["step"] for row in present], [row[name] for row in present]
+
+
+def _total(rows: list[Row], name: str) -> float | int | None:
+    values = column(rows, name)[1]
+    return sum(values) if values else None
+
+
+def _mean_over_groups(rows: list[Row], name: str) -> float | None:
+    present: list[Mapping[str, Any]] = [r for r in rows if r.get(name) is not None and r.get("ada/prompts")]
+    groups = sum(row["ada/prompts"] for row in present)
+    return sum(row[name] * row["ada/prompts"] for row in present) / groups if groups else None

@@ -1,0 +1,58 @@
+"""Reward for tasks whose answer is one integer, in OpenRLHF's `reward_func` form (`--reward.remote_url <this file>`).
+
+OpenRLHF loads this file by its path, on its own: nothing here may be a relative import.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_ANSWER_END = re.compile(r"\n|<[a-z_|/]+>")
+"""An answer ends at the first newline or special token (`<|im_end|>`, `<eos>`), whatever the model adds after it."""
+
+
+def reward_func(queries: list[str], prompts: list[str], labels: list[str], **kwargs: Any) -> dict[str, Any]:
+    """Return 1.0 for each response whose answer equals its label as an integer, else 0.0.
+
+    `queries` are prompt + response as decoded text (special tokens included), `labels` integers as text; all three
+    have length B. Returns "rewards" (what is trained on) and "scores" (the verdict, in [0, 1]), float tensors of shape
+    (B,), and "extra_logs". Raises ValueError on lists of different lengths, a query that does not start with its
+    prompt, or a label that is not an integer.
+    """
+    import torch
+
+    if not len(queries) == len(prompts) == len(labels):
+        raise ValueError(
+            f"reward_func got {len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels, "
+            f"expected as many of each"
+        )
+    verdicts = [_verdict(*row) for row in zip(queries, prompts, labels, strict=True)]
+    return {"rewards": torch.tensor(verdicts), "scores": torch.tensor(verdicts), "extra_logs": {}}
+
+
+def parse_answer(response: str) -> int | None:
+    """The integer that stands before the first newline or special token; None when that text is not an integer."""
+    answer = _ANSWER_END.split(response, maxsplit=1)[0].strip()
+    return int(answer) if _INTEGER.fullmatch(answer) else None
+
+
+def _verdict(query: str, prompt: str, label: str) -> float:
+    if not query.startswith(prompt):
+        raise ValueError(
+            f"the query does not start with its prompt: query {_short(query)}, prompt {_short(prompt)}. "
+            f"The prompt may have been cut to fit (raise --data.max_len) or the tokenizer does not give back the text "
+            f"it was given."
+        )
+    expected = str(label).strip()
+    if not _INTEGER.fullmatch(expected):
+        raise ValueError(
+            f"the label {label!r} of prompt {_short(prompt)} is not an integer: this reward compares integers. "
+            f"Set --data.label_key to the column that holds the answer, or use another reward function."
+        )
+    return float(parse_answer(query[len(prompt) :]) == int(expected))
+
+
+def _short(text: str, limit: int = 80) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "...")

@@ -1,0 +1,63 @@
+"""A critic that learns the pool, not the selection.
+
+A balanced group is half positive whatever the prompt's pass rate, so a critic fitted to it learns 1/2 for every prompt.
+Each kept sample therefore counts with its stratum factor (N_c/N)/(k_c/n), which makes the weighted loss over the kept
+samples an unbiased estimate of the loss over the whole pool.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+import torch
+from openrlhf.models import ValueLoss
+from openrlhf.trainer.ray import ppo_critic
+
+from openrlhf_ada.trainer.experience_maker import critic_weights
+from openrlhf_ada.upstream import substituted, unwrap_ray_class
+
+
+class StratumValueLoss(ValueLoss):
+    """The host's clipped value loss with one weight per sample.
+
+    The loss mask enters only as a weighted sum; the normaliser is the step's token count, given by the host.
+    """
+
+    weights: torch.Tensor
+
+    def forward(
+        self,
+        values: torch.Tensor,
+        old_values: torch.Tensor,
+        returns: torch.Tensor,
+        action_mask: torch.Tensor | None = None,
+        **loss_batch_info: Any,
+    ) -> torch.Tensor:
+        if action_mask is None:
+            raise ValueError("the stratum-weighted value loss needs the action mask")
+        weighted_mask = action_mask * self.weights.to(values.device).unsqueeze(-1)
+        return super().forward(values, old_values, returns, action_mask=weighted_mask, **loss_batch_info)
+
+
+class StratumCriticTrainer(ppo_critic.CriticPPOTrainer):
+    """The host's critic trainer with the stratum-weighted loss."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.critic_loss_fn = StratumValueLoss(self.value_clip)
+
+    def training_step(self, experience: Any, step: int, loss_batch_info: dict | None = None) -> dict[str, float]:
+        self.critic_loss_fn.weights = critic_weights(experience)
+        return super().training_step(experience, step, loss_batch_info)
+
+
+class AdaCriticModelActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
+    """The host's critic actor, training with stratum factors."""
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        with substituted(ppo_critic, CriticPPOTrainer=StratumCriticTrainer):
+            super().init_model_from_pretrained(*args, **kwargs)
+
+
+RayAdaCritic = ray.remote(num_gpus=1)(AdaCriticModelActor)

@@ -1,0 +1,120 @@
+"""AdaptiveExperienceMaker: advantages from the group's coefficients, not from the position in a reshaped batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from openrlhf.models.utils import compute_reward
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+
+from openrlhf_ada.rollout.samples_generator import SampleTag, TaggedExperience
+
+CRITIC_WEIGHT = "ada_critic_weight"
+"""Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
+
+WHITENED = ("gae", "reinforce_baseline")
+"""Estimators whose advantages the host normalises over the whole batch afterwards."""
+
+
+class AdaptiveExperienceMaker(RemoteExperienceMaker):
+    """Turns tagged samples into experience.
+
+    Where the host subtracts a baseline computed from `reshape(-1, n)`, a sample here brings its coefficient (weight x
+    advantage over its whole pool). KL penalty, GAE and the shift of the reward to the last token stay the host's.
+    """
+
+    def __init__(self, host: RemoteExperienceMaker) -> None:
+        super().__init__(
+            host.actor_model_group,
+            host.critic_model_group,
+            host.reward_model_group,
+            host.initial_model_group,
+            host.kl_ctl,
+            host.strategy,
+            host.tokenizer,
+        )
+        self.group_scale = 1.0
+        self._tags: list[SampleTag] = []
+
+    @torch.no_grad()
+    def make_experience_batch(self, rollout_samples: Sequence[TaggedExperience]) -> list[Experience]:
+        """Raises ValueError on a sample without a tag: its advantage would be a guess."""
+        tags = [sample.tag for sample in rollout_samples]
+        if None in tags:
+            raise ValueError(f"sample {tags.index(None)} of the batch carries no group tag")
+        self._tags = [tag for tag in tags if tag is not None]
+        return super().make_experience_batch(rollout_samples)
+
+    @torch.no_grad()
+    def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
+        """Fill advantages and returns, shape (B, A) each, from the tags of the current batch.
+
+        Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
+        """
+        for experience in experiences:
+            tags = [self._tags[i] for i in experience.index]
+            experience.info[CRITIC_WEIGHT] = torch.tensor([tag.critic_weight for tag in tags])
+            coefficients = torch.tensor([tag.coefficient for tag in tags], dtype=torch.float32)
+            if self.advantage_estimator == "gae":
+                self._gae(experience, coefficients)
+            else:
+                self._returns(experience, coefficients)
+            experience.kl = None
+        self.group_scale = self._whitening_scale(experiences)
+        for experience in experiences:
+            experience.advantages = experience.advantages * self.group_scale
+        return experiences
+
+    def _gae(self, experience: Experience, weights: torch.Tensor) -> None:
+        """PPO: the critic is the baseline, so the reward enters as it is and the coefficient is a weight."""
+        advantage = self.args.algo.advantage
+        reward = self._token_rewards(experience, experience.rewards.float())
+        experience.info["return"] = reward.sum(dim=-1)
+        advantages, experience.returns = self.get_advantages_and_returns(
+            experience.values, reward, experience.action_mask, advantage.gamma, advantage.lambd
+        )
+        experience.advantages = advantages * weights.unsqueeze(-1)
+
+    def _returns(self, experience: Experience, coefficients: torch.Tensor) -> None:
+        """Critic-free: the coefficient takes the place of the baselined reward; undiscounted, as in the host."""
+        reward = self._token_rewards(experience, coefficients)
+        experience.info["return"] = reward.sum(dim=-1)
+        experience.returns = self.get_cumulative_returns(reward, experience.action_mask, 1.0)
+        experience.advantages = experience.returns.clone()
+
+    def _token_rewards(self, experience: Experience, value: torch.Tensor) -> torch.Tensor:
+        return compute_reward(
+            value,
+            self.kl_ctl.value,
+            experience.kl,
+            action_mask=experience.action_mask,
+            reward_clip_range=self.args.reward.clip_range,
+        )
+
+    def _whitening_scale(self, experiences: list[Experience]) -> float:
+        """One positive factor for the whole batch, or 1.
+
+        The host subtracts the batch mean and divides by the batch std. On groups that were selected by outcome the mean
+        is an artefact of the selection, and subtracting it would undo the baseline of every group; a common positive
+        scale changes no ratio between samples. So: divide by the root mean square over tokens, subtract nothing.
+        """
+        advantage = self.args.algo.advantage
+        if advantage.estimator not in WHITENED or advantage.no_std_norm:
+            return 1.0
+        square_sum = num_tokens = 0.0
+        for experience in experiences:
+            mask = experience.action_mask.float()
+            square_sum += float((experience.advantages.float().pow(2) * mask).sum())
+            num_tokens += float(mask.sum())
+        if num_tokens == 0:
+            return 1.0
+        return max(square_sum / num_tokens, 1e-8) ** -0.5
+
+
+def critic_weights(experience: Any) -> torch.Tensor:
+    """Stratum factors of a training micro-batch, shape (B,); the host's collation makes a list of scalars of them."""
+    values = experience.info[CRITIC_WEIGHT]
+    return values if isinstance(values, torch.Tensor) else torch.stack(list(values))

@@ -1,0 +1,111 @@
+"""Between the trainer and the record of a run: run directory, the driver's progress view, evaluation rows."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.eval.accuracy import evaluation_metrics
+from openrlhf_ada.reporting.report import write_report
+from openrlhf_ada.reporting.run_log import RunLog, sample_records
+from openrlhf_ada.reporting.run_record import read_run, summarise
+from openrlhf_ada.rollout.samples_generator import StepRecord
+
+
+class Recorder:
+    """Writes the run directory and tells the driver what happens. Lives in the trainer's Ray actor.
+
+    `events` is a Ray queue that the driver reads, or None. The record has every step; events are for watching only.
+    """
+
+    def __init__(self, config: AdaConfig, args: SimpleNamespace, resume_from_step: int | None) -> None:
+        self._log = RunLog(
+            config.resolved_run_dir(args.logger.wandb.run_name),
+            _plain(args),
+            resume_from_step=resume_from_step,
+            text_prompts_per_step=config.log_texts,
+        )
+        self._events = args.ada_events
+        self._started = time.monotonic()
+        self._total_drawn = self._total_drawn_tokens = 0
+        self._step_started = self._started
+        if resume_from_step:
+            self._restore_totals()
+
+    @property
+    def run_dir(self) -> Path:
+        return self._log.run_dir
+
+    def _restore_totals(self) -> None:
+        done = summarise(read_run(self.run_dir))
+        self._total_drawn = int(done["rollouts"] or 0)
+        self._total_drawn_tokens = int(done["tokens"] or 0)
+
+    def emit(self, kind: str, **content: Any) -> None:
+        """Tell the driver; never waits."""
+        if self._events is not None:
+            self._events.put_nowait({"type": kind, **content})
+
+    def sampling(self, closed: int, total: int) -> None:
+        self.emit("sampling", done=closed, total=total)
+
+    def begin_step(self) -> None:
+        self._step_started = time.monotonic()
+
+    def step(self, step: int, metrics: dict[str, Any], max_steps: int) -> None:
+        """One finished step; adds its duration and the totals since the start of the run."""
+        self._total_drawn += metrics["ada/drawn"]
+        self._total_drawn_tokens += metrics["ada/drawn_tokens"]
+        now = time.monotonic()
+        row = metrics | {
+            "ada/total_drawn": self._total_drawn,
+            "ada/total_drawn_tokens": self._total_drawn_tokens,
+            "ada/step_s": now - self._step_started,
+            "ada/wall_clock_s": now - self._started,
+        }
+        self._log.log_step(step, row)
+        self.emit("step", step=step, max_steps=max_steps, metrics=row)
+
+    def samples(self, step: int, record: StepRecord, tokenizer: Any) -> None:
+        """Every rollout of a step; the texts of a bounded few are decoded by the log's own choice."""
+        rows = []
+        for group in record.groups:
+            pool = PromptPool(group.request.key, list(group.pool))
+            responses = [_response_text(payload, tokenizer) for payload in group.payloads]
+            rows += sample_records(str(group.request.row), group.request.prompt, pool, responses, group.group)
+        self._log.log_samples(step, rows)
+
+    def evaluation(self, step: int, eval_samples: list[Any], per_prompt: int, datasources: dict[str, str]) -> None:
+        """Accuracy on held-out prompts; the host returns a prompt's answers next to each other."""
+        scores: dict[str, list[list[float]]] = defaultdict(list)
+        for start in range(0, len(eval_samples), per_prompt):
+            group = eval_samples[start : start + per_prompt]
+            source = datasources[group[0].prompts[0]]
+            scores[source].append([float(sample.scores[0]) for sample in group])
+        metrics = evaluation_metrics(scores)
+        self._log.log_evaluation(step, metrics)
+        self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
+
+    def finish(self) -> None:
+        """Write summary.json and the report."""
+        self._log.write_summary(summarise(read_run(self.run_dir)))
+        self._log.close()
+        write_report(read_run(self.run_dir), self.run_dir / "report.html")
+        self.emit("done", run_dir=str(self.run_dir))
+
+
+def _response_text(payload: Any, tokenizer: Any) -> str:
+    mask = payload.action_mask[0].bool()
+    return tokenizer.decode(payload.sequences[0, 1:][mask], skip_special_tokens=True)
+
+
+def _plain(value: Any) -> Any:
+    """Nested namespaces as nested dicts, without what is not a flag."""
+    if isinstance(value, SimpleNamespace):
+        return {k: _plain(v) for k, v in vars(value).items() if k != "ada_events"}
+    return value

@@ -1,0 +1,153 @@
+"""The only place that knows OpenRLHF's private shape: its parser under `__main__`, its Ray-wrapped classes, its version.
+
+The host's flags and their validation live in the `__main__` block of one module. We run that very block, with a parser
+that also knows our flags, and stop where it would start training. Nothing of the host is imported for that, so a wrong
+flag is reported in a second, not after half a minute of importing Ray, vLLM and DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import Any
+
+from openrlhf_ada import HOST_VERSION
+
+TRAIN_MODULE = "cli/train_ppo_ray.py"
+CONFIG_MODULE = "openrlhf.utils.config"
+
+
+class HostError(RuntimeError):
+    """The installed OpenRLHF is not the one this package extends."""
+
+
+class HostFlagError(ValueError):
+    """OpenRLHF's own validation refused the flags."""
+
+
+def host_root() -> Path:
+    """Folder of the installed host package; raises HostError if it is absent or of another version."""
+    try:
+        version = importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise HostError(f"OpenRLHF is not installed. Install openrlhf=={HOST_VERSION} (see README, set-up).") from error
+    if version != HOST_VERSION:
+        raise HostError(f"openrlhf {version} is installed, this package extends {HOST_VERSION} exactly. Install that.")
+    spec = importlib.util.find_spec("openrlhf")
+    if spec is None or spec.origin is None:
+        raise HostError("OpenRLHF's metadata is installed but its package is not. Reinstall it.")
+    return Path(spec.origin).parent
+
+
+def parse_host_arguments(
+    argv: Sequence[str],
+    add_flags: Callable[[argparse.ArgumentParser], None],
+    *,
+    prog: str,
+    description: str,
+) -> SimpleNamespace:
+    """Parse and validate `argv` with the host's own code plus our flags; nested by dots (`args.rollout.batch_size`).
+
+    Raises SystemExit as argparse does (--help, unknown flag), HostFlagError with the host's message when its validation
+    refuses a combination.
+    """
+    parser_class = _parser_class(argv, add_flags, prog, description)
+    scope: dict[str, Any] = {
+        "__name__": "__main__",
+        "__builtins__": vars(builtins) | {"__import__": _light_import},
+        "argparse": SimpleNamespace(ArgumentParser=parser_class),
+        "datetime": datetime,
+    }
+    try:
+        exec(_main_block(), scope)  # the host's own, pinned code
+    except AssertionError as error:
+        raise HostFlagError(str(error)) from error
+    return scope["args"]
+
+
+def _parser_class(
+    argv: Sequence[str], add_flags: Callable[[argparse.ArgumentParser], None], prog: str, description: str
+) -> type[argparse.ArgumentParser]:
+    class Parser(argparse.ArgumentParser):
+        """The host creates it without arguments and calls parse_args() when its own flags are in."""
+
+        def __init__(self) -> None:
+            # Abbreviations would let a misspelt flag of ours pass as one of the host's.
+            super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+        def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+            add_flags(self)
+            return super().parse_args(list(argv), namespace)
+
+    return Parser
+
+
+@lru_cache(maxsize=1)
+def _main_block() -> CodeType:
+    """The host's `if __name__ == "__main__":` block without its last statement, `train(args)`."""
+    path = host_root() / TRAIN_MODULE
+    tree = ast.parse(path.read_text(), filename=str(path))
+    block = tree.body[-1]
+    if not (isinstance(block, ast.If) and ast.unparse(block.test) == "__name__ == '__main__'"):
+        raise HostError(f"{TRAIN_MODULE} of OpenRLHF does not end with its __main__ block")
+    if ast.unparse(block.body[-1]) != "train(args)":
+        raise HostError(f"the __main__ block of OpenRLHF's {TRAIN_MODULE} does not end with train(args)")
+    return compile(ast.Module(body=block.body[:-1], type_ignores=[]), str(path), "exec")
+
+
+def _light_import(name: str, *args: Any, **kwargs: Any) -> ModuleType:
+    """The block imports one small file of the host; going through its package would import DeepSpeed and vLLM."""
+    if name == CONFIG_MODULE:
+        return _load_by_path(CONFIG_MODULE, host_root() / "utils" / "config.py")
+    return builtins.__import__(name, *args, **kwargs)
+
+
+def _load_by_path(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"_light.{name}", path)
+    if spec is None or spec.loader is None:
+        raise HostError(f"OpenRLHF has no {path.name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def unwrap_ray_class(actor_class: Any) -> type:
+    """The plain class behind `@ray.remote class X`, for subclassing."""
+    return actor_class.__ray_metadata__.modified_class
+
+
+@contextmanager
+def substituted(module: ModuleType, **replacements: Any):
+    """Let the host use our subclasses where it names its own, for the duration of a call."""
+    originals = {name: getattr(module, name) for name in replacements}
+    try:
+        for name, value in replacements.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in originals.items():
+            setattr(module, name, value)
+
+
+def run_training(args: SimpleNamespace, trainer_class: Any | None = None, **actors: Any) -> None:
+    """Run the host's `train(args)`, with our Ray-wrapped trainer in place of its own (None: the host's).
+
+    `actors` replaces names in the host's command-line module, such as CriticModelActor.
+    """
+    from openrlhf.cli import train_ppo_ray
+    from openrlhf.trainer import ppo_trainer
+
+    trainer = {} if trainer_class is None else {"PPOTrainer": trainer_class}
+    with substituted(ppo_trainer, **trainer), substituted(train_ppo_ray, **actors):
+        train_ppo_ray.train(args)
+
+

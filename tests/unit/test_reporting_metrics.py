@@ -1,0 +1,78 @@
+"""The table of metrics, its document, and the two distributions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ada.core.types import Ledger
+from openrlhf_ada.reporting.histograms import (
+    PASS_RATE_BINS,
+    add_allocations,
+    allocation_by_pass_rate,
+    draws_histogram,
+    pass_rate_bin,
+)
+from openrlhf_ada.reporting.metrics import METRICS, check_metric_name, render_metrics_table
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_docs_are_generated_from_the_table() -> None:
+    written = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert written == render_metrics_table(), "docs/metrics.md is out of date: run the command in its first lines"
+
+
+def test_every_metric_is_explained_in_one_table_row() -> None:
+    for name, metric in METRICS.items():
+        assert name.startswith(("ada/", "eval/"))
+        assert metric.unit and metric.meaning and metric.bad
+        assert "|" not in "".join(metric) and "\n" not in "".join(metric), f"{name} would break the table"
+
+
+def test_the_ledger_is_in_the_table() -> None:
+    assert {f"ada/{field}" for field in Ledger.__dataclass_fields__} <= METRICS.keys()
+
+
+def test_unknown_names_of_ours_are_refused_and_the_hosts_are_not() -> None:
+    for name in ("ada/drawn", "eval/accuracy/math_train", "rollout/reward_mean", "policy_loss"):
+        check_metric_name(name)
+    with pytest.raises(ValueError, match=r"'ada/drawm' is not in METRICS"):
+        check_metric_name("ada/drawm")
+
+
+def test_draws_histogram_counts_prompts() -> None:
+    assert draws_histogram([16, 4, 4, 8]) == {"4": 2, "8": 1, "16": 1}
+    assert list(draws_histogram([16, 4, 8])) == ["4", "8", "16"]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "positives", "label"),
+    [
+        (4, 0, "0"),
+        (4, 4, "1"),
+        (16, 1, "0-0.2"),
+        (5, 1, "0.2-0.4"),
+        (5, 3, "0.6-0.8"),
+        (4, 2, "0.4-0.6"),
+        (6, 5, "0.8-1"),
+    ],
+)
+def test_pass_rate_bins_hold_their_lower_edge(drawn: int, positives: int, label: str) -> None:
+    assert pass_rate_bin(drawn, positives) == label
+    assert label in PASS_RATE_BINS
+
+
+@pytest.mark.parametrize(("drawn", "positives"), [(0, 0), (4, 5), (4, -1)])
+def test_impossible_pools_are_refused(drawn: int, positives: int) -> None:
+    with pytest.raises(ValueError, match=f"{drawn} rollouts with {positives} positives"):
+        pass_rate_bin(drawn, positives)
+
+
+def test_allocations_are_counted_and_added() -> None:
+    first = allocation_by_pass_rate([(16, 0), (8, 4), (4, 2)])
+    assert first == {"0": {"prompts": 1, "rollouts": 16}, "0.4-0.6": {"prompts": 2, "rollouts": 12}}
+    total = add_allocations([first, allocation_by_pass_rate([(12, 0), (4, 4)])])
+    assert total["0"] == {"prompts": 2, "rollouts": 28}
+    assert list(total) == ["0", "0.4-0.6", "1"]

@@ -1,0 +1,132 @@
+"""The progress view: plain lines in a file, a live line on a terminal that is always restored."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.reporting.progress import ProgressView, evaluation_line, step_line, time_left
+
+METRICS = {
+    "ada/first_wave_metric_mean": 0.42,
+    "ada/signal_share": 0.875,
+    "ada/signal_share_uniform": 0.5,
+    "ada/rollouts_per_prompt": 7.25,
+    "ada/step_s": 21.34,
+}
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def step(number: int, of: int, **metrics: Any) -> dict[str, Any]:
+    return {"type": "step", "step": number, "max_steps": of, "metrics": metrics}
+
+
+def test_step_line_shows_what_was_measured() -> None:
+    expected = "step  3/40   right  42%   signal  88% (uniform  50%)     7.2 rollouts/prompt     21.3 s"
+    assert step_line(3, 40, METRICS, seconds=21.34) == expected
+    assert step_line(3, 4, {"policy_loss": 1.0}, seconds=2.0) == "step 3/4      2.0 s"
+
+
+def test_evaluation_line_has_its_interval() -> None:
+    assert evaluation_line(0, 0.281, 0.038) == "evaluation before training: 28.1 ± 3.8% right"
+    assert evaluation_line(8, 0.5, None) == "evaluation after step 8: 50.0% right"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5, "seconds left"), (60, "about a minute left"), (600, "about 10 min left"), (9000, "about 2.5 h left")],
+)
+def test_time_left_is_as_precise_as_it_can_be(seconds: float, text: str) -> None:
+    assert time_left(seconds) == text
+
+
+def test_file_gets_one_line_per_step_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = io.StringIO()
+    with ProgressView(stream) as view:
+        for text in ("starting engines", "starting engines", "loading"):
+            view.handle({"type": "phase", "text": text})
+        view.handle({"type": "eval", "step": 0, "accuracy": 0.25, "ci95": 0.04})
+        for number in (1, 2):
+            view.handle({"type": "phase", "text": f"step {number}: sampling"})
+            for done in range(5):
+                view.handle({"type": "sampling", "done": done, "total": 4})
+            view.handle({"type": "phase", "text": "training"})
+            view.handle(step(number, 2, **METRICS))
+        view.handle({"type": "phase", "text": "saving the model"})
+        view.handle({"type": "done", "run_dir": "runs/x"})
+    lines = stream.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "starting engines",
+        "loading",
+        "evaluation before training: 25.0 ± 4.0% right",
+        "step 1: sampling",
+        "step 1/2",
+        "step 2/2",
+        "saving the model",
+        "record and report: runs/x",
+    ]
+    assert stream.getvalue().replace("\n", "").isprintable()
+
+
+def test_terminal_shows_a_bar_and_one_line_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with ProgressView(stream) as view:
+        view.handle(step(1, 31, **METRICS))
+        view.handle({"type": "sampling", "done": 3, "total": 4})
+    text = stream.getvalue()
+    assert text.count("step  1/31   right  42%") == 1
+    assert "step 2/31: sampling 3/4" in text
+    assert "about 11 min left" in text, "30 steps of 21.34 s"
+    assert text.count(HIDE_CURSOR) == text.count(SHOW_CURSOR) == 1
+
+
+def test_terminal_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with pytest.raises(KeyboardInterrupt), ProgressView(stream) as view:
+        view.handle({"type": "phase", "text": "loading"})
+        raise KeyboardInterrupt
+    assert stream.getvalue().count(SHOW_CURSOR) == 1
+    assert "loading" in stream.getvalue()
+
+
+def test_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with ProgressView(stream) as view:
+        view.handle({"type": "phase", "text": "loading"})
+    assert stream.getvalue() == "loading\n"
+
+
+def test_steps_without_a_duration_are_timed_by_the_clock() -> None:
+    times = iter([100.0, 107.5])
+    stream = io.StringIO()
+    with ProgressView(stream, clock=lambda: next(times)) as view:
+        view.handle(step(1, 2))
+    assert stream.getvalue() == "step 1/2      7.5 s\n"
+
+
+def test_events_come_from_another_thread_and_late_ones_are_left_out() -> None:
+    stream = io.StringIO()
+    with ProgressView(stream) as view:
+        feeder = threading.Thread(target=lambda: [view.handle(step(k, 50, **METRICS)) for k in range(1, 51)])
+        feeder.start()
+        feeder.join()
+    view.handle(step(51, 51, **METRICS))
+    assert len(stream.getvalue().splitlines()) == 50
+
+
+def test_unknown_event_is_refused() -> None:
+    with ProgressView(io.StringIO()) as view, pytest.raises(ValueError, match="'stepp' is unknown"):
+        view.handle({"type": "stepp"})
