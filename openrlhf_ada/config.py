@@ -182,6 +182,7 @@ class AdaConfig:
                 f"Use --ada_max_samples {4 * (k_pos + k_neg)} or lower --ada_k_pos / --ada_k_neg",
             )
         self._check_host_modes(host, estimator)
+        _check_batches(host, n)
 
     def _check_host_modes(self, host: SimpleNamespace, estimator: str) -> None:
         if estimator not in ADAPTIVE_ESTIMATORS:
@@ -216,6 +217,26 @@ class AdaConfig:
     def resolved_run_dir(self, run_name: str) -> Path:
         """The run directory: --ada_run_dir, or runs/<run name> with ':' made file-system safe."""
         return Path(self.run_dir) if self.run_dir else Path("runs") / run_name.replace(":", "-")
+
+
+def _check_batches(host: SimpleNamespace, n: int) -> None:
+    """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word."""
+    total = host.rollout.batch_size * n
+    if total % host.train.batch_size:
+        raise ConfigError(
+            "--train.batch_size",
+            host.train.batch_size,
+            f"a step trains --rollout.batch_size {host.rollout.batch_size} x n {n} = {total} rollouts, and what does "
+            f"not fill a training batch would be lost",
+            f"Use a divisor of {total}",
+        )
+    if host.train.batch_size % host.train.micro_batch_size:
+        raise ConfigError(
+            "--train.micro_batch_size",
+            host.train.micro_batch_size,
+            f"it must divide --train.batch_size {host.train.batch_size}",
+            "Use a divisor of it",
+        )
 
 
 def _check_choice(f: Field[Any], value: object) -> None:

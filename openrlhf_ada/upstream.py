@@ -39,7 +39,9 @@ def host_root() -> Path:
     try:
         version = importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError as error:
-        raise HostError(f"OpenRLHF is not installed. Install openrlhf=={HOST_VERSION} (see README, set-up).") from error
+        raise HostError(
+            f"OpenRLHF is not installed. Install openrlhf=={HOST_VERSION} (see README, set-up)."
+        ) from error
     if version != HOST_VERSION:
         raise HostError(f"openrlhf {version} is installed, this package extends {HOST_VERSION} exactly. Install that.")
     spec = importlib.util.find_spec("openrlhf")
@@ -51,16 +53,20 @@ def host_root() -> Path:
 def parse_host_arguments(
     argv: Sequence[str],
     add_flags: Callable[[argparse.ArgumentParser], None],
+    check: Callable[[SimpleNamespace], None],
     *,
     prog: str,
     description: str,
 ) -> SimpleNamespace:
     """Parse and validate `argv` with the host's own code plus our flags; nested by dots (`args.rollout.batch_size`).
 
+    `check` sees the parsed flags before the host's validation does, which fails on some bad input in ways that name no
+    flag; it may raise.
+
     Raises SystemExit as argparse does (--help, unknown flag), HostFlagError with the host's message when its validation
     refuses a combination.
     """
-    parser_class = _parser_class(argv, add_flags, prog, description)
+    parser_class = _parser_class(argv, add_flags, check, prog, description)
     scope: dict[str, Any] = {
         "__name__": "__main__",
         "__builtins__": vars(builtins) | {"__import__": _light_import},
@@ -75,7 +81,11 @@ def parse_host_arguments(
 
 
 def _parser_class(
-    argv: Sequence[str], add_flags: Callable[[argparse.ArgumentParser], None], prog: str, description: str
+    argv: Sequence[str],
+    add_flags: Callable[[argparse.ArgumentParser], None],
+    check: Callable[[SimpleNamespace], None],
+    prog: str,
+    description: str,
 ) -> type[argparse.ArgumentParser]:
     class Parser(argparse.ArgumentParser):
         """The host creates it without arguments and calls parse_args() when its own flags are in."""
@@ -86,7 +96,9 @@ def _parser_class(
 
         def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
             add_flags(self)
-            return super().parse_args(list(argv), namespace)
+            parsed = super().parse_args(list(argv), namespace)
+            check(_light_import(CONFIG_MODULE).hierarchize(parsed))
+            return parsed
 
     return Parser
 
@@ -149,5 +161,3 @@ def run_training(args: SimpleNamespace, trainer_class: Any | None = None, **acto
     trainer = {} if trainer_class is None else {"PPOTrainer": trainer_class}
     with substituted(ppo_trainer, **trainer), substituted(train_ppo_ray, **actors):
         train_ppo_ray.train(args)
-
-

@@ -1,57 +1,112 @@
-"""Train: OpenRLHF's `train_ppo_ray` with adaptive sampling. Every host flag works, plus --ada_*.
-
-    python -m openrlhf_ada.cli.train_ppo_ray --ada_mode seq --actor.model_name_or_path ... (or: openrlhf-ada train ...)
-"""
+"""OpenRLHF's train_ppo_ray with adaptive sampling: every OpenRLHF flag works, plus --ada_*."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_ada.config import AdaConfig, ConfigError, add_flags, from_namespace
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.platforms.resources import MissingResourcesError, required_slots
-from openrlhf_ada.trainer.preflight import check_paths
+from openrlhf_ada.reporting.progress import ProgressView
+from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
 
 PROG = "openrlhf-ada train"
 USER_ERRORS = (ConfigError, DataError, HostError, HostFlagError, MissingResourcesError)
+EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 1, 130, 143
 
 
 def parse(argv: Sequence[str]) -> tuple[SimpleNamespace, AdaConfig]:
     """Flags checked as far as that is possible without starting anything; raises one of USER_ERRORS."""
-    args = parse_host_arguments(argv, add_flags, prog=PROG, description=__doc__ or "")
-    config = from_namespace(args.ada)
-    config.check_against_host(args)
-    check_paths(args)
-    return args, config
+    args = parse_host_arguments(argv, add_flags, check_flags, prog=PROG, description=__doc__ or "")
+    return args, from_namespace(args.ada)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status (2: bad input, 130: interrupted)."""
+    """Entry point; returns the exit status (1: the run failed, 2: bad input, 130: Ctrl-C, 143: SIGTERM)."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         args, config = parse(sys.argv[1:] if argv is None else argv)
         return run(args, config)
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
-        return 2
+        return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print(f"{PROG}: interrupted", file=sys.stderr)
-        return 130
+        return EXIT_INTERRUPTED
 
 
 def run(args: SimpleNamespace, config: AdaConfig) -> int:
-    """Train with checked flags."""
-    from openrlhf_ada.platforms.session import ray_session
+    """Train with checked flags, showing progress; everything that was started is ended before this returns."""
+    with ProgressView() as view:
+        view.handle({"type": "phase", "text": "starting Ray"})
+        from ray.exceptions import RayError
+
+        from openrlhf_ada.platforms.session import TerminatedError, ray_session
+
+        try:
+            with ray_session(args, required_slots(args), verbose=config.verbose) as log_dir:
+                _train(args, view, log_dir)
+        except RayError as error:
+            print(
+                f"{PROG}: the run failed.\n{error}\nLogs of all processes: {log_dir} (or --verbose)", file=sys.stderr
+            )
+            return EXIT_FAILED
+        except TerminatedError:
+            print(f"{PROG}: terminated", file=sys.stderr)
+            return EXIT_TERMINATED
+    return 0
+
+
+def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
+    from ray.util.queue import Queue
+
+    view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
     from openrlhf_ada.trainer.launch import train
 
-    args.ada_events = None
-    with ray_session(args, required_slots(args), verbose=config.verbose):
+    args.ada_events = Queue(actor_options={"num_cpus": 0})
+    reader = EventReader(args.ada_events, view)
+    reader.start()
+    try:
         train(args)
-    return 0
+    finally:
+        reader.stop()
+
+
+class EventReader(threading.Thread):
+    """Carries the trainer's events from its Ray actor to the terminal."""
+
+    POLL_S = 0.5
+
+    def __init__(self, queue: Any, view: ProgressView) -> None:
+        super().__init__(daemon=True, name="ada-events")
+        self._queue = queue
+        self._view = view
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        from ray.exceptions import RayError
+        from ray.util.queue import Empty
+
+        while True:
+            try:
+                self._view.handle(self._queue.get(timeout=self.POLL_S))
+            except Empty:
+                if self._ended.is_set():
+                    return
+            except RayError:
+                # The queue's actor is gone because the job is ending; the main thread reports why.
+                return
+
+    def stop(self) -> None:
+        """Show what is still queued, then end."""
+        self._ended.set()
+        self.join(timeout=4 * self.POLL_S)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def activate() -> None:
         {
             "torch": adapt_torch,
             "torch.distributed.device_mesh": adapt_device_mesh,
+            "deepspeed.ops": adapt_deepspeed_ops,
             "openrlhf.utils.distributed_util": adapt_weight_sync_group,
             "openrlhf.utils.utils": adapt_model_dtype,
             "openrlhf.utils.deepspeed.deepspeed": adapt_strategy,
@@ -132,6 +133,14 @@ def adapt_device_mesh(device_mesh: ModuleType) -> None:
     # torch re-exports the name from the package, where later imports would find the original.
     if "torch.distributed" in sys.modules:
         sys.modules["torch.distributed"].init_device_mesh = init_on_cpu  # type: ignore[attr-defined]
+
+
+def adapt_deepspeed_ops(ops: ModuleType) -> None:
+    """DeepSpeed compiles its shared-memory collectives when it starts, which needs a C++ compiler and half a minute.
+
+    Without them it uses gloo, and a CPU run has little to reduce.
+    """
+    ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def adapt_weight_sync_group(distributed_util: ModuleType) -> None:

@@ -11,7 +11,7 @@ DTYPE_VARIABLE = "OPENRLHF_ADA_CPU_DTYPE"
 
 
 def compute_dtype() -> str:
-    """"float32" or "bfloat16": the wider one unless the processor multiplies bfloat16 itself.
+    """ "float32" or "bfloat16": the wider one unless the processor multiplies bfloat16 itself.
 
     Emulated bfloat16 is tens of times slower than float32 (docs/cpu.md). Raises ValueError on another value of
     OPENRLHF_ADA_CPU_DTYPE.

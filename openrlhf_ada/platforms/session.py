@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -12,6 +13,9 @@ from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.resources import Slots
 
 GIB = 1 << 30
+
+SHUTDOWN_S = 10.0
+"""How long processes may take to end by themselves."""
 
 
 def host_environment() -> dict[str, str]:
@@ -30,8 +34,8 @@ def quiet_environment() -> dict[str, str]:
 
 
 @contextmanager
-def ray_session(args: SimpleNamespace, slots: Slots, *, verbose: bool) -> Iterator[None]:
-    """A Ray that has the slots; raises MissingResourcesError before any actor starts otherwise.
+def ray_session(args: SimpleNamespace, slots: Slots, *, verbose: bool) -> Iterator[str]:
+    """A Ray that has the slots; yields the folder of its logs. Raises MissingResourcesError before any actor starts otherwise.
 
     A running cluster (RAY_ADDRESS, `ray start`, `ray job submit`) is joined and left as it was. Without one, a local
     one is started and ended. On a machine without a GPU the slots are logical and the CPU platform is switched on.
@@ -43,11 +47,41 @@ def ray_session(args: SimpleNamespace, slots: Slots, *, verbose: bool) -> Iterat
     joined = _join_cluster(ray, environment, common)
     if not joined:
         _start_local(ray, args, slots, environment, common)
+    # Ray's own handler ends the process at once; ours unwinds the stack, so that everything else ends too.
+    signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         slots.check(ray.cluster_resources())
-        yield
+        yield os.path.join(_session_dir(), "logs")
     finally:
-        ray.shutdown()
+        _shut_down(ray)
+
+
+def _session_dir() -> str:
+    from ray._private.worker import global_worker
+
+    return global_worker.node.get_session_dir_path()
+
+
+class TerminatedError(BaseException):
+    """SIGTERM arrived. Like KeyboardInterrupt, it is nobody's to handle on the way up."""
+
+
+def _raise_terminated(_signum: int, _frame: object) -> None:
+    raise TerminatedError
+
+
+def _shut_down(ray: Any) -> None:
+    """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment."""
+    import psutil
+
+    started = psutil.Process().children(recursive=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ray.shutdown()
+    _, alive = psutil.wait_procs(started, timeout=SHUTDOWN_S)
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=SHUTDOWN_S)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _join_cluster(ray: Any, environment: dict[str, str], common: dict[str, Any]) -> bool:

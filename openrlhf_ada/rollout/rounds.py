@@ -78,7 +78,9 @@ def _collect(
     for draw in draws:
         payloads = drawn[draw.key]
         if len(payloads) != draw.count:
-            raise RuntimeError(f"prompt {draw.key}: asked for {draw.count} samples, the engines returned {len(payloads)}")
+            raise RuntimeError(
+                f"prompt {draw.key}: asked for {draw.count} samples, the engines returned {len(payloads)}"
+            )
         entry = open_pools[draw.key]
         start = len(entry.pool)
         entry.pool.add(describe(draw.key, start + i, payload) for i, payload in enumerate(payloads))

