@@ -1,4 +1,4 @@
-"""The only place that knows OpenRLHF's private shape: its parser under `__main__`, its Ray-wrapped classes, its version.
+"""The only place that knows OpenRLHF's private shape: its parser under `__main__`, Ray-wrapped classes, its version.
 
 The host's flags and their validation live in the `__main__` block of one module. We run that very block, with a parser
 that also knows our flags, and stop where it would start training. Nothing of the host is imported for that, so a wrong
@@ -63,8 +63,8 @@ def parse_host_arguments(
     `check` sees the parsed flags before the host's validation does, which fails on some bad input in ways that name no
     flag; it may raise.
 
-    Raises SystemExit as argparse does (--help, unknown flag), HostFlagError with the host's message when its validation
-    refuses a combination.
+    Raises SystemExit as argparse does (--help, unknown flag), HostFlagError with the host's message when its
+    validation refuses a combination.
     """
     parser_class = _parser_class(argv, add_flags, check, prog, description)
     scope: dict[str, Any] = {

@@ -28,10 +28,11 @@ class Recipe:
 
 
 SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 32, 16, 192, 4, 5, 2e-5)
-TOY = Recipe("a toy model of 0.1 M parameters", 20, 32, 100, 8, 4, 1e-3)
+TOY = Recipe("a toy model of 0.1 M parameters", 24, 32, 100, 8, 4, 1e-3)
 
 GROUP_SIZE = 4
 MAX_SAMPLES = 16
+TOY_STEPS_PER_EPISODE = 8
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,8 +70,13 @@ def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, 
     return model, data
 
 
+def _episodes(toy: bool, steps: int) -> int:
+    """The toy task has few sums, so it is trained on several times; the demo's prompts are all fresh."""
+    return -(-steps // TOY_STEPS_PER_EPISODE) if toy else 1
+
+
 def _num_prompts(toy: bool, recipe: Recipe, steps: int) -> int:
-    return min(recipe.batch_size * steps, 300) if toy else recipe.batch_size * steps
+    return recipe.batch_size * (steps // _episodes(toy, steps))
 
 
 def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps: int) -> list[str]:
@@ -94,6 +100,7 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "--data.input_key": "input",
         "--data.label_key": "label",
         "--data.max_len": 64,
+        "--train.num_episodes": _episodes(recipe is TOY, steps),
         "--reward.remote_url": reward_file.__file__,
         "--rollout.batch_size": recipe.batch_size,
         "--rollout.n_samples_per_prompt": GROUP_SIZE,
@@ -129,7 +136,7 @@ def _show_result(run_dir: Path) -> None:
 
     run = read_run(run_dir)
     plot = plot_run(run, run_dir / "plot.png")
-    s = summarise(run)
+    s: dict[str, Any] = summarise(run)
     print(
         f"  held-out accuracy   {s['accuracy_before']:.3f} ± {s['ci95_before']:.3f}  ->  "
         f"{s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}   (95 % intervals)\n"

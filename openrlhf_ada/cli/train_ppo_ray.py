@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: SimpleNamespace, config: AdaConfig) -> int:
     """Train with checked flags, showing progress; everything that was started is ended before this returns."""
-    with ProgressView() as view:
+    with ProgressView() as view, _quiet(config.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError
 
@@ -61,6 +64,18 @@ def run(args: SimpleNamespace, config: AdaConfig) -> int:
             print(f"{PROG}: terminated", file=sys.stderr)
             return EXIT_TERMINATED
     return 0
+
+
+@contextmanager
+def _quiet(verbose: bool) -> Iterator[None]:
+    """Keep what libraries narrate off the terminal; progress and errors go to stderr and stay."""
+    if verbose:
+        yield
+        return
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:

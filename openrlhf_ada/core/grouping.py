@@ -31,9 +31,11 @@ def select_balanced(
     negatives = [s.index for s in pool if not rule.is_positive(s)]
     wanted = n // 2 if num_positives is None else num_positives
     num_pos = min(len(positives), max(wanted, n - len(negatives)))
-    kept_pos = rng.choice(len(positives), size=num_pos, replace=False) if num_pos else []
-    kept_neg = rng.choice(len(negatives), size=n - num_pos, replace=False) if n - num_pos else []
-    return tuple(sorted([positives[int(i)] for i in kept_pos] + [negatives[int(i)] for i in kept_neg]))
+    return tuple(sorted([*_choose(positives, num_pos, rng), *_choose(negatives, n - num_pos, rng)]))
+
+
+def _choose(indices: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
+    return [indices[int(i)] for i in rng.permutation(len(indices))[:count]]
 
 
 def advantages(rewards: Sequence[float], estimator: str) -> np.ndarray:

@@ -17,7 +17,7 @@ PromptKey: TypeAlias = int
 class Sample:
     """One finished rollout.
 
-    `metric` in [0, 1] is the verifier's verdict: it decides when to stop and what to keep, and nothing else does.
+    `metric` in [0, 1] is the verifier's verdict: it alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, whatever finished first.
     """

@@ -1,1 +1,1 @@
-"""Where training runs. `cpu` is the only place that knows there may be no GPU; deleting it leaves the GPU product whole."""
+"""Where training runs. Only this folder knows that there may be no GPU."""

@@ -36,7 +36,7 @@ _activated = False
 
 def activate() -> None:
     """Make this process ready to run the host on a CPU. Does nothing the second time."""
-    global _activated  # noqa: PLW0603 - a process is adapted once
+    global _activated
     if _activated:
         return
     _activated = True
@@ -103,7 +103,7 @@ class _CpuDevice(str):
         return format("0", spec)
 
 
-def adapt_torch(torch: ModuleType) -> None:
+def adapt_torch(torch: Any) -> None:
     """The host's actors call these unconditionally; on a CPU there is nothing to select, wait for or empty."""
     torch.cuda.current_device = lambda: _CpuDevice("cpu")
     for name in ("set_device", "empty_cache", "synchronize", "current_stream"):
@@ -122,7 +122,7 @@ def _nothing() -> Any:
     return nothing
 
 
-def adapt_device_mesh(device_mesh: ModuleType) -> None:
+def adapt_device_mesh(device_mesh: Any) -> None:
     """DeepspeedStrategy builds its mesh of "cuda" devices by name."""
     init = device_mesh.init_device_mesh
 
@@ -135,7 +135,7 @@ def adapt_device_mesh(device_mesh: ModuleType) -> None:
         sys.modules["torch.distributed"].init_device_mesh = init_on_cpu  # type: ignore[attr-defined]
 
 
-def adapt_deepspeed_ops(ops: ModuleType) -> None:
+def adapt_deepspeed_ops(ops: Any) -> None:
     """DeepSpeed compiles its shared-memory collectives when it starts, which needs a C++ compiler and half a minute.
 
     Without them it uses gloo, and a CPU run has little to reduce.
@@ -143,14 +143,14 @@ def adapt_deepspeed_ops(ops: ModuleType) -> None:
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def adapt_weight_sync_group(distributed_util: ModuleType) -> None:
+def adapt_weight_sync_group(distributed_util: Any) -> None:
     """The trainer's end of the weight broadcast is NCCL in the host; gloo does the same between CPU processes."""
     from openrlhf_ada.platforms.cpu_engine import gloo_broadcast_group
 
     distributed_util.stateless_init_process_group = gloo_broadcast_group
 
 
-def adapt_model_dtype(host_utils: ModuleType) -> None:
+def adapt_model_dtype(host_utils: Any) -> None:
     """The host knows half precisions only (`--ds.param_dtype`); load weights in what the processor computes."""
     convert = host_utils.convert_to_torch_dtype
 
@@ -162,7 +162,7 @@ def adapt_model_dtype(host_utils: ModuleType) -> None:
     host_utils.convert_to_torch_dtype = convert_on_cpu
 
 
-def adapt_strategy(deepspeed_strategy: ModuleType) -> None:
+def adapt_strategy(deepspeed_strategy: Any) -> None:
     """DeepSpeed in the processor's precision, with torch's AdamW, and EMA weights where the model is."""
     train_config, eval_config = deepspeed_strategy.get_train_ds_config, deepspeed_strategy.get_eval_ds_config
 
@@ -192,7 +192,7 @@ def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def adapt_actor(actor_module: ModuleType) -> None:
+def adapt_actor(actor_module: Any) -> None:
     """Logits for the response only.
 
     The host computes logits over the vocabulary at every position and then cuts the prompt off. On a CPU that is a
@@ -225,7 +225,7 @@ def _keeps_logits(model: Any) -> bool:
     return "logits_to_keep" in inspect.signature(module.forward).parameters
 
 
-def adapt_engine(vllm_engine: ModuleType) -> None:
+def adapt_engine(vllm_engine: Any) -> None:
     """Rollout actors start vLLM with CPU settings and our worker extension (the host names its own, for CUDA)."""
     from openrlhf_ada.platforms.cpu_engine import cpu_rollout_actor
 

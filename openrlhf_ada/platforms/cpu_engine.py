@@ -1,4 +1,4 @@
-"""vLLM on a CPU: the rollout actor's engine settings, the worker-side weight update, and the gloo group between them."""
+"""vLLM on a CPU: the rollout actor's engine settings, the worker's weight update, and the gloo group between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class GlooBroadcastGroup:
         self._group = group
 
     def broadcast(self, tensor: Any, src: int, stream: object = None) -> None:
-        """Broadcast in place; blocks until done. `stream` is the CUDA stream of the NCCL path and has no meaning here."""
+        """Broadcast in place; blocks until done. `stream` is the CUDA stream of the NCCL path, without meaning here."""
         self._group.broadcast(tensor.detach(), src).wait()
 
 

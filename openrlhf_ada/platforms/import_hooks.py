@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-Adapter = Callable[[ModuleType], None]
+Adapter = Callable[[Any], None]
 
 
 class _AdaptingLoader(importlib.abc.Loader):

@@ -1,4 +1,4 @@
-"""How many Ray slots a command line needs. The host asks for placement groups and waits for ever if they never come."""
+"""How many Ray slots a command line needs. The host asks for placement groups and waits for ever if there are none."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ def quiet_environment() -> dict[str, str]:
 
 @contextmanager
 def ray_session(args: SimpleNamespace, slots: Slots, *, verbose: bool) -> Iterator[str]:
-    """A Ray that has the slots; yields the folder of its logs. Raises MissingResourcesError before any actor starts otherwise.
+    """A Ray that has the slots; yields the folder of its logs.
+
+    Raises MissingResourcesError, before any actor starts, where the cluster is too small.
 
     A running cluster (RAY_ADDRESS, `ray start`, `ray job submit`) is joined and left as it was. Without one, a local
     one is started and ended. On a machine without a GPU the slots are logical and the CPU platform is switched on.
@@ -59,7 +61,8 @@ def ray_session(args: SimpleNamespace, slots: Slots, *, verbose: bool) -> Iterat
 def _session_dir() -> str:
     from ray._private.worker import global_worker
 
-    return global_worker.node.get_session_dir_path()
+    node: Any = global_worker.node
+    return node.get_session_dir_path()
 
 
 class TerminatedError(BaseException):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +21,8 @@ from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import Ledger, PromptKey, Sample, TrainingGroup
 from openrlhf_ada.rollout.prompts import PromptRequest, number_rows, take_prompts
 from openrlhf_ada.rollout.rounds import FinishedPool, run_rounds
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +82,28 @@ class AdaptiveSamplesGenerator(EvalRecorder):
         self.policy = policy
         self.on_round = on_round
         self.next_key: PromptKey = 0
-        self.last_step: StepRecord | None = None
+        self.last_step: StepRecord
+        self.episodes_done = 0
         self._loader: Any = None
+        self._waiting: list[PromptRequest] = []
         number_rows(self.prompts_dataloader.dataset)
 
+    def checkpoint_states(self) -> dict[str, Any]:
+        """What a checkpoint needs besides the host's states."""
+        return {"ada_policy": self.policy.state_dict()}
+
+    def restore(self, states: dict[str, Any]) -> None:
+        """Go on from a checkpoint's states (or from the host's initial ones)."""
+        self.next_key = states["total_consumed_prompts"]
+        self.episodes_done = states["episode"]
+        self.policy.load_state_dict(states.get("ada_policy", {}))
+
     @torch.no_grad()
-    def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], None, int, bool]:
+    def generate_samples(self, **generate_kwargs: Any) -> tuple[list[TaggedExperience], None, int, bool]:
         """One training batch: (samples, None, prompts consumed, loader exhausted), as the host's trainer expects."""
-        if self._loader is None:
-            self._loader = iter(self.prompts_dataloader)
-        requests, exhausted = take_prompts(self._loader, self.args.rollout.batch_size, self.next_key)
-        if exhausted:
-            self._loader = None
+        requests, exhausted = self._next_prompts()
         if not requests:
-            return [], None, 0, True
-        self.next_key += len(requests)
+            return [], None, 0, exhausted
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
         self.last_step = self._sample_pools(requests, generate_kwargs)
@@ -100,6 +111,34 @@ class AdaptiveSamplesGenerator(EvalRecorder):
             batch_vllm_engine_call(self.vllm_engines, "sleep")
         samples = [sample for record in self.last_step.groups for sample in _tagged(record)]
         return samples, None, len(requests), exhausted
+
+    def _next_prompts(self) -> tuple[list[PromptRequest], bool]:
+        """The next batch of prompts and whether the episode ends with it.
+
+        The host's replay buffer drops samples that do not fill a training batch. So an incomplete last batch waits for
+        the next episode; at the end of the last one, what cannot fill a training batch is not sampled, and said so.
+        """
+        if self._loader is None:
+            self._loader = iter(self.prompts_dataloader)
+        missing = self.args.rollout.batch_size - len(self._waiting)
+        taken, exhausted = take_prompts(self._loader, missing, self.next_key)
+        self.next_key += len(taken)
+        requests, self._waiting = self._waiting + taken, []
+        if not exhausted:
+            return requests, False
+        self._loader = None
+        self.episodes_done += 1
+        if self.episodes_done < self.args.train.num_episodes:
+            self._waiting = requests
+            return [], True
+        usable = _full_batches(len(requests), self.args.rollout.n_samples_per_prompt, self.args.train.batch_size)
+        if usable < len(requests):
+            logger.warning(
+                "the last %d prompts of the data do not fill a training batch of %d rollouts and are not sampled",
+                len(requests) - usable,
+                self.args.train.batch_size,
+            )
+        return requests[:usable], True
 
     def _sample_pools(self, requests: Sequence[PromptRequest], generate_kwargs: dict[str, Any]) -> StepRecord:
         by_key = {request.key: request for request in requests}
@@ -161,6 +200,12 @@ class AdaptiveSamplesGenerator(EvalRecorder):
         dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
         experience.rewards = experience.rewards.to(dtype)
         return experience
+
+
+def _full_batches(num_prompts: int, group_size: int, train_batch_size: int) -> int:
+    """The largest number of prompts, at most `num_prompts`, whose groups fill training batches exactly."""
+    per_batch = train_batch_size // math.gcd(train_batch_size, group_size)
+    return num_prompts // per_batch * per_batch
 
 
 def _describe(key: PromptKey, index: int, experience: Experience) -> Sample:

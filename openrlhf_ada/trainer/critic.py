@@ -1,6 +1,6 @@
 """A critic that learns the pool, not the selection.
 
-A balanced group is half positive whatever the prompt's pass rate, so a critic fitted to it learns 1/2 for every prompt.
+A balanced group is half positive whatever the prompt's pass rate: a critic fitted to it learns 1/2 for every prompt.
 Each kept sample therefore counts with its stratum factor (N_c/N)/(k_c/n), which makes the weighted loss over the kept
 samples an unbiased estimate of the loss over the whole pool.
 """

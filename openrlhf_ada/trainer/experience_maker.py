@@ -49,7 +49,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         return super().make_experience_batch(rollout_samples)
 
     @torch.no_grad()
-    def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
+    def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
         """Fill advantages and returns, shape (B, A) each, from the tags of the current batch.
 
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
@@ -68,7 +68,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             experience.advantages = experience.advantages * self.group_scale
         return experiences
 
-    def _gae(self, experience: Experience, weights: torch.Tensor) -> None:
+    def _gae(self, experience: Any, weights: torch.Tensor) -> None:
         """PPO: the critic is the baseline, so the reward enters as it is and the coefficient is a weight."""
         advantage = self.args.algo.advantage
         reward = self._token_rewards(experience, experience.rewards.float())
@@ -78,14 +78,14 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         )
         experience.advantages = advantages * weights.unsqueeze(-1)
 
-    def _returns(self, experience: Experience, coefficients: torch.Tensor) -> None:
+    def _returns(self, experience: Any, coefficients: torch.Tensor) -> None:
         """Critic-free: the coefficient takes the place of the baselined reward; undiscounted, as in the host."""
         reward = self._token_rewards(experience, coefficients)
         experience.info["return"] = reward.sum(dim=-1)
-        experience.returns = self.get_cumulative_returns(reward, experience.action_mask, 1.0)
-        experience.advantages = experience.returns.clone()
+        returns: Any = self.get_cumulative_returns(reward, experience.action_mask, 1.0)
+        experience.returns, experience.advantages = returns, returns.clone()
 
-    def _token_rewards(self, experience: Experience, value: torch.Tensor) -> torch.Tensor:
+    def _token_rewards(self, experience: Any, value: torch.Tensor) -> Any:
         return compute_reward(
             value,
             self.kl_ctl.value,
@@ -94,12 +94,12 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             reward_clip_range=self.args.reward.clip_range,
         )
 
-    def _whitening_scale(self, experiences: list[Experience]) -> float:
+    def _whitening_scale(self, experiences: list[Any]) -> float:
         """One positive factor for the whole batch, or 1.
 
-        The host subtracts the batch mean and divides by the batch std. On groups that were selected by outcome the mean
-        is an artefact of the selection, and subtracting it would undo the baseline of every group; a common positive
-        scale changes no ratio between samples. So: divide by the root mean square over tokens, subtract nothing.
+        The host subtracts the batch mean and divides by the batch std. On groups that were selected by outcome the
+        mean is an artefact of the selection, and subtracting it would undo the baseline of every group; a common
+        positive scale changes no ratio between samples. So: divide by the root mean square over tokens, no more.
         """
         advantage = self.args.algo.advantage
         if advantage.estimator not in WHITENED or advantage.no_std_norm:

@@ -10,7 +10,7 @@ from openrlhf.trainer import ppo_trainer as host
 from openrlhf_ada.config import AdaConfig, from_namespace
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, EvalRecorder
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, EvalRecorder, StepRecord
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
 from openrlhf_ada.trainer.recorder import Recorder
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, step_metrics
@@ -35,19 +35,22 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.ada = from_namespace(self.args.ada)
-        self.adaptive = self.ada.mode != "off"
-        self.recorder: Recorder
         self.group_size = self.args.rollout.n_samples_per_prompt
-        if self.adaptive:
-            self.policy = make_policy(self.ada, self.group_size, self.args.algo.advantage.estimator)
-            self.samples_generator = AdaptiveSamplesGenerator(
-                self.samples_generator, self.policy, lambda closed, total: self.recorder.sampling(closed, total)
-            )
-            self.experience_maker = AdaptiveExperienceMaker(self.experience_maker)
-        else:
+        self.estimator = self.args.algo.advantage.estimator
+        self.recorder: Recorder
+        self.adaptive: AdaptiveSamplesGenerator | None = None
+        if self.ada.mode == "off":
             self.samples_generator = EvalRecorder(
                 self.strategy, self.prompts_dataloader, self.eval_dataloader, self.tokenizer, self.vllm_engines
             )
+        else:
+            policy = make_policy(self.ada, self.group_size, self.estimator)
+            self.adaptive = AdaptiveSamplesGenerator(
+                self.samples_generator, policy, lambda closed, total: self.recorder.sampling(closed, total)
+            )
+            self.samples_generator = self.adaptive
+            self.experience_maker: Any = AdaptiveExperienceMaker(self.experience_maker)
+        self._uniform_ledger: dict[str, int] = {}
         self._evaluated_step = -1
         self._step = 0
 
@@ -56,9 +59,8 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
         states = super().init_checkpoint_states()
         self._step = states["global_step"]
         self.recorder = Recorder(self.ada, self.args, self._step or None)
-        if self.adaptive:
-            self.samples_generator.next_key = states["total_consumed_prompts"]
-            self.policy.load_state_dict(states.get("ada_policy", {}))
+        if self.adaptive is not None:
+            self.adaptive.restore(states)
         if self.ada.eval_ends and self._step == 0:
             self._evaluate_now()
         self.recorder.emit("phase", text="training")
@@ -96,20 +98,18 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
 
     def train_step(self, rollout_samples: list[Any], global_step: int) -> tuple[dict[str, Any], int]:
         status, next_step = super().train_step(rollout_samples, global_step)
-        if self.adaptive:
-            status = self._with_ada_metrics(status)
-        else:
-            tokens = sum(int(sample.action_mask.sum()) for sample in rollout_samples)
-            self._off_ledger = {
-                "ada/drawn": len(rollout_samples),
-                "ada/kept": len(rollout_samples),
-                "ada/drawn_tokens": tokens,
-                "ada/kept_tokens": tokens,
-            }
+        if self.adaptive is not None:
+            return self._with_ada_metrics(status, self.adaptive.last_step), next_step
+        tokens = sum(int(sample.action_mask.sum()) for sample in rollout_samples)
+        self._uniform_ledger = {
+            "ada/drawn": len(rollout_samples),
+            "ada/kept": len(rollout_samples),
+            "ada/drawn_tokens": tokens,
+            "ada/kept_tokens": tokens,
+        }
         return status, next_step
 
-    def _with_ada_metrics(self, status: dict[str, Any]) -> dict[str, Any]:
-        record = self.samples_generator.last_step
+    def _with_ada_metrics(self, status: dict[str, Any], record: StepRecord) -> dict[str, Any]:
         for name in TRAINED_ONLY:
             if name in status:
                 status[f"trained/{name}"] = status.pop(name)
@@ -117,7 +117,7 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
             record,
             group_size=self.group_size,
             threshold=self.ada.positive_threshold,
-            critic_is_baseline=self.args.algo.advantage.estimator == "gae",
+            critic_is_baseline=self.estimator == "gae",
         )
         metrics["ada/group_scale"] = self.experience_maker.group_scale
         return status | first_wave_stats(record, self.group_size) | metrics
@@ -127,21 +127,20 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
     ) -> None:
         logs_dict, client_states = logs_dict or {}, client_states or {}
         self._step = global_step
-        recorded = {k: v for k, v in logs_dict.items() if k != "generated_samples"}
-        if self.adaptive:
-            client_states["ada_policy"] = self.policy.state_dict()
-            self.recorder.samples(global_step, self.samples_generator.last_step, self.tokenizer)
-        else:
-            recorded |= self._off_ledger
+        recorded = {k: v for k, v in logs_dict.items() if k != "generated_samples"} | self._uniform_ledger
+        if self.adaptive is not None:
+            client_states |= self.adaptive.checkpoint_states()
+            self.recorder.samples(global_step, self.adaptive.last_step, self.tokenizer)
         self.recorder.step(global_step, recorded, self._num_steps())
+        # The host's loggers take scalars.
         scalars = {k: v for k, v in logs_dict.items() if not isinstance(v, dict)}
         super().save_logs_and_checkpoints(global_step, scalars, client_states)
         self.recorder.begin_step()
 
     def _num_steps(self) -> int:
         """Rollout batches in the whole run."""
-        batches = -(-len(self.prompts_dataloader) // self.args.rollout.batch_size)
-        return batches * self.args.train.num_episodes
+        prompts = len(self.prompts_dataloader) * self.args.train.num_episodes
+        return max(prompts // self.args.rollout.batch_size, self._step)
 
 
 RayAdaPPOTrainer = ray.remote(AdaPPOTrainer)

@@ -12,7 +12,7 @@ from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.eval.accuracy import evaluation_metrics
 from openrlhf_ada.reporting.report import write_report
-from openrlhf_ada.reporting.run_log import RunLog, sample_records
+from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.rollout.samples_generator import StepRecord
 
@@ -30,6 +30,7 @@ class Recorder:
             resume_from_step=resume_from_step,
             text_prompts_per_step=config.log_texts,
         )
+        self._num_texts = config.log_texts
         self._events = args.ada_events
         self._started = time.monotonic()
         self._total_drawn = self._total_drawn_tokens = 0
@@ -42,9 +43,10 @@ class Recorder:
         return self._log.run_dir
 
     def _restore_totals(self) -> None:
-        done = summarise(read_run(self.run_dir))
-        self._total_drawn = int(done["rollouts"] or 0)
-        self._total_drawn_tokens = int(done["tokens"] or 0)
+        last = read_run(self.run_dir).steps[-1]
+        self._total_drawn = last["ada/total_drawn"]
+        self._total_drawn_tokens = last["ada/total_drawn_tokens"]
+        self._started -= last["ada/wall_clock_s"]
 
     def emit(self, kind: str, **content: Any) -> None:
         """Tell the driver; never waits."""
@@ -72,11 +74,13 @@ class Recorder:
         self.emit("step", step=step, max_steps=max_steps, metrics=row)
 
     def samples(self, step: int, record: StepRecord, tokenizer: Any) -> None:
-        """Every rollout of a step; the texts of a bounded few are decoded by the log's own choice."""
-        rows = []
-        for group in record.groups:
+        """Every rollout of a step, a bounded few of them with their texts."""
+        rows: list[SampleRecord] = []
+        for position, group in enumerate(record.groups):
             pool = PromptPool(group.request.key, list(group.pool))
-            responses = [_response_text(payload, tokenizer) for payload in group.payloads]
+            # The log keeps the texts of the lowest keys, which come first; the others are not worth decoding.
+            with_text = position < self._num_texts
+            responses = [_response_text(payload, tokenizer) if with_text else "" for payload in group.payloads]
             rows += sample_records(str(group.request.row), group.request.prompt, pool, responses, group.group)
         self._log.log_samples(step, rows)
 

@@ -1,0 +1,113 @@
+"""The real stack with a toy model: built once per checkout, kept in .cache."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.data.toy import build_toy_model, write_toy_data
+from openrlhf_ada.reward import arithmetic
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 400
+"""A run of the toy takes well under a minute; this ends one that hangs."""
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Paths of the toy model and its prompts."""
+
+    model: Path
+    train: Path
+    heldout: Path
+
+
+@pytest.fixture(scope="session")
+def toy() -> Toy:
+    cache = ROOT / ".cache"
+    data = cache / "toy-test-data"
+    write_toy_data(data, num_train=192, num_heldout=32, seed=0)
+    return Toy(build_toy_model(cache / "toy-model"), data / "train.jsonl", data / "heldout.jsonl")
+
+
+def toy_flags(toy: Toy, run_dir: Path, **changes: Any) -> list[str]:
+    """A command line for two steps of 16 prompts x 4; `changes` replaces flags by name ('.' as '__'), None drops one.
+
+    A value of True is a flag without a value.
+    """
+    flags: dict[str, Any] = {
+        "ada_run_dir": run_dir,
+        "actor.model_name_or_path": toy.model,
+        "actor.num_gpus_per_node": 1,
+        "ref.num_gpus_per_node": 1,
+        "critic.num_gpus_per_node": 1,
+        "actor.adam.lr": 1e-3,
+        "vllm.num_engines": 1,
+        "vllm.sync_backend": "gloo",
+        "ds.attn_implementation": "sdpa",
+        "algo.advantage.estimator": "group_norm",
+        "algo.kl.init_coef": 0,
+        "data.prompt_dataset": toy.train,
+        "data.max_samples": 32,
+        "data.input_key": "input",
+        "data.label_key": "label",
+        "data.max_len": 32,
+        "reward.remote_url": arithmetic.__file__,
+        "rollout.batch_size": 16,
+        "rollout.n_samples_per_prompt": 4,
+        "rollout.micro_batch_size": 32,
+        "rollout.max_new_tokens": 4,
+        "train.batch_size": 64,
+        "train.micro_batch_size": 32,
+        "ckpt.path": run_dir / "ckpt",
+        "ckpt.output_dir": run_dir / "model",
+    }
+    flags |= {name.replace("__", "."): value for name, value in changes.items()}
+    argv: list[str] = []
+    for name, value in flags.items():
+        if value is not None:
+            argv += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return argv
+
+
+def train(argv: list[str], module: str = "openrlhf_ada.cli.train_ppo_ray") -> subprocess.CompletedProcess[str]:
+    """Run to the end in a process of its own; fails with the output where the run fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *argv], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    return done
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [row for row in read_jsonl(run_dir / "metrics.jsonl") if "eval/accuracy" not in row]
+
+
+def check_ledger(run_dir: Path, *, batch_size: int, group_size: int, cap: int) -> None:
+    """Exact bookkeeping: the figures of each step, recomputed from every recorded rollout."""
+    samples = read_jsonl(run_dir / "samples.jsonl")
+    for row in steps_of(run_dir):
+        drawn = [s for s in samples if s["step"] == row["step"]]
+        kept = [s for s in drawn if s["kept"]]
+        assert row["ada/drawn"] == len(drawn) == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
+        assert row["ada/kept"] == len(kept) == batch_size * group_size
+        assert row["ada/drawn_tokens"] == sum(s["tokens"] for s in drawn)
+        assert row["ada/kept_tokens"] == sum(s["tokens"] for s in kept)
+        by_prompt: dict[int, list[dict[str, Any]]] = {}
+        for sample in drawn:
+            by_prompt.setdefault(sample["key"], []).append(sample)
+        assert len(by_prompt) == batch_size
+        for group in by_prompt.values():
+            assert [s["index"] for s in group] == list(range(len(group)))
+            assert group_size <= len(group) <= cap
+            assert sum(s["kept"] for s in group) == group_size

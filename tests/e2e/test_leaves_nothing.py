@@ -1,0 +1,48 @@
+"""However a run ends, its processes end with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import LIMIT_S, ROOT, Toy, toy_flags
+
+pytestmark = pytest.mark.e2e
+
+ENDED_S = 20.0
+
+
+def start_and_wait_for_training(argv: list[str]) -> subprocess.Popen[str]:
+    """Start a run and return when its first step is reported."""
+    command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    deadline = time.monotonic() + LIMIT_S
+    for line in process.stderr:
+        if line.startswith("step"):
+            return process
+        assert time.monotonic() < deadline
+    raise AssertionError(f"the run ended with status {process.wait()} before its first step")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+    ids=["ctrl-c", "sigterm", "killed"],
+)
+def test_no_process_is_left(toy: Toy, tmp_path: Path, sent: signal.Signals, status: int) -> None:
+    flags = toy_flags(toy, tmp_path / "run", ada_mode="seq", data__max_samples=192, train__num_episodes=20)
+    process = start_and_wait_for_training(flags)
+    started = psutil.Process(process.pid).children(recursive=True)
+    names = {name for child in started for name in child.cmdline()[:1]}
+    assert any("EngineCore" in name for name in names), names
+    assert any("raylet" in name for name in names), names
+    process.send_signal(sent)
+    assert process.wait(timeout=60) == status
+    _, alive = psutil.wait_procs(started, timeout=ENDED_S)
+    assert not alive, [child.cmdline()[:2] for child in alive]

@@ -1,0 +1,64 @@
+"""With --ada_mode off a run is OpenRLHF's own, to the bit: same samples, metrics and trained weights on the same seeds.
+
+Both sides run the real stack. Users may rely on: adding this package and no flag changes nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import LIMIT_S, ROOT, Toy, read_jsonl, toy_flags
+
+pytestmark = pytest.mark.e2e
+
+PARITY = ROOT / "tests" / "parity"
+
+
+def run(module_or_file: list[str], flags: list[str], log: Path) -> None:
+    done = subprocess.run(
+        ["env", f"SERIAL_AGENT_LOG={log}", sys.executable, *module_or_file, *flags],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Everything the host logged to TensorBoard, without timings."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(next(folder.rglob("events.out.*")).parent))
+    events.Reload()
+    names = [name for name in events.Tags()["scalars"] if "timing/" not in name]
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(str(folder / "model.safetensors"))
+
+
+def test_off_equals_host_to_the_bit(toy: Toy, tmp_path: Path) -> None:
+    sides = {"host": [str(PARITY / "host_train.py")], "ours": ["-m", "openrlhf_ada.cli.train_ppo_ray"]}
+    for side, entry in sides.items():
+        folder = tmp_path / side
+        flags = toy_flags(
+            toy, folder, reward__remote_url=None, train__agent_func_path=PARITY / "serial_agent.py",
+            logger__tensorboard_dir=folder / "tensorboard",
+        )  # fmt: skip
+        run(entry, flags, tmp_path / f"{side}.log")
+    samples = {side: sorted((tmp_path / f"{side}.log").read_text().splitlines()) for side in sides}
+    assert len(samples["host"]) == 2 * 16 * 4
+    assert samples["ours"] == samples["host"]
+    metrics = {side: scalars(tmp_path / side / "tensorboard") for side in sides}
+    assert metrics["ours"] == metrics["host"]
+    assert {"train/policy_loss", "train/return", "train/actor_grad_norm"} <= set(metrics["host"])
+    host, ours = (weights(tmp_path / side / "model") for side in sides)
+    assert host.keys() == ours.keys()
+    assert all(bool((host[name] == ours[name]).all()) for name in host)
+    recorded = [row["policy_loss"] for row in read_jsonl(tmp_path / "ours" / "metrics.jsonl")]
+    assert recorded == pytest.approx([value for _, value in metrics["ours"]["train/policy_loss"]], rel=1e-6)

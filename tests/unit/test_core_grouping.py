@@ -1,0 +1,207 @@
+"""R1, group identity: a sample's advantage depends on its own pool and on nothing else.
+
+What users may rely on: order of samples and of groups does not matter; a constant group has advantage exactly 0, for
+any reward and any size; every value is finite; the numbers are those of a float64 reference.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from openrlhf_ada.core.grouping import NO_SPREAD, advantages, is_spread
+from openrlhf_ada.core.policies import Sequential
+from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
+
+BASELINED = ("group_norm", "dr_grpo", "reinforce_baseline", "rloo")
+AWKWARD = (0.0, 0.1, 0.3, 0.35, 1 / 3, -0.7, 1e4 / 3, 1e-8)
+"""Constants whose mean is not exactly themselves in floating point."""
+
+pools = st.lists(st.floats(-1e6, 1e6), max_size=24)
+spread_pools = st.lists(st.floats(-10, 10), min_size=2, max_size=24).filter(lambda r: is_spread(np.array(r)))
+
+
+def reference(rewards: Sequence[float], estimator: str) -> list[float]:
+    """The formulas of the host's documentation in plain Python."""
+    mean = statistics.fmean(rewards)
+    if estimator == "group_norm":
+        return [(r - mean) / (statistics.stdev(rewards) + 1e-9) for r in rewards]
+    if estimator == "rloo":
+        return [r - (math.fsum(rewards) - r) / (len(rewards) - 1) for r in rewards]
+    return [r - mean for r in rewards]
+
+
+def make_pool(rewards: Sequence[float], metrics: Sequence[float] | None = None, key: int = 0) -> PromptPool:
+    metrics = [float(r > 0) for r in rewards] if metrics is None else metrics
+    samples = [Sample(key, i, m, r, 1) for i, (r, m) in enumerate(zip(rewards, metrics, strict=True))]
+    return PromptPool(key, samples)
+
+
+def build(pool: PromptPool, estimator: str, n: int = 4) -> TrainingGroup:
+    policy = Sequential(ExitRule(2, 2, 0.5), wave=4, max_samples=32, group_size=n, estimator=estimator)
+    return policy.build(pool, np.random.default_rng(0))
+
+
+# -- values -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("dr_grpo", [0.75, -0.25, -0.25, -0.25]),
+        ("reinforce_baseline", [0.75, -0.25, -0.25, -0.25]),
+        ("rloo", [1.0, -1 / 3, -1 / 3, -1 / 3]),  # 1 - 0, 0 - 1/3
+        ("group_norm", [1.5, -0.5, -0.5, -0.5]),  # unbiased std of (1, 0, 0, 0) is 1/2
+        ("gae", [1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_one_positive_of_four(estimator: str, expected: list[float]) -> None:
+    assert advantages([1, 0, 0, 0], estimator).tolist() == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+@given(rewards=spread_pools)
+def test_equals_the_reference(estimator: str, rewards: list[float]) -> None:
+    assert advantages(rewards, estimator).tolist() == pytest.approx(reference(rewards, estimator), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("estimator", [*BASELINED, "gae"])
+@given(rewards=pools)
+def test_always_finite_and_of_the_pools_length(estimator: str, rewards: list[float]) -> None:
+    values = advantages(rewards, estimator)
+    assert values.dtype == np.float64
+    assert values.shape == (len(rewards),)
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+@given(rewards=spread_pools)
+def test_sums_to_zero_and_keeps_the_order_of_rewards(estimator: str, rewards: list[float]) -> None:
+    values = advantages(rewards, estimator)
+    assert abs(values.sum()) < 1e-6 * max(1.0, np.abs(values).sum())
+    assert (np.diff(values[np.argsort(rewards)]) >= -1e-9).all()
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+@given(rewards=spread_pools, data=st.data())
+def test_order_of_samples_does_not_matter(estimator: str, rewards: list[float], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(rewards))))
+    permuted = advantages([rewards[i] for i in order], estimator)
+    assert permuted.tolist() == pytest.approx(advantages(rewards, estimator)[order].tolist(), rel=1e-9, abs=1e-9)
+
+
+# -- degenerate pools ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+@pytest.mark.parametrize("reward", AWKWARD)
+def test_constant_pool_is_exactly_zero(estimator: str, reward: float) -> None:
+    for n in range(2, 17):
+        for value in (reward, float(np.float32(reward)), -reward):
+            assert advantages([value] * n, estimator).tolist() == [0.0] * n
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+def test_float_noise_is_no_signal(estimator: str) -> None:
+    """0.1 + 0.2 and 0.3 differ by 6e-17; dividing that by its own std would give advantages near 1."""
+    assert advantages([0.1 + 0.2, 0.3, 0.3], estimator).tolist() == [0.0] * 3
+    assert advantages([1e9, 1e9 + 1.0], estimator).tolist() == [0.0] * 2, "relative to the size of the rewards"
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+def test_small_but_real_differences_are_signal(estimator: str) -> None:
+    assert advantages([0.0, 10 * NO_SPREAD], estimator)[1] > 0
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+@pytest.mark.parametrize("reward", [*AWKWARD, 1e308])
+def test_pool_of_one_is_zero_and_pool_of_none_is_empty(estimator: str, reward: float) -> None:
+    assert advantages([reward], estimator).tolist() == [0.0]
+    assert advantages([], estimator).tolist() == []
+
+
+def test_gae_leaves_the_advantage_to_the_critic() -> None:
+    assert advantages([1.0], "gae").tolist() == [1.0]
+    assert advantages([0.1] * 3, "gae").tolist() == [1.0] * 3
+    assert advantages([], "gae").tolist() == []
+
+
+def test_estimator_without_a_pool_baseline_is_refused() -> None:
+    with pytest.raises(ValueError, match="'reinforce' has no pool baseline"):
+        advantages([0.0, 1.0], "reinforce")
+
+
+@pytest.mark.xfail(strict=True, reason="the estimator's name is only looked at when the pool has spread")
+def test_estimator_without_a_pool_baseline_is_refused_for_a_constant_pool_too() -> None:
+    with pytest.raises(ValueError, match="no pool baseline"):
+        advantages([1.0, 1.0], "reinforce")
+
+
+@pytest.mark.xfail(strict=True, reason="a reward that is not finite silently becomes 'no signal' for its whole pool")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_reward_that_is_not_finite_is_never_a_zero_advantage(bad: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        advantages([bad, 0.0, 1.0], "group_norm")
+
+
+# -- the trained group --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+@given(rewards=st.lists(st.floats(-1, 1), min_size=4, max_size=16))
+def test_group_inherits_the_whole_pools_statistics(estimator: str, rewards: list[float]) -> None:
+    group = build(make_pool(rewards), estimator)
+    values = advantages(rewards, estimator)
+    assert len(group.indices) == 4
+    assert list(group.indices) == sorted(set(group.indices))
+    assert list(group.coefficients) == [values[i] for i in group.indices]
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+def test_baseline_is_the_pools_not_the_kept_groups(estimator: str) -> None:
+    """2 positives in 8: a kept group of 2 + 2 has mean 1/2, the pool has 1/4."""
+    group = build(make_pool([1, 0, 0, 0, 1, 0, 0, 0]), "dr_grpo")
+    assert sorted(group.coefficients) == [-0.25, -0.25, 0.75, 0.75]
+    assert build(make_pool([1, 0, 0, 0, 1, 0, 0, 0]), estimator).resolved
+
+
+@pytest.mark.parametrize("estimator", BASELINED)
+@pytest.mark.parametrize("reward", AWKWARD)
+def test_group_of_a_constant_pool_is_exactly_zero_and_unresolved(estimator: str, reward: float) -> None:
+    group = build(make_pool([reward] * 8, metrics=[1.0] * 8), estimator)
+    assert group.coefficients == (0.0,) * 4
+    assert not group.resolved
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the docstring and --ada_unresolved promise zero, but a shaped reward still has spread"
+)
+def test_unresolved_pool_has_zero_coefficients_with_shaped_rewards_too() -> None:
+    """R7: equal outcomes with different length penalties carry no signal."""
+    group = build(make_pool([0.0, -0.5, 0.0, -1.0], metrics=[0.0] * 4), "group_norm")
+    assert not group.resolved
+    assert group.coefficients == (0.0,) * 4
+
+
+def test_reward_decides_the_coefficient_and_the_metric_decides_what_is_kept() -> None:
+    """Positive by metric, but penalised to the smaller reward: kept as a positive, trained with its reward."""
+    pool = make_pool(rewards=[-0.5, 0.0, 0.0, -0.5], metrics=[1.0, 0.0, 0.0, 1.0])
+    group = build(pool, "dr_grpo", n=4)
+    assert group.resolved
+    assert group.coefficients == (-0.25, 0.25, 0.25, -0.25)
+
+
+@given(rewards=st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=12), data=st.data())
+def test_group_does_not_depend_on_the_order_of_arrival(rewards: list[float], data: st.DataObject) -> None:
+    assume(len(rewards) >= 4)
+    in_order = make_pool(rewards)
+    arrived = PromptPool(0)
+    arrived.add(in_order.samples[i] for i in data.draw(st.permutations(range(len(rewards)))))
+    assert build(arrived, "group_norm") == build(in_order, "group_norm")
