@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from openrlhf_ada import HOST_VERSION
 
@@ -99,6 +99,10 @@ def _parser_class(
             parsed = super().parse_args(list(argv), namespace)
             check(_light_import(CONFIG_MODULE).hierarchize(parsed))
             return parsed
+
+        def error(self, message: str) -> NoReturn:
+            # argparse would print the usage of all two hundred flags first.
+            self.exit(2, f"{prog}: error: {message}. All flags: {prog} --help\n")
 
     return Parser
 

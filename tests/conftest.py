@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.platforms import cpu
 
-settings.register_profile("ada", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("ada", deadline=None, max_examples=50, derandomize="CI" in os.environ)
 settings.load_profile("ada")
 
 if importlib.util.find_spec("flash_attn") is None:
@@ -19,8 +21,35 @@ if importlib.util.find_spec("flash_attn") is None:
     cpu.activate()
 
 
+Flags = dict[str, str | None]
+"""A command line. None leaves a flag out, "" gives a switch, which takes no value."""
+
+
+def to_argv(flags: Flags) -> list[str]:
+    return [part for name, value in flags.items() if value is not None for part in (name, value) if part]
+
+
 @pytest.fixture
-def valid_flags(tmp_path: Path) -> dict[str, str]:
+def argv_with(valid_flags: Flags) -> Callable[[Flags], list[str]]:
+    """The valid command line with some flags changed."""
+    return lambda changes: to_argv(valid_flags | changes)
+
+
+@pytest.fixture
+def refusal(valid_flags: Flags) -> Callable[[Flags], Exception]:
+    """The error with which the changed command line is refused, by the real parser and all checks."""
+
+    def refuse(changes: Flags) -> Exception:
+        with pytest.raises(USER_ERRORS) as error:
+            parse(to_argv(valid_flags | changes))
+        assert "\n" not in str(error.value), "one line"
+        return error.value
+
+    return refuse
+
+
+@pytest.fixture
+def valid_flags(tmp_path: Path) -> Flags:
     """Flags of a run in mode seq that passes every check: 3 prompts, batches of 2 prompts x 4 samples."""
     model = tmp_path / "model"
     model.mkdir()

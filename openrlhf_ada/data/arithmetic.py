@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from openrlhf_ada.data.artifacts import write_jsonl
+from openrlhf_ada.data.reasoning import import_reasoning_gym
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +91,7 @@ def write_demo_data(out_dir: Path, *, num_train: int, num_heldout: int, seed: in
 
 def _draw_level(level: Level, seed: int) -> dict[str, str]:
     """The level's distinct expressions and their answers, as reasoning-gym generates them, in order of appearance."""
-    import reasoning_gym
-
-    tasks = reasoning_gym.create_dataset(
+    tasks = import_reasoning_gym().create_dataset(
         level.dataset,
         seed=seed,
         size=level.draws,

@@ -21,6 +21,7 @@ from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import Ledger, PromptKey, Sample, TrainingGroup
 from openrlhf_ada.rollout.prompts import PromptRequest, number_rows, take_prompts
 from openrlhf_ada.rollout.rounds import FinishedPool, run_rounds
+from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +63,15 @@ class StepRecord:
 
 
 class EvalRecorder(SamplesGenerator):
-    """The host's generator that remembers the scores of its last evaluation, for intervals."""
+    """The host's generator that remembers its last evaluation, for intervals, and sends its tokenizer by name."""
 
     eval_samples: list[Experience]
+
+    def __init__(self, host: SamplesGenerator) -> None:
+        tokenizer = SharedTokenizer(
+            host.args.actor.model_name_or_path, use_fast=not host.args.data.disable_fast_tokenizer
+        )
+        super().__init__(host.strategy, host.prompts_dataloader, host.eval_dataloader, tokenizer, host.vllm_engines)
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
@@ -76,9 +83,7 @@ class AdaptiveSamplesGenerator(EvalRecorder):
     """Draws a pool per prompt as the policy decides and hands the trained groups to the host, n samples each."""
 
     def __init__(self, host: SamplesGenerator, policy: Policy, on_round: Callable[[int, int], None]) -> None:
-        super().__init__(
-            host.strategy, host.prompts_dataloader, host.eval_dataloader, host.tokenizer, host.vllm_engines
-        )
+        super().__init__(host)
         self.policy = policy
         self.on_round = on_round
         self.next_key: PromptKey = 0

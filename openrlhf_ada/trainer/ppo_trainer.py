@@ -40,9 +40,7 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
         self.recorder: Recorder
         self.adaptive: AdaptiveSamplesGenerator | None = None
         if self.ada.mode == "off":
-            self.samples_generator = EvalRecorder(
-                self.strategy, self.prompts_dataloader, self.eval_dataloader, self.tokenizer, self.vllm_engines
-            )
+            self.samples_generator = EvalRecorder(self.samples_generator)
         else:
             policy = make_policy(self.ada, self.group_size, self.estimator)
             self.adaptive = AdaptiveSamplesGenerator(

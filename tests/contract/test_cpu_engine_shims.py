@@ -1,0 +1,226 @@
+"""One test per change that platforms/cpu_engine.py, vllm_plugin.py and import_hooks.py make on the engine's side."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import vllm
+from openrlhf.trainer.ray import vllm_engine
+from vllm.distributed import utils as vllm_distributed
+from vllm.model_executor.model_loader.reload import layerwise
+from vllm.plugins import DEFAULT_PLUGINS_GROUP
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from openrlhf_ada.platforms import cpu_engine, vllm_plugin
+from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
+from openrlhf_ada.platforms.cpu_engine import CpuWorkerExtension, cpu_engine_arguments, gloo_broadcast_group
+from openrlhf_ada.platforms.import_hooks import on_import
+from openrlhf_ada.upstream import unwrap_ray_class
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
+
+WORKER = "trainer/ray/vllm_worker_wrap.py"
+
+
+# -- the rollout actor --------------------------------------------------------------------------------------------
+
+
+def test_rollout_actor_is_the_hosts_with_our_arguments() -> None:
+    plain = unwrap_ray_class(vllm_engine.RolloutRayActor)
+    assert plain.__name__ == "CpuRolloutRayActor"
+    (base,) = plain.__bases__
+    assert base.__module__ == vllm_engine.__name__
+    assert inspect.iscoroutinefunction(base.__init__), "ours awaits it"
+
+
+def test_engine_arguments_that_are_changed_are_the_ones_that_the_host_sets(host_source: Any) -> None:
+    """A renamed argument would reach the engine beside ours."""
+    create = host_source.find("trainer/ray/vllm_engine.py", "create_vllm_engines")
+    given = {
+        key.value
+        for node in ast.walk(create)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    }
+    ours = set(cpu_engine_arguments({}))
+    assert {"dtype", "worker_extension_cls", "gpu_memory_utilization", "enforce_eager"} <= ours & given
+    assert ours <= set(inspect.signature(vllm.AsyncEngineArgs).parameters)
+
+
+def test_engine_arguments_win_over_the_hosts_and_keep_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DTYPE_VARIABLE, "float32")
+    arguments = cpu_engine_arguments({"dtype": "bfloat16", "seed": 3, "gpu_memory_utilization": 0.95})
+    assert (arguments["dtype"], arguments["seed"]) == ("float32", 3)
+    assert arguments["gpu_memory_utilization"] < 0.95
+    assert arguments["enforce_eager"] is True
+
+
+def test_worker_extension_is_found_by_its_name() -> None:
+    module, _, name = cpu_engine_arguments({})["worker_extension_cls"].rpartition(".")
+    assert (module, name) == (cpu_engine.__name__, "CpuWorkerExtension")
+
+
+# -- weight sync --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["init_process_group", "update_weight"])
+def test_worker_methods_have_the_hosts_signature(host_source: Any, name: str) -> None:
+    expected = host_source.parameters(WORKER, f"WorkerWrap.{name}").replace("=", "").split(", ")
+    assert list(inspect.signature(getattr(CpuWorkerExtension, name)).parameters) == expected
+
+
+def test_worker_extension_hides_nothing_of_vllms_worker() -> None:
+    """vLLM refuses an extension that has an attribute of the worker."""
+    ours = {name for name in dir(CpuWorkerExtension) if not name.startswith("__")}
+    assert not {name for name in ours if hasattr(CPUWorker, name)}
+
+
+def test_layerwise_reload_is_there() -> None:
+    assert list(inspect.signature(layerwise.initialize_layerwise_reload).parameters) == ["model"]
+    finalize = inspect.signature(layerwise.finalize_layerwise_processing)
+    assert list(finalize.parameters) == ["model", "model_config"]
+    inspect.signature(layerwise.finalize_layerwise_reload).bind("model", "model_config")
+
+
+def test_gloo_group_is_made_by_vllm() -> None:
+    function = vllm_distributed.stateless_init_torch_distributed_process_group
+    assert list(inspect.signature(function).parameters)[:5] == ["host", "port", "rank", "world_size", "backend"]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def receive(port: int, pipe: Connection) -> None:
+    """An engine's worker: rank 1 of the weight-sync group, two parameters of a sync."""
+    group = gloo_broadcast_group("127.0.0.1", port, 1, 2)
+    for shape, dtype in (((2, 3), torch.float32), ((4,), torch.bfloat16)):
+        tensor = torch.zeros(shape, dtype=dtype)
+        group.broadcast(tensor, src=0)
+        pipe.send((tensor.float().tolist(), str(tensor.dtype)))
+
+
+def test_broadcast_between_two_processes() -> None:
+    """The trainer calls it as it calls its NCCL communicator, with parameters that require gradients."""
+    port, context = free_port(), multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=receive, args=(port, theirs), daemon=True)
+    worker.start()
+    try:
+        group = gloo_broadcast_group("127.0.0.1", port, 0, 2, torch.cuda.current_device())
+        weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+        half = torch.tensor([0.5, 1.5, -2.0, 0.0], dtype=torch.bfloat16)
+        group.broadcast(weight, src=0, stream=torch.cuda.current_stream())
+        group.broadcast(half, src=0, stream=None)
+        assert ours.poll(20)
+        assert ours.recv() == ([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], "torch.float32")
+        assert ours.recv() == ([0.5, 1.5, -2.0, 0.0], "torch.bfloat16")
+    finally:
+        worker.join(10)
+        worker.kill()
+    assert worker.exitcode == 0
+
+
+# -- the plug-in that ends engine processes -----------------------------------------------------------------------
+
+
+def test_plugin_is_registered_where_vllm_looks() -> None:
+    (entry,) = importlib.metadata.entry_points(group=DEFAULT_PLUGINS_GROUP, name="openrlhf_ada")
+    assert entry.load() is vllm_plugin.register
+
+
+def test_plugin_does_nothing_in_a_main_process() -> None:
+    vllm_plugin.register()
+
+
+PARENT = """
+import multiprocessing, os, sys, time
+from openrlhf_ada.platforms.vllm_plugin import register
+
+def engine_core():
+    register()
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+multiprocessing.get_context("fork").Process(target=engine_core).start()
+time.sleep(60)
+"""
+
+
+def test_engine_process_ends_with_its_parent() -> None:
+    """The parent is killed as a Ray worker is: without a chance to end its children."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(parent.stdout.readline()))
+    try:
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait(5)
+        _, alive = psutil.wait_procs([child], timeout=5)
+        assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    finally:
+        parent.stdout.close()
+        if child.is_running():
+            child.kill()
+
+
+# -- import hooks -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def module_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module on the path that is forgotten afterwards, as are the hooks."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finders = list(sys.meta_path)
+    (tmp_path / "adapted_by_test.py").write_text("VALUE = 1\ndef f(): return VALUE\n")
+    yield "adapted_by_test"
+    sys.meta_path[:] = finders
+    sys.modules.pop("adapted_by_test", None)
+
+
+def adapt(module: ModuleType) -> None:
+    module.VALUE += 1
+
+
+def test_module_is_adapted_right_after_its_import_and_not_before(module_file: str) -> None:
+    on_import({module_file: adapt})
+    assert module_file not in sys.modules
+    module = __import__(module_file)
+    assert module.f() == 2
+    assert __import__(module_file).f() == 2, "once"
+    assert inspect.getsource(module.f) == "def f(): return VALUE\n", "the real loader still answers"
+
+
+def test_loaded_module_is_adapted_at_once(module_file: str) -> None:
+    module = __import__(module_file)
+    on_import({module_file: adapt})
+    assert module.f() == 2
+
+
+def test_absent_module_stays_absent(module_file: str) -> None:
+    on_import({"no_such_module_at_all": adapt})
+    with pytest.raises(ModuleNotFoundError):
+        __import__("no_such_module_at_all")
+
+
+def test_shutdown_waits_for_what_it_started() -> None:
+    """Kept here as a reminder of the order: the plug-in is the second line, platforms/session.py the first."""
+    assert time.monotonic() > 0
+    assert SimpleNamespace

@@ -1,0 +1,336 @@
+"""One test per change that platforms/cpu.py makes: what it replaces is still there, and with it the host's call works.
+
+tests/conftest.py has activated the CPU platform. The engine's half is in test_cpu_engine_shims.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import deepspeed
+import openrlhf.utils.deepspeed.deepspeed as host_strategy
+import pytest
+import torch
+from openrlhf.models import actor as host_actor
+from openrlhf.models import ring_attn_utils
+from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
+from openrlhf.trainer.ray import ppo_actor
+from openrlhf.utils import distributed_util
+from openrlhf.utils import utils as host_utils
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import is_flash_attn_2_available
+
+from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE, compute_dtype
+from openrlhf_ada.platforms.cpu_engine import gloo_broadcast_group
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
+
+
+def replaced(function: Any, name: str) -> Any:
+    """The host's own function, which the shim calls."""
+    return inspect.getclosurevars(function).nonlocals[name]
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+# -- flash_attn ---------------------------------------------------------------------------------------------------
+
+
+def test_flash_attn_stub_has_the_names_that_the_host_imports(host_source: Any) -> None:
+    tree = host_source.module("models/ring_attn_utils.py")
+    wanted = {
+        node.module: tuple(sorted(alias.name for alias in node.names))
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flash_attn")
+    }
+    assert wanted == {name: names for name, names in cpu._FLASH_ATTN_NAMES.items() if names}
+
+
+def test_flash_attn_stub_lets_the_host_import_and_fails_when_called() -> None:
+    for name in ("unpad_input", "pad_input", "index_first_axis", "all_gather"):
+        with pytest.raises(
+            RuntimeError, match=rf"{name} was called, but flash-attn .*Leave out --ds\.packing_samples"
+        ):
+            getattr(ring_attn_utils, name)(torch.zeros(1))
+
+
+def test_flash_attn_stub_is_not_mistaken_for_the_real_one() -> None:
+    """transformers probes for it; the host's log-probabilities try a kernel of it and fall back on ImportError."""
+    assert not is_flash_attn_2_available()
+    with pytest.raises(ImportError):
+        importlib.import_module("flash_attn.ops.triton.cross_entropy")
+
+
+# -- torch.cuda ---------------------------------------------------------------------------------------------------
+
+
+def test_torch_cuda_functions_exist_and_do_nothing() -> None:
+    names = ("set_device", "empty_cache", "synchronize", "current_stream")
+    assert {*names, "current_device"} <= set(torch.cuda.__all__)
+    functions = [getattr(torch.cuda, name) for name in names]
+    assert [f(0) for f in functions] == [None] * len(names)
+    assert len(set(map(id, functions))) == len(names), "torch.compile keeps rules per function object"
+
+
+def test_current_device_is_a_device_and_a_number() -> None:
+    """The host moves tensors to it, and also writes it into f"cuda:{...}"."""
+    device = torch.cuda.current_device()
+    assert torch.ones(2).to(device).device.type == "cpu"
+    assert torch.zeros((), device=device).device.type == "cpu"
+    assert torch.device(f"cuda:{device}").index == 0
+    buffer = NaiveReplayBuffer(sample_batch_size=1)
+    assert buffer.target_device == torch.device("cuda:0")
+
+
+# -- DeepSpeed ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process_group(tmp_path: Any) -> Any:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_device_mesh_of_the_strategy_is_on_the_cpu(process_group: None, host_source: Any) -> None:
+    assert "init_device_mesh('cuda', (" in host_source.text(
+        "utils/deepspeed/deepspeed.py", "DeepspeedStrategy.setup_distributed"
+    )
+    mesh = host_strategy.init_device_mesh("cuda", (1, 1, 1), mesh_dim_names=("dp", "sp", "tp"))
+    assert mesh.device_type == "cpu"
+    assert mesh["dp"].size() == 1
+    assert host_strategy.init_device_mesh is torch.distributed.device_mesh.init_device_mesh
+    assert torch.distributed.init_device_mesh is torch.distributed.device_mesh.init_device_mesh
+    assert parameters(replaced(host_strategy.init_device_mesh, "init"))[:2] == ["device_type", "mesh_shape"]
+
+
+def test_shared_memory_collectives_are_not_compiled() -> None:
+    """DeepSpeed looks the name up in this table before it builds the operator."""
+    assert deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] is False
+    builder = importlib.import_module("deepspeed.ops.op_builder.cpu.comm").ShareMemCommBuilder
+    assert builder.NAME == "deepspeed_shm_comm"
+    assert "__compatible_ops__" in inspect.getsource(importlib.import_module("deepspeed.comm.torch"))
+
+
+def test_deepspeed_runs_on_the_cpu() -> None:
+    assert os.environ["DS_ACCELERATOR"] == "cpu"
+    assert deepspeed.get_accelerator().device_name() == "cpu"
+
+
+TRAIN_CONFIG = {"offload": False, "optim_config": {"type": "AdamW", "params": {"lr": 1e-3}}}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_deepspeed_configuration_has_the_processors_precision(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DTYPE_VARIABLE, dtype)
+    half = dtype == "bfloat16"
+    for config in (host_strategy.get_train_ds_config(**TRAIN_CONFIG), host_strategy.get_eval_ds_config(offload=False)):
+        assert config["bf16"]["enabled"] is half
+        assert config["fp16"]["enabled"] is False
+
+
+def test_adamw_is_torchs() -> None:
+    config = host_strategy.get_train_ds_config(**TRAIN_CONFIG)
+    assert config["optimizer"] == {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+    assert "optimizer" not in host_strategy.get_train_ds_config(offload=False)
+    muon = {"type": "Muon", "params": {}}
+    assert host_strategy.get_train_ds_config(offload=False, optim_config=muon)["optimizer"] == {
+        "type": "Muon",
+        "params": {},
+    }
+
+
+def test_host_asks_for_configurations_by_keyword(host_source: Any) -> None:
+    """The shims take keywords only."""
+    tree = host_source.module("utils/deepspeed/deepspeed.py")
+    names = ("get_train_ds_config", "get_eval_ds_config")
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", None) in names]
+    assert len(calls) == 2
+    assert all(not call.args for call in calls)
+
+
+def test_ema_weights_stay_where_the_model_is(host_source: Any) -> None:
+    assert "self.ema_beta, 'cuda')" in host_source.text("trainer/ray/ppo_actor.py", "ActorPPOTrainer.training_step")
+    strategy = object.__new__(host_strategy.DeepspeedStrategy)
+    strategy.time_steps, strategy.accumulated_gradient = defaultdict(int), 1
+    strategy.use_dynamic_batch, strategy.stage = False, 2
+    model, ema = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, 1.0)
+    torch.nn.init.constant_(ema.weight, 0.0)
+    strategy.moving_average(model, ema, 0.75, "cuda")
+    assert ema.weight.item() == 0.25
+    assert parameters(replaced(type(strategy).moving_average, "average")) == [
+        "self",
+        "model",
+        "model_ema",
+        "beta",
+        "device",
+    ]
+
+
+# -- precision ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chosen", "bf16"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)], ids=["float32", "bfloat16"]
+)
+def test_model_is_loaded_in_what_the_processor_computes(
+    chosen: str, bf16: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DTYPE_VARIABLE, chosen)
+    assert host_utils.convert_to_torch_dtype("bf16") is bf16
+    assert parameters(replaced(host_utils.convert_to_torch_dtype, "convert")) == ["param_dtype"]
+
+
+def test_host_looks_the_conversion_up_when_it_is_called(host_source: Any) -> None:
+    """`from ... import` inside the function finds the replaced one."""
+    text = host_source.text("models/actor.py", "Actor.__init__")
+    assert "from openrlhf.utils.utils import convert_to_torch_dtype" in text
+
+
+def test_compute_dtype_is_bfloat16_only_where_the_processor_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DTYPE_VARIABLE, raising=False)
+    with open("/proc/cpuinfo") as file:
+        flags = next((line.split() for line in file if line.startswith("flags")), [])
+    native = "avx512_bf16" in flags or "amx_bf16" in flags
+    assert compute_dtype() == ("bfloat16" if native else "float32")
+    monkeypatch.setenv(DTYPE_VARIABLE, "auto")
+    assert compute_dtype() == ("bfloat16" if native else "float32")
+
+
+@pytest.mark.parametrize("value", ["fp32", "", "float16"])
+def test_compute_dtype_refuses_another_value(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DTYPE_VARIABLE, value)
+    with pytest.raises(ValueError, match=f"{DTYPE_VARIABLE} is {value!r}: expected auto, float32 or bfloat16"):
+        compute_dtype()
+
+
+# -- the policy's forward pass ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def actor() -> host_actor.Actor:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=37, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+    )
+    actor = host_actor.Actor(LlamaForCausalLM(config).eval())
+    actor.packing_samples = False
+    return actor
+
+
+def make_batch() -> dict[str, torch.Tensor]:
+    """Prompts of 3, 5 and 4 tokens, answers of 4, 2 and 5, padded on the right as the host does."""
+    sequences = torch.randint(1, 37, (3, 9), generator=torch.Generator().manual_seed(1))
+    prompt, total = torch.tensor([[3], [5], [4]]), torch.tensor([[7], [7], [9]])
+    position = torch.arange(9)
+    attention_mask = (position < total).long()
+    action_mask = ((position >= prompt) & (position < total))[:, 1:]
+    return {"sequences": sequences, "attention_mask": attention_mask, "action_mask": action_mask}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probs_of_the_tail_are_those_of_the_full_forward(actor: host_actor.Actor, temperature: float) -> None:
+    actor.temperature = temperature
+    full_forward = replaced(host_actor.Actor.forward, "forward")
+    batch = make_batch()
+    computed: list[int] = []
+    handle = actor.model.lm_head.register_forward_hook(lambda _m, _i, out: computed.append(out.shape[1]))
+    gradients = []
+    for forward in (full_forward, host_actor.Actor.forward):
+        actor.zero_grad()
+        log_probs = forward(actor, **batch)
+        log_probs.sum().backward()
+        gradients.append((log_probs.detach(), actor.model.model.embed_tokens.weight.grad.clone()))
+    handle.remove()
+    (expected, expected_gradient), (tail, tail_gradient) = gradients
+    assert computed == [9, 7], "logits at 9 positions, then from the first answer's predecessor on"
+    torch.testing.assert_close(tail, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(tail_gradient, expected_gradient, rtol=1e-5, atol=1e-5)
+    assert tail[~batch["action_mask"]].abs().max() == 0
+
+
+def test_full_logits_where_they_are_asked_for(actor: host_actor.Actor) -> None:
+    _, output = actor(**make_batch(), return_output=True, return_entropy=True)
+    assert output["logits"].shape[1] == 9
+    assert output.entropy.shape == (3, 8)
+    assert actor(
+        make_batch()["sequences"], attention_mask=make_batch()["attention_mask"], return_logprobs=True
+    ).shape == (3, 8)
+
+
+def test_batch_without_any_answer_token_is_computed_whole(actor: host_actor.Actor) -> None:
+    batch = make_batch() | {"action_mask": torch.zeros(3, 8, dtype=torch.bool)}
+    assert actor(**batch).abs().max() == 0
+
+
+def test_model_that_cannot_cut_its_logits_is_left_alone() -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None) -> dict[str, Any]:
+            return {"logits": torch.nn.functional.one_hot(input_ids, 37).float()}
+
+    plain = host_actor.Actor(Plain())
+    plain.packing_samples = False
+    assert plain(**make_batch()).shape == (3, 8)
+    assert cpu._keeps_logits(SimpleNamespace(module=LlamaForCausalLM)), "through DeepSpeed's engine as well"
+
+
+def test_forward_and_log_probs_have_the_signatures_that_the_shims_expect() -> None:
+    assert parameters(replaced(host_actor.Actor.forward, "forward"))[:4] == [
+        *("self", "sequences", "action_mask", "attention_mask")
+    ]
+    original = replaced(host_actor.log_probs_from_logits, "log_probs_from_logits")
+    assert parameters(original) == ["logits", "labels", "temperature"]
+
+
+# -- processes ----------------------------------------------------------------------------------------------------
+
+
+def test_weight_sync_joins_a_gloo_group(host_source: Any) -> None:
+    expected = host_source.parameters("utils/distributed_util.py", "stateless_init_process_group")
+    assert parameters(gloo_broadcast_group) == expected.split(", ")
+    assert distributed_util.stateless_init_process_group is gloo_broadcast_group
+    assert ppo_actor.stateless_init_process_group is gloo_broadcast_group, "imported by name after the change"
+    text = host_source.text("trainer/ray/ppo_actor.py", "ActorPPOTrainer.broadcast_to_vllm")
+    assert "self._model_update_group.broadcast(param.data, src=0, stream=torch.cuda.current_stream())" in text
+
+
+def test_activating_twice_changes_nothing() -> None:
+    finders, forward = list(sys.meta_path), host_actor.Actor.forward
+    cpu.activate()
+    assert sys.meta_path == finders
+    assert host_actor.Actor.forward is forward
+
+
+def test_setup_hook_is_the_function() -> None:
+    module, _, name = cpu.SETUP_HOOK.rpartition(".")
+    assert getattr(importlib.import_module(module), name) is cpu.activate
+
+
+def test_worker_environment_leaves_the_users_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in cpu.worker_environment():
+        monkeypatch.delenv(name, raising=False)
+    defaults = cpu.worker_environment()
+    assert defaults["DS_ACCELERATOR"] == "cpu"
+    assert int(defaults[cpu.THREADS_VARIABLE]) == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    assert cpu.worker_environment() == defaults | {"VLLM_CPU_KVCACHE_SPACE": "7"}
+
+
+def test_environment_names_are_vllms() -> None:
+    import vllm.envs
+
+    names = [name for name in cpu.worker_environment() if name.startswith("VLLM_")]
+    assert names
+    assert set(names) <= set(vllm.envs.environment_variables)

@@ -1,0 +1,193 @@
+"""Facts about OpenRLHF's source that this package builds on and no signature shows.
+
+Each names the file of ours that has to change when the host's line changes, and what is built on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.upstream import TRAIN_MODULE, _main_block, host_root
+
+TRAINER = "trainer/ppo_trainer.py"
+
+FACTS = {  # (our file, the host's file, function): [(what must stand in it, what we build on that)]
+    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "PPOTrainer.fit"): [
+        (
+            "rollout_samples, filter_pass_rate, prompts_consumed, is_exhausted = "
+            "self.samples_generator.generate_samples(**self.generate_kwargs)",
+            "our generator returns these four",
+        ),
+        ("self.init_checkpoint_states()", "we read the same states before it does"),
+        ("self.train_step(rollout_samples, global_step)", "we add metrics to its status"),
+        ("self.save_logs_and_checkpoints(global_step, status, client_states)", "the record is written there"),
+        ("self.evaluate(global_step, **eval_generate_kwargs)", "evaluations are recorded there"),
+        ("for episode in range(start_episode, self.args.train.num_episodes)", "episodes_done starts there"),
+    ],
+    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "BasePPOTrainer.train_step"): [
+        ("status['generated_samples'] = sample0", "it is not a metric and left out"),
+        ("return (status, global_step + 1)", "we return the same pair"),
+        ("self.experience_maker.make_experience_batch(rollout_samples)", "our maker takes its place"),
+    ],
+    ("rollout/samples_generator.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.ppo_train"): [
+        ("drop_last=True", "why an incomplete batch is carried over"),
+    ],
+    ("rollout/samples_generator.py", "utils/agent.py", "SingleTurnAgentExecutor.execute"): [
+        ("score_value = rewards_info.get('rewards')", "the metric is the reward where there is no score"),
+    ],
+    (
+        "rollout/samples_generator.py",
+        "trainer/ppo_utils/samples_generator.py",
+        "SamplesGenerator._dispatch_prompts_to_vllm",
+    ): [
+        (
+            "generate_kwargs.get('n_samples_per_prompt', self.args.rollout.n_samples_per_prompt)",
+            "how a wave asks for its count",
+        ),
+    ],
+    (
+        "rollout/samples_generator.py",
+        "trainer/ppo_utils/samples_generator.py",
+        "SamplesGenerator.generate_eval_samples",
+    ): [
+        ("dynamic_filtering=False", "evaluation draws nothing again"),
+    ],
+    (
+        "trainer/experience_maker.py",
+        "trainer/ppo_utils/experience_maker.py",
+        "RemoteExperienceMaker.split_rollout_samples",
+    ): [
+        ("sample.index = [i]", "tags are found by this position"),
+    ],
+    (
+        "trainer/experience_maker.py",
+        "trainer/ppo_utils/experience_maker.py",
+        "RemoteExperienceMaker.make_experience_batch",
+    ): [
+        ("self.compute_advantages_and_returns(experiences)", "the method that we replace"),
+    ],
+    (
+        "trainer/experience_maker.py",
+        "trainer/ppo_utils/experience_maker.py",
+        "RemoteExperienceMaker.compute_advantages_and_returns",
+    ): [
+        ("['gae', 'reinforce', 'reinforce_baseline']", "the estimators that the host whitens (WHITENED)"),
+    ],
+    ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.__init__"): [
+        ("self.critic_loss_fn = ValueLoss(value_clip)", "replaced by the weighted loss"),
+    ],
+    ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.training_step"): [
+        (
+            "self.critic_loss_fn(values, old_values, returns, action_mask=experience.action_mask, **loss_batch_info)",
+            "how the loss is called",
+        ),
+    ],
+    ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticModelActor.init_model_from_pretrained"): [
+        ("self.trainer = CriticPPOTrainer(", "the name that is substituted"),
+    ],
+    ("trainer/critic.py", "models/loss.py", "aggregate_loss"): [
+        (
+            "return (loss * loss_mask).sum() / batch_num_tokens * dp_size",
+            "a weighted mask weighs the loss and not its normaliser",
+        ),
+    ],
+    ("upstream.py", "cli/train_ppo_ray.py", "train"): [
+        (
+            "from openrlhf.trainer.ppo_trainer import PPOTrainer",
+            "imported at the call: our class is in its place by then",
+        ),
+        (
+            "critic_model = RayActorGroup(args.critic.num_nodes, args.critic.num_gpus_per_node, CriticModelActor,",
+            "the name that is substituted",
+        ),
+    ],
+    ("platforms/session.py", "cli/train_ppo_ray.py", "train"): [
+        ("if not ray.is_initialized():", "Ray is ours by then"),
+    ],
+    ("data/checks.py", "datasets/utils.py", "blending_datasets"): [
+        ("ext in ['.json', '.jsonl', '.csv', '.parquet', '.arrow']", "what is a file by its ending"),
+    ],
+    ("rollout/prompts.py", "trainer/ppo_trainer.py", "prepare_datasets"): [
+        (
+            "strategy.setup_dataloader(prompts_dataset, 1, True, True, prompts_dataset.collate_fn,",
+            "batches of one prompt, shuffled",
+        ),
+    ],
+    ("rollout/prompts.py", "trainer/ppo_utils/samples_generator.py", "_collect_prompt_batch"): [
+        (
+            "_, batch_prompts, batch_labels, batch_images = next(dataloader_iter)",
+            "the loop ignores the slot of our row number",
+        ),
+    ],
+}
+
+
+def facts() -> list[Any]:
+    return [
+        pytest.param(*place, fact, why, id=f"{place[2]}-{i}")
+        for place, entries in FACTS.items()
+        for i, (fact, why) in enumerate(entries)
+    ]
+
+
+@pytest.mark.parametrize(("ours", "path", "name", "fact", "why"), facts())
+def test_fact(host_source: Any, ours: str, path: str, name: str, fact: str, why: str) -> None:
+    assert fact in host_source.text(path, name), f"openrlhf_ada/{ours} stands on this line of openrlhf/{path}: {why}"
+
+
+def test_checkpoint_states_hold_what_resuming_needs(host_source: Any) -> None:
+    needed = {"episode", "global_step", "total_consumed_prompts", "data_loader_state_dict"}
+    for name in ("BasePPOTrainer.init_checkpoint_states", "PPOTrainer.fit"):
+        dicts = [
+            {key.value for key in node.keys if isinstance(key, ast.Constant)}
+            for node in ast.walk(host_source.find(TRAINER, name))
+            if isinstance(node, ast.Dict)
+        ]
+        assert needed in dicts, f"openrlhf_ada/trainer/ppo_trainer.py resumes with {sorted(needed)} of {name}"
+
+
+def test_data_sources_are_read_for_evaluation_only(host_source: Any) -> None:
+    """rollout/prompts.py keeps a training row's number in that slot."""
+    readers = [
+        f"{path.name}: {function.name}"
+        for path in sorted((host_root() / "trainer").rglob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and "datasource" in ast.unparse(function)
+    ]
+    assert readers == ["ppo_trainer.py: compute_eval_metrics"]
+
+
+# -- the command line's __main__ block (upstream.py) --------------------------------------------------------------
+
+
+def test_main_block_has_the_shape_that_is_executed(host_source: Any) -> None:
+    _main_block()  # raises HostError otherwise
+    block = host_source.module(TRAIN_MODULE).body[-1]
+    assert isinstance(block, ast.If)
+    text = ast.unparse(ast.Module(body=block.body, type_ignores=[]))
+    assert "parser = argparse.ArgumentParser()" in text
+    assert "args = parser.parse_args()" in text
+    assert "args = hierarchize(args)" in text
+
+
+def test_main_block_needs_no_more_names_than_it_is_given(host_source: Any) -> None:
+    block = host_source.module(TRAIN_MODULE).body[-1]
+    names = [node for node in ast.walk(block) if isinstance(node, ast.Name)]
+    stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    imported = {a.asname or a.name for n in ast.walk(block) if isinstance(n, ast.ImportFrom) for a in n.names}
+    free = {n.id for n in names} - stored - imported - set(dir(builtins)) - {"__name__"}
+    assert free == {"argparse", "datetime", "train"}, "upstream.parse_host_arguments gives it the first two"
+    modules = {n.module for n in ast.walk(block) if isinstance(n, ast.ImportFrom)}
+    assert modules == {"openrlhf.utils.config", "modelscope.utils.hf_util"}
+
+
+def test_config_module_is_light(host_source: Any) -> None:
+    """upstream.py loads it by its path, without the host's package."""
+    imports = [
+        n for n in ast.walk(host_source.module("utils/config.py")) if isinstance(n, ast.Import | ast.ImportFrom)
+    ]
+    assert [ast.unparse(n) for n in imports] == ["from types import SimpleNamespace"]

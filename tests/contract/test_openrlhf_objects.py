@@ -1,0 +1,129 @@
+"""The same surface at run time: how Ray wraps the host's classes, and what its data and experience objects are."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import ray
+import torch
+from openrlhf.cli import train_ppo_ray
+from openrlhf.datasets import PromptDataset
+from openrlhf.models.utils import compute_reward
+from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer.ppo_utils import samples_generator
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ray import ppo_critic, vllm_engine
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from openrlhf_ada.rollout.prompts import number_rows, take_prompts
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, EvalRecorder, TaggedExperience
+from openrlhf_ada.trainer import ppo_trainer as our_trainer
+from openrlhf_ada.trainer.critic import AdaCriticModelActor, StratumCriticTrainer
+from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
+from openrlhf_ada.trainer.ppo_trainer import AdaPPOTrainer
+from openrlhf_ada.upstream import substituted, unwrap_ray_class
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "ours"),
+    [(ppo_trainer.PPOTrainer, AdaPPOTrainer), (ppo_critic.CriticModelActor, AdaCriticModelActor)],
+    ids=["PPOTrainer", "CriticModelActor"],
+)
+def test_ray_classes_are_reached_for_subclassing(wrapped: object, ours: type) -> None:
+    plain = unwrap_ray_class(wrapped)
+    assert isinstance(wrapped, ray.actor.ActorClass)
+    assert isinstance(plain, type)
+    assert not isinstance(plain, ray.actor.ActorClass)
+    assert issubclass(ours, plain), "upstream.unwrap_ray_class: __ray_metadata__.modified_class"
+
+
+OVERRIDES = {  # a host method that was renamed would leave ours uncalled, without a sound
+    AdaPPOTrainer: ("fit", "evaluate", "train_step", "save_logs_and_checkpoints"),
+    AdaCriticModelActor: ("init_model_from_pretrained",),
+    StratumCriticTrainer: ("training_step",),
+    EvalRecorder: ("generate_eval_samples",),
+    AdaptiveSamplesGenerator: ("generate_samples",),
+    AdaptiveExperienceMaker: ("make_experience_batch", "compute_advantages_and_returns"),
+}
+
+
+@pytest.mark.parametrize("ours", OVERRIDES, ids=lambda c: c.__name__)
+def test_every_override_overrides_something(ours: type) -> None:
+    for name in OVERRIDES[ours]:
+        assert name in vars(ours), f"{ours.__name__}.{name} is gone: update this table"
+        assert any(hasattr(base, name) for base in ours.__bases__), f"{ours.__name__}.{name}: the host has none"
+
+
+def test_names_that_training_substitutes_are_the_hosts() -> None:
+    """upstream.run_training, trainer/launch.py, trainer/critic.py, platforms/cpu.py replace module attributes."""
+    assert train_ppo_ray.CriticModelActor is ppo_critic.CriticModelActor
+    assert isinstance(ppo_trainer.PPOTrainer, ray.actor.ActorClass)
+    assert ppo_critic.CriticPPOTrainer.__module__ == ppo_critic.__name__
+    assert isinstance(vllm_engine.RolloutRayActor, ray.actor.ActorClass)
+    original = ppo_trainer.PPOTrainer
+    with pytest.raises(RuntimeError), substituted(ppo_trainer, PPOTrainer=our_trainer.RayAdaPPOTrainer):
+        assert ppo_trainer.PPOTrainer is our_trainer.RayAdaPPOTrainer
+        raise RuntimeError
+    assert ppo_trainer.PPOTrainer is original, "put back after an error, too"
+
+
+def test_experience_has_the_fields_that_we_read_and_copy() -> None:
+    names = {f.name for f in dataclasses.fields(Experience)}
+    assert names >= {
+        *("sequences", "attention_mask", "action_mask", "values", "returns", "advantages", "kl", "rewards", "scores"),
+        *("response_length", "truncated", "total_length", "index", "prompts", "info"),
+    }, "rollout/samples_generator.py, trainer/experience_maker.py"
+    assert {f.name for f in dataclasses.fields(TaggedExperience)} == names | {"tag"}
+    merged = Experience.concat_experiences([TaggedExperience(index=[0]), TaggedExperience(index=[1])], 0)
+    assert type(merged) is Experience, "the tag is read before the host merges samples"
+    assert merged.index == [0, 1]
+
+
+def make_dataset() -> PromptDataset:
+    args = SimpleNamespace(data=SimpleNamespace(input_key="q", label_key="a"))
+    rows = [{"q": "1+1=", "a": "2", "datasource": "sums"}, {"q": "2+2=", "a": "4"}]
+    return PromptDataset(rows, None, SimpleNamespace(args=args, is_rank_0=lambda: False))
+
+
+def test_prompt_dataset_hands_out_data_source_prompt_label_image() -> None:
+    dataset = make_dataset()
+    assert [dataset[0], dataset[1]] == [("sums", "1+1=", "2", None), ("default", "2+2=", "4", None)]
+    assert dataset.collate_fn([dataset[0], dataset[1]])[0] == ["sums", "default"]
+
+
+def test_row_numbers_pass_through_the_hosts_loader_and_its_loop_ignores_them() -> None:
+    dataset = make_dataset()
+    number_rows(dataset)
+    loader = StatefulDataLoader(dataset, batch_size=1, collate_fn=dataset.collate_fn)
+    requests, ended = take_prompts(iter(loader), 5, first_key=40)
+    assert [(r.key, r.row, r.prompt, r.label) for r in requests] == [(40, 0, "1+1=", "2"), (41, 1, "2+2=", "4")]
+    assert ended
+    taken = samples_generator._collect_prompt_batch(iter(loader), 5)
+    assert taken == (["1+1=", "2+2="], ["2", "4"], [None, None], True)
+
+
+def test_compute_reward_puts_the_reward_on_the_last_action_token() -> None:
+    """trainer/experience_maker.py relies on it, on the clip, and on the penalty at every token."""
+    mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
+    kl = torch.full((2, 4), 0.5)
+    reward = compute_reward(torch.tensor([2.0, 99.0]), 0.1, kl, action_mask=mask, reward_clip_range=(-10, 10))
+    assert reward.tolist() == [pytest.approx([-0.05, -0.05, 1.95, -0.05]), pytest.approx([-0.05, -0.05, -0.05, 9.95])]
+
+
+def test_host_swallows_a_failed_reward_and_we_look_for_that() -> None:
+    """A reward that raised arrives as None (rollout/samples_generator.py refuses it)."""
+    generator = object.__new__(samples_generator.SamplesGenerator)
+    response = {
+        "prompt": "p",
+        "label": "l",
+        "observation_tokens": [1, 2],
+        "action_ranges": [(1, 2)],
+        "rollout_log_probs": None,
+        "reward": None,
+        "scores": None,
+    }
+    experience = generator._process_response_into_experience(response, max_len=8)
+    assert experience.rewards is None
+    assert experience.scores is None

@@ -1,0 +1,126 @@
+"""The surface of OpenRLHF that this package stands on. A host upgrade fails here first, by name, in seconds.
+
+Signatures here, facts about the source in test_openrlhf_facts.py, run-time objects in test_openrlhf_objects.py. Each
+entry names the file of ours that has to change with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from openrlhf_ada import HOST_VERSION
+from openrlhf_ada.upstream import TRAIN_MODULE, host_root
+
+SIGNATURES = {  # (our file, the host's file): {name: parameters}
+    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py"): {
+        "PPOTrainer.__init__": (
+            "self, pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, "
+            "reference_model_group, vllm_engines, **generate_kwargs"
+        ),
+        "PPOTrainer.fit": "self, global_step=",
+        "PPOTrainer.evaluate": "self, global_step, **generate_kwargs",
+        "PPOTrainer.get_max_steps": "self",
+        "BasePPOTrainer.train_step": "self, rollout_samples, global_step",
+        "BasePPOTrainer.save_logs_and_checkpoints": "self, global_step, logs_dict=, client_states=",
+        "BasePPOTrainer.init_checkpoint_states": "self",
+    },
+    ("rollout/samples_generator.py", "trainer/ppo_utils/samples_generator.py"): {
+        "SamplesGenerator.__init__": "self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines",
+        "SamplesGenerator.generate_samples": "self, **generate_kwargs",
+        "SamplesGenerator.generate_eval_samples": "self, **generate_kwargs",
+        "SamplesGenerator._dispatch_prompts_to_vllm": "self, prompts, labels, *, images=, **generate_kwargs",
+        "SamplesGenerator._process_response_into_experience": "self, response, **generate_kwargs",
+    },
+    ("rollout/samples_generator.py", "trainer/ppo_utils/length_penalty.py"): {
+        "apply_length_penalties": "experiences, args",
+    },
+    ("rollout/samples_generator.py", "trainer/ray/vllm_engine.py"): {
+        "batch_vllm_engine_call": "engines, method_name, *args, rank_0_only=, **kwargs",
+    },
+    ("trainer/experience_maker.py", "trainer/ppo_utils/experience_maker.py"): {
+        "RemoteExperienceMaker.__init__": (
+            "self, actor_model_group, critic_model_group, reward_model_group, initial_model_group, "
+            "kl_controller, strategy, tokenizer, **kwargs"
+        ),
+        "RemoteExperienceMaker.make_experience_batch": "self, rollout_samples",
+        "RemoteExperienceMaker.split_rollout_samples": "self, rollout_samples",
+        "RemoteExperienceMaker.compute_advantages_and_returns": "self, experiences",
+        "RemoteExperienceMaker.get_advantages_and_returns": "self, values, rewards, action_mask, gamma, lambd",
+        "RemoteExperienceMaker.get_cumulative_returns": "self, rewards, action_mask, gamma",
+    },
+    ("trainer/experience_maker.py", "models/utils.py"): {
+        "compute_reward": "r, kl_coef, kl, action_mask=, reward_clip_range=",
+    },
+    ("trainer/critic.py", "models/loss.py"): {
+        "ValueLoss.__init__": "self, clip_eps=, token_level_loss=",
+        "ValueLoss.forward": (
+            "self, values, old_values, returns, action_mask=, dp_size=, batch_num_tokens=, global_batch_size="
+        ),
+    },
+    ("trainer/critic.py", "trainer/ray/ppo_critic.py"): {
+        "CriticPPOTrainer.__init__": (
+            "self, strategy, critic, critic_optim, critic_scheduler, micro_train_batch_size=, buffer_limit=, "
+            "buffer_cpu_offload=, value_clip=, dataloader_pin_memory=, **kwargs"
+        ),
+        "CriticPPOTrainer.training_step": "self, experience, step, loss_batch_info=",
+        "CriticModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps",
+    },
+    ("upstream.py", "cli/train_ppo_ray.py"): {
+        "train": "args",
+    },
+    ("upstream.py", "utils/config.py"): {
+        "hierarchize": "args",
+    },
+    ("rollout/prompts.py", "datasets/prompts_dataset.py"): {
+        "PromptDataset.__getitem__": "self, idx",
+        "PromptDataset.collate_fn": "self, item_list",
+    },
+}
+
+ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we read
+    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "PPOTrainer.__init__"): {
+        *("prompts_dataloader", "eval_dataloader", "max_steps", "generate_kwargs", "samples_generator"),
+    },
+    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "BasePPOTrainer.__init__"): {
+        *("strategy", "args", "vllm_engines", "tokenizer", "experience_maker"),
+    },
+    ("rollout/samples_generator.py", "trainer/ppo_utils/samples_generator.py", "SamplesGenerator.__init__"): {
+        *("strategy", "args", "tokenizer", "vllm_engines", "prompts_dataloader", "eval_dataloader"),
+    },
+    ("trainer/experience_maker.py", "trainer/ppo_utils/experience_maker.py", "RemoteExperienceMaker.__init__"): {
+        *("actor_model_group", "critic_model_group", "reward_model_group", "initial_model_group"),
+        *("kl_ctl", "strategy", "args", "tokenizer", "advantage_estimator"),
+    },
+    ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.__init__"): {"value_clip", "critic_loss_fn"},
+    ("rollout/prompts.py", "datasets/prompts_dataset.py", "PromptDataset.__init__"): {
+        *("prompts", "labels", "images", "datasources"),
+    },
+}
+
+
+def signatures() -> list[Any]:
+    return [
+        pytest.param(ours, path, name, expected, id=name)
+        for (ours, path), entries in SIGNATURES.items()
+        for name, expected in entries.items()
+    ]
+
+
+@pytest.mark.parametrize(("ours", "path", "name", "expected"), signatures())
+def test_signature(host_source: Any, ours: str, path: str, name: str, expected: str) -> None:
+    found = host_source.parameters(path, name)
+    assert found == expected, f"openrlhf_ada/{ours} overrides or calls {name} of openrlhf/{path}"
+
+
+@pytest.mark.parametrize(("ours", "path", "name"), ATTRIBUTES, ids=[name for _, _, name in ATTRIBUTES])
+def test_attributes(host_source: Any, ours: str, path: str, name: str) -> None:
+    missing = ATTRIBUTES[ours, path, name] - host_source.attributes_set(path, name)
+    assert not missing, f"openrlhf_ada/{ours} reads {sorted(missing)} of {name} in openrlhf/{path}"
+
+
+def test_version_is_pinned() -> None:
+    """`host_root` refuses any other; everything in these files was read in this one."""
+    assert HOST_VERSION == "0.11.2"
+    assert (host_root() / TRAIN_MODULE).is_file()

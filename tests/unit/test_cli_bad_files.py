@@ -1,0 +1,175 @@
+"""R19: files that are missing, unreadable or not what their flag needs are refused before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config import ConfigError
+from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.reporting.run_log import METRICS_FILE
+
+Flags = dict[str, str | None]
+Refusal = Callable[[Flags], Exception]
+Make = Callable[[Path], str]
+"""Makes the broken thing in a folder; returns the flag's value."""
+
+DATA, REWARD, MODEL = "--data.prompt_dataset", "--reward.remote_url", "--actor.model_name_or_path"
+
+
+def written(content: str | bytes, name: str) -> Make:
+    def write(folder: Path) -> str:
+        path = folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def folder_named(name: str, *files: str) -> Make:
+    def make(folder: Path) -> str:
+        (folder / name).mkdir()
+        for file in files:
+            (folder / name / file).write_text("{}")
+        return str(folder / name)
+
+    return make
+
+
+def absent(name: str) -> Make:
+    return lambda folder: str(folder / name)
+
+
+ROW = '{"input": "1+1=", "label": "2"}\n'
+EVAL, CRITIC, AGENT = "--eval.dataset", "--critic.model_name_or_path", "--train.agent_func_path"
+
+FILES: list[tuple[str, str, Make, str]] = [
+    ("data missing", DATA, absent("no.jsonl"), "does not exist"),
+    ("data missing folder", DATA, absent("deep/er/no"), "does not exist"),
+    ("data is binary", DATA, written(b"\xff\xfe\x00\x01", "b.jsonl"), "not UTF-8 text (byte 0)"),
+    ("data is empty", DATA, written("", "e.jsonl"), "holds no rows"),
+    ("data is blank lines", DATA, written("\n\n \n", "e.jsonl"), "holds no rows"),
+    ("data is an empty array", DATA, written("[]", "e.json"), "holds no rows"),
+    (
+        "row without input",
+        DATA,
+        written(ROW * 2 + '{"prompt": "x", "label": "y"}\n', "k.jsonl"),
+        "line 3 has no key 'input'",
+    ),
+    ("row without label", DATA, written(ROW + '{"input": "x"}\n', "k.jsonl"), "line 2 has no key 'label'"),
+    ("row is no object", DATA, written(ROW + "[1]\n", "k.jsonl"), "line 2 is a JSON array"),
+    ("row is cut off", DATA, written(ROW + ROW + '{"input": "x', "k.jsonl"), "line 3 is not valid JSON"),
+    ("row with null prompt", DATA, written('{"input": null, "label": "2"}', "k.jsonl"), "line 1: 'input' is null"),
+    ("row with empty prompt", DATA, written('{"input": " ", "label": "2"}', "k.jsonl"), "neither null nor empty"),
+    ("row with a number", DATA, written('{"input": 5, "label": "2"}', "k.jsonl"), "'input' is a JSON number"),
+    ("pattern without match", DATA, absent("*.jsonl.none"), "no file matches"),
+    ("empty entry in the list", DATA, lambda _: "a/b,,c/d", "an entry of the list"),
+    ("evaluation data missing", EVAL, absent("no.jsonl"), "does not exist"),
+    ("evaluation row without key", EVAL, written('{"x": 1}\n', "k.jsonl"), "line 1 has no key 'input'"),
+    ("model missing", MODEL, absent("no-model"), "there is no such folder"),
+    ("model is a file", MODEL, written("{}", "model.json"), "there is no such folder"),
+    ("model without config.json", MODEL, folder_named("m", "model.safetensors"), "holds no config.json"),
+    ("critic missing", CRITIC, absent("no-critic"), "there is no such folder"),
+    ("reward file missing", REWARD, absent("no.py"), "there is no such file"),
+    ("reward is a folder", REWARD, folder_named("r.py"), "there is no such file"),
+    ("reward without reward_func", REWARD, written("def reward(q, p, l): ...", "r.py"), "does not define reward_func"),
+    ("reward_func in a comment", REWARD, written("# reward_func\n", "r.py"), "does not define reward_func"),
+    ("reward with a syntax error", REWARD, written("def reward_func(:\n", "r.py"), "not valid Python"),
+    ("reward is binary", REWARD, written(b"\xff\xfe\x00", "r.py"), "not valid Python"),
+    ("reward with a null byte", REWARD, written(b"x = 1\x00", "r.py"), "not valid Python"),
+    ("agent missing", AGENT, absent("agent.py"), "there is no such file"),
+    ("agent without class", AGENT, written("x = 1\n", "agent.py"), "does not define AgentExecutor"),
+]
+
+
+@pytest.mark.parametrize(("flag", "make", "rule"), [c[1:] for c in FILES], ids=[c[0] for c in FILES])
+def test_broken_file_is_refused(refusal: Refusal, tmp_path: Path, flag: str, make: Make, rule: str) -> None:
+    value = make(tmp_path)
+    error = refusal({flag: value})
+    assert isinstance(error, ConfigError | DataError)
+    assert flag in str(error)
+    assert value in str(error)
+    assert rule in str(error)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="passes as a data set that is not looked into; the host fails after the engines"
+)
+@pytest.mark.parametrize(
+    "make",
+    [folder_named("empty"), folder_named("prompts.jsonl"), written(ROW, "prompts.txt")],
+    ids=["empty folder", "folder named like a file", "format that the host does not know"],
+)
+def test_data_that_the_host_cannot_load_is_refused(refusal: Refusal, tmp_path: Path, make: Make) -> None:
+    assert DATA in str(refusal({DATA: make(tmp_path)}))
+
+
+# -- permissions --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_permission(path: str) -> Iterator[None]:
+    """The file is locked, everything around it open. Root reads everything, so it becomes another user meanwhile."""
+    file, user = Path(path), os.geteuid()
+    ours = [f for f in file.parents if f.stat().st_uid == user and len(f.parts) > 2]
+    modes = {folder: folder.stat().st_mode for folder in ours}
+    file.chmod(0)
+    for folder, mode in modes.items():
+        folder.chmod(mode | 0o055)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        for folder, mode in modes.items():
+            folder.chmod(mode)
+
+
+def test_data_without_permission_is_refused(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]], tmp_path: Path
+) -> None:
+    parse(argv_with({}))  # everything that is imported on the way is there before the user changes
+    path = written(ROW, "secret.jsonl")(tmp_path)
+    with without_permission(path):
+        error = refusal({DATA: path})
+    assert str(error) == f"{DATA}: {path} cannot be read (Permission denied): check the file's permissions"
+
+
+@pytest.mark.xfail(strict=True, raises=PermissionError, reason="preflight does not catch OSError: a traceback")
+@pytest.mark.parametrize(("flag", "name"), [(REWARD, "secret.py"), (MODEL, "secret")])
+def test_reward_or_model_without_permission_is_refused(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]], tmp_path: Path, flag: str, name: str
+) -> None:
+    parse(argv_with({}))
+    make = written("def reward_func(q, p, l): ...", name) if flag == REWARD else folder_named(name, "config.json")
+    path = make(tmp_path)
+    with without_permission(path):
+        assert flag in str(refusal({flag: path}))
+
+
+# -- the run directory --------------------------------------------------------------------------------------------
+
+
+def test_run_directory_with_a_record_is_refused_unless_resumed(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]], tmp_path: Path
+) -> None:
+    run = tmp_path / "earlier"
+    run.mkdir()
+    parse(argv_with({"--ada_run_dir": str(run)}))  # an empty folder is free
+    (run / METRICS_FILE).write_text("")
+    error = refusal({"--ada_run_dir": str(run)})
+    assert str(error).startswith(f"--ada_run_dir is {str(run)!r}: it holds the record of another run.")
+    assert "--ckpt.load_enable" in str(error)
+    parse(argv_with({"--ada_run_dir": str(run), "--ckpt.load_enable": ""}))
+
+
+@pytest.mark.xfail(strict=True, reason="only a record in it is looked for; mkdir then fails in the trainer's actor")
+def test_run_directory_that_is_a_file_is_refused(refusal: Refusal, tmp_path: Path) -> None:
+    path = written("", "run")(tmp_path)
+    assert path in str(refusal({"--ada_run_dir": path}))

@@ -1,0 +1,157 @@
+"""R19: a broken command line ends in seconds, in one line that names the flag, the value, the rule and a remedy.
+
+Every case runs the real parser: the host's flags and validation, and ours. Files are in test_cli_bad_files.py; what a
+user meets at the shell (exit status, stderr, nothing heavy imported) is in test_cli_process.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config import ConfigError
+
+Flags = dict[str, str | None]
+Refusal = Callable[[Flags], Exception]
+
+DATA, REWARD, MODEL = "--data.prompt_dataset", "--reward.remote_url", "--actor.model_name_or_path"
+N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
+
+
+def test_the_command_line_that_the_cases_break_is_right(argv_with: Callable[[Flags], list[str]]) -> None:
+    args, config = parse(argv_with({}))
+    assert (config.mode, args.rollout.n_samples_per_prompt) == ("seq", 4)
+
+
+# -- combinations of flags ----------------------------------------------------------------------------------------
+
+COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
+    # id, changes, flag in front of the message with its value, part of the rule, part of the remedy
+    ("unknown mode", {"--ada_mode": "foo"}, "--ada_mode is 'foo'", "off, seq", "--ada_mode seq"),
+    ("unknown exit", {"--ada_exit": "neg"}, "--ada_exit is 'neg'", "pos, balance", "--ada_exit balance"),
+    ("dotted flag", {"--ada.exit": "neg"}, "--ada_exit is 'neg'", "pos, balance", "--ada_exit balance"),
+    ("wave 0", {"--ada_wave": "0"}, "--ada_wave is 0", "at least 1", "--ada_wave 1"),
+    ("negative threshold", {"--ada_positive_threshold": "-1"}, "--ada_positive_threshold is -1.0", "[0, 1)", "0.5"),
+    ("threshold 1", {"--ada_positive_threshold": "1"}, "--ada_positive_threshold is 1.0", "[0, 1)", "0.5"),
+    ("cap below n", {"--ada_max_samples": "3"}, "--ada_max_samples is 3", "at least 4", "--ada_max_samples 16"),
+    ("K above cap", {"--ada_k_pos": "40"}, "--ada_k_pos is 40", "--ada_max_samples 32", "Lower it to 32"),
+    (
+        "K sum above cap",
+        {"--ada_k_pos": "5", "--ada_k_neg": "4", "--ada_max_samples": "8"},
+        "--ada_max_samples is 8",
+        "5 positives and 4 negatives, 9 in all",
+        "lower --ada_k_pos / --ada_k_neg",
+    ),
+    ("k_neg with pos", {"--ada_exit": "pos", "--ada_k_neg": "2"}, "--ada_k_neg is 2", "'balance' only", "leave"),
+    *[
+        (f"n=1 with {estimator}", {N: "1", TRAIN: "2", ESTIMATOR: estimator}, f"{N} is 1", estimator, f"{N} 4")
+        for estimator in ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
+    ],
+    ("n=1 in mode off", {"--ada_mode": "off", N: "1", ESTIMATOR: "rloo"}, f"{N} is 1", "at least 2", f"{N} 4"),
+    ("estimator reinforce", {ESTIMATOR: "reinforce"}, f"{ESTIMATOR} is 'reinforce'", "whole batch", "group_norm"),
+    ("estimator flash", {ESTIMATOR: "flash_reinforce"}, f"{ESTIMATOR} is 'flash_reinforce'", "biases", "gae"),
+    (
+        "dynamic filtering",
+        {"--algo.dynamic_filtering_enable": ""},
+        "--algo.dynamic_filtering_enable is True",
+        "already decides",
+        "Leave out one",
+    ),
+    ("async", {"--train.async_enable": ""}, "--train.async_enable is True", "synchronous", "--ada_mode off"),
+    ("no reward in mode seq", {REWARD: None}, f"{REWARD} is None", "decides on verdicts", "--train.agent_func_path"),
+    (
+        "reward model only in mode seq",
+        {REWARD: None, "--reward.model_name_or_path": "org/rm"},
+        f"{REWARD} is None",
+        "come with the rollouts",
+        "Give a reward file",
+    ),
+    ("no reward in mode off", {"--ada_mode": "off", REWARD: None}, f"{REWARD} is None", "good answer", "reward file"),
+    ("rollouts do not fill", {TRAIN: "3"}, f"{TRAIN} is 3", "2 x n 4 = 8 rollouts", "divisor of 8"),
+    ("batch larger than rollouts", {TRAIN: "16"}, f"{TRAIN} is 16", "would be lost", "divisor of 8"),
+    ("micro-batch", {"--train.micro_batch_size": "3"}, "--train.micro_batch_size is 3", "must divide", "divisor"),
+    ("no model", {MODEL: None}, f"{MODEL} is None", "no model to train", "hub id"),
+    ("no prompts", {DATA: None}, f"{DATA} is None", "no prompts to train on", ".jsonl"),
+    ("no engine", {"--vllm.num_engines": "0"}, "--vllm.num_engines is 0", "sampled by vLLM", "--vllm.num_engines 1"),
+    ("engines left out", {"--vllm.num_engines": None}, "--vllm.num_engines is None", "vLLM", "--vllm.num_engines 1"),
+    ("eval without data", {"--ada_eval_ends": ""}, "--ada_eval_ends is True", "no evaluation set", "--eval.dataset"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "head", "rule", "remedy"), [c[1:] for c in COMBINATIONS], ids=[c[0] for c in COMBINATIONS]
+)
+def test_combination_is_refused(refusal: Refusal, changes: Flags, head: str, rule: str, remedy: str) -> None:
+    error = refusal(changes)
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(head + ":")
+    assert rule in str(error)
+    assert remedy in str(error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--rollout.batch_size": "0"}, "number of sample batches"),
+        ({"--train.partial_rollout_enable": ""}, "--train.partial_rollout_enable requires --train.async_enable"),
+        ({"--rollout.vllm_generate_batch_size": "9"}, "--rollout.vllm_generate_batch_size"),
+    ],
+)
+def test_hosts_own_validation_is_heard(refusal: Refusal, changes: Flags, message: str) -> None:
+    assert message in str(refusal(changes))
+
+
+ZERO_DIVISION = {"strict": True, "raises": ZeroDivisionError}
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        pytest.param({TRAIN: "0"}, TRAIN, marks=pytest.mark.xfail(reason="config.py divides by it", **ZERO_DIVISION)),
+        pytest.param(
+            {"--train.micro_batch_size": "0"},
+            "--train.micro_batch_size",
+            marks=pytest.mark.xfail(reason="config.py divides by it", **ZERO_DIVISION),
+        ),
+        pytest.param(
+            {"--rollout.micro_batch_size": "0"},
+            "--rollout.micro_batch_size",
+            marks=pytest.mark.xfail(reason="the host's validation divides by it", **ZERO_DIVISION),
+        ),
+        pytest.param(
+            {TRAIN: "-4"}, TRAIN, marks=pytest.mark.xfail(strict=True, reason="8 % -4 is 0, so it passes the check")
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_sizes_below_one_are_refused(refusal: Refusal, changes: Flags, flag: str) -> None:
+    assert str(refusal(changes)).startswith(f"{flag} is ")
+
+
+@pytest.mark.xfail(strict=True, reason="n = 1 with gae passes, and then a negative is trained wherever there is one")
+def test_group_of_one_has_no_meaning_in_mode_seq(refusal: Refusal) -> None:
+    assert N in str(refusal({N: "1", ESTIMATOR: "gae", TRAIN: "2"}))
+
+
+@pytest.mark.xfail(strict=True, reason="the host would post to it as a URL: no reward, after the engines have started")
+def test_reward_that_is_neither_python_file_nor_url_is_refused(refusal: Refusal) -> None:
+    assert REWARD in str(refusal({REWARD: "rewards/arithmetic"}))
+
+
+@pytest.mark.xfail(strict=True, reason="3 prompts cannot fill a batch of 8: all engines start, and no step is trained")
+def test_data_that_cannot_fill_one_batch_is_refused(refusal: Refusal) -> None:
+    assert DATA in str(refusal({"--rollout.batch_size": "8", TRAIN: "32"}))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the host asserts it in its trainer actor, after half a minute and without words"
+)
+def test_probabilities_must_match_the_data_sets(refusal: Refusal) -> None:
+    assert "--data.prompt_probs" in str(refusal({"--data.prompt_probs": "0.5,0.5"}))
+
+
+@pytest.mark.xfail(strict=True, raises=ModuleNotFoundError, reason="the host's block imports modelscope")
+def test_model_scope_that_is_not_installed_is_refused(refusal: Refusal) -> None:
+    assert "modelscope" in str(refusal({"--use_ms": ""}))

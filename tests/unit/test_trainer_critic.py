@@ -1,0 +1,113 @@
+"""A critic trained on a balanced group learns the pool's mean, because each sample counts with its stratum factor."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from openrlhf.models import ValueLoss
+from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_ada.core.grouping import select_balanced, stratum_factors
+from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.types import Sample
+from openrlhf_ada.trainer.critic import StratumValueLoss
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, critic_weights
+
+RULE = ExitRule(1, 1, 0.5)
+
+
+def loss_of(values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    loss = StratumValueLoss(0.5)
+    loss.weights = weights
+    old_values = values.detach()
+    return loss(values, old_values, returns, action_mask=mask, dp_size=1, batch_num_tokens=mask.sum())
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_weighted_loss_over_the_kept_is_the_loss_over_the_pool(n: int) -> None:
+    """One value for the prompt, returns 0 or 1, one token each: all pools with up to 6 of either outcome."""
+    for positives, negatives in itertools.product(range(7), repeat=2):
+        if positives + negatives < n:
+            continue
+        pool = [Sample(0, i, float(i < positives), float(i < positives), 1) for i in range(positives + negatives)]
+        kept = select_balanced(pool, n, RULE, np.random.default_rng(0))
+        weights = torch.tensor(stratum_factors(pool, kept, RULE))
+        returns = torch.tensor([[pool[i].reward] for i in kept])
+        all_returns = torch.tensor([[s.reward] for s in pool])
+        value = 0.3
+        kept_loss = loss_of(torch.full((n, 1), value), returns, torch.ones(n, 1), weights)
+        pool_loss = ValueLoss(0.5)(
+            torch.full_like(all_returns, value),
+            torch.full_like(all_returns, value),
+            all_returns,
+            action_mask=torch.ones_like(all_returns),
+            batch_num_tokens=len(pool),
+        )
+        assert float(kept_loss) == pytest.approx(float(pool_loss), rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("pass_rate", [1 / 8, 1 / 2, 7 / 8])
+def test_critic_converges_to_the_pass_rate_not_to_one_half(pass_rate: float) -> None:
+    positives = round(8 * pass_rate)
+    pool = [Sample(0, i, float(i < positives), float(i < positives), 1) for i in range(8)]
+    kept = select_balanced(pool, 4, RULE, np.random.default_rng(0))
+    returns = torch.tensor([[pool[i].reward] for i in kept])
+    weights = torch.tensor(stratum_factors(pool, kept, RULE))
+    value = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([value], lr=0.5)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss_of(value.expand(4, 1), returns, torch.ones(4, 1), weights).backward()
+        optimizer.step()
+    assert value.item() == pytest.approx(pass_rate, abs=1e-3)
+
+
+def test_weights_of_one_are_the_hosts_loss() -> None:
+    torch.manual_seed(0)
+    values, old_values, returns = torch.randn(3, 5, 4).unbind(0)
+    mask = torch.rand(5, 4) > 0.3
+    ours = StratumValueLoss(0.2)
+    ours.weights = torch.ones(5)
+    batch = {"dp_size": 2, "batch_num_tokens": torch.tensor(7.0), "global_batch_size": torch.tensor(5.0)}
+    theirs = ValueLoss(0.2)(values, old_values, returns, action_mask=mask, **batch)
+    assert ours(values, old_values, returns, action_mask=mask, **batch) == theirs
+
+
+def test_masked_tokens_stay_masked() -> None:
+    values, returns = torch.tensor([[1.0, 50.0]]), torch.zeros(1, 2)
+    mask = torch.tensor([[True, False]])
+    assert float(loss_of(values, returns, mask, torch.tensor([0.5]))) == pytest.approx(0.5 * 0.5)
+
+
+def test_loss_without_a_mask_is_refused() -> None:
+    loss = StratumValueLoss(0.2)
+    with pytest.raises(ValueError, match="needs the action mask"):
+        loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1))
+
+
+def test_weights_pass_through_the_hosts_replay_buffer() -> None:
+    """Batches are split into samples, their padding removed, shuffled and batched again: the weights go with them."""
+    buffer = NaiveReplayBuffer(sample_batch_size=2)
+    length = torch.tensor([3.0, 4.0, 5.0])
+    attention = torch.arange(6).expand(3, 6) < length.unsqueeze(1)
+    buffer.append(
+        Experience(
+            sequences=torch.arange(18).reshape(3, 6),
+            attention_mask=attention.long(),
+            action_mask=attention[:, 1:],
+            returns=torch.tensor([[1.0], [2.0], [3.0]]).expand(3, 5).clone(),
+            total_length=length,
+            info={CRITIC_WEIGHT: torch.tensor([0.25, 0.5, 1.75])},
+        )
+    )
+    batch = buffer.collate_fn([buffer[2], buffer[0]])
+    assert critic_weights(batch).tolist() == [1.75, 0.25]
+    assert [row[mask].tolist() for row, mask in zip(batch.returns, batch.action_mask, strict=True)] == [
+        [3.0] * 4,
+        [1.0] * 2,
+    ]
+    assert critic_weights(batch.to_device(torch.device("cpu"))).shape == (2,)
