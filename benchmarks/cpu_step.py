@@ -1,7 +1,7 @@
 """How long one GRPO step of SmolLM2-135M takes on this CPU, and what threads, precision and micro-batches do to it.
 
-The step is 16 prompts x 4 answers x 16 tokens after a 45-token chat prompt, through the whole real stack (--ada_mode off).
-Each variant is one run; the figure is the median over its steps, the first (warm-up) left out.
+The step is 16 prompts x 4 answers x 16 tokens after a 45-token chat prompt, through the whole real stack with
+--ada_mode off. Each variant is one run; the figure is the median over its steps, the first (warm-up) left out.
 
     python benchmarks/cpu_step.py [--quick]     last line: one JSON object; full results in benchmarks/results/
 """

@@ -53,7 +53,7 @@ def run(args: SimpleNamespace, config: AdaConfig) -> int:
         from openrlhf_ada.platforms.session import TerminatedError, ray_session
 
         try:
-            with ray_session(args, required_slots(args), verbose=config.verbose) as log_dir:
+            with ray_session(required_slots(args), verbose=config.verbose) as log_dir:
                 _train(args, view, log_dir)
         except RayError as error:
             print(

@@ -19,7 +19,7 @@ class Sample:
 
     `metric` in [0, 1] is the verifier's verdict: it alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
-    `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, whatever finished first.
+    `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
     """
 
     key: PromptKey

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ UNKNOWN = -1
 _JSON_EXTENSIONS = (".json", ".jsonl")
 _LOCAL_EXTENSIONS = (*_JSON_EXTENSIONS, ".csv", ".parquet", ".arrow", ".py")
 """What the host takes for a file by its ending, whether it exists or not (openrlhf.datasets.utils)."""
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class DataError(ValueError):
@@ -112,35 +116,71 @@ def _check_input(value: Any, where: str, input_key: str) -> None:
 
 
 def _read_rows(path: str, flag: str) -> Iterator[tuple[str, Any]]:
-    """Yield (place in the file, decoded row). A `.json` file holds an array, or lines like a `.jsonl` file."""
+    """Yield (place in the file, decoded row): one per line, or what `_read_whole` finds if line 1 is no whole row."""
+    first = True
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        with open(path, "rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                text = _to_text(line, f"{flag}: {path} line {number}", first=first)
+                if not text.strip():
+                    continue
+                try:
+                    row = json.loads(text)
+                except json.JSONDecodeError as error:
+                    if first:
+                        yield from _read_whole(path, flag, (number, error))
+                        return
+                    raise _not_json(path, flag, number, error) from error
+                if first and isinstance(row, list):
+                    yield from _read_whole(path, flag, None)
+                    return
+                first = False
+                yield f"line {number}", row
     except OSError as error:
         raise DataError(f"{flag}: {path} cannot be read ({error.strerror}): check the file's permissions") from error
+
+
+def _read_whole(
+    path: str, flag: str, broken_line: tuple[int, json.JSONDecodeError] | None
+) -> Iterator[tuple[str, Any]]:
+    """Rows of a file that is one array of objects, or objects spread over several lines: the host takes these too."""
+    text = _to_text(Path(path).read_bytes(), f"{flag}: {path}", first=True)
+    decoder, rows = json.JSONDecoder(), []
+    position = _skip_space(text, 0)
+    try:
+        while position < len(text):
+            row, position = decoder.raw_decode(text, position)
+            rows.extend(row if isinstance(row, list) else [row])
+            position = _skip_space(text, position)
+    except json.JSONDecodeError as error:
+        if broken_line is None or not path.endswith(".jsonl"):
+            raise _not_json(path, flag, error.lineno, error) from error
+        # In a file of lines, the mistake is where the line breaks off and not where the next line begins.
+        raise _not_json(path, flag, *broken_line) from error
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number}", row
+
+
+def _skip_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
+
+
+def _to_text(data: bytes, where: str, *, first: bool) -> str:
+    try:
+        return data.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{flag}: {path} is not UTF-8 text (byte {error.start}), expected JSON: convert it, or name a file of "
-            f"another format by its ending (.csv, .parquet, .arrow)"
+            f"{where} is not UTF-8 text (byte {error.start}: {data[error.start]:#04x}), expected JSON in UTF-8: "
+            f"convert the file, or name a file of another format by its ending (.csv, .parquet, .arrow)"
         ) from error
-    if text.lstrip().startswith("[") and path.endswith(".json"):
-        array = _decode(text, path, flag, first_line=1, hint="one array of objects, or one object per line")
-        yield from ((f"row {number}", row) for number, row in enumerate(array, start=1))
-        return
-    # Not splitlines(): that also splits at U+2028 and the like, which may stand inside a JSON string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield f"line {number}", _decode(line, path, flag, first_line=number, hint="one object per line")
 
 
-def _decode(text: str, path: str, flag: str, *, first_line: int, hint: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
-        raise DataError(
-            f"{flag}: {path} line {line} is not valid JSON ({error.msg}, column {error.colno}), expected {hint}: "
-            f"correct the line"
-        ) from error
+def _not_json(path: str, flag: str, line: int, error: json.JSONDecodeError) -> DataError:
+    return DataError(
+        f"{flag}: {path} line {line} is not valid JSON ({error.msg}, column {error.colno}), expected one object per "
+        f"line or one array of objects: correct the line"
+    )
 
 
 def _json_type(value: Any) -> str:

@@ -70,7 +70,7 @@ def _convert(gguf_file: Path, directory: Path, end_at_newline: bool) -> None:
         str(gguf_file.parent), gguf_file=gguf_file.name, dtype=torch.bfloat16
     )
     # A fresh model has no memory of the quantised file, which DeepSpeed and vLLM would otherwise read in its config.
-    special = {
+    special: dict[str, Any] = {
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -80,7 +80,7 @@ def _convert(gguf_file: Path, directory: Path, end_at_newline: bool) -> None:
     fields: dict[str, Any] = {name: getattr(loaded.config, name) for name in shape + more}
     config = LlamaConfig(**fields, rms_norm_eps=1e-5, dtype="bfloat16", **special)
     with torch.device("meta"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
+        model = LlamaForCausalLM(config).bfloat16()
     model.load_state_dict(loaded.state_dict(), strict=True, assign=True)
     model.tie_weights()
     model.generation_config = GenerationConfig(**special)
@@ -91,7 +91,7 @@ def _convert(gguf_file: Path, directory: Path, end_at_newline: bool) -> None:
 
 def _newline_tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Ids of the tokens whose text begins with a newline ("\\n", "\\n\\n", newline and spaces, ...)."""
-    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     newline = "\u010a"  # how a byte-level vocabulary spells the newline byte
     return [index for index, token in enumerate(tokens) if token.startswith(newline)]
 

@@ -29,8 +29,8 @@ ALPHABET = "\n 0123456789+-*/=<>().,:;?!'\"#%&@[]abcdefghijklmnopqrstuvwxy"
 LARGEST = 19
 """Operands are 0 ... 19, so there are 400 sums, and results have one or two digits."""
 
-_RECIPE_VERSION = 1
-_HELDOUT_SHARE = 0.25
+_RECIPE_VERSION = 2
+_HELDOUT_SHARE = 0.27
 
 
 def build_toy_model(out_dir: Path, *, seed: int = 0) -> Path:
@@ -96,7 +96,7 @@ def _build(directory: Path, seed: int) -> None:
             _warm_start(model, tokenizer)
     finally:
         torch.set_num_threads(threads)
-    model = model.to(torch.bfloat16)
+    model = model.bfloat16()
     model.generation_config = GenerationConfig(**_special_ids(tokenizer))
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
@@ -122,7 +122,7 @@ def _build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def _special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     return {
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
@@ -199,14 +199,15 @@ def _answer_table(tokenizer: PreTrainedTokenizerFast) -> tuple[torch.Tensor, tor
     """
     import torch
 
+    ids_of = _special_ids(tokenizer)
     sums = [(a, b) for a in range(LARGEST + 1) for b in range(LARGEST + 1)]
     shape = (len(sums), 3, len(f"{LARGEST}+{LARGEST}={2 * LARGEST}") + 1)
-    ids, labels = torch.full(shape, tokenizer.pad_token_id), torch.full(shape, -100)
+    ids, labels = torch.full(shape, ids_of["pad_token_id"]), torch.full(shape, -100)
     chances = torch.zeros(shape[:2])
     for row, (a, b) in enumerate(sums):
         prompt, right = f"{a}+{b}=", expected_pass_rate(a + b)
         for column, answer in enumerate((a + b, a, b)):
-            text = [*tokenizer.encode(f"{prompt}{answer}", add_special_tokens=False), tokenizer.eos_token_id]
+            text = [*tokenizer.encode(f"{prompt}{answer}", add_special_tokens=False), ids_of["eos_token_id"]]
             ids[row, column, : len(text)] = torch.tensor(text)
             labels[row, column, len(prompt) : len(text)] = torch.tensor(text[len(prompt) :])
             chances[row, column] = right if column == 0 else (1 - right) / 2

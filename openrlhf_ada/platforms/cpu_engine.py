@@ -16,7 +16,7 @@ class GlooBroadcastGroup:
         self._group = group
 
     def broadcast(self, tensor: Any, src: int, stream: object = None) -> None:
-        """Broadcast in place; blocks until done. `stream` is the CUDA stream of the NCCL path, without meaning here."""
+        """Broadcast in place; blocks until done. `stream` is the NCCL path's CUDA stream, without meaning here."""
         self._group.broadcast(tensor.detach(), src).wait()
 
 

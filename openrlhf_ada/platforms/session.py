@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.platforms import cpu
@@ -34,7 +33,7 @@ def quiet_environment() -> dict[str, str]:
 
 
 @contextmanager
-def ray_session(args: SimpleNamespace, slots: Slots, *, verbose: bool) -> Iterator[str]:
+def ray_session(slots: Slots, *, verbose: bool) -> Iterator[str]:
     """A Ray that has the slots; yields the folder of its logs.
 
     Raises MissingResourcesError, before any actor starts, where the cluster is too small.
@@ -46,14 +45,27 @@ def ray_session(args: SimpleNamespace, slots: Slots, *, verbose: bool) -> Iterat
 
     common: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     environment = host_environment() | ({} if verbose else quiet_environment())
-    joined = _join_cluster(ray, environment, common)
-    if not joined:
-        _start_local(ray, args, slots, environment, common)
-    # Ray's own handler ends the process at once; ours unwinds the stack, so that everything else ends too.
-    signal.signal(signal.SIGTERM, _raise_terminated)
+    address = _running_cluster()
+    if address is None:
+        _start_local(ray, slots, environment, common)
+    else:
+        _join_cluster(ray, address, environment, common)
+    # Ray's own handler ends the process at once; ours unwinds the stack, so that everything else ends too. A blocked
+    # ray.get lets nothing through but KeyboardInterrupt.
+    terminated: list[int] = []
+
+    def terminate(signum: int, _frame: object) -> None:
+        terminated.append(signum)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
     try:
         slots.check(ray.cluster_resources())
         yield os.path.join(_session_dir(), "logs")
+    except KeyboardInterrupt:
+        if terminated:
+            raise TerminatedError from None
+        raise
     finally:
         _shut_down(ray)
 
@@ -66,11 +78,7 @@ def _session_dir() -> str:
 
 
 class TerminatedError(BaseException):
-    """SIGTERM arrived. Like KeyboardInterrupt, it is nobody's to handle on the way up."""
-
-
-def _raise_terminated(_signum: int, _frame: object) -> None:
-    raise TerminatedError
+    """SIGTERM arrived and everything was ended. Like KeyboardInterrupt, nobody's to handle on the way up."""
 
 
 def _shut_down(ray: Any) -> None:
@@ -87,21 +95,25 @@ def _shut_down(ray: Any) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _join_cluster(ray: Any, environment: dict[str, str], common: dict[str, Any]) -> bool:
-    """Join a running cluster if there is one. It has real GPUs if Ray found any accelerator on its nodes."""
-    try:
-        ray.init(address="auto", **common)
-    except ConnectionError:
-        return False
+def _running_cluster() -> str | None:
+    """Address of the cluster that RAY_ADDRESS or `ray start` names, as `ray.init()` would find it.
+
+    "auto" would also find the private Ray of another run on this machine, and end with that run.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    return canonicalize_bootstrap_address(None)
+
+
+def _join_cluster(ray: Any, address: str, environment: dict[str, str], common: dict[str, Any]) -> None:
+    """Join a running cluster. It has real GPUs if Ray found any accelerator on its nodes."""
+    ray.init(address=address, **common)
     on_gpu = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
     ray.shutdown()
-    ray.init(address="auto", runtime_env=_runtime_env(environment, on_cpu=not on_gpu), **common)
-    return True
+    ray.init(address=address, runtime_env=_runtime_env(environment, on_cpu=not on_gpu), **common)
 
 
-def _start_local(
-    ray: Any, args: SimpleNamespace, slots: Slots, environment: dict[str, str], common: dict[str, Any]
-) -> None:
+def _start_local(ray: Any, slots: Slots, environment: dict[str, str], common: dict[str, Any]) -> None:
     import torch
 
     if torch.cuda.is_available():

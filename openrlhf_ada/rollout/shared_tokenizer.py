@@ -1,7 +1,7 @@
 """A tokenizer that travels in remote calls by name.
 
-The host sends its tokenizer with every prompt. Pickled, that is the whole vocabulary: a large part of a second to load,
-per prompt and wave, in the engine's own process. By name it is loaded once per process.
+The host sends its tokenizer with every prompt. Pickled, that is the whole vocabulary: a large part of a second to
+load, per prompt and wave, in the engine's own process. By name it is loaded once per process.
 """
 
 from __future__ import annotations

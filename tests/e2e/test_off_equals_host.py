@@ -1,4 +1,4 @@
-"""With --ada_mode off a run is OpenRLHF's own, to the bit: same samples, metrics and trained weights on the same seeds.
+"""With --ada_mode off a run is OpenRLHF's own, to the bit: same samples, metrics and trained weights, seed by seed.
 
 Both sides run the real stack. Users may rely on: adding this package and no flag changes nothing.
 """

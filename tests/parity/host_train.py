@@ -12,5 +12,5 @@ from openrlhf_ada.upstream import parse_host_arguments, run_training
 
 if __name__ == "__main__":
     args = parse_host_arguments(sys.argv[1:], add_flags, check_flags, prog="host", description="")
-    with ray_session(args, required_slots(args), verbose=False):
+    with ray_session(required_slots(args), verbose=False):
         run_training(args)

@@ -71,6 +71,13 @@ def test_rule_reads_the_prefix_only_at_multiples_of_the_wave() -> None:
     assert sum(sample_until_closed(policy_for(1, 0, n=1, wave=4, cap=16), [0, 0, 0, 0, 1] + [0] * 11)) == 8
 
 
+def test_rule_that_holds_before_the_group_is_full_closes_nothing() -> None:
+    """Whatever brought the first samples: a group of 4 cannot be trained from a pool of 2."""
+    policy = policy_for(1, 1, n=4, wave=2, cap=8)
+    assert policy.decide([PromptView(0, samples_of([1, 0]))]) == [Draw(0, 2)]
+    assert policy.decide([PromptView(0, samples_of([1, 0, 0, 0]))]) == [Close(0)]
+
+
 def test_prompts_are_decided_independently_and_in_order() -> None:
     policy = policy_for(1, 1, n=2, wave=2, cap=4)
     done, open_, new = samples_of([0, 1]), samples_of([1, 1]), samples_of([])

@@ -15,6 +15,7 @@ import pytest
 import torch
 from openrlhf.datasets import PromptDataset
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_ada.core.policies import Draw, Sequential
@@ -29,11 +30,12 @@ BATCH, N = 2, 2
 
 def make_args(**train: Any) -> SimpleNamespace:
     return SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path="model"),
         rollout=SimpleNamespace(batch_size=BATCH, n_samples_per_prompt=N, max_new_tokens=4),
         train=SimpleNamespace(**({"num_episodes": 1, "batch_size": BATCH * N, "seed": 42} | train)),
         vllm=SimpleNamespace(enable_sleep=False),
         reward=SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None),
-        data=SimpleNamespace(max_len=16, input_key="input", label_key="label", apply_chat_template=False),
+        data=SimpleNamespace(max_len=16, input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
 
 
@@ -63,13 +65,7 @@ class Generator(AdaptiveSamplesGenerator):
     """The k-th sample of row r is right where `outcomes[r][k]` is 1. Also remembers what it was asked for."""
 
     def __init__(self, args: SimpleNamespace, loader: Any, outcomes: Mapping[int, Sequence[float]], cap: int = 4):
-        host = SimpleNamespace(
-            strategy=SimpleNamespace(args=args),
-            prompts_dataloader=loader,
-            eval_dataloader=None,
-            tokenizer=None,
-            vllm_engines=[],
-        )
+        host = SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [])
         policy = Sequential(ExitRule(1, 1, 0.5), wave=2, max_samples=cap, group_size=N, estimator="dr_grpo")
         self.progress: list[tuple[int, int]] = []
         super().__init__(host, policy, lambda closed, total: self.progress.append((closed, total)))
@@ -224,7 +220,8 @@ def test_resumed_run_goes_on_where_it_stopped(rows: int, episodes: int) -> None:
     for cut, state in enumerate(whole, start=1):
         resumed = Generator(args, make_loader(rows, args, shuffle=True), {})
         resumed.prompts_dataloader.load_state_dict(state["loader"])
-        resumed.next_key, resumed.episodes_done = state["consumed"], state["episode"]
+        states = {"total_consumed_prompts": state["consumed"], "episode": state["episode"]}
+        resumed.restore(states | resumed.checkpoint_states())
         steps = whole[:cut]
         serve(resumed, episodes, steps)
         served = [pair for step in steps for pair in step["rows"]]

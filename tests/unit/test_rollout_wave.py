@@ -12,6 +12,7 @@ import pytest
 import ray
 import torch
 from openrlhf.datasets import PromptDataset
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.core.policies import Draw, Sequential
 from openrlhf_ada.core.stopping import ExitRule
@@ -66,6 +67,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
 
 def make_generator(engines: list[Engine], **reward: Any) -> AdaptiveSamplesGenerator:
     args = SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path="model"),
         rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, max_new_tokens=8),
         train=SimpleNamespace(num_episodes=1, batch_size=4, seed=0),
         vllm=SimpleNamespace(enable_sleep=False),
@@ -78,14 +80,12 @@ def make_generator(engines: list[Engine], **reward: Any) -> AdaptiveSamplesGener
                 **reward,
             }
         ),
-        data=SimpleNamespace(max_len=32, input_key="input", label_key="label"),
+        data=SimpleNamespace(max_len=32, input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     dataset = PromptDataset([{"input": str(i), "label": f"L{i}"} for i in (4, 7)], None, strategy)
     loader = _Batches(dataset)
-    host = SimpleNamespace(
-        strategy=strategy, prompts_dataloader=loader, eval_dataloader=None, tokenizer="tokenizer", vllm_engines=engines
-    )
+    host = SamplesGenerator(strategy, loader, None, None, engines)
     policy = Sequential(ExitRule(1, 1, 0.5), wave=2, max_samples=4, group_size=2, estimator="dr_grpo")
     return AdaptiveSamplesGenerator(host, policy, lambda closed, total: None)
 
