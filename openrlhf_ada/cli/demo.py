@@ -28,7 +28,7 @@ class Recipe:
 
 
 SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 32, 16, 192, 4, 5, 2e-5)
-TOY = Recipe("a toy model of 0.1 M parameters", 24, 32, 100, 8, 4, 1e-3)
+TOY = Recipe("a toy model of 0.1 M parameters", 24, 32, 100, 8, 4, 3e-4)
 
 GROUP_SIZE = 4
 MAX_SAMPLES = 16
@@ -63,7 +63,9 @@ def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, 
     from openrlhf_ada.data.toy import build_toy_model, write_toy_data
 
     name = "toy" if toy else "smollm2"
-    model = (build_toy_model if toy else build_smollm2)(cache / f"{name}-model")
+    # Answers end with their line: what a model would write after it is neither sampled nor trained.
+    folder = cache / f"{name}-model"
+    model = build_toy_model(folder) if toy else build_smollm2(folder, end_at_newline=True)
     data = cache / f"{name}-data"
     write = write_toy_data if toy else write_demo_data
     write(data, num_train=_num_prompts(toy, recipe, steps), num_heldout=recipe.num_heldout, seed=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -58,13 +57,6 @@ def build_directory(out_dir: Path, recipe: Mapping[str, Any], fill: Callable[[Pa
                 out_dir.replace(Path(name) / "old")
             fresh.replace(out_dir)
     return out_dir
-
-
-def remove_build(out_dir: Path) -> None:
-    """Delete a directory that `build_directory` made; FileExistsError when it is not one."""
-    _check_replaceable(out_dir)
-    if out_dir.exists():
-        shutil.rmtree(out_dir)
 
 
 def _check_replaceable(out_dir: Path) -> None:

@@ -100,9 +100,10 @@ def _running_cluster() -> str | None:
 
     "auto" would also find the private Ray of another run on this machine, and end with that run.
     """
-    from ray._private.services import canonicalize_bootstrap_address
+    from ray._private import services
 
-    return canonicalize_bootstrap_address(None)
+    find: Any = services.canonicalize_bootstrap_address
+    return find(None)
 
 
 def _join_cluster(ray: Any, address: str, environment: dict[str, str], common: dict[str, Any]) -> None:

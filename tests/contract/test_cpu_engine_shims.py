@@ -13,7 +13,7 @@ import subprocess
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,8 +21,10 @@ import pytest
 import torch
 import vllm
 from openrlhf.trainer.ray import vllm_engine
+from vllm.config import VllmConfig
 from vllm.distributed import utils as vllm_distributed
 from vllm.model_executor.model_loader.reload import layerwise
+from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.plugins import DEFAULT_PLUGINS_GROUP
 
 from openrlhf_ada.platforms import cpu_engine, vllm_plugin
@@ -100,6 +102,47 @@ def test_layerwise_reload_is_there() -> None:
     finalize = inspect.signature(layerwise.finalize_layerwise_processing)
     assert list(finalize.parameters) == ["model", "model_config"]
     inspect.signature(layerwise.finalize_layerwise_reload).bind("model", "model_config")
+
+
+class TinyModel(torch.nn.Module):
+    """Two parameters and vLLM's way to load them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2, bias=False)
+        self.second = torch.nn.Linear(2, 1, bias=False)
+
+    def load_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            parameter = self.get_parameter(name)
+            getattr(parameter, "weight_loader", default_weight_loader)(parameter, weight)
+
+
+def test_update_weight_goes_through_vllms_layerwise_reload() -> None:
+    """Two syncs of two parameters each, sent in half precision to a model in single; the last one closes the sync."""
+    model = TinyModel().requires_grad_(False)
+    layerwise.record_metadata_for_reloading(model)
+    worker = CpuWorkerExtension()
+    worker.model_runner, worker.model_config = SimpleNamespace(model=model), SimpleNamespace(dtype=torch.float32)
+    worker.vllm_config = VllmConfig()
+    for sync in (0.0, 1.0):
+        sent = {
+            "first.weight": torch.arange(4.0).reshape(2, 2) + sync,
+            "second.weight": torch.full((1, 2), 0.5) - sync,
+        }
+        arriving = iter(sent.values())
+        worker._sync_group = SimpleNamespace(broadcast=lambda tensor, src, a=arriving: tensor.copy_(next(a)))
+        for count, (name, weight) in enumerate(sent.items(), start=1):
+            worker.update_weight(name, torch.bfloat16, weight.shape, empty_cache=count == len(sent))
+            assert worker._sync_open is (count < len(sent))
+        assert {name: p.tolist() for name, p in model.named_parameters()} == {n: w.tolist() for n, w in sent.items()}
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_host_marks_the_last_parameter_of_a_sync(host_source: Any) -> None:
+    """`empty_cache` closes the reload; without the mark the weights would stay in their loaders."""
+    text = host_source.text("trainer/ray/ppo_actor.py", "ActorPPOTrainer.broadcast_to_vllm")
+    assert "engine.update_weight.remote(name, dtype=param.dtype, shape=shape, empty_cache=count == num_params)" in text
 
 
 def test_gloo_group_is_made_by_vllm() -> None:

@@ -47,7 +47,7 @@ def toy_flags(toy: Toy, run_dir: Path, **changes: Any) -> list[str]:
         "actor.num_gpus_per_node": 1,
         "ref.num_gpus_per_node": 1,
         "critic.num_gpus_per_node": 1,
-        "actor.adam.lr": 1e-3,
+        "actor.adam.lr": 3e-4,
         "vllm.num_engines": 1,
         "vllm.sync_backend": "gloo",
         "ds.attn_implementation": "sdpa",

