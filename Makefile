@@ -32,14 +32,14 @@ $(READY): requirements/cpu.txt pyproject.toml
 	@echo "Setting up $(VENV), once: about 3.5 GB, 2 to 5 minutes."
 	@$(PYTHON) -m venv $(VENV)
 	@echo "  1/3 torch, CPU build"
-	@$(BIN)/pip install -q --no-deps --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	@$(BIN)/pip install -qq --no-deps --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	@$(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit("+cpu" not in m.version("torch"))' || { \
 	  echo "pip brought $$($(BIN)/pip list 2>/dev/null | grep '^torch '), which is not a CPU build. Name the index that has it"; \
 	  echo "(PyTorch's installation page lists it under 'CPU'): make TORCH_INDEX=<index> setup"; exit 1; }
 	@echo "  2/3 OpenRLHF, vLLM, Ray, DeepSpeed and what they need"
-	@$(BIN)/pip install -q --no-deps --disable-pip-version-check -r requirements/cpu.txt
+	@$(BIN)/pip install -qq --no-deps --disable-pip-version-check -r requirements/cpu.txt
 	@echo "  3/3 openrlhf_ada"
-	@$(BIN)/pip install -q --no-deps --no-build-isolation --disable-pip-version-check -e .
+	@$(BIN)/pip install -qq --no-deps --no-build-isolation --disable-pip-version-check -e .
 	@touch $(READY)
 
 demo: $(READY)

@@ -13,7 +13,7 @@ from hypothesis import settings
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.platforms import cpu
 
-settings.register_profile("ada", deadline=None, max_examples=50, derandomize="CI" in os.environ)
+settings.register_profile("ada", deadline=None, max_examples=40, derandomize="CI" in os.environ)
 settings.load_profile("ada")
 
 if importlib.util.find_spec("flash_attn") is None:

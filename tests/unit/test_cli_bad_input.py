@@ -103,6 +103,45 @@ def test_hosts_own_validation_is_heard(refusal: Refusal, changes: Flags, message
     assert message in str(refusal(changes))
 
 
+MISTYPED: list[tuple[list[str], str]] = [
+    (["--ada_mod", "seq"], "unrecognized arguments: --ada_mod seq"),
+    (["--ada_max", "8"], "unrecognized arguments: --ada_max 8"),  # no abbreviations, of ours or of the host's
+    (["--rollout.batch", "8"], "unrecognized arguments: --rollout.batch 8"),
+    (["--actor.pretrain", "x"], "unrecognized arguments: --actor.pretrain x"),
+    (["stray"], "unrecognized arguments: stray"),
+    (["--ada_wave"], "--ada_wave/--ada.wave: expected one argument"),
+    (["--ada_wave", "x"], "--ada_wave/--ada.wave: invalid int value: 'x'"),
+    (["--ada_positive_threshold", "half"], "invalid float value: 'half'"),
+    (["--rollout.batch_size", "1.5"], "--rollout.batch_size: invalid int value: '1.5'"),
+    (["--algo.advantage.estimator", "grpo"], "--algo.advantage.estimator: invalid choice: 'grpo' (choose from"),
+]
+
+
+def parser_error(argv: list[str], capsys: pytest.CaptureFixture) -> str:
+    with pytest.raises(SystemExit) as error:
+        parse(argv)
+    assert error.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("openrlhf-ada train: error: ")
+    assert err.count("\n") == 1, "not two hundred lines of usage"
+    return err
+
+
+@pytest.mark.parametrize(("extra", "message"), MISTYPED, ids=[" ".join(m[0]) for m in MISTYPED])
+def test_mistyped_flag_is_refused_in_one_line(
+    argv_with: Callable[[Flags], list[str]], capsys: pytest.CaptureFixture, extra: list[str], message: str
+) -> None:
+    assert message in parser_error([*argv_with({}), *extra], capsys)
+
+
+@pytest.mark.xfail(strict=True, reason="R19 asks for a suggestion for unknown keys")
+def test_mistyped_flag_gets_a_suggestion(
+    argv_with: Callable[[Flags], list[str]], capsys: pytest.CaptureFixture
+) -> None:
+    assert "--ada_exit" in parser_error([*argv_with({}), "--ada_exti", "pos"], capsys)
+
+
 ZERO_DIVISION = {"strict": True, "raises": ZeroDivisionError}
 
 

@@ -43,19 +43,14 @@ CASES: list[tuple[str, Flags, list[str], list[str]]] = [
     # id, changed flags, extra arguments, what the line must say
     ("unknown mode", {"--ada_mode": "foo"}, [], ["--ada_mode is 'foo'", "off, seq", "Try --ada_mode seq"]),
     ("cap below n", {"--ada_max_samples": "3"}, [], ["--ada_max_samples is 3", "at least 4", "--ada_max_samples 16"]),
-    ("n = 1", {"--rollout.n_samples_per_prompt": "1"}, [], ["--rollout.n_samples_per_prompt is 1", "group_norm"]),
     ("dynamic filtering", {}, ["--algo.dynamic_filtering_enable"], ["--algo.dynamic_filtering_enable is True"]),
     ("data missing", {"--data.prompt_dataset": "./no.jsonl"}, [], ["--data.prompt_dataset", "no.jsonl", "not exist"]),
     ("model missing", {"--actor.model_name_or_path": "./no"}, [], ["--actor.model_name_or_path is './no'", "folder"]),
     ("reward missing", {"--reward.remote_url": "no.py"}, [], ["--reward.remote_url is 'no.py'", "no such file"]),
-    ("label key", {"--data.label_key": "answer"}, [], ["line 1 has no key 'answer'", "--data.label_key"]),
     ("typo in our flag", {}, ["--ada_mod", "seq"], ["unrecognized arguments: --ada_mod seq"]),
     ("typo in the host's flag", {}, ["--rollout.batchsize", "8"], ["unrecognized arguments: --rollout.batchsize 8"]),
     ("our flag abbreviated", {}, ["--ada_max", "8"], ["unrecognized arguments: --ada_max 8"]),
-    ("the host's flag abbreviated", {}, ["--rollout.batch", "8"], ["unrecognized arguments: --rollout.batch 8"]),
     ("no value", {}, ["--ada_wave"], ["--ada_wave", "expected one argument"]),
-    ("value is no number", {}, ["--ada_wave", "x"], ["--ada_wave", "invalid int value: 'x'"]),
-    ("the host's choice", {"--algo.advantage.estimator": "grpo"}, [], ["invalid choice: 'grpo'", "group_norm"]),
     ("the host's rule", {}, ["--train.partial_rollout_enable"], ["--train.partial_rollout_enable requires"]),
 ]
 
@@ -79,13 +74,6 @@ def test_ends_at_once_with_one_line(
     for part in says:
         assert part in done.stderr
     assert not (tmp_path / "run").exists(), "nothing was written"
-
-
-@pytest.mark.xfail(strict=True, reason="R19 asks for a suggestion for unknown keys")
-def test_typo_gets_a_suggestion(
-    train: Callable[[list[str]], subprocess.CompletedProcess], argv_with: ArgvWith
-) -> None:
-    assert "--ada_exit" in train([*argv_with({}), "--ada_exti", "pos"]).stderr
 
 
 def test_help_shows_both_groups_of_flags(train: Callable[[list[str]], subprocess.CompletedProcess]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from openrlhf_ada import config as config_module
 from openrlhf_ada.config import AdaConfig, ConfigError, add_flags, from_namespace
 
 FIELDS = dataclasses.fields(AdaConfig)
@@ -194,3 +196,21 @@ def test_exit_counts(values: dict[str, Any], n: int, counts: tuple[int, int]) ->
 def test_run_dir_is_the_flag_or_the_runs_name_made_safe() -> None:
     assert AdaConfig(run_dir="a/b").resolved_run_dir("ppo_1121T10:53") == Path("a/b")
     assert AdaConfig().resolved_run_dir("ppo_1121T10:53") == Path("runs/ppo_1121T10-53")
+
+
+SINGLE_CHOICE = {"unresolved", "scheduler"}
+"""Flags that name the only behaviour there is so far: they can be checked but not obeyed."""
+
+
+def test_no_flag_is_dead() -> None:
+    """Every field is read: by AdaConfig's own methods after validation, or as `config.x` / `.ada.x` elsewhere."""
+    read: set[str] = set()
+    for path in Path(config_module.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                owner = ast.unparse(node.value).rpartition(".")[2]
+                if owner in ("config", "ada") or (owner == "self" and path.name == "config.py"):
+                    read.add(node.attr)
+    unread = {f.name for f in FIELDS} - read
+    assert unread == SINGLE_CHOICE
+    assert all(len(f.metadata["choices"]) == 1 for f in FIELDS if f.name in SINGLE_CHOICE)
