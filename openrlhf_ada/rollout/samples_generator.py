@@ -124,6 +124,8 @@ class AdaptiveSamplesGenerator(EvalRecorder):
         the next episode; at the end of the last one, what cannot fill a training batch is not sampled, and said so.
         """
         if self._loader is None:
+            # The host's loader shuffles with torch's global generator, which nobody seeds in this process.
+            torch.manual_seed(self.args.train.seed + self.episodes_done)
             self._loader = iter(self.prompts_dataloader)
         missing = self.args.rollout.batch_size - len(self._waiting)
         taken, exhausted = take_prompts(self._loader, missing, self.next_key)

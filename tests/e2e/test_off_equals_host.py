@@ -20,7 +20,7 @@ PARITY = ROOT / "tests" / "parity"
 
 def run(module_or_file: list[str], flags: list[str], log: Path) -> None:
     done = subprocess.run(
-        ["env", f"SERIAL_AGENT_LOG={log}", sys.executable, *module_or_file, *flags],
+        ["env", f"SERIAL_AGENT_LOG={log}", f"PYTHONPATH={PARITY}", sys.executable, *module_or_file, *flags],
         capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]

@@ -45,7 +45,7 @@ def make_generator(
     generator = object.__new__(AdaptiveSamplesGenerator)
     generator.args = SimpleNamespace(
         rollout=SimpleNamespace(batch_size=batch, n_samples_per_prompt=n),
-        train=SimpleNamespace(num_episodes=episodes, batch_size=train_batch or batch * n),
+        train=SimpleNamespace(seed=0, num_episodes=episodes, batch_size=train_batch or batch * n),
     )
     generator.prompts_dataloader = loader
     generator.next_key = 0
