@@ -232,13 +232,12 @@ def test_engine_process_ends_with_its_parent() -> None:
 
 @pytest.fixture
 def module_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module on the path that is forgotten afterwards, as are the hooks."""
+    """A module on the path, with a name of its own: hooks stay for the life of a process."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    finders = list(sys.meta_path)
-    (tmp_path / "adapted_by_test.py").write_text("VALUE = 1\ndef f(): return VALUE\n")
-    yield "adapted_by_test"
-    sys.meta_path[:] = finders
-    sys.modules.pop("adapted_by_test", None)
+    name = f"adapted_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text("VALUE = 1\ndef f(): return VALUE\n")
+    yield name
+    sys.modules.pop(name, None)
 
 
 def adapt(module: ModuleType) -> None:
@@ -258,6 +257,12 @@ def test_loaded_module_is_adapted_at_once(module_file: str) -> None:
     module = __import__(module_file)
     on_import({module_file: adapt})
     assert module.f() == 2
+
+
+def test_two_hooks_on_one_module_both_run(module_file: str) -> None:
+    on_import({module_file: adapt})
+    on_import({module_file: adapt})
+    assert __import__(module_file).f() == 3
 
 
 def test_absent_module_stays_absent(module_file: str) -> None:
