@@ -12,11 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.core.grouping import POOL_ESTIMATORS
+
 GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
 """Host estimators whose baseline is the prompt's group: they need at least two samples of a prompt."""
-
-ADAPTIVE_ESTIMATORS = (*GROUP_ESTIMATORS, "gae")
-"""Host estimators that an adaptive mode supports."""
 
 
 class ConfigError(ValueError):
@@ -162,10 +161,17 @@ class AdaConfig:
                 "--rollout.n_samples_per_prompt",
                 n,
                 f"--algo.advantage.estimator {estimator} compares the samples of one prompt and needs at least 2",
-                "Use --rollout.n_samples_per_prompt 4, or the estimator gae or reinforce",
+                "Use --rollout.n_samples_per_prompt 4",
             )
         if self.mode == "off":
             return
+        if n < 2:
+            raise ConfigError(
+                "--rollout.n_samples_per_prompt",
+                n,
+                f"--ada_mode {self.mode} trains a group that shows more than one outcome",
+                "Use --rollout.n_samples_per_prompt 4",
+            )
         if self.max_samples < n:
             raise ConfigError(
                 "--ada_max_samples",
@@ -185,12 +191,12 @@ class AdaConfig:
         _check_batches(host, n)
 
     def _check_host_modes(self, host: SimpleNamespace, estimator: str) -> None:
-        if estimator not in ADAPTIVE_ESTIMATORS:
+        if estimator not in POOL_ESTIMATORS:
             raise ConfigError(
                 "--algo.advantage.estimator",
                 estimator,
                 f"it takes its baseline from the whole batch, which adaptive sampling (--ada_mode {self.mode}) biases",
-                f"Use one of {', '.join(ADAPTIVE_ESTIMATORS)}",
+                f"Use one of {', '.join(POOL_ESTIMATORS)}",
             )
         if host.algo.dynamic_filtering_enable:
             raise ConfigError(
@@ -221,6 +227,9 @@ class AdaConfig:
 
 def _check_batches(host: SimpleNamespace, n: int) -> None:
     """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word."""
+    for name in ("train.batch_size", "train.micro_batch_size", "rollout.micro_batch_size"):
+        section, field_name = name.split(".")
+        _check_minimum(f"--{name}", getattr(getattr(host, section), field_name), 1)
     total = host.rollout.batch_size * n
     if total % host.train.batch_size:
         raise ConfigError(

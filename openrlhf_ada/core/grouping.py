@@ -12,6 +12,9 @@ import numpy as np
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Sample
 
+POOL_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "gae")
+"""Host estimators whose baseline can be taken from a pool."""
+
 NO_SPREAD = 1e-6
 """A pool whose rewards differ by no more than this (relative to their size) is constant: float residue of a mean must
 never become a signal. Dividing by a tiny std would blow it up to advantages in the thousands."""
@@ -45,6 +48,8 @@ def advantages(rewards: Sequence[float], estimator: str) -> np.ndarray:
     r - mean. `rloo`: r - mean of the others. `gae`: 1, the critic's advantage takes over. A constant pool has
     advantage exactly 0, and so has a pool of one. With N equal to the group size these are the host's own values.
     """
+    if estimator not in POOL_ESTIMATORS:
+        raise ValueError(f"estimator {estimator!r} has no pool baseline, expected one of {', '.join(POOL_ESTIMATORS)}")
     r = np.asarray(rewards, dtype=np.float64)
     if estimator == "gae":
         return np.ones_like(r)
@@ -55,9 +60,7 @@ def advantages(rewards: Sequence[float], estimator: str) -> np.ndarray:
         return centred
     if estimator == "rloo":
         return centred * (len(r) / (len(r) - 1))
-    if estimator == "group_norm":
-        return centred / (r.std(ddof=1) + 1e-9)
-    raise ValueError(f"estimator {estimator!r} has no pool baseline")
+    return centred / (r.std(ddof=1) + 1e-9)
 
 
 def is_spread(values: np.ndarray) -> bool:

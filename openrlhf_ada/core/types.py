@@ -5,6 +5,7 @@ Scalars only: no tokens, text or tensors. The plumbing keeps those and refers to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -33,6 +34,11 @@ class Sample:
             raise ValueError(
                 f"sample {self.index} of prompt {self.key} has metric {self.metric!r}, expected a value in [0, 1]. "
                 f"Return 'scores' in [0, 1] from reward_func next to 'rewards'."
+            )
+        if not math.isfinite(self.reward):
+            raise ValueError(
+                f"sample {self.index} of prompt {self.key} has reward {self.reward!r}, expected a finite number. "
+                f"Mend the reward function: one such value would spoil the baseline of its whole group."
             )
 
 

@@ -142,26 +142,13 @@ def test_mistyped_flag_gets_a_suggestion(
     assert "--ada_exit" in parser_error([*argv_with({}), "--ada_exti", "pos"], capsys)
 
 
-ZERO_DIVISION = {"strict": True, "raises": ZeroDivisionError}
-
-
 @pytest.mark.parametrize(
     ("changes", "flag"),
     [
-        pytest.param({TRAIN: "0"}, TRAIN, marks=pytest.mark.xfail(reason="config.py divides by it", **ZERO_DIVISION)),
-        pytest.param(
-            {"--train.micro_batch_size": "0"},
-            "--train.micro_batch_size",
-            marks=pytest.mark.xfail(reason="config.py divides by it", **ZERO_DIVISION),
-        ),
-        pytest.param(
-            {"--rollout.micro_batch_size": "0"},
-            "--rollout.micro_batch_size",
-            marks=pytest.mark.xfail(reason="the host's validation divides by it", **ZERO_DIVISION),
-        ),
-        pytest.param(
-            {TRAIN: "-4"}, TRAIN, marks=pytest.mark.xfail(strict=True, reason="8 % -4 is 0, so it passes the check")
-        ),
+        ({TRAIN: "0"}, TRAIN),
+        ({"--train.micro_batch_size": "0"}, "--train.micro_batch_size"),
+        ({"--rollout.micro_batch_size": "0"}, "--rollout.micro_batch_size"),
+        ({TRAIN: "-4"}, TRAIN),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )
@@ -169,7 +156,6 @@ def test_sizes_below_one_are_refused(refusal: Refusal, changes: Flags, flag: str
     assert str(refusal(changes)).startswith(f"{flag} is ")
 
 
-@pytest.mark.xfail(strict=True, reason="n = 1 with gae passes, and then a negative is trained wherever there is one")
 def test_group_of_one_has_no_meaning_in_mode_seq(refusal: Refusal) -> None:
     assert N in str(refusal({N: "1", ESTIMATOR: "gae", TRAIN: "2"}))
 

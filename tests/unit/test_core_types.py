@@ -25,7 +25,6 @@ def test_metric_within_0_to_1_is_accepted(metric: float) -> None:
     assert sample(0, metric).metric == metric
 
 
-@pytest.mark.xfail(strict=True, reason="Sample accepts a reward that is not finite; advantages() then make it 0")
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
 def test_reward_that_is_not_finite_is_refused(reward: float) -> None:
     with pytest.raises(ValueError, match="reward"):

@@ -44,13 +44,16 @@ class Sequential:
         samples = pool.samples
         kept = select_balanced(samples, self.group_size, self.rule, rng)
         coefficients = advantages([s.reward for s in samples], self.estimator)
-        positives = sum(map(self.rule.is_positive, samples))
+        resolved = 0 < sum(map(self.rule.is_positive, samples)) < len(samples)
+        if not resolved and self.estimator != "gae":
+            # Equal outcomes carry no signal, whatever a length penalty makes of their rewards.
+            coefficients = np.zeros_like(coefficients)
         return TrainingGroup(
             key=pool.key,
             indices=kept,
             coefficients=tuple(float(coefficients[i]) for i in kept),
             critic_weights=stratum_factors(samples, kept, self.rule),
-            resolved=0 < positives < len(samples),
+            resolved=resolved,
         )
 
     def state_dict(self) -> dict[str, Any]:
