@@ -63,8 +63,13 @@ def advantages(rewards: Sequence[float], estimator: str) -> np.ndarray:
     return centred / (r.std(ddof=1) + 1e-9)
 
 
+def outcomes_differ(samples: Sequence[Sample]) -> bool:
+    """Do the metrics differ? The zero-signal test of the whole package: shaping of the reward has no part in it."""
+    return is_spread(np.array([s.metric for s in samples]))
+
+
 def is_spread(values: np.ndarray) -> bool:
-    """Do the values differ, beyond float noise? The zero-signal test of the whole package."""
+    """Do the values differ, beyond float noise?"""
     if len(values) < 2:
         return False
     return bool(values.max() - values.min() > NO_SPREAD * max(1.0, float(np.abs(values).max())))

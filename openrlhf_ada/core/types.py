@@ -69,6 +69,7 @@ class TrainingGroup:
 
     A coefficient is weight x advantage, ready to multiply the policy gradient. `critic_weights` are the stratum
     factors (N_c/N)/(k_c/n) that make a critic trained on the kept samples learn the pool's mean (design: PPO).
+    `resolved`: the pool shows more than one outcome (its metrics differ).
     """
 
     key: PromptKey

@@ -97,18 +97,18 @@ METRICS: dict[str, Metric] = {
         "share, 0 to 1",
         "Share of trained groups with at least one non-zero coefficient, so with a gradient. With `gae`, where "
         "the critic is the baseline and coefficients say nothing of it: share of prompts whose "
-        "pool shows both outcomes.",
+        "pool shows more than one outcome.",
         "Near `ada/signal_share_uniform`: the extra rollouts buy nothing.",
     ),
     "ada/signal_share_uniform": Metric(
         "share, 0 to 1",
-        "Share of prompts whose first n samples already show both outcomes: what uniform sampling with n would have "
+        "Share of prompts whose first n samples already differ in outcome: what uniform sampling with n would have "
         "had on the same prompts, from the same samples.",
         "Near 0: most prompts are too hard or too easy for groups of n. Near 1: adaptive sampling is not needed.",
     ),
     "ada/resolved_share": Metric(
         "share, 0 to 1",
-        "Share of prompts whose pool shows both outcomes.",
+        "Share of prompts whose pool shows more than one outcome.",
         "Low: many prompts stay all wrong or all right up to the cap. Raise `ada.max_samples` or change the prompts.",
     ),
     "ada/group_scale": Metric(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from openrlhf_ada.core.types import Sample
+from openrlhf_ada.core.grouping import outcomes_differ
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram
 from openrlhf_ada.rollout.samples_generator import GroupRecord, StepRecord
 
@@ -18,7 +18,7 @@ def step_metrics(record: StepRecord, *, group_size: int, threshold: float, criti
     samples = [sample for group in groups for sample in group.pool]
     first = [sample for group in groups for sample in group.pool[:group_size]]
     with_signal = sum(_has_signal(group, critic_is_baseline) for group in groups)
-    uniform = sum(_has_both(group.pool[:group_size], threshold) for group in groups)
+    uniform = sum(outcomes_differ(group.pool[:group_size]) for group in groups)
     weights = [weight for group in groups for weight in group.group.critic_weights]
     return {
         "ada/prompts": total,
@@ -59,10 +59,6 @@ def first_wave_stats(record: StepRecord, group_size: int) -> dict[str, float]:
 
 def _has_signal(group: GroupRecord, critic_is_baseline: bool) -> bool:
     return group.group.resolved if critic_is_baseline else any(c != 0.0 for c in group.group.coefficients)
-
-
-def _has_both(samples: Sequence[Sample], threshold: float) -> bool:
-    return len({sample.metric > threshold for sample in samples}) == 2
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.core.grouping import advantages, select_balanced, stratum_factors
+from openrlhf_ada.core.grouping import advantages, outcomes_differ, select_balanced, stratum_factors
 from openrlhf_ada.core.policies.base import Action, Close, Draw, PromptView
 from openrlhf_ada.core.stopping import ExitRule, next_wave
 from openrlhf_ada.core.types import PromptPool, TrainingGroup
@@ -44,9 +44,9 @@ class Sequential:
         samples = pool.samples
         kept = select_balanced(samples, self.group_size, self.rule, rng)
         coefficients = advantages([s.reward for s in samples], self.estimator)
-        resolved = 0 < sum(map(self.rule.is_positive, samples)) < len(samples)
+        # Equal outcomes carry no signal, whatever a length penalty makes of their rewards.
+        resolved = outcomes_differ(samples)
         if not resolved and self.estimator != "gae":
-            # Equal outcomes carry no signal, whatever a length penalty makes of their rewards.
             coefficients = np.zeros_like(coefficients)
         return TrainingGroup(
             key=pool.key,
