@@ -12,11 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.core.grouping import POOL_ESTIMATORS
-
-GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
-"""Host estimators whose baseline is the prompt's group: they need at least two samples of a prompt."""
-
 
 class ConfigError(ValueError):
     """Bad configuration, found before any engine starts. The message names flag, value, rule and remedy."""
@@ -110,12 +105,12 @@ class AdaConfig:
     def __post_init__(self) -> None:
         for f in fields(self):
             _check_choice(f, getattr(self, f.name))
-        _check_minimum("--ada_wave", self.wave, 1)
-        _check_minimum("--ada_max_samples", self.max_samples, 1)
-        _check_minimum("--ada_log_texts", self.log_texts, 0)
+        check_minimum("--ada_wave", self.wave, 1)
+        check_minimum("--ada_max_samples", self.max_samples, 1)
+        check_minimum("--ada_log_texts", self.log_texts, 0)
         for flag, value in (("--ada_k_pos", self.k_pos), ("--ada_k_neg", self.k_neg)):
             if value is not None:
-                _check_minimum(flag, value, 1)
+                check_minimum(flag, value, 1)
                 self._check_reachable(flag, value)
         if self.k_neg is not None and self.exit != "balance":
             raise ConfigError(
@@ -149,103 +144,9 @@ class AdaConfig:
         k_pos = default_pos if self.k_pos is None else self.k_pos
         return k_pos, (max(1, n - default_pos) if self.k_neg is None else self.k_neg)
 
-    def check_against_host(self, host: SimpleNamespace) -> None:
-        """Refuse combinations of our flags with the host's that have no meaning; raises ConfigError.
-
-        `host` is the host's parsed namespace, nested by dots (`host.rollout.n_samples_per_prompt`).
-        """
-        n = host.rollout.n_samples_per_prompt
-        estimator = host.algo.advantage.estimator
-        if n < 2 and estimator in GROUP_ESTIMATORS:
-            raise ConfigError(
-                "--rollout.n_samples_per_prompt",
-                n,
-                f"--algo.advantage.estimator {estimator} compares the samples of one prompt and needs at least 2",
-                "Use --rollout.n_samples_per_prompt 4",
-            )
-        if self.mode == "off":
-            return
-        if n < 2:
-            raise ConfigError(
-                "--rollout.n_samples_per_prompt",
-                n,
-                f"--ada_mode {self.mode} trains a group that shows more than one outcome",
-                "Use --rollout.n_samples_per_prompt 4",
-            )
-        if self.max_samples < n:
-            raise ConfigError(
-                "--ada_max_samples",
-                self.max_samples,
-                f"a group of --rollout.n_samples_per_prompt {n} samples is trained, so N_max must be at least {n}",
-                f"Use --ada_max_samples {4 * n} (four times the group is a good start)",
-            )
-        k_pos, k_neg = self.exit_counts(n)
-        if k_pos + k_neg > self.max_samples:
-            raise ConfigError(
-                "--ada_max_samples",
-                self.max_samples,
-                f"exit {self.exit!r} waits for {k_pos} positives and {k_neg} negatives, {k_pos + k_neg} in all",
-                f"Use --ada_max_samples {4 * (k_pos + k_neg)} or lower --ada_k_pos / --ada_k_neg",
-            )
-        self._check_host_modes(host, estimator)
-        _check_batches(host, n)
-
-    def _check_host_modes(self, host: SimpleNamespace, estimator: str) -> None:
-        if estimator not in POOL_ESTIMATORS:
-            raise ConfigError(
-                "--algo.advantage.estimator",
-                estimator,
-                f"it takes its baseline from the whole batch, which adaptive sampling (--ada_mode {self.mode}) biases",
-                f"Use one of {', '.join(POOL_ESTIMATORS)}",
-            )
-        if host.algo.dynamic_filtering_enable:
-            raise ConfigError(
-                "--algo.dynamic_filtering_enable",
-                True,
-                f"--ada_mode {self.mode} already decides what happens to prompts without signal",
-                "Leave out one of the two",
-            )
-        if host.train.async_enable:
-            raise ConfigError(
-                "--train.async_enable",
-                True,
-                f"--ada_mode {self.mode} runs in the synchronous trainer only",
-                "Leave out --train.async_enable, or use --ada_mode off",
-            )
-        if not host.reward.remote_url and not host.train.agent_func_path:
-            raise ConfigError(
-                "--reward.remote_url",
-                None,
-                f"--ada_mode {self.mode} decides on verdicts while sampling, so they must come with the rollouts",
-                "Give a reward file or URL (--reward.remote_url), or an agent (--train.agent_func_path)",
-            )
-
     def resolved_run_dir(self, run_name: str) -> Path:
         """The run directory: --ada_run_dir, or runs/<run name> with ':' made file-system safe."""
         return Path(self.run_dir) if self.run_dir else Path("runs") / run_name.replace(":", "-")
-
-
-def _check_batches(host: SimpleNamespace, n: int) -> None:
-    """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word."""
-    for name in ("train.batch_size", "train.micro_batch_size", "rollout.micro_batch_size"):
-        section, field_name = name.split(".")
-        _check_minimum(f"--{name}", getattr(getattr(host, section), field_name), 1)
-    total = host.rollout.batch_size * n
-    if total % host.train.batch_size:
-        raise ConfigError(
-            "--train.batch_size",
-            host.train.batch_size,
-            f"a step trains --rollout.batch_size {host.rollout.batch_size} x n {n} = {total} rollouts, and what does "
-            f"not fill a training batch would be lost",
-            f"Use a divisor of {total}",
-        )
-    if host.train.batch_size % host.train.micro_batch_size:
-        raise ConfigError(
-            "--train.micro_batch_size",
-            host.train.micro_batch_size,
-            f"it must divide --train.batch_size {host.train.batch_size}",
-            "Use a divisor of it",
-        )
 
 
 def _check_choice(f: Field[Any], value: object) -> None:
@@ -256,7 +157,8 @@ def _check_choice(f: Field[Any], value: object) -> None:
         )
 
 
-def _check_minimum(flag: str, value: int, minimum: int) -> None:
+def check_minimum(flag: str, value: int, minimum: int) -> None:
+    """Raises ConfigError for a value below the minimum."""
     if value < minimum:
         raise ConfigError(flag, value, f"it must be at least {minimum}", f"Try {flag} {max(minimum, 1)}")
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import ast
 import builtins
+import difflib
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
@@ -102,9 +103,19 @@ def _parser_class(
 
         def error(self, message: str) -> NoReturn:
             # argparse would print the usage of all two hundred flags first.
-            self.exit(2, f"{prog}: error: {message}. All flags: {prog} --help\n")
+            hint = _did_you_mean(message, self._option_string_actions)
+            self.exit(2, f"{prog}: error: {message}.{hint} All flags: {prog} --help\n")
 
     return Parser
+
+
+def _did_you_mean(message: str, known: Iterable[str]) -> str:
+    """For argparse's words on unknown flags: the nearest known flag of each, in the dotted or the flat spelling."""
+    if not message.startswith("unrecognized arguments:"):
+        return ""
+    unknown = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+    near = [match for flag in unknown for match in difflib.get_close_matches(flag, known, n=1)]
+    return f" Did you mean {', '.join(near)}?" if near else ""
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,8 @@ UNKNOWN = -1
 """Number of rows of a data set that is not looked into: another format, a directory, a hub id."""
 
 _JSON_EXTENSIONS = (".json", ".jsonl")
-_LOCAL_EXTENSIONS = (*_JSON_EXTENSIONS, ".csv", ".parquet", ".arrow", ".py")
+_FILE_EXTENSIONS = (*_JSON_EXTENSIONS, ".csv", ".parquet", ".arrow")
+_LOCAL_EXTENSIONS = (*_FILE_EXTENSIONS, ".py")
 """What the host takes for a file by its ending, whether it exists or not (openrlhf.datasets.utils)."""
 
 
@@ -49,7 +50,8 @@ def check_prompt_file(path: str, *, input_key: str, label_key: str | None, flag:
 
     `.jsonl` and `.json` files (lines of objects, or one array of objects) are read: each row must be an object that
     has `input_key`, neither null nor empty, and `label_key` where one is given. Other local files and directories must
-    only exist; hub ids and URLs pass. Raises DataError naming `flag`, the file and the row.
+    exist and be of a kind that the host loads; hub ids and URLs pass. Raises DataError naming `flag`, the file and the
+    row.
     """
     if "://" in path:
         return UNKNOWN
@@ -62,9 +64,26 @@ def check_prompt_file(path: str, *, input_key: str, label_key: str | None, flag:
                 f".json, .csv, .parquet or .arrow file, or a hub id such as org/name"
             )
         return UNKNOWN
+    _check_format(path, flag)
     if os.path.isdir(path) or not path.endswith(_JSON_EXTENSIONS):
         return UNKNOWN
     return _check_rows(path, input_key=input_key, label_key=label_key, flag=flag)
+
+
+def _check_format(path: str, flag: str) -> None:
+    """What exists must be of a kind that the host can load: it picks the loader by the ending alone."""
+    if os.path.isdir(path):
+        if not os.listdir(path):
+            raise DataError(f"{flag}: {path} is an empty folder, expected a saved data set: give a folder with data")
+        if path.endswith(_FILE_EXTENSIONS):
+            raise DataError(
+                f"{flag}: {path} is a folder, but its name ends like a file and would be read as one: rename it"
+            )
+    elif not path.endswith(_LOCAL_EXTENSIONS):
+        raise DataError(
+            f"{flag}: {path} has an ending that OpenRLHF does not know, expected one of "
+            f"{', '.join(_LOCAL_EXTENSIONS)}: convert or rename the file"
+        )
 
 
 def _looks_local(path: str) -> bool:

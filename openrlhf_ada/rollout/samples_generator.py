@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +18,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import Ledger, PromptKey, Sample, TrainingGroup
+from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.prompts import PromptRequest, number_rows, take_prompts
 from openrlhf_ada.rollout.rounds import FinishedPool, run_rounds
 from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
@@ -138,7 +138,7 @@ class AdaptiveSamplesGenerator(EvalRecorder):
         if self.episodes_done < self.args.train.num_episodes:
             self._waiting = requests
             return [], True
-        usable = _full_batches(len(requests), self.args.rollout.n_samples_per_prompt, self.args.train.batch_size)
+        usable = batch_plan(self.args).trainable(len(requests))
         if usable < len(requests):
             logger.warning(
                 "the last %d prompts of the data do not fill a training batch of %d rollouts and are not sampled",
@@ -207,12 +207,6 @@ class AdaptiveSamplesGenerator(EvalRecorder):
         dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
         experience.rewards = experience.rewards.to(dtype)
         return experience
-
-
-def _full_batches(num_prompts: int, group_size: int, train_batch_size: int) -> int:
-    """The largest number of prompts, at most `num_prompts`, whose groups fill training batches exactly."""
-    per_batch = train_batch_size // math.gcd(train_batch_size, group_size)
-    return num_prompts // per_batch * per_batch
 
 
 def _describe(key: PromptKey, index: int, experience: Experience) -> Sample:

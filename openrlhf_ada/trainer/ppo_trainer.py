@@ -10,6 +10,7 @@ from openrlhf.trainer import ppo_trainer as host
 from openrlhf_ada.config import AdaConfig, from_namespace
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, EvalRecorder, StepRecord
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
 from openrlhf_ada.trainer.recorder import Recorder
@@ -135,10 +136,24 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
         super().save_logs_and_checkpoints(global_step, scalars, client_states)
         self.recorder.begin_step()
 
+    def get_max_steps(self) -> int:
+        """Optimiser steps of the whole run, for the learning-rate schedule.
+
+        The host counts whole batches per episode; in an adaptive mode an episode's rest is trained in the next one.
+        """
+        if self.adaptive is None:
+            return super().get_max_steps()
+        return batch_plan(self.args).optimizer_steps(self._num_prompts()) * self.args.train.max_epochs
+
     def _num_steps(self) -> int:
         """Rollout batches in the whole run."""
-        prompts = len(self.prompts_dataloader) * self.args.train.num_episodes
-        return max(prompts // self.args.rollout.batch_size, self._step)
+        if self.adaptive is not None:
+            return batch_plan(self.args).steps(self._num_prompts())
+        per_episode = -(-len(self.prompts_dataloader) // self.args.rollout.batch_size)
+        return per_episode * self.args.train.num_episodes
+
+    def _num_prompts(self) -> int:
+        return len(self.prompts_dataloader) * self.args.train.num_episodes
 
 
 RayAdaPPOTrainer = ray.remote(AdaPPOTrainer)

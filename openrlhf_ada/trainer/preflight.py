@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_ada.config import AdaConfig, ConfigError, from_namespace
-from openrlhf_ada.data.checks import check_prompt_datasets
+from openrlhf_ada.data.checks import UNKNOWN, check_prompt_datasets
+from openrlhf_ada.host_rules import check_against_host
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 
 MODEL_FLAGS = ("actor", "critic", "reward")
@@ -16,7 +20,7 @@ MODEL_FLAGS = ("actor", "critic", "reward")
 def check_flags(args: SimpleNamespace) -> None:
     """All of our checks, on the parsed flags; raises ConfigError or DataError."""
     config = from_namespace(args.ada)
-    config.check_against_host(args)
+    check_against_host(config, args)
     check_required(args)
     check_paths(args)
     check_run_dir(config, args)
@@ -44,6 +48,10 @@ def check_required(args: SimpleNamespace) -> None:
             "Give a reward file or URL, a reward model (--reward.model_name_or_path) or an agent "
             "(--train.agent_func_path)",
         )
+    if args.use_ms and importlib.util.find_spec("modelscope") is None:
+        raise ConfigError(
+            "--use_ms", True, "the package modelscope is not installed", "pip install modelscope, or drop the flag"
+        )
     if args.ada.eval_ends and not args.eval.dataset:
         raise ConfigError("--ada_eval_ends", True, "there is no evaluation set", "Give --eval.dataset")
 
@@ -54,20 +62,66 @@ def check_paths(args: SimpleNamespace) -> None:
         path = getattr(args, name).model_name_or_path
         if path is not None:
             _check_model(f"--{name}.model_name_or_path", path)
-    for path in (args.reward.remote_url or "").split(","):
-        if path.endswith(".py"):
-            _check_python_file("--reward.remote_url", path, "reward_func")
+    _check_reward_urls(args.reward.remote_url)
     if args.train.agent_func_path:
         _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
+    check_data(args)
+
+
+def check_data(args: SimpleNamespace) -> None:
+    """Prompt files, their number of rows and their mixture; raises ConfigError or DataError."""
+    flag, spec = "--data.prompt_dataset", args.data.prompt_dataset
     keys = {"input_key": args.data.input_key, "label_key": args.data.label_key}
-    check_prompt_datasets(args.data.prompt_dataset, flag="--data.prompt_dataset", **keys)
+    rows = check_prompt_datasets(spec, flag=flag, **keys)
     if args.eval.dataset:
         check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", **keys)
+    if args.data.prompt_probs is not None:
+        _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
+    elif rows != UNKNOWN and min(rows, args.data.max_samples) < args.rollout.batch_size:
+        raise ConfigError(
+            flag,
+            spec,
+            f"its {min(rows, args.data.max_samples)} prompts cannot fill one batch of --rollout.batch_size "
+            f"{args.rollout.batch_size}, so nothing would be trained",
+            "Give more prompts (or a larger --data.max_samples), or lower --rollout.batch_size",
+        )
+
+
+def _check_probabilities(value: str, num_datasets: int) -> None:
+    try:
+        probabilities = [float(part) for part in value.split(",")]
+    except ValueError:
+        probabilities = []
+    if len(probabilities) != num_datasets or not all(p > 0 for p in probabilities):
+        raise ConfigError(
+            "--data.prompt_probs",
+            value,
+            f"expected one positive number for each of the {num_datasets} sets of --data.prompt_dataset",
+            "Give as many numbers as data sets, separated by commas",
+        )
+
+
+def _check_reward_urls(value: str | None) -> None:
+    for path in value.split(",") if value else ():
+        if path.endswith(".py"):
+            _check_python_file("--reward.remote_url", path, "reward_func")
+        elif not path.startswith(("http://", "https://")):
+            raise ConfigError(
+                "--reward.remote_url",
+                path,
+                "it is neither a Python file (.py) nor a URL (http://, https://)",
+                "Give a file that defines reward_func, or the URL of a reward server",
+            )
 
 
 def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
     """Refuse to write a second run into a directory that holds one, unless it is being resumed."""
     run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
+    in_the_way = next((path for path in (run_dir, *run_dir.parents) if path.exists() and not path.is_dir()), None)
+    if in_the_way:
+        raise ConfigError(
+            "--ada_run_dir", str(run_dir), f"{in_the_way} is a file, not a folder", "Name another directory"
+        )
     if (run_dir / METRICS_FILE).exists() and not args.ckpt.load_enable:
         raise ConfigError(
             "--ada_run_dir",
@@ -84,7 +138,9 @@ def _check_model(flag: str, value: str) -> None:
         return
     if not path.is_dir():
         raise ConfigError(flag, value, "there is no such folder", "Check the path, or give a hub id (owner/name)")
-    if not (path / "config.json").is_file():
+    with _readable(flag, value):
+        has_config = (path / "config.json").is_file()
+    if not has_config:
         raise ConfigError(
             flag, value, "the folder holds no config.json", "Give the folder of a Hugging Face checkpoint"
         )
@@ -95,13 +151,22 @@ def _check_python_file(flag: str, value: str, name: str) -> None:
     if not path.is_file():
         raise ConfigError(flag, value, "there is no such file", f"Give a Python file that defines {name}")
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"), filename=value)
+        with _readable(flag, value):
+            tree = ast.parse(path.read_text(encoding="utf-8"), filename=value)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise ConfigError(flag, value, f"it is not valid Python ({error})", "Fix the file") from error
     if name not in _top_level_names(tree):
         raise ConfigError(
             flag, value, f"it does not define {name}", f"Define {name} at the top level of the file (see the README)"
         )
+
+
+@contextmanager
+def _readable(flag: str, value: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(flag, value, f"it cannot be read ({error.strerror})", "Check its permissions") from error
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:

@@ -94,7 +94,7 @@ def test_combination_is_refused(refusal: Refusal, changes: Flags, head: str, rul
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"--rollout.batch_size": "0"}, "number of sample batches"),
+        ({"--ada_mode": "off", "--rollout.batch_size": "0"}, "number of sample batches"),
         ({"--train.partial_rollout_enable": ""}, "--train.partial_rollout_enable requires --train.async_enable"),
         ({"--rollout.vllm_generate_batch_size": "9"}, "--rollout.vllm_generate_batch_size"),
     ],
@@ -135,7 +135,6 @@ def test_mistyped_flag_is_refused_in_one_line(
     assert message in parser_error([*argv_with({}), *extra], capsys)
 
 
-@pytest.mark.xfail(strict=True, reason="R19 asks for a suggestion for unknown keys")
 def test_mistyped_flag_gets_a_suggestion(
     argv_with: Callable[[Flags], list[str]], capsys: pytest.CaptureFixture
 ) -> None:
@@ -149,6 +148,10 @@ def test_mistyped_flag_gets_a_suggestion(
         ({"--train.micro_batch_size": "0"}, "--train.micro_batch_size"),
         ({"--rollout.micro_batch_size": "0"}, "--rollout.micro_batch_size"),
         ({TRAIN: "-4"}, TRAIN),
+        ({"--rollout.batch_size": "0"}, "--rollout.batch_size"),
+        ({"--train.num_episodes": "0"}, "--train.num_episodes"),
+        ({"--ds.ring_attn_size": "0"}, "--ds.ring_attn_size"),
+        ({"--actor.num_gpus_per_node": "0"}, "--actor.num_gpus_per_node"),
     ],
     ids=lambda value: str(value) if isinstance(value, str) else "",
 )
@@ -156,27 +159,27 @@ def test_sizes_below_one_are_refused(refusal: Refusal, changes: Flags, flag: str
     assert str(refusal(changes)).startswith(f"{flag} is ")
 
 
+def test_micro_batches_that_processes_cannot_share_evenly_are_refused(refusal: Refusal) -> None:
+    error = refusal({"--actor.num_gpus_per_node": "2", "--rollout.micro_batch_size": "3"})
+    assert str(error).startswith("--rollout.micro_batch_size is 3: ")
+    assert "2 training processes" in str(error)
+
+
 def test_group_of_one_has_no_meaning_in_mode_seq(refusal: Refusal) -> None:
     assert N in str(refusal({N: "1", ESTIMATOR: "gae", TRAIN: "2"}))
 
 
-@pytest.mark.xfail(strict=True, reason="the host would post to it as a URL: no reward, after the engines have started")
 def test_reward_that_is_neither_python_file_nor_url_is_refused(refusal: Refusal) -> None:
     assert REWARD in str(refusal({REWARD: "rewards/arithmetic"}))
 
 
-@pytest.mark.xfail(strict=True, reason="3 prompts cannot fill a batch of 8: all engines start, and no step is trained")
 def test_data_that_cannot_fill_one_batch_is_refused(refusal: Refusal) -> None:
     assert DATA in str(refusal({"--rollout.batch_size": "8", TRAIN: "32"}))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the host asserts it in its trainer actor, after half a minute and without words"
-)
 def test_probabilities_must_match_the_data_sets(refusal: Refusal) -> None:
     assert "--data.prompt_probs" in str(refusal({"--data.prompt_probs": "0.5,0.5"}))
 
 
-@pytest.mark.xfail(strict=True, raises=ModuleNotFoundError, reason="the host's block imports modelscope")
 def test_model_scope_that_is_not_installed_is_refused(refusal: Refusal) -> None:
     assert "modelscope" in str(refusal({"--use_ms": ""}))

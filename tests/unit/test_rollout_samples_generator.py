@@ -30,8 +30,9 @@ BATCH, N = 2, 2
 
 def make_args(**train: Any) -> SimpleNamespace:
     return SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path="model"),
-        rollout=SimpleNamespace(batch_size=BATCH, n_samples_per_prompt=N, max_new_tokens=4),
+        actor=SimpleNamespace(model_name_or_path="model", num_nodes=1, num_gpus_per_node=1),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        rollout=SimpleNamespace(batch_size=BATCH, n_samples_per_prompt=N, max_new_tokens=4, micro_batch_size=2),
         train=SimpleNamespace(**({"num_episodes": 1, "batch_size": BATCH * N, "seed": 42} | train)),
         vllm=SimpleNamespace(enable_sleep=False),
         reward=SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None),

@@ -1,0 +1,45 @@
+"""Which numbers of prompts can be trained without losing a rollout: pure arithmetic on the host's batch rules.
+
+The host's replay buffer drops what does not fill a training batch. And it deals micro-batches out to the training
+processes in slices: a process with a shorter slice leaves the others waiting in the gradient's all-reduce.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Sizes: `prompts` per step, `group_size` rollouts per prompt, `train_batch` rollouts per optimiser step,
+    `micro_batch` rollouts per forward pass, `processes` that train in parallel.
+    """
+
+    prompts: int
+    group_size: int
+    train_batch: int
+    micro_batch: int
+    processes: int
+
+    def is_even(self, prompts: int) -> bool:
+        """Does every training process get the same number of micro-batches from so many prompts?"""
+        return math.ceil(prompts * self.group_size / self.micro_batch) % self.processes == 0
+
+    def fills_batches(self, prompts: int) -> bool:
+        return prompts * self.group_size % self.train_batch == 0
+
+    def trainable(self, available: int) -> int:
+        """The largest number of prompts, at most `available`, of which no rollout would be lost."""
+        allowed = (n for n in range(available, 0, -1) if self.fills_batches(n) and self.is_even(n))
+        return next(allowed, 0)
+
+    def steps(self, available: int) -> int:
+        """Rollout batches that so many prompts give: full ones, then what is trainable of the rest."""
+        full, rest = divmod(available, self.prompts)
+        return full + (self.trainable(rest) > 0)
+
+    def optimizer_steps(self, available: int) -> int:
+        """Optimiser steps of one pass over these batches."""
+        full, rest = divmod(available, self.prompts)
+        return (full * self.prompts + self.trainable(rest)) * self.group_size // self.train_batch

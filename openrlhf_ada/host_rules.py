@@ -1,0 +1,146 @@
+"""Which combinations of our flags with OpenRLHF's have no meaning or would lose rollouts, checked before any start.
+
+`host` is everywhere the host's parsed namespace, nested by dots (`host.rollout.n_samples_per_prompt`).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from openrlhf_ada.config import AdaConfig, ConfigError, check_minimum
+from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.grouping import POOL_ESTIMATORS
+
+GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
+"""Host estimators whose baseline is the prompt's group: they need at least two samples of a prompt."""
+
+
+def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
+    """Refuse combinations of our flags with the host's that have no meaning; raises ConfigError.
+
+    `host` is the host's parsed namespace, nested by dots (`host.rollout.n_samples_per_prompt`).
+    """
+    n = host.rollout.n_samples_per_prompt
+    estimator = host.algo.advantage.estimator
+    if n < 2 and estimator in GROUP_ESTIMATORS:
+        raise ConfigError(
+            "--rollout.n_samples_per_prompt",
+            n,
+            f"--algo.advantage.estimator {estimator} compares the samples of one prompt and needs at least 2",
+            "Use --rollout.n_samples_per_prompt 4",
+        )
+    if config.mode == "off":
+        return
+    if n < 2:
+        raise ConfigError(
+            "--rollout.n_samples_per_prompt",
+            n,
+            f"--ada_mode {config.mode} trains a group that shows more than one outcome",
+            "Use --rollout.n_samples_per_prompt 4",
+        )
+    if config.max_samples < n:
+        raise ConfigError(
+            "--ada_max_samples",
+            config.max_samples,
+            f"a group of --rollout.n_samples_per_prompt {n} samples is trained, so N_max must be at least {n}",
+            f"Use --ada_max_samples {4 * n} (four times the group is a good start)",
+        )
+    k_pos, k_neg = config.exit_counts(n)
+    if k_pos + k_neg > config.max_samples:
+        raise ConfigError(
+            "--ada_max_samples",
+            config.max_samples,
+            f"exit {config.exit!r} waits for {k_pos} positives and {k_neg} negatives, {k_pos + k_neg} in all",
+            f"Use --ada_max_samples {4 * (k_pos + k_neg)} or lower --ada_k_pos / --ada_k_neg",
+        )
+    _check_host_modes(config, host, estimator)
+    _check_batches(host)
+
+
+def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) -> None:
+    if estimator not in POOL_ESTIMATORS:
+        raise ConfigError(
+            "--algo.advantage.estimator",
+            estimator,
+            f"it takes its baseline from the whole batch, which adaptive sampling (--ada_mode {config.mode}) biases",
+            f"Use one of {', '.join(POOL_ESTIMATORS)}",
+        )
+    if host.algo.dynamic_filtering_enable:
+        raise ConfigError(
+            "--algo.dynamic_filtering_enable",
+            True,
+            f"--ada_mode {config.mode} already decides what happens to prompts without signal",
+            "Leave out one of the two",
+        )
+    if host.train.async_enable:
+        raise ConfigError(
+            "--train.async_enable",
+            True,
+            f"--ada_mode {config.mode} runs in the synchronous trainer only",
+            "Leave out --train.async_enable, or use --ada_mode off",
+        )
+    if not host.reward.remote_url and not host.train.agent_func_path:
+        raise ConfigError(
+            "--reward.remote_url",
+            None,
+            f"--ada_mode {config.mode} decides on verdicts while sampling, so they must come with the rollouts",
+            "Give a reward file or URL (--reward.remote_url), or an agent (--train.agent_func_path)",
+        )
+
+
+def batch_plan(host: SimpleNamespace) -> BatchPlan:
+    """The run's batch sizes; the processes are those that train different data."""
+    shared = host.ds.ring_attn_size * host.ds.tensor_parallel_size
+    return BatchPlan(
+        prompts=host.rollout.batch_size,
+        group_size=host.rollout.n_samples_per_prompt,
+        train_batch=host.train.batch_size,
+        micro_batch=host.rollout.micro_batch_size,
+        processes=max(host.actor.num_nodes * host.actor.num_gpus_per_node // shared, 1),
+    )
+
+
+_SIZES = (
+    "rollout.batch_size",
+    "rollout.micro_batch_size",
+    "train.batch_size",
+    "train.micro_batch_size",
+    "train.num_episodes",
+    "train.max_epochs",
+    "actor.num_nodes",
+    "actor.num_gpus_per_node",
+    "ds.ring_attn_size",
+    "ds.tensor_parallel_size",
+)
+
+
+def _check_batches(host: SimpleNamespace) -> None:
+    """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word."""
+    for name in _SIZES:
+        section, field_name = name.split(".")
+        check_minimum(f"--{name}", getattr(getattr(host, section), field_name), 1)
+    plan = batch_plan(host)
+    total = plan.prompts * plan.group_size
+    if not plan.fills_batches(plan.prompts):
+        raise ConfigError(
+            "--train.batch_size",
+            plan.train_batch,
+            f"a step trains --rollout.batch_size {plan.prompts} x n {plan.group_size} = {total} rollouts, and what "
+            f"does not fill a training batch would be lost",
+            f"Use a divisor of {total}",
+        )
+    if plan.train_batch % host.train.micro_batch_size:
+        raise ConfigError(
+            "--train.micro_batch_size",
+            host.train.micro_batch_size,
+            f"it must divide --train.batch_size {plan.train_batch}",
+            "Use a divisor of it",
+        )
+    if not (host.train.dynamic_batch_enable or plan.is_even(plan.prompts)):
+        raise ConfigError(
+            "--rollout.micro_batch_size",
+            plan.micro_batch,
+            f"the {total} rollouts of a step make {-(-total // plan.micro_batch)} micro-batches, which cannot be "
+            f"shared out evenly to {plan.processes} training processes: one would wait for the others for ever",
+            f"Use a divisor of {total} // {plan.processes}",
+        )
