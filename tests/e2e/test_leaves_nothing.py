@@ -40,10 +40,16 @@ def test_no_process_is_left(toy: Toy, tmp_path: Path, sent: signal.Signals, stat
     flags = toy_flags(toy, tmp_path / "run", ada_mode="seq", data__max_samples=192, train__num_episodes=20)
     process = start_and_wait_for_training(flags)
     started = psutil.Process(process.pid).children(recursive=True)
-    names = {name for child in started for name in child.cmdline()[:1]}
-    assert any("EngineCore" in name for name in names), names
-    assert any("raylet" in name for name in names), names
-    process.send_signal(sent)
-    assert process.wait(timeout=60) == status
-    _, alive = psutil.wait_procs(started, timeout=ENDED_S)
-    assert not alive, [child.cmdline()[:2] for child in alive]
+    try:
+        # vLLM names its engine process where the system lets it, and spawns it in any case.
+        commands = [" ".join(child.cmdline()) for child in started]
+        assert any("EngineCore" in command or "multiprocessing.spawn" in command for command in commands), commands
+        assert any("raylet" in command for command in commands), commands
+        process.send_signal(sent)
+        assert process.wait(timeout=60) == status
+        _, alive = psutil.wait_procs(started, timeout=ENDED_S)
+        assert not alive, [child.cmdline()[:2] for child in alive]
+    finally:
+        process.kill()
+        for child in psutil.wait_procs(started, timeout=0)[1]:
+            child.kill()
