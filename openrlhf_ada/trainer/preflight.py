@@ -153,7 +153,7 @@ def _check_python_file(flag: str, value: str, name: str) -> None:
     try:
         with _readable(flag, value):
             tree = ast.parse(path.read_text(encoding="utf-8"), filename=value)
-    except (SyntaxError, UnicodeDecodeError) as error:
+    except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or null bytes in older Pythons
         raise ConfigError(flag, value, f"it is not valid Python ({error})", "Fix the file") from error
     if name not in _top_level_names(tree):
         raise ConfigError(
