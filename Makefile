@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements/cpu.txt)
 
-.PHONY: help setup demo demo-toy test check lint format build clean
+.PHONY: help setup demo demo-toy test check quick-tests lint format build clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
@@ -51,7 +51,10 @@ demo-toy: $(READY)
 test: $(READY) lint
 	@$(BIN)/pytest -q tests
 
-check: $(READY) lint
+check: $(READY)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
+
+quick-tests: $(READY)
 	@$(BIN)/pytest -q -m "not e2e" tests/unit tests/contract
 
 lint: $(READY)

@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--cache-dir", type=Path, default=Path(".cache"))
     args = parser.parse_args()
     names = args.variants or (["default"] if args.quick else list(VARIANTS))
-    model = build_smollm2(args.cache_dir / "smollm2-model")
+    model = build_smollm2(args.cache_dir / "smollm2-chat-model")
     results: dict[str, dict] = {}
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

@@ -48,11 +48,12 @@ def test_off_equals_host_to_the_bit(toy: Toy, tmp_path: Path) -> None:
         folder = tmp_path / side
         flags = toy_flags(
             toy, folder, reward__remote_url=None, train__agent_func_path=PARITY / "serial_agent.py",
-            logger__tensorboard_dir=folder / "tensorboard",
+            logger__tensorboard_dir=folder / "tensorboard", data__max_samples=16, rollout__batch_size=8,
+            train__batch_size=32,
         )  # fmt: skip
         run(entry, flags, tmp_path / f"{side}.log")
     samples = {side: sorted((tmp_path / f"{side}.log").read_text().splitlines()) for side in sides}
-    assert len(samples["host"]) == 2 * 16 * 4
+    assert len(samples["host"]) == 2 * 8 * 4
     assert samples["ours"] == samples["host"]
     metrics = {side: scalars(tmp_path / side / "tensorboard") for side in sides}
     assert metrics["ours"] == metrics["host"]
