@@ -12,6 +12,7 @@ from typing import Any
 
 import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.cli.train_ppo_ray import main as train
+from openrlhf_ada.platforms import cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, Path]:
     """Model and prompt folders; built on the first call."""
+    _choose_platform()
     from openrlhf_ada.data.arithmetic import write_demo_data
     from openrlhf_ada.data.demo_model import build_smollm2
     from openrlhf_ada.data.toy import build_toy_model, write_toy_data
@@ -70,6 +72,14 @@ def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, 
     write = write_toy_data if toy else write_demo_data
     write(data, num_train=_num_prompts(toy, recipe, steps), num_heldout=recipe.num_heldout, seed=0)
     return model, data
+
+
+def _choose_platform() -> None:
+    """As the run will; before that, DeepSpeed (which transformers imports) would complain about a missing GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        cpu.activate()
 
 
 def _episodes(toy: bool, steps: int) -> int:
