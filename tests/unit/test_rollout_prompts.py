@@ -41,11 +41,13 @@ class Loader:
 def make_generator(
     loader: Any, *, batch: int, episodes: int, n: int = 2, train_batch: int | None = None
 ) -> AdaptiveSamplesGenerator:
-    """The real class without engines: `_next_prompts` needs the loader and three flags."""
+    """The real class without engines: `_next_prompts` needs the loader and the batch sizes."""
     generator = object.__new__(AdaptiveSamplesGenerator)
     generator.args = SimpleNamespace(
-        rollout=SimpleNamespace(batch_size=batch, n_samples_per_prompt=n),
+        rollout=SimpleNamespace(batch_size=batch, n_samples_per_prompt=n, micro_batch_size=1),
         train=SimpleNamespace(seed=0, num_episodes=episodes, batch_size=train_batch or batch * n),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
     )
     generator.prompts_dataloader = loader
     generator.next_key = 0

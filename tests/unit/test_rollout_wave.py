@@ -67,8 +67,9 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
 
 def make_generator(engines: list[Engine], **reward: Any) -> AdaptiveSamplesGenerator:
     args = SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path="model"),
-        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, max_new_tokens=8),
+        actor=SimpleNamespace(model_name_or_path="model", num_nodes=1, num_gpus_per_node=1),
+        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, micro_batch_size=1, max_new_tokens=8),
         train=SimpleNamespace(num_episodes=1, batch_size=4, seed=0),
         vllm=SimpleNamespace(enable_sleep=False),
         algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level="off")),
