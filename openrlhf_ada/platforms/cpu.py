@@ -193,7 +193,7 @@ def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt_actor(actor_module: Any) -> None:
-    """Logits for the response only.
+    """Logits for the response only, and an entropy that is not compiled (that would need a C++ compiler).
 
     The host computes logits over the vocabulary at every position and then cuts the prompt off. On a CPU that is a
     large part of a step with short answers, so the model is asked for the tail (`logits_to_keep`), and the missing
@@ -203,7 +203,7 @@ def adapt_actor(actor_module: Any) -> None:
     log_probs_from_logits = actor_module.log_probs_from_logits
 
     def forward_tail(self: Any, sequences: Any, action_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        wants_all = kwargs.get("return_entropy") or kwargs.get("mm_train_inputs_list")
+        wants_all = kwargs.get("return_entropy", False)
         if action_mask is not None and not self.packing_samples and not wants_all and _keeps_logits(self.model):
             first = int(action_mask.long().any(dim=0).long().argmax())
             kwargs["logits_to_keep"] = sequences.shape[1] - first
@@ -218,6 +218,7 @@ def adapt_actor(actor_module: Any) -> None:
 
     actor_module.Actor.forward = forward_tail
     actor_module.log_probs_from_logits = log_probs_of_tail
+    actor_module.compute_entropy = inspect.unwrap(actor_module.compute_entropy)
 
 
 def _keeps_logits(model: Any) -> bool:

@@ -227,6 +227,18 @@ def test_weight_sync_joins_a_gloo_group(host_source: Any) -> None:
     assert "self._model_update_group.broadcast(param.data, src=0, stream=torch.cuda.current_stream())" in text
 
 
+def test_entropy_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--actor.entropy_coef`: the host compiles it, we call the function inside."""
+    import torch
+    from openrlhf.models import actor, utils
+
+    assert utils.compute_entropy is not actor.compute_entropy, "the host no longer compiles it: drop the shim"
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    logits = torch.randn(2, 3, 5)
+    expected = torch.distributions.Categorical(logits=logits).entropy()
+    torch.testing.assert_close(actor.compute_entropy(logits), expected)
+
+
 def test_activating_twice_changes_nothing() -> None:
     finders, forward = list(sys.meta_path), host_actor.Actor.forward
     cpu.activate()
