@@ -8,13 +8,13 @@ host no longer has what a shim stands on.
 from __future__ import annotations
 
 import importlib.machinery
-import inspect
 import os
 import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
 from openrlhf_ada.platforms.cpu_dtype import compute_dtype
+from openrlhf_ada.platforms.cpu_forward import SHARE_VARIABLE, adapt_actor
 from openrlhf_ada.platforms.import_hooks import on_import
 
 SETUP_HOOK = "openrlhf_ada.platforms.cpu.activate"
@@ -62,6 +62,7 @@ def worker_environment() -> dict[str, str]:
     defaults = {
         "DS_ACCELERATOR": "cpu",
         THREADS_VARIABLE: str(len(os.sched_getaffinity(0))),
+        SHARE_VARIABLE: "1",
         # GiB of KV cache per engine: rollouts on a CPU are short.
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
@@ -190,40 +191,6 @@ def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:
     if compute_dtype() == "float32":
         config["bf16"]["enabled"] = config["fp16"]["enabled"] = False
     return config
-
-
-def adapt_actor(actor_module: Any) -> None:
-    """Logits for the response only, and an entropy that is not compiled (that would need a C++ compiler).
-
-    The host computes logits over the vocabulary at every position and then cuts the prompt off. On a CPU that is a
-    large part of a step with short answers, so the model is asked for the tail (`logits_to_keep`), and the missing
-    positions, which the host masks anyway, are filled with zeros.
-    """
-    forward = actor_module.Actor.forward
-    log_probs_from_logits = actor_module.log_probs_from_logits
-
-    def forward_tail(self: Any, sequences: Any, action_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        wants_all = kwargs.get("return_entropy", False)
-        if action_mask is not None and not self.packing_samples and not wants_all and _keeps_logits(self.model):
-            first = int(action_mask.long().any(dim=0).long().argmax())
-            kwargs["logits_to_keep"] = sequences.shape[1] - first
-        return forward(self, sequences, action_mask, *args, **kwargs)
-
-    def log_probs_of_tail(logits: Any, labels: Any, temperature: float = 1.0) -> Any:
-        import torch
-
-        missing = labels.shape[1] - logits.shape[1]
-        tail = log_probs_from_logits(logits, labels[:, missing:], temperature)
-        return torch.nn.functional.pad(tail, (missing, 0))
-
-    actor_module.Actor.forward = forward_tail
-    actor_module.log_probs_from_logits = log_probs_of_tail
-    actor_module.compute_entropy = inspect.unwrap(actor_module.compute_entropy)
-
-
-def _keeps_logits(model: Any) -> bool:
-    module = getattr(model, "module", model)  # DeepSpeed's engine, or the bare model
-    return "logits_to_keep" in inspect.signature(module.forward).parameters
 
 
 def adapt_engine(vllm_engine: Any) -> None:

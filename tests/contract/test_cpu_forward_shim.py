@@ -1,4 +1,7 @@
-"""Logits of the answers only (platforms/cpu.py, adapt_actor): same log-probabilities and gradients as the host's."""
+"""The policy's forward pass on a CPU (platforms/cpu_forward.py): the host's log-probabilities and gradients.
+
+Logits of the answers only, and each prompt computed once for all of its answers.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 from openrlhf.models import actor as host_actor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import cpu_forward
+from openrlhf_ada.platforms.shared_prompts import merge_prompts
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 
@@ -68,8 +72,7 @@ def test_log_probs_of_the_tail_are_those_of_the_full_forward(actor: host_actor.A
 
 
 def test_full_logits_where_they_are_asked_for(actor: host_actor.Actor) -> None:
-    with torch.compiler.set_stance("force_eager"):  # the host compiles its entropy, which takes seconds
-        _, output = actor(**make_batch(), return_output=True, return_entropy=True)
+    _, output = actor(**make_batch(), return_output=True, return_entropy=True)
     assert output["logits"].shape[1] == 9
     assert output.entropy.shape == (3, 8)
     assert actor(
@@ -82,6 +85,116 @@ def test_batch_without_any_answer_token_is_computed_whole(actor: host_actor.Acto
     assert actor(**batch).abs().max() == 0
 
 
+def merged_batch(
+    prompts: list[int], answers: list[list[int]], left: int = 0, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Groups of answers of these lengths to prompts of these lengths, rows shuffled, `left` columns of padding."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(size: int) -> torch.Tensor:
+        return torch.randint(1, 37, (size,), generator=generator)
+
+    total = left + max(p + max(sizes, default=0) for p, sizes in zip(prompts, answers, strict=True))
+    rows = []
+    for size, lengths in zip(prompts, answers, strict=True):
+        prompt = draw(size)
+        for length in lengths:
+            tokens, attended, actions = torch.zeros(3, total, dtype=torch.long)
+            end = left + size + length
+            tokens[left:end] = torch.cat([prompt, draw(length)])
+            attended[left:end] = 1
+            actions[left + size : end] = 1
+            rows.append(torch.stack([tokens, attended, actions]))
+    order = torch.randperm(len(rows), generator=generator)
+    sequences, attention_mask, actions = torch.stack(rows)[order].unbind(1)
+    return {"sequences": sequences, "attention_mask": attention_mask, "action_mask": actions[:, 1:].bool()}
+
+
+MERGED = {
+    "groups of four": merged_batch([9, 9], [[3, 3, 3, 3], [2, 4, 1, 3]]),
+    "prompts of other lengths": merged_batch([12, 7], [[2, 5, 3], [4, 2, 2]]),
+    "one row alone": merged_batch([9, 9], [[3, 3, 3], [4]]),
+    "an answer of one token": merged_batch([5], [[1, 1, 2]]),
+    "a row without an answer": merged_batch([9, 9], [[3, 3, 0], [3, 0, 0]]),
+    "padding on the left": merged_batch([9, 6], [[3, 3, 3], [2, 3]], left=3),
+}
+
+
+def family(name: str, **changes: Any) -> host_actor.Actor:
+    """A small random model of this type with the host's actor around it."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 37, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = AutoConfig.for_model(name, **(sizes | heads | changes))
+    actor = host_actor.Actor(AutoModelForCausalLM.from_config(config).eval())
+    actor.packing_samples = False
+    return actor
+
+
+def computed_tokens(actor: host_actor.Actor) -> list[int]:
+    """Filled with the number of tokens of every forward pass to come."""
+    seen: list[int] = []
+    actor.model.model.embed_tokens.register_forward_hook(lambda _m, inputs, _o: seen.append(inputs[0].numel()))
+    return seen
+
+
+@pytest.mark.parametrize("case", MERGED)
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_prompts_computed_once_give_the_same_log_probs_and_gradients(name: str, case: str) -> None:
+    actor = family(name)
+    actor.temperature = 0.8
+    batch = MERGED[case]
+    full_forward = replaced(host_actor.Actor.forward, "forward")
+    weights = torch.rand(batch["action_mask"].shape, generator=torch.Generator().manual_seed(5))
+    tokens, results = computed_tokens(actor), []
+    for forward in (full_forward, host_actor.Actor.forward):
+        actor.zero_grad()
+        log_probs, _ = forward(actor, **batch, return_output=True)
+        (log_probs * weights).sum().backward()
+        results.append((log_probs.detach(), [p.grad.clone() for p in actor.parameters()]))
+    assert tokens[1] < tokens[0], "fewer tokens"
+    (expected, expected_gradients), (merged, merged_gradients) = results
+    torch.testing.assert_close(merged, expected, rtol=1e-4, atol=1e-5)
+    for gradient, reference in zip(merged_gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, reference, rtol=1e-3, atol=1e-5)
+
+
+def test_answers_with_turns_of_an_environment_between_actions() -> None:
+    """The mask has a gap; what the environment said is part of the answer's past and has no log-probability."""
+    batch = merged_batch([9], [[5, 5, 5, 5]])
+    batch["action_mask"][:, 10] = False
+    actor = family("llama")
+    expected = replaced(host_actor.Actor.forward, "forward")(actor, **batch)
+    torch.testing.assert_close(actor(**batch), expected, rtol=1e-4, atol=1e-5)
+    assert actor(**batch)[:, 10].abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("prompts", "answers", "shape"),
+    [
+        ([5, 5, 5], [[3], [3], [3]], (3, 7)),  # nothing to share but the answers' last tokens, which predict nothing
+        ([2], [[40, 40, 40, 40]], None),  # side by side, long answers are more pairs of tokens than apart
+        ([5, 5], [[1, 1], [0, 0]], (1, 5)),
+        ([5, 5], [[0, 0], [0, 0]], None),
+        ([0], [[3, 3]], None),  # nothing to predict the first token from
+    ],
+)
+def test_rows_are_merged_where_that_pays(
+    prompts: list[int], answers: list[list[int]], shape: tuple[int, int] | None
+) -> None:
+    merged = merge_prompts(**merged_batch(prompts, answers, left=int(prompts == [0])))
+    assert (merged and tuple(merged.tokens.shape)) == shape
+
+
+def test_models_with_other_attention_and_users_who_say_no_keep_the_hosts_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cpu_forward._shares_prompts(family("llama").model)
+    window = family("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
+    assert not cpu_forward._shares_prompts(window.model)
+    assert not cpu_forward._shares_prompts(family("mistral").model)
+    monkeypatch.setenv(cpu_forward.SHARE_VARIABLE, "0")
+    assert not cpu_forward._shares_prompts(family("llama").model)
+
+
 def test_model_that_cannot_cut_its_logits_is_left_alone() -> None:
     class Plain(torch.nn.Module):
         def forward(self, input_ids: Any, attention_mask: Any = None, position_ids: Any = None) -> dict[str, Any]:
@@ -90,7 +203,7 @@ def test_model_that_cannot_cut_its_logits_is_left_alone() -> None:
     plain = host_actor.Actor(Plain())
     plain.packing_samples = False
     assert plain(**make_batch()).shape == (3, 8)
-    assert cpu._keeps_logits(SimpleNamespace(module=LlamaForCausalLM)), "through DeepSpeed's engine as well"
+    assert cpu_forward._keeps_logits(SimpleNamespace(module=LlamaForCausalLM)), "through DeepSpeed's engine as well"
 
 
 def test_forward_and_log_probs_have_the_signatures_that_the_shims_expect() -> None:
