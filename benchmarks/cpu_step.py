@@ -1,4 +1,4 @@
-"""How long one GRPO step of SmolLM2-135M takes on this CPU, and what threads, micro-batches and precision do to it.
+"""How long one GRPO step of SmolLM2-135M takes on this CPU, and what our choices for CPUs do to it.
 
 The step is 16 prompts x 4 answers x 16 tokens after a 45-token chat prompt, through the whole real stack with
 --ada_mode off. Each variant is one run; the figure is the median over its steps, the first (warm-up) left out.
@@ -30,8 +30,21 @@ HERE = Path(__file__).parent
 PROMPTS, GROUP, NEW_TOKENS = 16, 4, 16
 PHASES = ("generation", "make_experience", "ppo_train", "broadcast", "step_total")
 
+SWITCH = ""
+# Environment and flags that differ from the default run; None leaves a flag out.
 VARIANTS: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "default": ({}, {}),
+    "each row with its own prompt": ({"OPENRLHF_ADA_SHARE_PROMPTS": "0"}, {}),
+    "no prefix caching": ({}, {"vllm.enable_prefix_caching": None}),
+    "freed memory kept": (
+        {
+            "MALLOC_ARENA_MAX": "1",
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+            "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+            "MALLOC_TOP_PAD_": str(64 << 20),
+        },
+        {},
+    ),
     "one thread": ({"OPENRLHF_ADA_TORCH_THREADS": "1"}, {}),
     "micro-batch 16": ({}, {"train.micro_batch_size": 16, "rollout.micro_batch_size": 16}),
     "active waiting": ({"OMP_WAIT_POLICY": "ACTIVE"}, {}),
@@ -57,12 +70,14 @@ def run(folder: Path, model: Path, steps: int, environment: Mapping[str, str], c
         "actor.num_gpus_per_node": 1,
         "vllm.num_engines": 1,
         "vllm.sync_backend": "gloo",
+        "vllm.enable_prefix_caching": SWITCH,
         "ds.attn_implementation": "sdpa",
         "algo.advantage.estimator": "group_norm",
         "algo.kl.init_coef": 0,
         "data.prompt_dataset": folder / "prompts.jsonl",
         "data.label_key": "label",
         "data.max_len": 96,
+        "data.apply_chat_template": SWITCH,
         "reward.remote_url": reward_file.__file__,
         "rollout.batch_size": PROMPTS,
         "rollout.n_samples_per_prompt": GROUP,
@@ -72,8 +87,14 @@ def run(folder: Path, model: Path, steps: int, environment: Mapping[str, str], c
         "train.micro_batch_size": PROMPTS * GROUP,
         "ckpt.output_dir": folder / "model",
     } | dict(changes)
-    argv = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
-    command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv, "--data.apply_chat_template"]
+    argv = [
+        str(part)
+        for name, value in flags.items()
+        if value is not None
+        for part in (f"--{name}", value)
+        if part != SWITCH
+    ]
+    command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv]
     subprocess.run(command, env=os.environ | dict(environment), check=True)
     rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()][1:]
     return {phase: statistics.median(row[f"timing/{phase}"] for row in rows) for phase in PHASES}
@@ -128,6 +149,7 @@ def main() -> None:
     print("forward pass", json.dumps(forward), flush=True)
     record = {"machine": machine(), "steps": args.steps, "seconds": results, "forward_seconds": forward}
     out = HERE / "results" / ("cpu_step_quick.json" if args.quick else "cpu_step.json")
+    out.parent.mkdir(exist_ok=True)
     out.write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps({"step_s": results[names[0]]["step_total"]}))
 

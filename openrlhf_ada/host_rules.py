@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from types import SimpleNamespace
 
-from openrlhf_ada.config import AdaConfig, ConfigError, check_minimum
+from openrlhf_ada.config import AdaConfig, ConfigError
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.grouping import POOL_ESTIMATORS
 
@@ -88,37 +90,49 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) 
         )
 
 
+_RECORD_FLAGS = ("run_dir", "log_texts", "eval_ends")
+_IN_EVERY_MODE = (*_RECORD_FLAGS, "mode", "verbose")
+
+
+def without_effect(config: AdaConfig, host: SimpleNamespace) -> str | None:
+    """A warning if some of our flags were set and change nothing in this run, else None."""
+    changed = [f.name for f in fields(config) if getattr(config, f.name) != f.default]
+    ignored = [name for name in changed if config.mode == "off" and name not in _IN_EVERY_MODE]
+    reason = "--ada_mode is off (adaptive sampling: --ada_mode seq)"
+    if host.train.async_enable:
+        ignored += [name for name in changed if name in _RECORD_FLAGS]
+        reason = "--train.async_enable runs OpenRLHF's own trainer, without our record"
+    if not ignored:
+        return None
+    return f"{', '.join(f'--ada_{name}' for name in ignored)}: without effect, since {reason}"
+
+
 def batch_plan(host: SimpleNamespace) -> BatchPlan:
-    """The run's batch sizes; the processes are those that train different data."""
-    shared = host.ds.ring_attn_size * host.ds.tensor_parallel_size
+    """The run's batch sizes."""
     return BatchPlan(
         prompts=host.rollout.batch_size,
         group_size=host.rollout.n_samples_per_prompt,
         train_batch=host.train.batch_size,
         micro_batch=host.rollout.micro_batch_size,
-        processes=max(host.actor.num_nodes * host.actor.num_gpus_per_node // shared, 1),
+        processes=math.lcm(*processes_by_model(host).values()),
     )
 
 
-_SIZES = (
-    "rollout.batch_size",
-    "rollout.micro_batch_size",
-    "train.batch_size",
-    "train.micro_batch_size",
-    "train.num_episodes",
-    "train.max_epochs",
-    "actor.num_nodes",
-    "actor.num_gpus_per_node",
-    "ds.ring_attn_size",
-    "ds.tensor_parallel_size",
-)
+def processes_by_model(host: SimpleNamespace) -> dict[str, int]:
+    """For every model in use, how many of its processes see different data. Keys are the flags' prefixes."""
+    used = {
+        "actor": True,
+        "critic": host.algo.advantage.estimator == "gae",
+        "ref": host.algo.kl.init_coef > 0,
+        "reward": not (host.reward.remote_url or host.train.agent_func_path),
+    }
+    shared = host.ds.ring_attn_size * host.ds.tensor_parallel_size
+    groups = {name: getattr(host, name) for name, is_used in used.items() if is_used}
+    return {name: max(group.num_nodes * group.num_gpus_per_node // shared, 1) for name, group in groups.items()}
 
 
 def _check_batches(host: SimpleNamespace) -> None:
     """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word."""
-    for name in _SIZES:
-        section, field_name = name.split(".")
-        check_minimum(f"--{name}", getattr(getattr(host, section), field_name), 1)
     plan = batch_plan(host)
     total = plan.prompts * plan.group_size
     if not plan.fills_batches(plan.prompts):
@@ -129,18 +143,27 @@ def _check_batches(host: SimpleNamespace) -> None:
             f"does not fill a training batch would be lost",
             f"Use a divisor of {total}",
         )
-    if plan.train_batch % host.train.micro_batch_size:
-        raise ConfigError(
-            "--train.micro_batch_size",
-            host.train.micro_batch_size,
-            f"it must divide --train.batch_size {plan.train_batch}",
-            "Use a divisor of it",
-        )
-    if not (host.train.dynamic_batch_enable or plan.is_even(plan.prompts)):
+    if host.train.dynamic_batch_enable:
+        return
+    processes = processes_by_model(host)
+    for name in processes.keys() & {"actor", "critic"}:
+        count = processes[name]
+        if plan.train_batch % (host.train.micro_batch_size * count):
+            raise ConfigError(
+                "--train.micro_batch_size",
+                host.train.micro_batch_size,
+                f"times the {count} processes of the {name} it must divide --train.batch_size {plan.train_batch}",
+                f"Use a divisor of {plan.train_batch} / {count}",
+            )
+    if not plan.is_even(plan.prompts):
         raise ConfigError(
             "--rollout.micro_batch_size",
             plan.micro_batch,
-            f"the {total} rollouts of a step make {-(-total // plan.micro_batch)} micro-batches, which cannot be "
-            f"shared out evenly to {plan.processes} training processes: one would wait for the others for ever",
-            f"Use a divisor of {total} // {plan.processes}",
+            f"the {total} rollouts of a step are not so many full micro-batches that all processes get equally many "
+            f"({_list(processes)}): one would wait for the others for ever",
+            f"Let --rollout.micro_batch_size x {plan.processes} divide {total}",
         )
+
+
+def _list(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -33,7 +33,8 @@ TOY = Recipe("a toy model of 0.1 M parameters", 24, 32, 100, 8, 4, 3e-4)
 
 GROUP_SIZE = 4
 MAX_SAMPLES = 16
-TOY_STEPS_PER_EPISODE = 8
+MAX_PROMPTS = {True: 256, False: 1024}
+"""Training prompts that the tasks have next to the held-out ones, the toy's (True) and SmolLM2's."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,8 +43,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--toy", action="store_true", help="the toy model: under two minutes in all")
     parser.add_argument("--run-dir", type=Path, default=Path("runs") / time.strftime("demo-%m%d-%H%M%S"))
     parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="where model and prompts are kept")
-    parser.add_argument("--steps", type=int, default=None, help="training steps (default: the recipe's)")
+    parser.add_argument("--steps", type=_positive, default=None, help="training steps (default: the recipe's)")
     args, extra = parser.parse_known_args(argv)
+    for flag in ("--ada_run_dir", "--ada.run_dir"):
+        if any(part.split("=")[0] == flag for part in extra):
+            parser.error(f"{flag} is named by --run-dir here: use that")
     recipe = TOY if args.toy else SMOLLM2
     steps = args.steps or recipe.num_steps
     print(f"1/3 {recipe.model} and arithmetic prompts of graded difficulty")
@@ -82,13 +86,22 @@ def _choose_platform() -> None:
         cpu.activate()
 
 
-def _episodes(toy: bool, steps: int) -> int:
-    """The toy task has few sums, so it is trained on several times; the demo's prompts are all fresh."""
-    return -(-steps // TOY_STEPS_PER_EPISODE) if toy else 1
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"it is {value}, expected at least 1")
+    return value
+
+
+def _episodes(toy: bool, recipe: Recipe, steps: int) -> int:
+    """The toy task has few sums, so it is trained on several times; the demo's prompts are fresh while they last."""
+    total = recipe.batch_size * steps
+    fewest = -(-total // MAX_PROMPTS[toy])
+    return next(episodes for episodes in range(fewest, total + 1) if total % episodes == 0)
 
 
 def _num_prompts(toy: bool, recipe: Recipe, steps: int) -> int:
-    return recipe.batch_size * (steps // _episodes(toy, steps))
+    return recipe.batch_size * steps // _episodes(toy, recipe, steps)
 
 
 def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps: int) -> list[str]:
@@ -112,7 +125,7 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "--data.input_key": "input",
         "--data.label_key": "label",
         "--data.max_len": 64,
-        "--train.num_episodes": _episodes(recipe is TOY, steps),
+        "--train.num_episodes": _episodes(recipe is TOY, recipe, steps),
         "--reward.remote_url": reward_file.__file__,
         "--rollout.batch_size": recipe.batch_size,
         "--rollout.n_samples_per_prompt": GROUP_SIZE,
@@ -149,11 +162,14 @@ def _show_result(run_dir: Path) -> None:
     run = read_run(run_dir)
     plot = plot_run(run, run_dir / "plot.png")
     s: dict[str, Any] = summarise(run)
+    if s["signal_share"] is None or s["accuracy_before"] is None:
+        print(f"  look at             {plot}  and  {run_dir / 'report.html'}")
+        return
     print(
         f"  held-out accuracy   {s['accuracy_before']:.3f} ± {s['ci95_before']:.3f}  ->  "
         f"{s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}   (95 % intervals)\n"
-        f"  groups with signal  {s['signal_share']:.0%} of the run's groups; uniform sampling with {GROUP_SIZE} per "
-        f"prompt would have had {s['signal_share_uniform']:.0%}\n"
+        f"  groups with signal  {s['signal_share']:.0%} of the run's groups; uniform sampling with "
+        f"{run.config['rollout']['n_samples_per_prompt']} per prompt would have had {s['signal_share_uniform']:.0%}\n"
         f"  cost                {s['rollouts']:,} rollouts, {s['tokens']:,} tokens, "
         f"{s['train_seconds'] / 60:.1f} minutes of training\n"
         f"  look at             {plot}  and  {run_dir / 'report.html'}"

@@ -45,8 +45,8 @@ def _demo_data(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="openrlhf-ada demo-data", description="Arithmetic of graded difficulty")
     parser.add_argument("out_dir", type=Path, help="folder to write")
     parser.add_argument("--toy", action="store_true", help="the toy model's task")
-    parser.add_argument("--num-train", type=int, default=2048, help="training prompts (default 2048)")
-    parser.add_argument("--num-heldout", type=int, default=128, help="held-out prompts (default 128)")
+    parser.add_argument("--num-train", type=int, default=256, help="training prompts (default 256)")
+    parser.add_argument("--num-heldout", type=int, default=100, help="held-out prompts (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="default 0")
     args = parser.parse_args(argv)
     from openrlhf_ada.data.arithmetic import write_demo_data
@@ -91,7 +91,14 @@ def main() -> int:
     if verb not in VERBS:
         print(f"openrlhf-ada: error: no command {verb!r}. {COMMANDS}", file=sys.stderr)
         return 2
-    return VERBS[verb](rest)
+    try:
+        return VERBS[verb](rest)
+    except (OSError, ValueError) as error:
+        # What the small verbs raise for bad input; `train` and `demo` answer for themselves.
+        if verb in ("train", "demo"):
+            raise
+        print(f"openrlhf-ada {verb}: error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -14,10 +14,13 @@ from typing import Any
 
 from openrlhf_ada.config import AdaConfig, ConfigError, add_flags, from_namespace
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.platforms.resources import MissingResourcesError, required_slots
+from openrlhf_ada.host_rules import without_effect
+from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
+
+logger = logging.getLogger(__name__)
 
 PROG = "openrlhf-ada train"
 USER_ERRORS = (ConfigError, DataError, HostError, HostFlagError, MissingResourcesError)
@@ -35,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         args, config = parse(sys.argv[1:] if argv is None else argv)
+        ignored = without_effect(config, args)
+        if ignored:
+            logger.warning(ignored)
         return run(args, config)
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
@@ -53,7 +59,7 @@ def run(args: SimpleNamespace, config: AdaConfig) -> int:
         from openrlhf_ada.platforms.session import TerminatedError, ray_session
 
         try:
-            with ray_session(required_slots(args), verbose=config.verbose) as log_dir:
+            with ray_session(args, verbose=config.verbose) as log_dir:
                 _train(args, view, log_dir)
         except RayError as error:
             print(

@@ -1,19 +1,19 @@
 """Which numbers of prompts can be trained without losing a rollout: pure arithmetic on the host's batch rules.
 
-The host's replay buffer drops what does not fill a training batch. And it deals micro-batches out to the training
-processes in slices: a process with a shorter slice leaves the others waiting in the gradient's all-reduce.
+The host's replay buffer drops what does not fill a training batch. And it deals micro-batches out to the processes of
+a model in slices: a process with fewer samples leaves the others waiting in the gradient's all-reduce.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """Sizes: `prompts` per step, `group_size` rollouts per prompt, `train_batch` rollouts per optimiser step,
-    `micro_batch` rollouts per forward pass, `processes` that train in parallel.
+    `micro_batch` rollouts per forward pass, `processes` among which these are dealt out (with several models, the
+    least common multiple of their numbers of processes).
     """
 
     prompts: int
@@ -23,8 +23,11 @@ class BatchPlan:
     processes: int
 
     def is_even(self, prompts: int) -> bool:
-        """Does every training process get the same number of micro-batches from so many prompts?"""
-        return math.ceil(prompts * self.group_size / self.micro_batch) % self.processes == 0
+        """Does every process get the same number of rollouts from so many prompts?
+
+        One process gets all. Several get full micro-batches only: a short one would go to the last of them.
+        """
+        return self.processes == 1 or prompts * self.group_size % (self.micro_batch * self.processes) == 0
 
     def fills_batches(self, prompts: int) -> bool:
         return prompts * self.group_size % self.train_batch == 0

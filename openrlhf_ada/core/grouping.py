@@ -12,17 +12,18 @@ import numpy as np
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Sample
 
-POOL_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "gae")
+POOL_BASELINES = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
 """Host estimators whose baseline can be taken from a pool."""
+
+POOL_ESTIMATORS = (*POOL_BASELINES, "gae")
+"""Host estimators for groups selected from a pool; with `gae` the critic is the baseline."""
 
 NO_SPREAD = 1e-6
 """A pool whose rewards differ by no more than this (relative to their size) is constant: float residue of a mean must
 never become a signal. Dividing by a tiny std would blow it up to advantages in the thousands."""
 
 
-def select_balanced(
-    pool: Sequence[Sample], n: int, rule: ExitRule, rng: np.random.Generator, *, num_positives: int | None = None
-) -> tuple[int, ...]:
+def select_balanced(pool: Sequence[Sample], n: int, rule: ExitRule, rng: np.random.Generator) -> tuple[int, ...]:
     """Indices (ascending) of n samples: up to floor(n/2) positives, negatives for the rest, spares filled from either.
 
     The draw within a stratum is seeded-uniform over the index-ordered pool (the published code keeps the first k,
@@ -32,8 +33,7 @@ def select_balanced(
         raise ValueError(f"pool of {len(pool)} samples cannot fill a group of {n}")
     positives = [s.index for s in pool if rule.is_positive(s)]
     negatives = [s.index for s in pool if not rule.is_positive(s)]
-    wanted = n // 2 if num_positives is None else num_positives
-    num_pos = min(len(positives), max(wanted, n - len(negatives)))
+    num_pos = min(len(positives), max(n // 2, n - len(negatives)))
     return tuple(sorted([*_choose(positives, num_pos, rng), *_choose(negatives, n - num_pos, rng)]))
 
 
@@ -45,14 +45,12 @@ def advantages(rewards: Sequence[float], estimator: str) -> np.ndarray:
     """Advantage of every sample of one pool against the pool's own statistics, float64, shape (N,).
 
     `group_norm`: (r - mean) / std with the unbiased std, as the host has it. `dr_grpo`, `reinforce_baseline`:
-    r - mean. `rloo`: r - mean of the others. `gae`: 1, the critic's advantage takes over. A constant pool has
-    advantage exactly 0, and so has a pool of one. With N equal to the group size these are the host's own values.
+    r - mean. `rloo`: r - mean of the others. A constant pool has advantage exactly 0, and so has a pool of one. With N
+    equal to the group size these are the host's own values. Raises ValueError for other estimators.
     """
-    if estimator not in POOL_ESTIMATORS:
-        raise ValueError(f"estimator {estimator!r} has no pool baseline, expected one of {', '.join(POOL_ESTIMATORS)}")
+    if estimator not in POOL_BASELINES:
+        raise ValueError(f"estimator {estimator!r} has no pool baseline, expected one of {', '.join(POOL_BASELINES)}")
     r = np.asarray(rewards, dtype=np.float64)
-    if estimator == "gae":
-        return np.ones_like(r)
     if not is_spread(r):
         return np.zeros_like(r)
     centred = r - r.mean()

@@ -21,6 +21,9 @@ SHARE_VARIABLE = "OPENRLHF_ADA_SHARE_PROMPTS"
 _FULL_ATTENTION = {"llama", "qwen2", "qwen3"}
 """Model types whose layers see a token's whole past through the mask that they are given."""
 
+_FIXED_ROPE = {"default", "linear", "llama3", "yarn"}
+"""Rotary embeddings that depend on a token's position alone; others look at the longest position of the batch."""
+
 
 def adapt_actor(actor_module: Any) -> None:
     """Also takes the host's entropy as it is written: compiled (torch.compile) it would need a C++ compiler."""
@@ -28,12 +31,8 @@ def adapt_actor(actor_module: Any) -> None:
     log_probs_from_logits = actor_module.log_probs_from_logits
 
     def forward_on_cpu(self: Any, sequences: Any, action_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if (
-            action_mask is None
-            or self.packing_samples
-            or kwargs.get("return_entropy")
-            or not _keeps_logits(self.model)
-        ):
+        has_own_needs = self.packing_samples or _sees_images(self) or kwargs.get("return_entropy")
+        if action_mask is None or has_own_needs or not _keeps_logits(self.model):
             return forward(self, sequences, action_mask, *args, **kwargs)
         merged = _merge(self.model, sequences, action_mask, *args, **kwargs)
         if merged is not None:
@@ -54,6 +53,10 @@ def adapt_actor(actor_module: Any) -> None:
     actor_module.compute_entropy = inspect.unwrap(actor_module.compute_entropy)
 
 
+def _sees_images(actor: Any) -> bool:
+    return getattr(actor, "is_vlm", False)  # set by the host for such models only
+
+
 def _unwrapped(model: Any) -> Any:
     return getattr(model, "module", model)  # DeepSpeed's engine, or the bare model
 
@@ -69,6 +72,7 @@ def _shares_prompts(model: Any) -> bool:
     layers = config.to_dict().get("layer_types") or ["full_attention"]
     return (
         config.model_type in _FULL_ATTENTION
+        and config.rope_parameters["rope_type"] in _FIXED_ROPE
         and config._attn_implementation in ("sdpa", "eager")
         and set(layers) == {"full_attention"}
     )

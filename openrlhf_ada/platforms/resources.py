@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 CONTROLLER_CPUS = 4
 """CPU slots besides one per GPU slot: the trainer, the event queue, and the asynchronous trainer's helpers."""
@@ -31,19 +34,28 @@ class Slots:
     def describe(self) -> str:
         return " + ".join(f"{count} {role}" for role, count in self.by_role.items())
 
-    def check(self, available: dict[str, Any]) -> None:
-        """Raise MissingResourcesError, naming what is missing, if `available` (Ray's totals) is not enough."""
-        missing = [
-            f"{kind} {needed} needed, {int(available.get(kind, 0))} present"
-            for kind, needed in (("GPU", self.gpus), ("CPU", self.gpus + 1))
-            if available.get(kind, 0) < needed
-        ]
+    def check(self, total: dict[str, Any], *, free: dict[str, Any]) -> None:
+        """Raise MissingResourcesError, naming what is missing, if Ray's `total` is not enough.
+
+        If only `free` is not, other jobs hold the rest and the run waits for them: a warning says so.
+        """
+        missing = self._missing(total, "present")
         if missing:
             raise MissingResourcesError(
                 f"the Ray cluster is too small: {'; '.join(missing)}. The flags ask for {self.describe()}. Lower "
                 f"--vllm.num_engines or the --<model>.num_gpus_per_node flags, share with --train.colocate_all or "
                 f"--train.colocate_actor_ref, or add nodes."
             )
+        held = self._missing(free, "free")
+        if held:
+            logger.warning("other jobs hold slots of this Ray cluster: %s. Waiting for them", "; ".join(held))
+
+    def _missing(self, slots: dict[str, Any], word: str) -> list[str]:
+        return [
+            f"{kind} {needed} needed, {int(slots.get(kind, 0))} {word}"
+            for kind, needed in (("GPU", self.gpus), ("CPU", self.gpus + 1))
+            if slots.get(kind, 0) < needed
+        ]
 
 
 def required_slots(args: SimpleNamespace) -> Slots:

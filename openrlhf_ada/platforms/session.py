@@ -6,10 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.resources import Slots
+from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
+from openrlhf_ada.platforms.resources import Slots, required_slots
+from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
 GIB = 1 << 30
 
@@ -33,10 +36,11 @@ def quiet_environment() -> dict[str, str]:
 
 
 @contextmanager
-def ray_session(slots: Slots, *, verbose: bool) -> Iterator[str]:
-    """A Ray that has the slots; yields the folder of its logs.
+def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
+    """A Ray that has the slots which these flags need; yields the folder of its logs.
 
-    Raises MissingResourcesError, before any actor starts, where the cluster is too small.
+    Raises, before any actor starts: MissingResourcesError where the cluster is too small, ConfigError for flags that
+    need a GPU where there is none.
 
     A running cluster (RAY_ADDRESS, `ray start`, `ray job submit`) is joined and left as it was. Without one, a local
     one is started and ended. On a machine without a GPU the slots are logical and the CPU platform is switched on.
@@ -44,12 +48,13 @@ def ray_session(slots: Slots, *, verbose: bool) -> Iterator[str]:
     import ray
 
     common: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
+    slots = required_slots(args)
     environment = host_environment() | ({} if verbose else quiet_environment())
     address = _running_cluster()
     if address is None:
-        _start_local(ray, slots, environment, common)
+        _start_local(ray, args, slots, environment, common)
     else:
-        _join_cluster(ray, address, environment, common)
+        _join_cluster(ray, args, address, environment, common)
     # Ray's own handler ends the process at once; ours unwinds the stack, so that everything else ends too. A blocked
     # ray.get lets nothing through but KeyboardInterrupt.
     terminated: list[int] = []
@@ -60,7 +65,7 @@ def ray_session(slots: Slots, *, verbose: bool) -> Iterator[str]:
 
     signal.signal(signal.SIGTERM, terminate)
     try:
-        slots.check(ray.cluster_resources())
+        slots.check(ray.cluster_resources(), free=ray.available_resources())
         yield os.path.join(_session_dir(), "logs")
     except KeyboardInterrupt:
         if terminated:
@@ -106,20 +111,27 @@ def _running_cluster() -> str | None:
     return find(None)
 
 
-def _join_cluster(ray: Any, address: str, environment: dict[str, str], common: dict[str, Any]) -> None:
+def _join_cluster(
+    ray: Any, args: SimpleNamespace, address: str, environment: dict[str, str], common: dict[str, Any]
+) -> None:
     """Join a running cluster. It has real GPUs if Ray found any accelerator on its nodes."""
     ray.init(address=address, **common)
     on_gpu = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
     ray.shutdown()
+    if not on_gpu:
+        check_cpu_limits(args)
     ray.init(address=address, runtime_env=_runtime_env(environment, on_cpu=not on_gpu), **common)
 
 
-def _start_local(ray: Any, slots: Slots, environment: dict[str, str], common: dict[str, Any]) -> None:
+def _start_local(
+    ray: Any, args: SimpleNamespace, slots: Slots, environment: dict[str, str], common: dict[str, Any]
+) -> None:
     import torch
 
     if torch.cuda.is_available():
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return
+    check_cpu_limits(args)
     # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
     ray.init(
         address="local",
@@ -133,6 +145,7 @@ def _start_local(ray: Any, slots: Slots, environment: dict[str, str], common: di
 
 
 def _runtime_env(environment: dict[str, str], *, on_cpu: bool) -> dict[str, Any]:
+    environment = environment | {RUN_VARIABLE: "1"}
     if not on_cpu:
         return {"env_vars": environment}
     cpu.activate()

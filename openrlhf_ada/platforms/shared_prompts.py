@@ -53,10 +53,13 @@ def merge_prompts(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor
 
     A row's answer goes from its first action to its last attended token, so that the turns of an environment within it
     are part of it. Rows without an action are left out. None where merging would not pay (neither tokens nor pairs of
-    them may become more) and where an answer has no prompt to be predicted from.
+    them may become more), where an answer has no prompt to be predicted from, and where its attention has a gap.
     """
+    rows = _split(sequences, attention_mask, action_mask)
+    if rows is None:
+        return None
     groups: dict[tuple[int, ...], list[_Row]] = {}
-    for row in _split(sequences, attention_mask, action_mask):
+    for row in rows:
         groups.setdefault(row.prompt, []).append(row)
     if not groups or () in groups:
         return None
@@ -69,7 +72,8 @@ def merge_prompts(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor
     return _lay_out(list(groups.values()), width, length, sequences)
 
 
-def _split(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> list[_Row]:
+def _split(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> list[_Row] | None:
+    """None for a row whose answer is not attended from its first action to its end without a gap."""
     shift = sequences.shape[1] - action_mask.shape[1]
     rows = []
     for index, (tokens, attended, actions) in enumerate(
@@ -79,7 +83,9 @@ def _split(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> li
             continue
         column = next(i for i, action in enumerate(actions) if action)
         start = column + shift
-        end = len(tokens) - next(i for i, seen in enumerate(reversed(attended)) if seen)
+        end = start + sum(attended[start:])
+        if not all(attended[start:end]) or any(actions[end - shift :]):
+            return None
         prompt = tuple(token for token, seen in zip(tokens[:start], attended[:start], strict=True) if seen)
         rows.append(_Row(index, prompt, tuple(tokens[start:end]), column))
     return rows

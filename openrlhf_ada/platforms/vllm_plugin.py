@@ -1,7 +1,8 @@
 """vLLM loads this (entry point `vllm.general_plugins`) in each of its processes: they must not outlive their parent.
 
 An engine core whose Ray actor is killed is re-parented and goes on, holding a core and gigabytes. Linux can end a
-process when its parent ends; asking for it in the child itself needs no cooperation of the parent.
+process when its parent ends; asking for it in the child itself needs no cooperation of the parent. Only engines of our
+own runs ask: Linux looks at the thread that started them, and other programs start theirs from threads that end.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import signal
 
 PR_SET_PDEATHSIG = 1
 
+RUN_VARIABLE = "OPENRLHF_ADA_RUN"
+"""Set in every Ray worker of our runs, and inherited by the engines that they start."""
+
 
 def register() -> None:
     """End this process with its parent, if it is one of vLLM's sub-processes."""
     parent = multiprocessing.parent_process()
-    if parent is None:
+    if parent is None or RUN_VARIABLE not in os.environ:
         return
     ctypes.CDLL("libc.so.6", use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent.pid:

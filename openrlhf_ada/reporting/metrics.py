@@ -116,11 +116,12 @@ METRICS: dict[str, Metric] = {
         "Common positive factor on all advantages of the step (`reinforce_baseline` and `gae`; 1 for the others).",
         "Drifts by orders of magnitude: the learning rate means something else at the end than at the start.",
     ),
-    "ada/critic_weight_mean": Metric(
+    "ada/stratum_factor_std": Metric(
         "factor",
-        "Mean stratum factor (N_c/N)/(k_c/n) over the trained rollouts, which makes the critic learn the pool's mean. "
-        "1 where every group holds both outcomes or is its whole pool.",
-        "Far from 1: many pools have an outcome that was not kept.",
+        "Spread of the stratum factors (N_c/N)/(k_c/n) of the trained rollouts, with which PPO weighs its critic's "
+        "loss and its advantages. Their mean is 1; 0 where every group has its pool's share of positives.",
+        "Above 1: few rollouts carry most of the step. Raise `rollout.n_samples_per_prompt`, or lower "
+        "`ada.max_samples`.",
     ),
     # -- where the rollouts went ------------------------------------------------------------------------------------
     "ada/draws_histogram": Metric(

@@ -143,10 +143,14 @@ class ProgressView:
                     self._on_step(self._display, event["step"], event["max_steps"], event["metrics"])
                 case "eval":
                     self._display.line(evaluation_line(event["step"], event["accuracy"], event["ci95"]))
+                case "note":
+                    self._display.line(event["text"])
                 case "done":
                     self._display.line(f"record and report: {event['run_dir']}")
                 case other:
-                    raise ValueError(f"event type {other!r} is unknown: expected phase, sampling, step, eval or done")
+                    raise ValueError(
+                        f"event type {other!r} is unknown: expected phase, sampling, step, eval, note or done"
+                    )
             self._show_status(self._display)
 
     def _on_phase(self, display: _Display, text: str) -> None:

@@ -16,9 +16,9 @@ from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
+from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import Ledger, PromptKey, Sample, TrainingGroup
-from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.prompts import PromptRequest, number_rows, take_prompts
 from openrlhf_ada.rollout.rounds import FinishedPool, run_rounds
 from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
@@ -63,15 +63,30 @@ class StepRecord:
 
 
 class EvalRecorder(SamplesGenerator):
-    """The host's generator that remembers its last evaluation, for intervals, and sends its tokenizer by name."""
+    """The host's generator that counts and remembers: what it drew for the last batch (the host's filter may reject
+    some of it), and its last evaluation, for intervals. It sends its tokenizer by name.
+    """
 
     eval_samples: list[Experience]
+    num_drawn: int = 0
+    num_drawn_tokens: int = 0
 
     def __init__(self, host: SamplesGenerator) -> None:
         tokenizer = SharedTokenizer(
             host.args.actor.model_name_or_path, use_fast=not host.args.data.disable_fast_tokenizer
         )
         super().__init__(host.strategy, host.prompts_dataloader, host.eval_dataloader, tokenizer, host.vllm_engines)
+
+    @torch.no_grad()
+    def generate_samples(self, **generate_kwargs: Any) -> Any:
+        self.num_drawn = self.num_drawn_tokens = 0
+        return super().generate_samples(**generate_kwargs)
+
+    def _process_response_into_experience(self, response: Any, **generate_kwargs: Any) -> Experience:
+        experience = super()._process_response_into_experience(response, **generate_kwargs)
+        self.num_drawn += 1
+        self.num_drawn_tokens += int(experience.action_mask.sum())
+        return experience
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
@@ -82,9 +97,12 @@ class EvalRecorder(SamplesGenerator):
 class AdaptiveSamplesGenerator(EvalRecorder):
     """Draws a pool per prompt as the policy decides and hands the trained groups to the host, n samples each."""
 
-    def __init__(self, host: SamplesGenerator, policy: Policy, on_round: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, host: SamplesGenerator, policy: Policy, plan: BatchPlan, on_round: Callable[[int, int], None]
+    ) -> None:
         super().__init__(host)
         self.policy = policy
+        self.plan = plan
         self.on_round = on_round
         self.next_key: PromptKey = 0
         self.last_step: StepRecord
@@ -138,12 +156,12 @@ class AdaptiveSamplesGenerator(EvalRecorder):
         if self.episodes_done < self.args.train.num_episodes:
             self._waiting = requests
             return [], True
-        usable = batch_plan(self.args).trainable(len(requests))
+        usable = self.plan.trainable(len(requests))
         if usable < len(requests):
             logger.warning(
                 "the last %d prompts of the data do not fill a training batch of %d rollouts and are not sampled",
                 len(requests) - usable,
-                self.args.train.batch_size,
+                self.plan.train_batch,
             )
         return requests[:usable], True
 

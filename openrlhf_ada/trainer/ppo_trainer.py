@@ -43,9 +43,11 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
         if self.ada.mode == "off":
             self.samples_generator = EvalRecorder(self.samples_generator)
         else:
-            policy = make_policy(self.ada, self.group_size, self.estimator)
             self.adaptive = AdaptiveSamplesGenerator(
-                self.samples_generator, policy, lambda closed, total: self.recorder.sampling(closed, total)
+                self.samples_generator,
+                make_policy(self.ada, self.group_size, self.estimator),
+                batch_plan(self.args),
+                lambda closed, total: self.recorder.sampling(closed, total),
             )
             self.samples_generator = self.adaptive
             self.experience_maker: Any = AdaptiveExperienceMaker(self.experience_maker)
@@ -101,10 +103,12 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
             return self._with_ada_metrics(status, self.adaptive.last_step), next_step
         tokens = sum(int(sample.action_mask.sum()) for sample in rollout_samples)
         self._uniform_ledger = {
-            "ada/drawn": len(rollout_samples),
+            "ada/drawn": self.samples_generator.num_drawn,
             "ada/kept": len(rollout_samples),
-            "ada/drawn_tokens": tokens,
+            "ada/unused": self.samples_generator.num_drawn - len(rollout_samples),
+            "ada/drawn_tokens": self.samples_generator.num_drawn_tokens,
             "ada/kept_tokens": tokens,
+            "ada/unused_tokens": self.samples_generator.num_drawn_tokens - tokens,
         }
         return status, next_step
 
@@ -143,12 +147,12 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
         """
         if self.adaptive is None:
             return super().get_max_steps()
-        return batch_plan(self.args).optimizer_steps(self._num_prompts()) * self.args.train.max_epochs
+        return self.adaptive.plan.optimizer_steps(self._num_prompts()) * self.args.train.max_epochs
 
     def _num_steps(self) -> int:
         """Rollout batches in the whole run."""
         if self.adaptive is not None:
-            return batch_plan(self.args).steps(self._num_prompts())
+            return self.adaptive.plan.steps(self._num_prompts())
         per_episode = -(-len(self.prompts_dataloader) // self.args.rollout.batch_size)
         return per_episode * self.args.train.num_episodes
 

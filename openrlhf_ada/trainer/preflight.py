@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 from openrlhf_ada.config import AdaConfig, ConfigError, from_namespace
 from openrlhf_ada.data.checks import UNKNOWN, check_prompt_datasets
-from openrlhf_ada.host_rules import check_against_host
+from openrlhf_ada.host_rules import batch_plan, check_against_host
+from openrlhf_ada.host_values import check_values
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 
 MODEL_FLAGS = ("actor", "critic", "reward")
@@ -20,6 +21,7 @@ MODEL_FLAGS = ("actor", "critic", "reward")
 def check_flags(args: SimpleNamespace) -> None:
     """All of our checks, on the parsed flags; raises ConfigError or DataError."""
     config = from_namespace(args.ada)
+    check_values(args)
     check_against_host(config, args)
     check_required(args)
     check_paths(args)
@@ -77,12 +79,20 @@ def check_data(args: SimpleNamespace) -> None:
         check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", **keys)
     if args.data.prompt_probs is not None:
         _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
-    elif rows != UNKNOWN and min(rows, args.data.max_samples) < args.rollout.batch_size:
+    elif rows != UNKNOWN:
+        _check_enough(args, min(rows, args.data.max_samples))
+
+
+def _check_enough(args: SimpleNamespace, prompts: int) -> None:
+    """Mode off: a batch needs as many prompts as it has. An adaptive mode carries an episode's rest to the next."""
+    off = args.ada.mode == "off"
+    enough = prompts >= args.rollout.batch_size if off else batch_plan(args).steps(prompts * args.train.num_episodes)
+    if not enough:
         raise ConfigError(
-            flag,
-            spec,
-            f"its {min(rows, args.data.max_samples)} prompts cannot fill one batch of --rollout.batch_size "
-            f"{args.rollout.batch_size}, so nothing would be trained",
+            "--data.prompt_dataset",
+            args.data.prompt_dataset,
+            f"its {prompts} prompts cannot fill one batch of --rollout.batch_size {args.rollout.batch_size}, so "
+            f"nothing would be trained",
             "Give more prompts (or a larger --data.max_samples), or lower --rollout.batch_size",
         )
 
@@ -122,13 +132,21 @@ def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
         raise ConfigError(
             "--ada_run_dir", str(run_dir), f"{in_the_way} is a file, not a folder", "Name another directory"
         )
-    if (run_dir / METRICS_FILE).exists() and not args.ckpt.load_enable:
+    if (run_dir / METRICS_FILE).exists() and not resumes(args):
         raise ConfigError(
             "--ada_run_dir",
             str(run_dir),
             "it holds the record of another run",
-            "Name another directory, or resume that run with --ckpt.load_enable",
+            f"Name another directory, or resume that run with --ckpt.load_enable from its checkpoints (there are none "
+            f"in --ckpt.path {args.ckpt.path})"
+            if args.ckpt.load_enable
+            else "Name another directory, or resume that run with --ckpt.load_enable",
         )
+
+
+def resumes(args: SimpleNamespace) -> bool:
+    """Is there a checkpoint to go on from? Without one the host starts at step 0."""
+    return args.ckpt.load_enable and (Path(args.ckpt.path) / "_actor").exists()
 
 
 def _check_model(flag: str, value: str) -> None:

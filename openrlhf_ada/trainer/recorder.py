@@ -16,6 +16,11 @@ from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.rollout.samples_generator import StepRecord
 
+_NO_ACCURACY = (
+    "evaluation after step {step}: not recorded, a score is {value} (expected 0 to 1: let the reward function return "
+    "them as `scores`)"
+)
+
 
 class Recorder:
     """Writes the run directory and tells the driver what happens. Lives in the trainer's Ray actor.
@@ -43,7 +48,11 @@ class Recorder:
         return self._log.run_dir
 
     def _restore_totals(self) -> None:
-        last = read_run(self.run_dir).steps[-1]
+        steps = read_run(self.run_dir).steps
+        if not steps:
+            # Resumed into a new directory: the totals count from here, and the record says so (RunLog warns).
+            return
+        last = steps[-1]
         self._total_drawn = last["ada/total_drawn"]
         self._total_drawn_tokens = last["ada/total_drawn_tokens"]
         self._started -= last["ada/wall_clock_s"]
@@ -85,12 +94,20 @@ class Recorder:
         self._log.log_samples(step, rows)
 
     def evaluation(self, step: int, eval_samples: list[Any], per_prompt: int, datasources: dict[str, str]) -> None:
-        """Accuracy on held-out prompts; the host returns a prompt's answers next to each other."""
+        """Accuracy on held-out prompts; the host returns a prompt's answers next to each other.
+
+        Scores outside [0, 1] make no accuracy. OpenRLHF takes any number, so such a run goes on; its evaluation has no
+        row in the record, which is said.
+        """
         scores: dict[str, list[list[float]]] = defaultdict(list)
         for start in range(0, len(eval_samples), per_prompt):
             group = eval_samples[start : start + per_prompt]
             source = datasources[group[0].prompts[0]]
-            scores[source].append([float(sample.scores[0]) for sample in group])
+            scores[source].append([_score(sample) for sample in group])
+        outside = [s for groups in scores.values() for g in groups for s in g if not 0.0 <= s <= 1.0]
+        if outside:
+            self.emit("note", text=_NO_ACCURACY.format(step=step, value=outside[0]))
+            return
         metrics = evaluation_metrics(scores)
         self._log.log_evaluation(step, metrics)
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
@@ -101,6 +118,11 @@ class Recorder:
         self._log.close()
         write_report(read_run(self.run_dir), self.run_dir / "report.html")
         self.emit("done", run_dir=str(self.run_dir))
+
+
+def _score(sample: Any) -> float:
+    """NaN where the reward function gave none."""
+    return float("nan") if sample.scores is None else float(sample.scores[0])
 
 
 def _response_text(payload: Any, tokenizer: Any) -> str:

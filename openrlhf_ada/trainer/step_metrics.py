@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -31,7 +32,7 @@ def step_metrics(record: StepRecord, *, group_size: int, threshold: float, criti
         "ada/signal_share": with_signal / total,
         "ada/signal_share_uniform": uniform / total,
         "ada/resolved_share": sum(group.group.resolved for group in groups) / total,
-        "ada/critic_weight_mean": _mean(weights),
+        "ada/stratum_factor_std": statistics.pstdev(weights),
         "ada/draws_histogram": draws_histogram(len(group.pool) for group in groups),
         "ada/allocation_by_pass_rate": allocation_by_pass_rate(
             (len(group.pool), sum(sample.metric > threshold for sample in group.pool)) for group in groups

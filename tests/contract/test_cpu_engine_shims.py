@@ -198,9 +198,19 @@ def test_plugin_does_nothing_in_a_main_process() -> None:
     vllm_plugin.register()
 
 
+def test_plugin_leaves_other_programs_engines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may start theirs in a thread that ends, which Linux would take for the parent's end."""
+    monkeypatch.delenv(vllm_plugin.RUN_VARIABLE, raising=False)
+    monkeypatch.setattr(vllm_plugin.multiprocessing, "parent_process", lambda: SimpleNamespace(pid=-1))
+    monkeypatch.setattr(vllm_plugin.ctypes, "CDLL", None)
+    vllm_plugin.register()
+
+
 PARENT = """
 import multiprocessing, os, sys, time
-from openrlhf_ada.platforms.vllm_plugin import register
+from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE, register
+
+os.environ[RUN_VARIABLE] = "1"
 
 def engine_core():
     register()

@@ -186,11 +186,21 @@ def test_rows_are_merged_where_that_pays(
     assert (merged and tuple(merged.tokens.shape)) == shape
 
 
+def test_answer_with_a_gap_in_its_attention_is_left_to_the_host() -> None:
+    batch = merged_batch([9], [[5, 5, 5, 5]])
+    batch["attention_mask"][0, 11] = 0
+    assert merge_prompts(**batch) is None
+    batch["attention_mask"][0] = 0
+    assert merge_prompts(**batch) is None, "actions that nothing attends"
+
+
 def test_models_with_other_attention_and_users_who_say_no_keep_the_hosts_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu_forward._shares_prompts(family("llama").model)
     window = family("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
     assert not cpu_forward._shares_prompts(window.model)
     assert not cpu_forward._shares_prompts(family("mistral").model)
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    assert not cpu_forward._shares_prompts(family("llama", rope_parameters=dynamic).model)
     monkeypatch.setenv(cpu_forward.SHARE_VARIABLE, "0")
     assert not cpu_forward._shares_prompts(family("llama").model)
 

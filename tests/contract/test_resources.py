@@ -143,7 +143,12 @@ SLOTS = Slots({"policy": 2, "vLLM engine": 1})
 
 @pytest.mark.parametrize("available", [{"GPU": 3, "CPU": 4}, {"GPU": 8.0, "CPU": 64.0, "memory": 1e9}])
 def test_enough_is_silent(available: dict[str, float]) -> None:
-    SLOTS.check(available)
+    SLOTS.check(available, free=available)
+
+
+def test_slots_that_other_jobs_hold_are_waited_for_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    SLOTS.check({"GPU": 8, "CPU": 64}, free={"GPU": 1, "CPU": 64})
+    assert "GPU 3 needed, 1 free. Waiting for them" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_too_little_says_what_is_missing_who_asks_and_what_to_do(
     available: dict[str, float], missing: str, present: str | None
 ) -> None:
     with pytest.raises(MissingResourcesError) as error:
-        SLOTS.check(available)
+        SLOTS.check(available, free={})
     message = str(error.value)
     assert missing in message
     assert "2 policy + 1 vLLM engine" in message

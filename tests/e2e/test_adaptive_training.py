@@ -66,6 +66,5 @@ def test_ppo_with_critic_reference_and_kl_on_two_engines(toy: Toy, tmp_path: Pat
     for row in steps_of(run):
         assert row["critic_loss"] > 0
         assert abs(row["kl"]) < 1.0
-        # Balanced groups are re-weighted to their pools: on average a weight is 1, and some are not.
-        assert row["ada_critic_weight"] == pytest.approx(row["ada/critic_weight_mean"], abs=1e-4)
-        assert row["ada/critic_weight_mean"] == pytest.approx(1.0, abs=1e-6)
+        # Balanced groups are re-weighted to their pools.
+        assert row["ada/stratum_factor_std"] > 0

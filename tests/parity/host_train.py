@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 
 from openrlhf_ada.config import add_flags
-from openrlhf_ada.platforms.resources import required_slots
 from openrlhf_ada.platforms.session import ray_session
 from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.upstream import parse_host_arguments, run_training
 
 if __name__ == "__main__":
     args = parse_host_arguments(sys.argv[1:], add_flags, check_flags, prog="host", description="")
-    with ray_session(required_slots(args), verbose=False):
+    with ray_session(args, verbose=False):
         run_training(args)

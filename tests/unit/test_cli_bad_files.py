@@ -162,7 +162,10 @@ def test_run_directory_with_a_record_is_refused_unless_resumed(
     error = refusal({"--ada_run_dir": str(run)})
     assert str(error).startswith(f"--ada_run_dir is {str(run)!r}: it holds the record of another run.")
     assert "--ckpt.load_enable" in str(error)
-    parse(argv_with({"--ada_run_dir": str(run), "--ckpt.load_enable": ""}))
+    resume = {"--ada_run_dir": str(run), "--ckpt.load_enable": "", "--ckpt.path": str(tmp_path / "checkpoints")}
+    assert "there are none in --ckpt.path" in str(refusal(resume)), "the host would start again at step 0"
+    (tmp_path / "checkpoints" / "_actor").mkdir(parents=True)
+    parse(argv_with(resume))
 
 
 def test_run_directory_that_is_a_file_is_refused(refusal: Refusal, tmp_path: Path) -> None:

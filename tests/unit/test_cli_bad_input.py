@@ -6,12 +6,15 @@ user meets at the shell (exit status, stderr, nothing heavy imported) is in test
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config import ConfigError
+from openrlhf_ada.host_rules import without_effect
+from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
@@ -94,7 +97,7 @@ def test_combination_is_refused(refusal: Refusal, changes: Flags, head: str, rul
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"--ada_mode": "off", "--rollout.batch_size": "0"}, "number of sample batches"),
+        ({"--ada_mode": "off", "--rollout.micro_batch_size": "64"}, "number of sample batches"),
         ({"--train.partial_rollout_enable": ""}, "--train.partial_rollout_enable requires --train.async_enable"),
         ({"--rollout.vllm_generate_batch_size": "9"}, "--rollout.vllm_generate_batch_size"),
     ],
@@ -160,9 +163,110 @@ def test_sizes_below_one_are_refused(refusal: Refusal, changes: Flags, flag: str
 
 
 def test_micro_batches_that_processes_cannot_share_evenly_are_refused(refusal: Refusal) -> None:
-    error = refusal({"--actor.num_gpus_per_node": "2", "--rollout.micro_batch_size": "3"})
+    two = {"--actor.num_gpus_per_node": "2", TRAIN: "8", "--train.micro_batch_size": "4"}
+    error = refusal(two | {"--rollout.micro_batch_size": "3"})
     assert str(error).startswith("--rollout.micro_batch_size is 3: ")
-    assert "2 training processes" in str(error)
+    assert "(actor 2)" in str(error)
+    assert str(refusal(two | {"--train.micro_batch_size": "8"})).startswith("--train.micro_batch_size is 8: ")
+
+
+def test_every_model_that_gets_rollouts_must_be_able_to_share_them(refusal: Refusal) -> None:
+    """8 rollouts in micro-batches of 4: enough for the policy's one process, not for three of the reference."""
+    changes = {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "3"}
+    assert "(actor 1, ref 3)" in str(refusal(changes))
+    gae = {"--rollout.micro_batch_size": "8", ESTIMATOR: "gae", "--critic.num_gpus_per_node": "2"}
+    assert "(actor 1, critic 2)" in str(refusal(gae))
+
+
+@pytest.mark.parametrize("mode", ["off", "seq"])
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--rollout.temperature", "0"),
+        ("--rollout.top_p", "2"),
+        ("--rollout.max_new_tokens", "0"),
+        ("--data.max_len", "0"),
+        ("--train.seed", "-1"),
+        ("--ds.zero_stage", "7"),
+        ("--eval.steps", "0"),
+        ("--eval.n_samples_per_prompt", "0"),
+        ("--logger.logging_steps", "0"),
+        ("--ckpt.save_steps", "-2"),
+        ("--vllm.tensor_parallel_size", "0"),
+        ("--critic.num_gpus_per_node", "-1"),
+        ("--rollout.micro_batch_size", "0"),
+        ("--reward.overlong_buffer_len", "3000"),
+    ],
+)
+def test_values_that_fail_minutes_later_are_refused_in_every_mode(
+    refusal: Refusal, mode: str, flag: str, value: str
+) -> None:
+    assert str(refusal({"--ada_mode": mode, flag: value})).startswith(f"{flag} is {value}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"--train.colocate_all": "", "--vllm.num_engines": "2"}, "--train.colocate_all"),
+        ({"--train.colocate_actor_ref": "", "--algo.kl.init_coef": "0.1"}, "--ref.num_gpus_per_node"),
+        (
+            {
+                "--train.colocate_critic_reward": "",
+                ESTIMATOR: "gae",
+                "--critic.num_gpus_per_node": "1",
+                "--reward.num_gpus_per_node": "2",
+            },
+            "--reward.num_gpus_per_node",
+        ),
+    ],
+)
+def test_models_that_share_gpus_have_equally_many(refusal: Refusal, changes: Flags, flag: str) -> None:
+    assert str(refusal(changes)).startswith(f"{flag} is ")
+
+
+# -- flags that change nothing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({}, None),
+        ({"--ada_mode": "off"}, None),
+        ({"--ada_mode": "off", "--ada_wave": "4", "--ada_exit": "pos"}, "--ada_exit, --ada_wave: without effect"),
+        ({"--ada_mode": "off", "--train.async_enable": ""}, "--ada_run_dir: without effect"),
+    ],
+)
+def test_flags_without_effect_are_named(
+    argv_with: Callable[[Flags], list[str]], changes: Flags, warning: str | None
+) -> None:
+    args, config = parse(argv_with(changes))
+    said = without_effect(config, args)
+    assert said is None if warning is None else said is not None and said.startswith(warning)
+
+
+# -- a machine without a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"--ds.attn_implementation": "flash_attention_2"}, "--ds.attn_implementation"),
+        ({"--ds.packing_samples": ""}, "--ds.packing_samples"),
+        ({"--ds.lora.rank": "8"}, "--ds.lora.rank"),
+        ({"--vllm.sync_backend": "nccl"}, "--vllm.sync_backend"),
+        ({"--vllm.tensor_parallel_size": "2"}, "--vllm.tensor_parallel_size"),
+        ({}, None),
+    ],
+)
+def test_what_a_cpu_does_not_have_is_refused(
+    argv_with: Callable[[Flags], list[str]], changes: Flags, flag: str | None
+) -> None:
+    args, _ = parse(argv_with({"--ds.attn_implementation": "sdpa", "--vllm.sync_backend": "gloo"} | changes))
+    if flag is None:
+        check_cpu_limits(args)
+        return
+    with pytest.raises(ConfigError, match=f"^{re.escape(flag)} is .* no GPU"):
+        check_cpu_limits(args)
 
 
 def test_group_of_one_has_no_meaning_in_mode_seq(refusal: Refusal) -> None:

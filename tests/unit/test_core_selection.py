@@ -60,12 +60,6 @@ def test_pool_smaller_than_the_group_is_refused() -> None:
         select(make_pool(1, 0, 1), 4)
 
 
-def test_number_of_positives_can_be_asked_for() -> None:
-    pool = make_pool(1, 1, 1, 1, 0, 0, 0, 0)
-    for wanted in range(5):
-        assert sum(pool[i].metric > 0.5 for i in select(pool, 4, num_positives=wanted)) == wanted
-
-
 def test_positive_means_above_the_threshold_not_at_it() -> None:
     pool = make_pool(0.5, 0.5, 0.50001, 1.0)
     assert [RULE.is_positive(s) for s in pool] == [False, False, True, True]

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.rollout.prompts import PromptRequest, number_rows, take_prompts
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 
@@ -45,10 +46,9 @@ def make_generator(
     generator = object.__new__(AdaptiveSamplesGenerator)
     generator.args = SimpleNamespace(
         rollout=SimpleNamespace(batch_size=batch, n_samples_per_prompt=n, micro_batch_size=1),
-        train=SimpleNamespace(seed=0, num_episodes=episodes, batch_size=train_batch or batch * n),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+        train=SimpleNamespace(seed=0, num_episodes=episodes),
     )
+    generator.plan = BatchPlan(batch, n, train_batch or batch * n, micro_batch=1, processes=1)
     generator.prompts_dataloader = loader
     generator.next_key = 0
     generator.episodes_done = 0

@@ -18,6 +18,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.policies import Draw, Sequential
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import PromptKey
@@ -30,10 +31,9 @@ BATCH, N = 2, 2
 
 def make_args(**train: Any) -> SimpleNamespace:
     return SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path="model", num_nodes=1, num_gpus_per_node=1),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-        rollout=SimpleNamespace(batch_size=BATCH, n_samples_per_prompt=N, max_new_tokens=4, micro_batch_size=2),
-        train=SimpleNamespace(**({"num_episodes": 1, "batch_size": BATCH * N, "seed": 42} | train)),
+        actor=SimpleNamespace(model_name_or_path="model"),
+        rollout=SimpleNamespace(batch_size=BATCH, n_samples_per_prompt=N, max_new_tokens=4),
+        train=SimpleNamespace(**({"num_episodes": 1, "seed": 42} | train)),
         vllm=SimpleNamespace(enable_sleep=False),
         reward=SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None),
         data=SimpleNamespace(max_len=16, input_key="input", label_key="label", disable_fast_tokenizer=False),
@@ -69,7 +69,12 @@ class Generator(AdaptiveSamplesGenerator):
         host = SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [])
         policy = Sequential(ExitRule(1, 1, 0.5), wave=2, max_samples=cap, group_size=N, estimator="dr_grpo")
         self.progress: list[tuple[int, int]] = []
-        super().__init__(host, policy, lambda closed, total: self.progress.append((closed, total)))
+        super().__init__(
+            host,
+            policy,
+            BatchPlan(BATCH, N, BATCH * N, 2, 1),
+            lambda closed, total: self.progress.append((closed, total)),
+        )
         self.outcomes = outcomes
         self.asked: list[tuple[int, int]] = []
         self.drawn: dict[PromptKey, int] = {}

@@ -14,6 +14,7 @@ import torch
 from openrlhf.datasets import PromptDataset
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
+from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.policies import Draw, Sequential
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.rollout.prompts import PromptRequest
@@ -67,10 +68,9 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
 
 def make_generator(engines: list[Engine], **reward: Any) -> AdaptiveSamplesGenerator:
     args = SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path="model", num_nodes=1, num_gpus_per_node=1),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, micro_batch_size=1, max_new_tokens=8),
-        train=SimpleNamespace(num_episodes=1, batch_size=4, seed=0),
+        actor=SimpleNamespace(model_name_or_path="model"),
+        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, max_new_tokens=8),
+        train=SimpleNamespace(num_episodes=1, seed=0),
         vllm=SimpleNamespace(enable_sleep=False),
         algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level="off")),
         reward=SimpleNamespace(
@@ -88,7 +88,7 @@ def make_generator(engines: list[Engine], **reward: Any) -> AdaptiveSamplesGener
     loader = _Batches(dataset)
     host = SamplesGenerator(strategy, loader, None, None, engines)
     policy = Sequential(ExitRule(1, 1, 0.5), wave=2, max_samples=4, group_size=2, estimator="dr_grpo")
-    return AdaptiveSamplesGenerator(host, policy, lambda closed, total: None)
+    return AdaptiveSamplesGenerator(host, policy, BatchPlan(2, 2, 4, 1, 1), lambda closed, total: None)
 
 
 class _Batches:

@@ -62,7 +62,8 @@ def test_step_by_hand() -> None:
     assert metrics["ada/signal_share"] == pytest.approx(2 / 3)
     assert metrics["ada/signal_share_uniform"] == pytest.approx(1 / 3)
     assert metrics["ada/resolved_share"] == pytest.approx(2 / 3)
-    assert metrics["ada/critic_weight_mean"] == pytest.approx(1.0)
+    # Stratum factors: rescued (1 of 8 right, 1 of 2 kept) 1/4 and 7/4, the others 1.
+    assert metrics["ada/stratum_factor_std"] == pytest.approx(np.std([1 / 4, 7 / 4, 1, 1, 1, 1]))
 
 
 def test_first_wave_is_an_honest_picture_of_the_policy() -> None:
@@ -80,7 +81,7 @@ def test_single_sample_has_no_spread() -> None:
 
 
 def test_with_a_critic_signal_means_both_outcomes() -> None:
-    """PPO's coefficients are 1 everywhere and say nothing of signal."""
+    """PPO's coefficients are weights and say nothing of signal."""
     record = make_record(EASY, HOPELESS, estimator="gae")
     assert metrics_of(record)["ada/signal_share"] == 1.0
     assert metrics_of(record, critic=True)["ada/signal_share"] == 0.5

@@ -1,0 +1,112 @@
+"""Values of OpenRLHF's flags that it accepts and fails on minutes later, in words that name no flag: a table of rules.
+
+Checked in every mode, since no run gets past them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.config import ConfigError, check_minimum
+
+_AT_LEAST_ONE = (
+    "rollout.batch_size",
+    "rollout.micro_batch_size",
+    "rollout.n_samples_per_prompt",
+    "rollout.max_new_tokens",
+    "train.batch_size",
+    "train.micro_batch_size",
+    "train.num_episodes",
+    "train.max_epochs",
+    "data.max_len",
+    "data.max_samples",
+    "eval.n_samples_per_prompt",
+    "vllm.tensor_parallel_size",
+    "actor.num_nodes",
+    "actor.num_gpus_per_node",
+    "critic.num_nodes",
+    "critic.num_gpus_per_node",
+    "ref.num_nodes",
+    "ref.num_gpus_per_node",
+    "reward.num_nodes",
+    "reward.num_gpus_per_node",
+    "ds.ring_attn_size",
+    "ds.tensor_parallel_size",
+)
+
+_INTERVALS = ("eval.steps", "ckpt.save_steps", "logger.logging_steps")
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "rollout.temperature": (lambda v: v > 0, "log-probabilities are divided by it", "Use a number above 0, such as 1"),
+    "rollout.top_p": (lambda v: 0 < v <= 1, "it is a probability", "Use a number above 0, at most 1"),
+    "train.seed": (lambda v: v >= 0, "seeds are not negative", "Use 0 or more"),
+    "ds.zero_stage": (lambda v: v in (0, 1, 2, 3), "DeepSpeed's ZeRO has the stages 0 to 3", "Use one of these"),
+    "eval.temperature": (lambda v: v >= 0, "a temperature is not negative", "Use 0 (greedy) or more"),
+}
+
+
+def check_values(host: SimpleNamespace) -> None:
+    """Raises ConfigError for the first value that breaks a rule. `host`: the host's namespace, nested by dots."""
+    for name in _AT_LEAST_ONE:
+        if _value(host, name) is not None:
+            check_minimum(f"--{name}", _value(host, name), 1)
+    for name in _INTERVALS:
+        value = _value(host, name)
+        if value == 0 or value < -1:
+            raise ConfigError(f"--{name}", value, "it is a number of steps", "Use 1 or more, or -1 for never")
+    for name, (is_right, rule, remedy) in _RULES.items():
+        if not is_right(_value(host, name)):
+            raise ConfigError(f"--{name}", _value(host, name), rule, remedy)
+    _check_overlong(host)
+    _check_colocation(host)
+
+
+def _check_overlong(host: SimpleNamespace) -> None:
+    length = host.reward.overlong_buffer_len
+    if length is not None and not 0 < length <= (host.rollout.max_new_tokens or host.data.max_len):
+        raise ConfigError(
+            "--reward.overlong_buffer_len",
+            length,
+            f"it is the end of an answer, which has --rollout.max_new_tokens {host.rollout.max_new_tokens} at most",
+            "Use a length between 1 and that",
+        )
+
+
+def _check_colocation(host: SimpleNamespace) -> None:
+    """Models that share GPUs must have equally many."""
+    actor = _gpus(host.actor)
+    train = host.train
+    if (train.colocate_actor_ref or train.colocate_all) and host.algo.kl.init_coef > 0:
+        _check_equal("--ref.num_gpus_per_node", host.ref, host.actor, "the policy (--actor...)")
+    engines = (host.vllm.num_engines or 0) * host.vllm.tensor_parallel_size
+    if train.colocate_all and not train.async_enable and engines != actor:
+        raise ConfigError(
+            "--train.colocate_all",
+            True,
+            f"the policy's {actor} GPUs are shared with {engines} of the engines (--vllm.num_engines x "
+            f"--vllm.tensor_parallel_size)",
+            f"Use --vllm.num_engines {max(actor // host.vllm.tensor_parallel_size, 1)}, or leave it out",
+        )
+    if train.colocate_critic_reward and host.algo.advantage.estimator == "gae":
+        _check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
+
+
+def _check_equal(flag: str, group: SimpleNamespace, other: SimpleNamespace, name: str) -> None:
+    if (group.num_nodes, group.num_gpus_per_node) != (other.num_nodes, other.num_gpus_per_node):
+        raise ConfigError(
+            flag,
+            group.num_gpus_per_node,
+            f"it shares its GPUs with {name}, which has {other.num_nodes} x {other.num_gpus_per_node}",
+            "Give both the same nodes and GPUs, or leave out the --train.colocate... flag",
+        )
+
+
+def _gpus(group: SimpleNamespace) -> int:
+    return group.num_nodes * group.num_gpus_per_node
+
+
+def _value(host: SimpleNamespace, name: str) -> Any:
+    section, field_name = name.split(".")
+    return getattr(getattr(host, section), field_name)

@@ -1,0 +1,44 @@
+"""What OpenRLHF's flags can ask for and a CPU does not have, refused before Ray starts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from openrlhf_ada.config import ConfigError
+
+_ABSENT = "this machine has no GPU, and on a CPU "
+
+
+def check_cpu_limits(args: SimpleNamespace) -> None:
+    """Raises ConfigError for the first flag that needs a GPU. `args`: the host's namespace, nested by dots."""
+    limits = [
+        ("--ds.packing_samples", args.ds.packing_samples, False, "there is no flash-attn to pack samples with"),
+        (
+            "--train.dynamic_batch_enable",
+            args.train.dynamic_batch_enable,
+            False,
+            "there is no flash-attn to pack with",
+        ),
+        ("--ds.ring_attn_size", args.ds.ring_attn_size, 1, "there is no flash-attn for ring attention"),
+        ("--ds.load_in_4bit", args.ds.load_in_4bit, False, "there are no 4-bit kernels"),
+        ("--ds.lora.rank", args.ds.lora.rank, 0, "adapters are not carried over to the engines"),
+        ("--vllm.tensor_parallel_size", args.vllm.tensor_parallel_size, 1, "an engine is one process"),
+        ("--vllm.enable_sleep", args.vllm.enable_sleep and args.train.colocate_all, False, "engines cannot sleep"),
+    ]
+    for flag, value, expected, reason in limits:
+        if value != expected:
+            raise ConfigError(flag, value, _ABSENT + reason, "Leave the flag out")
+    if args.ds.attn_implementation not in ("sdpa", "eager"):
+        raise ConfigError(
+            "--ds.attn_implementation",
+            args.ds.attn_implementation,
+            _ABSENT + "there is no flash-attn",
+            "Use --ds.attn_implementation sdpa",
+        )
+    if args.vllm.sync_backend != "gloo":
+        raise ConfigError(
+            "--vllm.sync_backend",
+            args.vllm.sync_backend,
+            _ABSENT + "weights reach the engines through gloo",
+            "Use --vllm.sync_backend gloo",
+        )

@@ -1,0 +1,61 @@
+"""The small commands: right with their defaults, one line and status 2 for bad input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ada.cli import demo, main
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["openrlhf-ada", *argv])
+    return main.main()
+
+
+@pytest.mark.parametrize("options", [[], ["--toy"]])
+def test_demo_data_writes_with_its_defaults(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(monkeypatch, "demo-data", str(tmp_path / "data"), *options) == 0
+    assert len((tmp_path / "data" / "train.jsonl").read_text().splitlines()) == 256
+    assert len((tmp_path / "data" / "heldout.jsonl").read_text().splitlines()) == 100
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["report", "missing"], "missing"),
+        (["demo-data", "data", "--num-train", "0"], "num_train is 0"),
+        (["demo-data", "data", "--num-train", "99999"], "num_train is 99999"),
+        (["retrain"], "no command 'retrain'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    argv: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("openrlhf-ada")
+    assert message in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("toy", [True, False])
+@pytest.mark.parametrize("steps", [1, 7, 9, 14, 17, 24, 30, 100])
+def test_demo_trains_as_many_steps_as_asked(toy: bool, steps: int) -> None:
+    recipe = demo.TOY if toy else demo.SMOLLM2
+    prompts, episodes = demo._num_prompts(toy, recipe, steps), demo._episodes(toy, recipe, steps)
+    assert prompts * episodes == steps * recipe.batch_size
+    assert prompts <= demo.MAX_PROMPTS[toy]
+
+
+def test_demo_refuses_what_it_would_not_find_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for argv in (["--ada_run_dir", "x"], ["--ada.run_dir=x"], ["--steps", "0"]):
+        with pytest.raises(SystemExit) as exit_status:
+            demo.main(["--cache-dir", str(tmp_path), *argv])
+        assert exit_status.value.code == 2
+    assert "--run-dir" in capsys.readouterr().err
