@@ -47,7 +47,8 @@ VARIANTS: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     ),
     "one thread": ({"OPENRLHF_ADA_TORCH_THREADS": "1"}, {}),
     "micro-batch 16": ({}, {"train.micro_batch_size": 16, "rollout.micro_batch_size": 16}),
-    "active waiting": ({"OMP_WAIT_POLICY": "ACTIVE"}, {}),
+    "threads spin briefly": ({"GOMP_SPINCOUNT": "100000"}, {}),
+    "ZeRO stage 0": ({}, {"ds.zero_stage": 0}),
 }
 DTYPES = ("float32", "bfloat16")
 
@@ -134,10 +135,12 @@ def machine() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the default variant only")
-    parser.add_argument("--steps", type=int, default=3, help="steps per variant, the first is warm-up")
+    parser.add_argument("--steps", type=int, default=3, help="steps per variant (2 or more), the first is warm-up")
     parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=None)
     parser.add_argument("--cache-dir", type=Path, default=Path(".cache"))
     args = parser.parse_args()
+    if args.steps < 2:
+        parser.error(f"--steps is {args.steps}, expected at least 2")
     names = args.variants or (["default"] if args.quick else list(VARIANTS))
     model = build_smollm2(args.cache_dir / "smollm2-chat-model")
     results: dict[str, Any] = {}
