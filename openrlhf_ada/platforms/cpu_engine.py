@@ -101,7 +101,7 @@ def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "dtype": compute_dtype(),
         "worker_extension_cls": f"{__name__}.CpuWorkerExtension",
         # The flag is a share of a GPU's memory. On a CPU it would reserve that share of the machine, per engine; the
-        # cache size is given in bytes instead (VLLM_CPU_KVCACHE_SPACE, set by `cpu_settings`).
+        # cache size is given in bytes instead (VLLM_CPU_KVCACHE_SPACE, set by `cpu.worker_environment`).
         "gpu_memory_utilization": 0.2,
         # vLLM's default of 128 makes attention over short sequences twice as slow (docs/cpu.md).
         "block_size": 32,

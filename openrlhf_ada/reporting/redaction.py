@@ -16,7 +16,9 @@ _SECRET_WORDS = frozenset(
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
-_URL_QUERY = re.compile(r"([?&][\w.-]*(?:key|token|password|secret)[\w.-]*=)[^&\s#]+", re.IGNORECASE)
+_URL_QUERY = re.compile(
+    r"([?&][\w.-]*(?:key|token|password|secret|sig|signature|credential)[\w.-]*=)[^&\s#]+", re.IGNORECASE
+)
 
 
 def looks_secret(name: str) -> bool:
