@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ _LOCAL_EXTENSIONS = (*_FILE_EXTENSIONS, ".py")
 """What the host takes for a file by its ending, whether it exists or not (openrlhf.datasets.utils)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a row are used, and whether the prompt goes through the chat template."""
+
+    input_key: str
+    label_key: str | None
+    chat: bool = False
+
+
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -26,7 +36,7 @@ class DataError(ValueError):
     """A data set is missing or unfit for training. The message names the flag, the file, the row and the remedy."""
 
 
-def check_prompt_datasets(spec: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+def check_prompt_datasets(spec: str, *, columns: Columns, flag: str) -> int:
     """Check every data set of `spec`, the host's comma-separated list of `path[@data_dir]`.
 
     Returns the total number of rows, or -1 when it cannot be told without loading something (see
@@ -40,12 +50,12 @@ def check_prompt_datasets(spec: str, *, input_key: str, label_key: str | None, f
                 f"{flag}: an entry of the list {spec!r} is empty, expected paths or hub ids separated by commas: "
                 f"give a data set, and remove commas that separate nothing"
             )
-        rows = check_prompt_file(path, input_key=input_key, label_key=label_key, flag=flag)
+        rows = check_prompt_file(path, columns=columns, flag=flag)
         total = UNKNOWN if UNKNOWN in (rows, total) else total + rows
     return total
 
 
-def check_prompt_file(path: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+def check_prompt_file(path: str, *, columns: Columns, flag: str) -> int:
     """Check one data set and return its number of rows, or -1 when it is not one that can be read here.
 
     `.jsonl` and `.json` files (lines of objects, or one array of objects) are read: each row must be an object that
@@ -56,7 +66,7 @@ def check_prompt_file(path: str, *, input_key: str, label_key: str | None, flag:
     if "://" in path:
         return UNKNOWN
     if glob.has_magic(path) and not os.path.exists(path):
-        return _check_pattern(path, input_key=input_key, label_key=label_key, flag=flag)
+        return _check_pattern(path, columns=columns, flag=flag)
     if not os.path.exists(path):
         if _looks_local(path):
             raise DataError(
@@ -67,7 +77,7 @@ def check_prompt_file(path: str, *, input_key: str, label_key: str | None, flag:
     _check_format(path, flag)
     if os.path.isdir(path) or not path.endswith(_JSON_EXTENSIONS):
         return UNKNOWN
-    return _check_rows(path, input_key=input_key, label_key=label_key, flag=flag)
+    return _check_rows(path, columns=columns, flag=flag)
 
 
 def _check_format(path: str, flag: str) -> None:
@@ -90,47 +100,59 @@ def _looks_local(path: str) -> bool:
     return path.startswith(("/", "./", "../", "~")) or path.endswith(_LOCAL_EXTENSIONS) or path.count("/") > 1
 
 
-def _check_pattern(pattern: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+def _check_pattern(pattern: str, *, columns: Columns, flag: str) -> int:
     """The host hands a pattern such as `data/*.jsonl` to `datasets`, which loads every match."""
     paths = sorted(glob.glob(pattern, recursive=True))
     if not paths:
         raise DataError(f"{flag}: no file matches {pattern!r}: give an existing file or a pattern that matches one")
-    counts = [check_prompt_file(p, input_key=input_key, label_key=label_key, flag=flag) for p in paths]
+    counts = [check_prompt_file(p, columns=columns, flag=flag) for p in paths]
     return UNKNOWN if UNKNOWN in counts else sum(counts)
 
 
-def _check_rows(path: str, *, input_key: str, label_key: str | None, flag: str) -> int:
+def _check_rows(path: str, *, columns: Columns, flag: str) -> int:
     rows = 0
     for place, row in _read_rows(path, flag):
         rows += 1
         if not isinstance(row, dict):
             raise DataError(
-                f"{flag}: {path} {place} is a JSON {_json_type(row)}, expected an object with the key {input_key!r}: "
-                f"write one object per row"
+                f"{flag}: {path} {place} is a JSON {_json_type(row)}, expected an object with the key "
+                f"{columns.input_key!r}: write one object per row"
             )
-        for key, key_flag in ((input_key, "--data.input_key"), (label_key, "--data.label_key")):
+        for key, key_flag in ((columns.input_key, "--data.input_key"), (columns.label_key, "--data.label_key")):
             if key is not None and key not in row:
                 raise DataError(
                     f"{flag}: {path} {place} has no key {key!r}, expected it in every row; the row has "
                     f"{_names(row)}: set {key_flag} to one of them, or add the key"
                 )
-        _check_input(row[input_key], f"{flag}: {path} {place}", input_key)
+        _check_input(row[columns.input_key], f"{flag}: {path} {place}", columns)
     if not rows:
         raise DataError(f"{flag}: {path} holds no rows, expected at least one prompt: give a file with data")
     return rows
 
 
-def _check_input(value: Any, where: str, input_key: str) -> None:
+def _check_input(value: Any, where: str, columns: Columns) -> None:
     """A prompt is text, or a list of chat messages (`--data.apply_chat_template`)."""
     if not isinstance(value, str | list | None):
         raise DataError(
-            f"{where}: {input_key!r} is a JSON {_json_type(value)} ({value!r}), expected text or a list of chat "
-            f"messages: set --data.input_key to the column that holds the prompt"
+            f"{where}: {columns.input_key!r} is a JSON {_json_type(value)} ({value!r}), expected text or a list of "
+            f"chat messages: set --data.input_key to the column that holds the prompt"
         )
     if value is None or not (value.strip() if isinstance(value, str) else value):
         raise DataError(
-            f"{where}: {input_key!r} is {json.dumps(value)}, expected a prompt that is neither null nor empty: "
-            f"fill in the prompt or remove the row"
+            f"{where}: {columns.input_key!r} is {json.dumps(value)}, expected a prompt that is neither null nor "
+            f"empty: fill in the prompt or remove the row"
+        )
+    if not isinstance(value, list):
+        return
+    if not columns.chat:
+        raise DataError(
+            f"{where}: {columns.input_key!r} is a list, expected text, since chat messages need a template: add "
+            f"--data.apply_chat_template, or write the prompts as text"
+        )
+    if not all(isinstance(message, dict) and {"role", "content"} <= message.keys() for message in value):
+        raise DataError(
+            f"{where}: {columns.input_key!r} is {json.dumps(value)[:80]}, expected messages with the keys 'role' and "
+            f"'content': correct the row"
         )
 
 

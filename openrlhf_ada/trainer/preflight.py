@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_ada.config import AdaConfig, ConfigError, from_namespace
-from openrlhf_ada.data.checks import UNKNOWN, check_prompt_datasets
+from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.host_rules import batch_plan, check_against_host
 from openrlhf_ada.host_values import check_values
 from openrlhf_ada.reporting.run_log import METRICS_FILE
@@ -73,10 +73,10 @@ def check_paths(args: SimpleNamespace) -> None:
 def check_data(args: SimpleNamespace) -> None:
     """Prompt files, their number of rows and their mixture; raises ConfigError or DataError."""
     flag, spec = "--data.prompt_dataset", args.data.prompt_dataset
-    keys = {"input_key": args.data.input_key, "label_key": args.data.label_key}
-    rows = check_prompt_datasets(spec, flag=flag, **keys)
+    columns = Columns(args.data.input_key, args.data.label_key, chat=args.data.apply_chat_template)
+    rows = check_prompt_datasets(spec, flag=flag, columns=columns)
     if args.eval.dataset:
-        check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", **keys)
+        check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", columns=columns)
     if args.data.prompt_probs is not None:
         _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
     elif rows != UNKNOWN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ada.data.checks import DataError, check_prompt_datasets, check_prompt_file
+from openrlhf_ada.data.checks import Columns, DataError, check_prompt_datasets, check_prompt_file
 
 FLAG = "--data.prompt_dataset"
 GOOD = '{"input": "1+1=", "label": "2"}'
 
 
 def check(path: Path | str, *, input_key: str = "input", label_key: str | None = "label") -> int:
-    return check_prompt_file(str(path), input_key=input_key, label_key=label_key, flag=FLAG)
+    return check_prompt_file(str(path), columns=Columns(input_key, label_key, chat=True), flag=FLAG)
 
 
 def write(folder: Path, content: str | bytes, name: str = "data.jsonl") -> Path:
@@ -132,7 +133,7 @@ def test_a_list_of_data_sets_is_summed(tmp_path: Path) -> None:
     one, two = write(tmp_path, GOOD, "one.jsonl"), write(tmp_path, f"{GOOD}\n{GOOD}", "two.json")
 
     def count(spec: str) -> int:
-        return check_prompt_datasets(spec, input_key="input", label_key="label", flag=FLAG)
+        return check_prompt_datasets(spec, columns=Columns("input", "label"), flag=FLAG)
 
     assert count(f"{one}") == 1
     assert count(f"{one}, {two}@sub") == 3
@@ -158,3 +159,18 @@ def test_data_and_reward_import_nothing_heavy() -> None:
     script += "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "datasets", "reasoning_gym", "tokenizers", "gguf"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("chat", "prompt", "message"),
+    [
+        (False, '[{"role": "user", "content": "hi"}]', "add --data.apply_chat_template"),
+        (True, "[1, 2]", "expected messages with the keys 'role' and 'content'"),
+        (True, '[{"role": "user"}]', "expected messages with the keys 'role' and 'content'"),
+    ],
+)
+def test_chat_messages_need_a_template_and_their_keys(chat: bool, prompt: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'{{"input": {prompt}, "label": "1"}}')
+    with pytest.raises(DataError, match=re.escape(message)):
+        check_prompt_file(str(path), columns=Columns("input", "label", chat=chat), flag=FLAG)
