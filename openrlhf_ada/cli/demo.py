@@ -119,6 +119,8 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "--vllm.num_engines": 1,
         "--vllm.sync_backend": "gloo",
         "--ds.attn_implementation": "sdpa",
+        # One process has nothing to share out, and ZeRO's copies of all gradients cost seconds a step.
+        "--ds.zero_stage": 0,
         "--algo.advantage.estimator": "group_norm",
         "--algo.kl.init_coef": 0,
         "--data.prompt_dataset": data / "train.jsonl",
