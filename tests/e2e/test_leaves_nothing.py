@@ -21,7 +21,14 @@ ENDED_S = 90.0
 def start_and_wait_for_training(argv: list[str]) -> subprocess.Popen[str]:
     """Start a run and return when its first step is reported."""
     command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stderr is not None
     deadline = time.monotonic() + LIMIT_S
     for line in process.stderr:
