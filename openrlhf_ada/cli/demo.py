@@ -29,7 +29,7 @@ class Recipe:
 
 
 SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 14, 16, 192, 4, 5, 2e-5)
-TOY = Recipe("a toy model of 0.1 M parameters", 24, 32, 100, 8, 4, 3e-4)
+TOY = Recipe("a toy model of 0.1 M parameters", 16, 32, 100, 8, 4, 3e-4)
 
 GROUP_SIZE = 4
 MAX_SAMPLES = 16
