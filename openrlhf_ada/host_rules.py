@@ -119,12 +119,14 @@ def batch_plan(host: SimpleNamespace) -> BatchPlan:
 
 
 def processes_by_model(host: SimpleNamespace) -> dict[str, int]:
-    """For every model in use, how many of its processes see different data. Keys are the flags' prefixes."""
+    """For every model in use, how many of its processes see different data. Keys are the flags' prefixes.
+
+    A reward model has no part in an adaptive mode, whose verdicts come with the rollouts.
+    """
     used = {
         "actor": True,
         "critic": host.algo.advantage.estimator == "gae",
         "ref": host.algo.kl.init_coef > 0,
-        "reward": not (host.reward.remote_url or host.train.agent_func_path),
     }
     shared = host.ds.ring_attn_size * host.ds.tensor_parallel_size
     groups = {name: getattr(host, name) for name, is_used in used.items() if is_used}

@@ -26,15 +26,24 @@ class Recipe:
     eval_samples: int
     max_new_tokens: int
     learning_rate: float
+    max_prompts: int
+    """Training prompts that the task has next to the held-out ones."""
+
+    def episodes(self, steps: int) -> int:
+        """The toy task has few sums, so it is trained on several times; other prompts are fresh while they last."""
+        total = self.batch_size * steps
+        fewest = -(-total // self.max_prompts)
+        return next(episodes for episodes in range(fewest, total + 1) if total % episodes == 0)
+
+    def num_prompts(self, steps: int) -> int:
+        return self.batch_size * steps // self.episodes(steps)
 
 
-SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 14, 16, 192, 4, 5, 2e-5)
-TOY = Recipe("a toy model of 0.1 M parameters", 16, 32, 100, 8, 4, 3e-4)
+SMOLLM2 = Recipe("SmolLM2-135M-Instruct", 14, 16, 192, 4, 5, 2e-5, 1024)
+TOY = Recipe("a toy model of 0.1 M parameters", 16, 32, 100, 8, 4, 3e-4, 256)
 
 GROUP_SIZE = 4
 MAX_SAMPLES = 16
-MAX_PROMPTS = {True: 256, False: 1024}
-"""Training prompts that the tasks have next to the held-out ones, the toy's (True) and SmolLM2's."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,15 +83,13 @@ def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, 
     model = build_toy_model(folder) if toy else build_smollm2(folder, end_at_newline=True)
     data = cache / f"{name}-data"
     write = write_toy_data if toy else write_demo_data
-    write(data, num_train=_num_prompts(toy, recipe, steps), num_heldout=recipe.num_heldout, seed=0)
+    write(data, num_train=recipe.num_prompts(steps), num_heldout=recipe.num_heldout, seed=0)
     return model, data
 
 
 def _choose_platform() -> None:
     """As the run will; before that, DeepSpeed (which transformers imports) would complain about a missing GPU."""
-    import torch
-
-    if not torch.cuda.is_available():
+    if cpu.is_needed():
         cpu.activate()
 
 
@@ -91,17 +98,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"it is {value}, expected at least 1")
     return value
-
-
-def _episodes(toy: bool, recipe: Recipe, steps: int) -> int:
-    """The toy task has few sums, so it is trained on several times; the demo's prompts are fresh while they last."""
-    total = recipe.batch_size * steps
-    fewest = -(-total // MAX_PROMPTS[toy])
-    return next(episodes for episodes in range(fewest, total + 1) if total % episodes == 0)
-
-
-def _num_prompts(toy: bool, recipe: Recipe, steps: int) -> int:
-    return recipe.batch_size * steps // _episodes(toy, recipe, steps)
 
 
 def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps: int) -> list[str]:
@@ -127,7 +123,7 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "--data.input_key": "input",
         "--data.label_key": "label",
         "--data.max_len": 64,
-        "--train.num_episodes": _episodes(recipe is TOY, recipe, steps),
+        "--train.num_episodes": recipe.episodes(steps),
         "--reward.remote_url": reward_file.__file__,
         "--rollout.batch_size": recipe.batch_size,
         "--rollout.n_samples_per_prompt": GROUP_SIZE,

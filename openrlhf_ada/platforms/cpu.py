@@ -66,6 +66,13 @@ def activate() -> None:
     )
 
 
+def is_needed() -> bool:
+    """Does torch see no GPU in this process?"""
+    import torch
+
+    return not torch.cuda.is_available()
+
+
 def worker_environment() -> dict[str, str]:
     """Environment of every Ray worker on a CPU, inherited by vLLM's sub-processes. A value that the user set wins."""
     defaults = {

@@ -126,9 +126,7 @@ def _join_cluster(
 def _start_local(
     ray: Any, args: SimpleNamespace, slots: Slots, environment: dict[str, str], common: dict[str, Any]
 ) -> None:
-    import torch
-
-    if torch.cuda.is_available():
+    if not cpu.is_needed():
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return
     check_cpu_limits(args)

@@ -12,7 +12,7 @@ from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, EvalRecorder, StepRecord
-from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
 from openrlhf_ada.trainer.recorder import Recorder
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, step_metrics
 from openrlhf_ada.upstream import unwrap_ray_class
@@ -116,6 +116,8 @@ class AdaPPOTrainer(unwrap_ray_class(host.PPOTrainer)):
         for name in TRAINED_ONLY:
             if name in status:
                 status[f"trained/{name}"] = status.pop(name)
+        # It rode along to reach the critic; its mean is 1.
+        status.pop(CRITIC_WEIGHT, None)
         metrics = step_metrics(
             record,
             group_size=self.group_size,

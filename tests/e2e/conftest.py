@@ -93,6 +93,15 @@ def steps_of(run_dir: Path) -> list[dict[str, Any]]:
     return [row for row in read_jsonl(run_dir / "metrics.jsonl") if "eval/accuracy" not in row]
 
 
+def pools_of_step(run_dir: Path, step: int) -> dict[int, list[float]]:
+    """The rewards of every rollout drawn, by prompt."""
+    pools: dict[int, list[float]] = {}
+    for sample in read_jsonl(run_dir / "samples.jsonl"):
+        if sample["step"] == step:
+            pools.setdefault(sample["key"], []).append(sample["reward"])
+    return pools
+
+
 def check_ledger(run_dir: Path, *, batch_size: int, group_size: int, cap: int) -> None:
     """Exact bookkeeping: the figures of each step, recomputed from every recorded rollout."""
     samples = read_jsonl(run_dir / "samples.jsonl")

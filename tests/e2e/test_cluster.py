@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, steps_of, toy_flags
+from conftest import LIMIT_S, ROOT, Toy, check_ledger, pools_of_step, read_jsonl, steps_of, toy_flags
 
 pytestmark = pytest.mark.e2e
 
@@ -78,7 +78,19 @@ def test_cluster_with_too_few_slots_is_refused(cluster: str, toy: Toy, tmp_path:
 
 @pytest.mark.parametrize("cluster", [2], indirect=True)
 def test_running_cluster_is_joined_and_left_running(cluster: str, toy: Toy, tmp_path: Path) -> None:
-    done = train_on(cluster, toy_flags(toy, tmp_path / "run", ada_mode="seq", data__max_samples=16))
+    """And `rloo` takes the other samples of the whole pool for its baseline."""
+    run = tmp_path / "run"
+    flags = toy_flags(
+        toy, run, ada_mode="seq", ada_exit="pos", ada_wave=4, ada_max_samples=16, algo__advantage__estimator="rloo"
+    )
+    done = train_on(cluster, flags)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert len(steps_of(tmp_path / "run")) == 1
     wait_for(int(cluster.rsplit(":", 1)[1]))
+    check_ledger(run, batch_size=16, group_size=4, cap=16)
+    assert {row["ada/group_scale"] for row in steps_of(run)} == {1.0}
+    pools = pools_of_step(run, 1)
+    for sample in read_jsonl(run / "samples.jsonl"):
+        if sample["step"] == 1 and sample["kept"]:
+            others = sum(pools[sample["key"]]) - sample["reward"]
+            expected = sample["reward"] - others / (len(pools[sample["key"]]) - 1)
+            assert sample["coefficient"] == pytest.approx(expected)

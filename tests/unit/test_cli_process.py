@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_ada.platforms import cpu
+
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
 
@@ -81,6 +83,20 @@ def test_help_shows_both_groups_of_flags(train: Callable[[list[str]], subprocess
     assert (done.returncode, done.stderr) == (0, "")
     for part in ("usage: openrlhf-ada train", "Reinforce-Ada", "--ada_mode", "--ada.mode", "--rollout.batch_size"):
         assert part in done.stdout
+
+
+def test_what_a_cpu_lacks_is_refused_before_ray_starts(argv_with: ArgvWith, tmp_path: Path) -> None:
+    """The host's default attention needs flash-attn. Only torch knows whether there is a GPU, so it is imported."""
+    if not cpu.is_needed():
+        pytest.skip("this machine has a GPU")
+    command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv_with({"--vllm.sync_backend": "gloo"})]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "--ds.attn_implementation is 'flash_attention_2': this machine has no GPU" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_right_command_line_passes_all_checks_and_only_then_reaches_for_ray(

@@ -44,13 +44,11 @@ def test_bad_input_is_one_line(
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("toy", [True, False])
+@pytest.mark.parametrize("recipe", [demo.TOY, demo.SMOLLM2], ids=["toy", "smollm2"])
 @pytest.mark.parametrize("steps", [1, 7, 9, 14, 17, 24, 30, 100])
-def test_demo_trains_as_many_steps_as_asked(toy: bool, steps: int) -> None:
-    recipe = demo.TOY if toy else demo.SMOLLM2
-    prompts, episodes = demo._num_prompts(toy, recipe, steps), demo._episodes(toy, recipe, steps)
-    assert prompts * episodes == steps * recipe.batch_size
-    assert prompts <= demo.MAX_PROMPTS[toy]
+def test_demo_trains_as_many_steps_as_asked(recipe: demo.Recipe, steps: int) -> None:
+    assert recipe.num_prompts(steps) * recipe.episodes(steps) == steps * recipe.batch_size
+    assert recipe.num_prompts(steps) <= recipe.max_prompts
 
 
 def test_demo_refuses_what_it_would_not_find_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

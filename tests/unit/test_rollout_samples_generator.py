@@ -23,7 +23,7 @@ from openrlhf_ada.core.policies import Draw, Sequential
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import PromptKey
 from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, _describe
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, EvalRecorder, _describe
 
 GENERATE = {"max_len": 16, "max_new_tokens": 4}
 BATCH, N = 2, 2
@@ -238,3 +238,22 @@ def test_resumed_run_goes_on_where_it_stopped(rows: int, episodes: int) -> None:
         visits = Counter(row for _, row in served)
         assert all(visits[row] <= episodes for row in range(rows))
         assert sum(visits.values()) == rows * episodes // BATCH * BATCH, "what a batch of 2 cannot hold is left out"
+
+
+def test_what_the_hosts_filter_rejects_is_counted_as_drawn() -> None:
+    """Mode off with dynamic filtering: the host samples three groups of two for a batch of two."""
+
+    class Filtering(SamplesGenerator):
+        def generate_samples(self, **kwargs: Any) -> Any:
+            answers = [response("p", r, tokens=3) for r in (1, 0, 0, 0, 1, 0)]
+            drawn = [self._process_response_into_experience(answer, **kwargs) for answer in answers]
+            return drawn[:2] + drawn[4:], None, 3, False
+
+    class Counted(EvalRecorder, Filtering):
+        pass
+
+    args = make_args()
+    generator = Counted(SamplesGenerator(SimpleNamespace(args=args), make_loader(2, args), None, None, []))
+    for _ in range(2):
+        samples, *_ = generator.generate_samples(**GENERATE)
+        assert (len(samples), generator.num_drawn, generator.num_drawn_tokens) == (4, 6, 18), "of the last batch alone"
