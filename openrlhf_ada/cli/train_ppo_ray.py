@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
@@ -12,11 +13,14 @@ from contextlib import contextmanager, redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import AdaConfig, ConfigError, add_flags, from_namespace
+from openrlhf_ada.config import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.host_rules import without_effect
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.platforms.resources import MissingResourcesError
+from openrlhf_ada.presets import apply_method, deviations, named_method
 from openrlhf_ada.reporting.progress import ProgressView
+from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
 
@@ -29,8 +33,25 @@ EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 1, 130, 143
 
 def parse(argv: Sequence[str]) -> tuple[SimpleNamespace, AdaConfig]:
     """Flags checked as far as that is possible without starting anything; raises one of USER_ERRORS."""
-    args = parse_host_arguments(argv, add_flags, check_flags, prog=PROG, description=__doc__ or "")
-    return args, from_namespace(args.ada)
+    given: list[SimpleNamespace] = []
+    method = named_method(argv)
+
+    def add_all(parser: argparse.ArgumentParser) -> None:
+        add_flags(parser)
+        apply_method(parser, method)
+
+    def check(flags: SimpleNamespace) -> None:
+        check_flags(flags)
+        given.append(flags)
+
+    args = parse_host_arguments(argv, add_all, check, prog=PROG, description=__doc__ or "")
+    for line in deviations(given[0], method):
+        logger.warning("deviation: %s", line)
+    config = from_namespace(args.ada)
+    if resolve(config, args).own_critic:
+        # The host forgets the critic's model in critic-free training; without it, it starts none.
+        args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path
+    return args, config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,9 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         args, config = parse(sys.argv[1:] if argv is None else argv)
-        ignored = without_effect(config, args)
-        if ignored:
-            logger.warning(ignored)
+        for warning in without_effect(resolve(config, args)):
+            logger.warning(warning)
         return run(args, config)
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)

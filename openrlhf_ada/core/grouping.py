@@ -1,89 +1,196 @@
 """From a closed pool to the group that is trained: which samples, and with which coefficients.
 
-Everything is computed in float64 from the whole pool; the kept samples only inherit the pool's statistics.
+Everything is computed in float64 from the whole pool; the kept samples only inherit the pool's statistics. What a
+combination of these options optimises follows from the effective-weight identity (`objectives.effective_weight`), and
+docs/algorithms.md has the figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.types import Sample
+from openrlhf_ada.core.objectives import Objective
+from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.types import PromptPool, TrainingGroup
 
-POOL_BASELINES = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
 """Host estimators whose baseline can be taken from a pool."""
 
-POOL_ESTIMATORS = (*POOL_BASELINES, "gae")
+POOL_ESTIMATORS = (*GROUP_ESTIMATORS, "gae")
 """Host estimators for groups selected from a pool; with `gae` the critic is the baseline."""
+
+BASELINES = ("pool", "loo", "first_wave", "estimator", "critic", "none")
+OUTSIDE_BASELINES = ("estimator", "critic", "none")
+"""Baselines that owe nothing to the pool: with these a pool of one outcome has a gradient."""
+
+CORRECTIONS = ("none", "paper", "stratum", "positives")
 
 NO_SPREAD = 1e-6
 """A pool whose rewards differ by no more than this (relative to their size) is constant: float residue of a mean must
 never become a signal. Dividing by a tiny std would blow it up to advantages in the thousands."""
 
 
-def select_balanced(pool: Sequence[Sample], n: int, rule: ExitRule, rng: np.random.Generator) -> tuple[int, ...]:
-    """Indices (ascending) of n samples: up to floor(n/2) positives, negatives for the rest, spares filled from either.
+@dataclass(frozen=True, slots=True)
+class RewardScale:
+    """What a negative and a positive are worth in units of the reward: a verifier's 0 and 1 unless told."""
 
-    The draw within a stratum is seeded-uniform over the index-ordered pool (the published code keeps the first k,
-    which in order of completion would prefer short answers). Raises ValueError if the pool holds fewer than n.
+    negative: float = 0.0
+    positive: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBuilder:
+    """Selection, baseline and correction: a pool in, coefficients out.
+
+    Args:
+        estimator: the host's advantage estimator (POOL_ESTIMATORS). `group_norm` divides by the pool's std; with `gae`
+            the critic is the baseline of every token, and a coefficient is a weight of the advantage.
+        baseline: b, from which source (BASELINES).
+        correction: `none`: advantage alone. `paper`: times f'(p) over what allocation has given already.
+            `stratum`: positives f'(p) s (n/k+), negatives f'(p) (1 - s) (n/k-), so that the kept samples stand for
+            the share s of positives in all that was drawn. `positives`: n/k+ for positives, 0 for negatives, whose
+            expectation is the derivative of the log objective truncated at N (sum over k of pass@k / k).
+        objective: f.
+        floor: smallest pass rate at which f' is taken.
+        allocated: u(p), the weight that comes from drawing (and keeping) more; 1 where groups are equally large.
     """
-    if len(pool) < n:
-        raise ValueError(f"pool of {len(pool)} samples cannot fill a group of {n}")
-    positives = [s.index for s in pool if rule.is_positive(s)]
-    negatives = [s.index for s in pool if not rule.is_positive(s)]
-    num_pos = min(len(positives), max(n // 2, n - len(negatives)))
-    return tuple(sorted([*_choose(positives, num_pos, rng), *_choose(negatives, n - num_pos, rng)]))
+
+    selection: Selection
+    estimator: str
+    baseline: str = "pool"
+    correction: str = "none"
+    objective: Objective = field(default_factory=Objective)
+    floor: float = 0.0
+    allocated: Callable[[float], float] = lambda p: 1.0
+
+    def build(
+        self,
+        pool: PromptPool,
+        rng: np.random.Generator,
+        predicted: float | None = None,
+        scale: RewardScale | None = None,
+        unbiased_rate: Callable[[int, int], float] = lambda drawn, positives: positives / drawn,
+    ) -> TrainingGroup:
+        """The trained group of a closed pool.
+
+        Args:
+            predicted: pass rate known before sampling; needed for baselines `estimator` and `critic` (ValueError).
+            scale: what an outcome that the pool does not show is worth.
+            unbiased_rate: (drawn, positives) -> the estimate of p without stopping bias. The default is right where
+                outcomes had no say in how many were drawn.
+        """
+        metrics, rewards = pool.metrics, pool.rewards
+        kept = self.selection.keep(metrics, rng)
+        positive = metrics > self.selection.threshold
+        # Equal outcomes carry no signal, whatever a length penalty makes of their rewards.
+        resolved = is_spread(metrics)
+        critic_weights = self._stratum_factors(positive, kept, share=float(positive.mean()))
+        rates = self._pass_rates(positive, predicted, unbiased_rate)
+        coefficients = self._coefficients(rewards, positive, kept, resolved, rates, scale or RewardScale())
+        return TrainingGroup(
+            key=pool.key,
+            indices=kept,
+            coefficients=tuple(coefficients.tolist()),
+            critic_weights=tuple(critic_weights.tolist()),
+            resolved=resolved,
+        )
+
+    def _coefficients(
+        self,
+        rewards: Floats,
+        positive: Bools,
+        kept: tuple[int, ...],
+        resolved: bool,
+        rates: tuple[float, float],
+        scale: RewardScale,
+    ) -> Floats:
+        n, index = self.selection.group_size, np.array(kept)
+        if self.correction == "positives":
+            return np.where(positive[index], n / max(int(positive[index].sum()), 1), 0.0)
+        share, point = rates
+        if self.estimator == "gae":
+            # The critic is the baseline, also of prompts with one outcome. What is left is the sample's weight:
+            # without strata a balanced group pulls a prompt of pass rate 0.02 four times as hard as one of 0.5.
+            advantage = np.ones(len(kept))
+            strata = self._stratum_factors(positive, kept, share)
+        else:
+            if not resolved and self.baseline not in OUTSIDE_BASELINES:
+                return np.zeros(len(kept))
+            advantage = self._advantages(rewards, positive, share, point, scale)[index]
+            strata = self._stratum_factors(positive, kept, share) if self.correction == "stratum" else 1.0
+        return advantage * strata * self._weight(point, kept_all=self.selection.name == "all", kept=len(kept))
+
+    def _pass_rates(
+        self, positive: Bools, predicted: float | None, unbiased_rate: Callable[[int, int], float]
+    ) -> tuple[float, float]:
+        """(share of positives that the kept samples stand for, point at which f' is taken)."""
+        drawn, positives = len(positive), int(positive.sum())
+        # The mean of the positives asks for no pass rate at all.
+        own = self.baseline in ("pool", "loo", "none") or self.correction == "positives"
+        if own or self.estimator == "gae":
+            return positives / drawn, positives / drawn
+        share = unbiased_rate(drawn, positives)
+        if self.baseline == "first_wave":
+            return share, share
+        if predicted is None:
+            raise ValueError(f"baseline {self.baseline!r} needs a pass rate known before sampling, and there is none")
+        return share, predicted
+
+    def _weight(self, point: float, *, kept_all: bool, kept: int) -> float:
+        """f' as the correction has it; `kept_all` groups differ in size, which is a weight already."""
+        if self.correction == "none":
+            return 1.0
+        weight = self.objective.weight(point, self.floor)
+        if self.correction == "stratum":
+            return weight * self.selection.group_size / kept
+        return weight / self.allocated(min(max(point, self.floor), 1.0)) if kept_all else weight
+
+    def _advantages(self, rewards: Floats, positive: Bools, share: float, point: float, scale: RewardScale) -> Floats:
+        """r - b for every sample of the pool, shape (N,)."""
+        if self.baseline == "pool":
+            advantages = rewards - rewards.mean()
+        elif self.baseline == "loo":
+            advantages = (rewards - rewards.mean()) * (len(rewards) / max(len(rewards) - 1, 1))
+        elif self.baseline == "none":
+            advantages = rewards
+        else:
+            rate = share if self.baseline == "first_wave" else point
+            worth_pos = float(rewards[positive].mean()) if positive.any() else scale.positive
+            worth_neg = float(rewards[~positive].mean()) if not positive.all() else scale.negative
+            advantages = rewards - (rate * worth_pos + (1.0 - rate) * worth_neg)
+        if self.estimator != "group_norm":
+            return advantages if is_spread(rewards) or self.baseline in OUTSIDE_BASELINES else np.zeros_like(rewards)
+        # As in the host: the unbiased std, and its epsilon.
+        return advantages / (rewards.std(ddof=1) + 1e-9) if is_spread(rewards) else np.zeros_like(rewards)
+
+    @staticmethod
+    def _stratum_factors(positive: Bools, kept: tuple[int, ...], share: float) -> Floats:
+        """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,).
+
+        With share = K/N an average over the kept samples, so weighted, is the pool's average.
+        """
+        kept_positive = positive[np.array(kept)]
+        num_pos = int(kept_positive.sum())
+        num_neg = len(kept) - num_pos
+        return np.where(
+            kept_positive, share * len(kept) / max(num_pos, 1), (1.0 - share) * len(kept) / max(num_neg, 1)
+        )
 
 
-def _choose(indices: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
-    return [indices[int(i)] for i in rng.permutation(len(indices))[:count]]
-
-
-def advantages(rewards: Sequence[float], estimator: str) -> np.ndarray:
-    """Advantage of every sample of one pool against the pool's own statistics, float64, shape (N,).
-
-    `group_norm`: (r - mean) / std with the unbiased std, as the host has it. `dr_grpo`, `reinforce_baseline`:
-    r - mean. `rloo`: r - mean of the others. A constant pool has advantage exactly 0, and so has a pool of one. With N
-    equal to the group size these are the host's own values. Raises ValueError for other estimators.
-    """
-    if estimator not in POOL_BASELINES:
-        raise ValueError(f"estimator {estimator!r} has no pool baseline, expected one of {', '.join(POOL_BASELINES)}")
-    r = np.asarray(rewards, dtype=np.float64)
-    if not is_spread(r):
-        return np.zeros_like(r)
-    centred = r - r.mean()
-    if estimator in ("dr_grpo", "reinforce_baseline"):
-        return centred
-    if estimator == "rloo":
-        return centred * (len(r) / (len(r) - 1))
-    return centred / (r.std(ddof=1) + 1e-9)
-
-
-def outcomes_differ(samples: Sequence[Sample]) -> bool:
+def outcomes_differ(metrics: Floats) -> bool:
     """Do the metrics differ? The zero-signal test of the whole package: shaping of the reward has no part in it."""
-    return is_spread(np.array([s.metric for s in samples]))
+    return is_spread(metrics)
 
 
-def is_spread(values: np.ndarray) -> bool:
+def is_spread(values: Floats) -> bool:
     """Do the values differ, beyond float noise?"""
     if len(values) < 2:
         return False
     return bool(values.max() - values.min() > NO_SPREAD * max(1.0, float(np.abs(values).max())))
-
-
-def stratum_factors(pool: Sequence[Sample], kept: Sequence[int], rule: ExitRule) -> tuple[float, ...]:
-    """(N_c/N)/(k_c/n) per kept sample: what makes an average over the kept samples equal the pool's average.
-
-    c is the sample's outcome (positive or negative), N_c its count in the pool, k_c among the n kept.
-    """
-    positive = {s.index: rule.is_positive(s) for s in pool}
-    pool_pos = sum(positive.values())
-    kept_pos = sum(positive[i] for i in kept)
-    n, total = len(kept), len(pool)
-    factor = {
-        True: (pool_pos / total) / (kept_pos / n) if kept_pos else 0.0,
-        False: ((total - pool_pos) / total) / ((n - kept_pos) / n) if n > kept_pos else 0.0,
-    }
-    return tuple(factor[positive[i]] for i in kept)

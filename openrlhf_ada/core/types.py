@@ -6,9 +6,12 @@ Scalars only: no tokens, text or tensors. The plumbing keeps those and refers to
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
+
+import numpy as np
 
 PromptKey: TypeAlias = int
 """Identity of one prompt *visit*: unique within a run, so the same dataset row seen twice has two keys."""
@@ -21,6 +24,7 @@ class Sample:
     `metric` in [0, 1] is the verifier's verdict: it alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
+    `version` counts the weight updates before its first token: the policy that it was sampled from.
     """
 
     key: PromptKey
@@ -28,6 +32,7 @@ class Sample:
     metric: float
     reward: float
     num_tokens: int
+    version: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.metric <= 1.0:
@@ -42,25 +47,61 @@ class Sample:
             )
 
 
-@dataclass(slots=True)
 class PromptPool:
-    """All samples drawn for one prompt, in index order whatever the order of arrival."""
+    """All samples drawn for one prompt visit, in index order whatever the order of arrival.
 
-    key: PromptKey
-    samples: list[Sample] = field(default_factory=list[Sample])
+    Known before sampling: `row`, the prompt's stable identity (position in the training set); `critic_value`, what a
+    critic gives it; `predicted`, the pass rate that the policy goes by. Samples are kept in columns: with 100,000
+    prompts open, objects would take several times the memory.
+    """
+
+    __slots__ = ("_counts", "_values", "critic_value", "key", "predicted", "row")
+
+    def __init__(self, key: PromptKey, samples: Iterable[Sample] = (), *, row: int = 0) -> None:
+        self.key = key
+        self.row = row
+        self.critic_value: float | None = None
+        self.predicted: float | None = None
+        self._values = array("d")  # metric, reward, metric, reward, ...
+        self._counts = array("q")  # num_tokens, version, ...
+        self.add(samples)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Insert samples; raises ValueError on a foreign key, a repeated index or a gap."""
-        merged = sorted([*self.samples, *samples], key=lambda s: s.index)
-        for position, sample in enumerate(merged):
+        """Append samples, all or none; raises ValueError on a foreign key, a repeated index or a gap."""
+        ordered = sorted(samples, key=lambda s: s.index)
+        for expected, sample in enumerate(ordered, start=len(self)):
             if sample.key != self.key:
                 raise ValueError(f"sample of prompt {sample.key} offered to the pool of prompt {self.key}")
-            if sample.index != position:
-                raise ValueError(f"pool of prompt {self.key}: expected index {position}, got {sample.index}")
-        self.samples = merged
+            if sample.index != expected:
+                raise ValueError(f"pool of prompt {self.key}: expected index {expected}, got {sample.index}")
+        for sample in ordered:
+            self._values.append(sample.metric)
+            self._values.append(sample.reward)
+            self._counts.append(sample.num_tokens)
+            self._counts.append(sample.version)
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return len(self._values) // 2
+
+    @property
+    def metrics(self) -> np.ndarray:
+        """float64, shape (N,), a copy."""
+        return np.array(self._values[::2])
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """float64, shape (N,), a copy."""
+        return np.array(self._values[1::2])
+
+    def count_positives(self, threshold: float) -> int:
+        """Samples whose metric exceeds `threshold`."""
+        return sum(metric > threshold for metric in self._values[::2])
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The samples as objects, in index order."""
+        columns = zip(self._values[::2], self._values[1::2], self._counts[::2], self._counts[1::2], strict=True)
+        return [Sample(self.key, i, m, r, t, v) for i, (m, r, t, v) in enumerate(columns)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,17 @@ def allocation_by_pass_rate(pools: Iterable[tuple[int, int]]) -> dict[str, BinCo
     return {label: count for label, count in bins.items() if count["prompts"]}
 
 
+def mean_by_pass_rate(pools: Iterable[tuple[int, int, float]]) -> dict[str, float]:
+    """Mean of a figure by observed pass rate; bins without prompts are left out.
+
+    `pools`: one (finished rollouts, positives among them, figure) per prompt.
+    """
+    bins: dict[str, list[float]] = {label: [] for label in PASS_RATE_BINS}
+    for drawn, positives, figure in pools:
+        bins[pass_rate_bin(drawn, positives)].append(figure)
+    return {label: sum(figures) / len(figures) for label, figures in bins.items() if figures}
+
+
 def pass_rate_bin(drawn: int, positives: int) -> str:
     """The label of a pool's bin, by integer arithmetic: 1 of 5 is in "0.2-0.4" on every machine."""
     if drawn < 1 or not 0 <= positives <= drawn:

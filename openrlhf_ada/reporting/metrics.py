@@ -124,6 +124,58 @@ METRICS: dict[str, Metric] = {
         "`ada.max_samples`.",
     ),
     # -- where the rollouts went ------------------------------------------------------------------------------------
+    "ada/effective_weight": Metric(
+        "pass-rate bin -> weight",
+        "Weight of the gradient of the pass rate that the trained groups stand for, by the share of positives in the "
+        "prompt's pool: (C+/p + C-/(1-p))/n, C+ the sum of the coefficients of positives, C- minus that of negatives. "
+        "This is f' of the objective really optimised. An estimate: p is the pool's own.",
+        "Far from f' of `ada.objective` in shape: the correction or the baseline is not the one you meant.",
+    ),
+    "ada/replaced": Metric(
+        "prompts",
+        "Prompts of one outcome that fresh ones took the place of (`ada.unresolved refill`). Their rollouts are in "
+        "`ada/unused`.",
+        "Always at `ada.refill_limit`: the prompts do not fit the model.",
+    ),
+    # -- policy versions --------------------------------------------------------------------------------------------
+    "ada/staleness_mean": Metric(
+        "weight updates",
+        "Updates of the weights between the sampling of a rollout and its training, on average. 0 in the synchronous "
+        "trainer.",
+        "Many: sampling runs far ahead. Lower `train.async_queue_size`.",
+    ),
+    "ada/mixed_version_share": Metric(
+        "share, 0 to 1",
+        "Share of prompts whose sampling saw an update of the weights. Above 0 with `train.partial_rollout_enable` "
+        "only.",
+        "Above 0 elsewhere: a defect.",
+    ),
+    # -- what is predicted ------------------------------------------------------------------------------------------
+    "ada/estimator_brier": Metric(
+        "squared error",
+        "Brier score of the pass rates that were predicted before sampling, on what was then drawn: mean over prompts "
+        "of the mean squared distance to the outcome.",
+        "At or above `ada/prior_brier`: the prediction knows nothing of the single prompt.",
+    ),
+    "ada/prior_brier": Metric(
+        "squared error", "The same for the mean pass rate of recent visits, as the only prediction for all.", "-"
+    ),
+    "ada/critic_brier": Metric(
+        "squared error",
+        "The same for the critic's value of the prompt, used or not.",
+        "Above `ada/prior_brier` for long: it is not used (`ada/critic_in_use`). Raise `critic.adam.lr`.",
+    ),
+    "ada/critic_in_use": Metric(
+        "0 or 1",
+        "Were the predictions the critic's? It is used once it predicted better than the mean over "
+        "`ada.trust_steps` steps, and dropped when it was worse in every one of them; counts stand in.",
+        "0 late in a run: allocation goes by counts.",
+    ),
+    "ada/given_up": Metric(
+        "prompts",
+        "Prompts of the batch that got the least number of rollouts, after `ada.give_up` without a positive.",
+        "Most of the batch: the prompts are too hard.",
+    ),
     "ada/draws_histogram": Metric(
         "rollouts -> prompts",
         'How many prompts drew how many rollouts, as an object: `{"4": 10, "8": 3}`.',

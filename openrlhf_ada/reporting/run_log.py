@@ -43,6 +43,9 @@ class SampleRecord:
     """Weight x advantage of a kept sample, None for the others."""
     prompt: str
     response: str
+    predicted: float | None = None
+    """Pass rate that the prompt's rollouts were decided by, and what a critic gave it; None where there is none."""
+    critic_value: float | None = None
 
 
 def sample_records(
@@ -74,6 +77,8 @@ def sample_records(
             coefficient=coefficients.get(sample.index),
             prompt=prompt,
             response=response,
+            predicted=pool.predicted,
+            critic_value=pool.critic_value,
         )
         for sample, response in zip(pool.samples, responses_R, strict=True)
     ]
@@ -205,6 +210,10 @@ class RunLog:
             "kept": record.kept,
             "coefficient": record.coefficient,
         }
+        if record.index == 0:
+            # Of the prompt, not of the sample.
+            known = {"predicted": record.predicted, "critic_value": record.critic_value}
+            row |= {name: value for name, value in known.items() if value is not None}
         if with_text and record.index == 0:
             row["prompt"] = self._bounded(record.prompt)
         if with_text:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.types import PromptKey
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +44,63 @@ def take_prompts(loader: Iterator[Any], count: int, first_key: PromptKey) -> tup
         if len(requests) >= count:
             return requests, False
     return requests, True
+
+
+class PromptSource:
+    """Batches of prompts for training, over all episodes, none lost and none twice.
+
+    The host's replay buffer drops samples that do not fill a training batch. So an incomplete last batch of an episode
+    waits for the next; at the end of the last one, what cannot fill a training batch is not sampled, and said so.
+    """
+
+    def __init__(self, loader: Any, plan: BatchPlan, seed: int, num_episodes: int) -> None:
+        number_rows(loader.dataset)
+        self.next_key: PromptKey = 0
+        self.episodes_done = 0
+        self._source = loader
+        self._plan = plan
+        self._seed = seed
+        self._num_episodes = num_episodes
+        self._iterator: Any = None
+        self._waiting: list[PromptRequest] = []
+
+    def restore(self, *, consumed: int, episode: int) -> None:
+        """Go on after so many prompts, in this episode."""
+        self.next_key = consumed
+        self.episodes_done = episode
+
+    def next_batch(self) -> tuple[list[PromptRequest], bool]:
+        """The next batch and whether the episode ends with it; no prompts where an incomplete batch waits."""
+        if self._iterator is None:
+            # The host's loader shuffles with torch's global generator, which nobody seeds in this process.
+            torch.manual_seed(self._seed + self.episodes_done)
+            self._iterator = iter(self._source)
+        taken, exhausted = self._take(self._plan.prompts - len(self._waiting))
+        requests, self._waiting = self._waiting + taken, []
+        if not exhausted:
+            return requests, False
+        if self.episodes_done < self._num_episodes:
+            self._waiting = requests
+            return [], True
+        usable = self._plan.trainable(len(requests))
+        if usable < len(requests):
+            logger.warning(
+                "the last %d prompts of the data do not fill a training batch of %d rollouts and are not sampled",
+                len(requests) - usable,
+                self._plan.train_batch,
+            )
+        return requests[:usable], True
+
+    def spare(self, count: int) -> tuple[list[PromptRequest], bool]:
+        """Up to `count` prompts of this episode beyond the batch, and whether the episode ends with them."""
+        if self._iterator is None:
+            return [], True
+        return self._take(count)
+
+    def _take(self, count: int) -> tuple[list[PromptRequest], bool]:
+        taken, exhausted = take_prompts(self._iterator, count, self.next_key)
+        self.next_key += len(taken)
+        if exhausted:
+            self._iterator = None
+            self.episodes_done += 1
+        return taken, exhausted

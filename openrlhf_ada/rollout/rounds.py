@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from openrlhf_ada.core.policies import Close, Draw, Policy, PromptView
+from openrlhf_ada.core.policies import Close, Draw, Policy
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample
 
 Payload = TypeVar("Payload")
@@ -31,7 +31,7 @@ class FinishedPool(Generic[Payload]):
 
 @dataclass(slots=True)
 class RoundsResult(Generic[Payload]):
-    """Finished pools in the order of `keys`, how many waves it took, and how many samples were dispatched."""
+    """Finished pools in the order they were given, how many waves it took, and how many samples were dispatched."""
 
     finished: list[FinishedPool[Payload]]
     num_rounds: int
@@ -40,23 +40,22 @@ class RoundsResult(Generic[Payload]):
 
 def run_rounds(
     policy: Policy,
-    keys: Sequence[PromptKey],
+    pools: Sequence[PromptPool],
     sample_wave: SampleWave[Payload],
     describe: Describe[Payload],
     on_round: Callable[[int, int], None] = lambda closed, total: None,
 ) -> RoundsResult[Payload]:
-    """Sample all prompts until the policy has closed them.
+    """Sample all prompts, whose pools come empty, until the policy has closed them.
 
     `on_round(closed, total)` reports progress after each wave. Raises RuntimeError if a wave comes back with another
     number of samples than was asked for.
     """
-    open_pools = {key: FinishedPool[Payload](PromptPool(key)) for key in keys}
+    open_pools = {pool.key: FinishedPool[Payload](pool) for pool in pools}
     finished: dict[PromptKey, FinishedPool[Payload]] = {}
     num_rounds = num_dispatched = 0
     while open_pools:
         draws: list[Draw] = []
-        views = [PromptView(key, entry.pool.samples) for key, entry in open_pools.items()]
-        for action in policy.decide(views):
+        for action in policy.decide([entry.pool for entry in open_pools.values()]):
             if isinstance(action, Close):
                 finished[action.key] = open_pools.pop(action.key)
             else:
@@ -65,8 +64,8 @@ def run_rounds(
             num_rounds += 1
             num_dispatched += sum(draw.count for draw in draws)
             _collect(open_pools, draws, sample_wave(draws), describe)
-        on_round(len(finished), len(keys))
-    return RoundsResult([finished[key] for key in keys], num_rounds, num_dispatched)
+        on_round(len(finished), len(pools))
+    return RoundsResult([finished[pool.key] for pool in pools], num_rounds, num_dispatched)
 
 
 def _collect(

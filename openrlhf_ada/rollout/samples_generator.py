@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,179 +18,162 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.policies import Draw, Policy
-from openrlhf_ada.core.types import Ledger, PromptKey, Sample, TrainingGroup
-from openrlhf_ada.rollout.prompts import PromptRequest, number_rows, take_prompts
+from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample, TrainingGroup
+from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
+from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
+from openrlhf_ada.rollout.records import GroupRecord, RolloutBatch, StepRecord, TaggedExperience, tagged_samples
 from openrlhf_ada.rollout.rounds import FinishedPool, run_rounds
-from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
 
-logger = logging.getLogger(__name__)
+PromptValues = Callable[[Sequence[str]], Sequence[float]]
+"""A critic's value of every prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleTag:
-    """Where a trained sample comes from and what it weighs: the group's identity, carried instead of guessed."""
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """What the generator needs besides a policy.
 
-    key: PromptKey
-    index: int
-    coefficient: float
-    critic_weight: float
+    `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
+    answers are recorded as text. `policy_version`: updates that the engines' weights have had so far.
+    """
+
+    plan: BatchPlan
+    refill_limit: int
+    num_texts: int
+    policy_version: Callable[[], int]
+    prompt_values: PromptValues | None = None
+    on_round: Callable[[int, int], None] = lambda closed, total: None
 
 
 @dataclass
-class TaggedExperience(Experience):
-    """One sample with its tag. The host merges the fields it knows; the tag is read before that."""
+class _Batch:
+    """A training batch while it is being sampled."""
 
-    tag: SampleTag | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """Everything that was drawn for one prompt, and the group that is trained."""
-
-    request: PromptRequest
-    pool: Sequence[Sample]
-    group: TrainingGroup
-    payloads: Sequence[Experience]
+    requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)
+    finished: list[tuple[FinishedPool[Experience], TrainingGroup]] = field(default_factory=list)
+    replaced: list[FinishedPool[Experience]] = field(default_factory=list)
+    num_rounds: int = 0
+    num_dispatched: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step's sampling: the groups in batch order, the ledger, and the number of rounds."""
+class AdaptiveSamplesGenerator(RecordedGenerator):
+    """Draws a pool per prompt as the policy decides and hands the trained groups to the host."""
 
-    groups: Sequence[GroupRecord]
-    ledger: Ledger
-    num_rounds: int
-
-
-class EvalRecorder(SamplesGenerator):
-    """The host's generator that counts and remembers: what it drew for the last batch (the host's filter may reject
-    some of it), and its last evaluation, for intervals. It sends its tokenizer by name.
-    """
-
-    eval_samples: list[Experience]
-    num_drawn: int = 0
-    num_drawn_tokens: int = 0
-
-    def __init__(self, host: SamplesGenerator) -> None:
-        tokenizer = SharedTokenizer(
-            host.args.actor.model_name_or_path, use_fast=not host.args.data.disable_fast_tokenizer
-        )
-        super().__init__(host.strategy, host.prompts_dataloader, host.eval_dataloader, tokenizer, host.vllm_engines)
-
-    @torch.no_grad()
-    def generate_samples(self, **generate_kwargs: Any) -> Any:
-        self.num_drawn = self.num_drawn_tokens = 0
-        return super().generate_samples(**generate_kwargs)
-
-    def _process_response_into_experience(self, response: Any, **generate_kwargs: Any) -> Experience:
-        experience = super()._process_response_into_experience(response, **generate_kwargs)
-        self.num_drawn += 1
-        self.num_drawn_tokens += int(experience.action_mask.sum())
-        return experience
-
-    @torch.no_grad()
-    def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        self.eval_samples = super().generate_eval_samples(**generate_kwargs)
-        return self.eval_samples
-
-
-class AdaptiveSamplesGenerator(EvalRecorder):
-    """Draws a pool per prompt as the policy decides and hands the trained groups to the host, n samples each."""
-
-    def __init__(
-        self, host: SamplesGenerator, policy: Policy, plan: BatchPlan, on_round: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, host: SamplesGenerator, policy: Policy, options: SamplingOptions) -> None:
         super().__init__(host)
         self.policy = policy
-        self.plan = plan
-        self.on_round = on_round
-        self.next_key: PromptKey = 0
-        self.last_step: StepRecord
-        self.episodes_done = 0
-        self._loader: Any = None
-        self._waiting: list[PromptRequest] = []
-        number_rows(self.prompts_dataloader.dataset)
-
-    def checkpoint_states(self) -> dict[str, Any]:
-        """What a checkpoint needs besides the host's states."""
-        return {"ada_policy": self.policy.state_dict()}
+        self.options = options
+        self.prompts = PromptSource(
+            self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
+        )
+        self._version = 0
 
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from the host's initial ones)."""
-        self.next_key = states["total_consumed_prompts"]
-        self.episodes_done = states["episode"]
-        self.policy.load_state_dict(states.get("ada_policy", {}))
+        self.prompts.restore(consumed=states["total_consumed_prompts"], episode=states["episode"])
+        if "ada_policy" in states:
+            self.policy.load_state_dict(states["ada_policy"])
 
     @torch.no_grad()
-    def generate_samples(self, **generate_kwargs: Any) -> tuple[list[TaggedExperience], None, int, bool]:
+    def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, None, int, bool]:
         """One training batch: (samples, None, prompts consumed, loader exhausted), as the host's trainer expects."""
-        requests, exhausted = self._next_prompts()
+        first_key = self.prompts.next_key
+        requests, exhausted = self.prompts.next_batch()
         if not requests:
-            return [], None, 0, exhausted
+            return RolloutBatch(), None, self.prompts.next_key - first_key, exhausted
+        batch = _Batch()
+        values = self._critic_values(requests)
+        with self._awake():
+            self._sample(batch, requests, values, generate_kwargs)
+            exhausted = self._refill(batch, exhausted, generate_kwargs)
+        record = self._record(batch)
+        samples = [s for finished, group in batch.finished for s in tagged_samples(group, finished.payloads)]
+        self._check_size(samples, len(requests))
+        checkpoint: dict[str, Any] = {"ada_policy": self.policy.state_dict()}
+        if exhausted:
+            # The host would note a finished loader of this episode, and serve the episode again.
+            checkpoint |= {"episode": self.prompts.episodes_done, "data_loader_state_dict": {}}
+        return (
+            RolloutBatch(samples, record.ledger, record, checkpoint),
+            None,
+            self.prompts.next_key - first_key,
+            exhausted,
+        )
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        self.last_step = self._sample_pools(requests, generate_kwargs)
+        yield
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
-        samples = [sample for record in self.last_step.groups for sample in _tagged(record)]
-        return samples, None, len(requests), exhausted
 
-    def _next_prompts(self) -> tuple[list[PromptRequest], bool]:
-        """The next batch of prompts and whether the episode ends with it.
+    def _check_size(self, samples: Sequence[TaggedExperience], prompts: int) -> None:
+        expected = prompts * self.options.plan.group_size
+        if len(samples) != expected:
+            raise RuntimeError(f"{prompts} prompts gave {len(samples)} trained rollouts, expected {expected}")
 
-        The host's replay buffer drops samples that do not fill a training batch. So an incomplete last batch waits for
-        the next episode; at the end of the last one, what cannot fill a training batch is not sampled, and said so.
-        """
-        if self._loader is None:
-            # The host's loader shuffles with torch's global generator, which nobody seeds in this process.
-            torch.manual_seed(self.args.train.seed + self.episodes_done)
-            self._loader = iter(self.prompts_dataloader)
-        missing = self.args.rollout.batch_size - len(self._waiting)
-        taken, exhausted = take_prompts(self._loader, missing, self.next_key)
-        self.next_key += len(taken)
-        requests, self._waiting = self._waiting + taken, []
-        if not exhausted:
-            return requests, False
-        self._loader = None
-        self.episodes_done += 1
-        if self.episodes_done < self.args.train.num_episodes:
-            self._waiting = requests
-            return [], True
-        usable = self.plan.trainable(len(requests))
-        if usable < len(requests):
-            logger.warning(
-                "the last %d prompts of the data do not fill a training batch of %d rollouts and are not sampled",
-                len(requests) - usable,
-                self.plan.train_batch,
-            )
-        return requests[:usable], True
+    # -- sampling -----------------------------------------------------------------------------------------------------
 
-    def _sample_pools(self, requests: Sequence[PromptRequest], generate_kwargs: dict[str, Any]) -> StepRecord:
-        by_key = {request.key: request for request in requests}
+    def _critic_values(self, requests: Sequence[PromptRequest]) -> Sequence[float] | None:
+        """Before the engines wake up: a critic may share their GPU."""
+        if not self.policy.reads_critic:
+            return None
+        if self.options.prompt_values is None:
+            raise RuntimeError("the policy reads a critic, but none was started")
+        return self.options.prompt_values([request.prompt for request in requests])
+
+    def _sample(
+        self,
+        batch: _Batch,
+        requests: Sequence[PromptRequest],
+        values: Sequence[float] | None,
+        generate_kwargs: dict[str, Any],
+    ) -> None:
+        """Sample these prompts to the end and append their groups to the batch."""
+        batch.requests |= {request.key: request for request in requests}
+        pools = [PromptPool(request.key, row=request.row) for request in requests]
+        for pool, value in zip(pools, values or (), strict=values is not None):
+            pool.critic_value = value
         result = run_rounds(
             self.policy,
-            list(by_key),
-            lambda draws: self._sample_wave(draws, by_key, generate_kwargs),
-            _describe,
-            self.on_round,
+            pools,
+            lambda draws: self._sample_wave(draws, batch.requests, generate_kwargs),
+            self._describe,
+            self.options.on_round,
         )
-        ledger = Ledger()
-        groups: list[GroupRecord] = []
-        for finished in result.finished:
-            group = self._build(finished)
-            ledger.record_group(finished.pool.samples, group.indices)
-            groups.append(GroupRecord(by_key[group.key], finished.pool.samples, group, finished.payloads))
-        ledger.check(drawn=result.num_dispatched)
-        return StepRecord(groups, ledger, result.num_rounds)
+        batch.num_rounds += result.num_rounds
+        batch.num_dispatched += result.num_dispatched
+        batch.finished += [(finished, self._build(finished.pool)) for finished in result.finished]
 
-    def _build(self, finished: FinishedPool[Experience]) -> TrainingGroup:
+    def _refill(self, batch: _Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
+        """Replace unresolved prompts by fresh ones, within the limit; returns whether the episode ends here.
+
+        Where limit or data end, the unresolved ones stay in the batch: nothing that was accepted is lost.
+        """
+        left = self.options.refill_limit
+        while left and not exhausted:
+            places = [i for i, (_, group) in enumerate(batch.finished) if not group.resolved][:left]
+            fresh, exhausted = self.prompts.spare(len(places)) if places else ([], False)
+            if not fresh:
+                break
+            left -= len(fresh)
+            rest = batch.finished
+            batch.finished = []
+            self._sample(batch, fresh, self._critic_values(fresh), generate_kwargs)
+            for place, replacement in zip(places, batch.finished, strict=False):
+                batch.replaced.append(rest[place][0])
+                rest[place] = replacement
+            batch.finished = rest
+        return exhausted
+
+    def _build(self, pool: PromptPool) -> TrainingGroup:
         # Seeded by identity, so that the choice depends neither on the order of prompts nor on a shared stream.
-        rng = np.random.default_rng([self.args.train.seed, finished.pool.key])
-        return self.policy.build(finished.pool, rng)
+        return self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
 
     def _sample_wave(
         self, draws: Sequence[Draw], requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
     ) -> dict[PromptKey, list[Experience]]:
+        self._version = self.options.policy_version()
         by_count: dict[int, list[PromptRequest]] = defaultdict(list)
         for draw in draws:
             by_count[draw.count].append(requests[draw.key])
@@ -226,23 +209,48 @@ class AdaptiveSamplesGenerator(EvalRecorder):
         experience.rewards = experience.rewards.to(dtype)
         return experience
 
+    def _describe(self, key: PromptKey, index: int, experience: Experience) -> Sample:
+        return Sample(
+            key=key,
+            index=index,
+            # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
+            metric=float(experience.scores[0]),
+            reward=float(experience.rewards[0]),
+            num_tokens=int(experience.action_mask.sum()),
+            version=self._version,
+        )
 
-def _describe(key: PromptKey, index: int, experience: Experience) -> Sample:
-    return Sample(
-        key=key,
-        index=index,
-        # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
-        metric=float(experience.scores[0]),
-        reward=float(experience.rewards[0]),
-        num_tokens=int(experience.action_mask.sum()),
-    )
+    # -- the record ---------------------------------------------------------------------------------------------------
 
+    def _record(self, batch: _Batch) -> StepRecord:
+        ledger = Ledger()
+        for finished, group in batch.finished:
+            ledger.record_group(finished.pool.samples, group.indices)
+        for finished in batch.replaced:
+            ledger.record_group(finished.pool.samples, ())
+        ledger.check(drawn=batch.num_dispatched)
+        pools = [finished.pool for finished, _ in batch.finished] + [finished.pool for finished in batch.replaced]
+        # The log shows the prompts that came first.
+        shown = set(sorted(batch.requests)[: self.options.num_texts])
+        groups = [self._group_record(batch, finished, group, shown) for finished, group in batch.finished]
+        replaced = [self._group_record(batch, finished, None, shown) for finished in batch.replaced]
+        figures = self.policy.observe(pools)
+        return StepRecord(groups, replaced, ledger, batch.num_rounds, figures, self.options.policy_version())
 
-def _tagged(record: GroupRecord) -> list[TaggedExperience]:
-    group = record.group
-    tagged: list[TaggedExperience] = []
-    for index, coefficient, weight in zip(group.indices, group.coefficients, group.critic_weights, strict=True):
-        sample = record.payloads[index]
-        host_fields = {f.name: getattr(sample, f.name) for f in fields(Experience)}
-        tagged.append(TaggedExperience(**host_fields, tag=SampleTag(group.key, index, coefficient, weight)))
-    return tagged
+    def _group_record(
+        self, batch: _Batch, finished: FinishedPool[Experience], group: TrainingGroup | None, shown: set[PromptKey]
+    ) -> GroupRecord:
+        request = batch.requests[finished.pool.key]
+        return GroupRecord(
+            row=request.row,
+            prompt=request.prompt,
+            pool=finished.pool,
+            group=group,
+            lengths=[int(payload.response_length[0]) for payload in finished.payloads],
+            truncated=[bool(payload.truncated[0]) for payload in finished.payloads],
+            texts=[self._text(payload) for payload in finished.payloads] if request.key in shown else [],
+        )
+
+    def _text(self, payload: Experience) -> str:
+        mask = payload.action_mask[0].bool()
+        return self.tokenizer.load().decode(payload.sequences[0, 1:][mask], skip_special_tokens=True)

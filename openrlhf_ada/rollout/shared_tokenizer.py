@@ -24,5 +24,9 @@ class SharedTokenizer:
     def __init__(self, model: str, use_fast: bool) -> None:
         self._arguments = (model, use_fast)
 
+    def load(self) -> Any:
+        """The tokenizer itself."""
+        return load_tokenizer(*self._arguments)
+
     def __reduce__(self) -> tuple[Any, tuple[str, bool]]:
         return load_tokenizer, self._arguments

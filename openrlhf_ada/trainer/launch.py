@@ -5,16 +5,23 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config import from_namespace
+from openrlhf_ada.settings import resolve
 from openrlhf_ada.upstream import run_training
 
 
 def train(args: SimpleNamespace) -> None:
     """Run the host's training with our trainer; Ray must be initialised."""
     from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
+    from openrlhf_ada.trainer.ppo_trainer_async import RayAdaPPOTrainerAsync
 
     actors: dict[str, Any] = {}
-    if args.ada.mode != "off" and args.algo.advantage.estimator == "gae":
+    if resolve(from_namespace(args.ada), args).own_critic:
+        from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
+
+        actors["CriticModelActor"] = RayPassRateCritic
+    elif args.ada.mode != "off" and args.algo.advantage.estimator == "gae":
         from openrlhf_ada.trainer.critic import RayAdaCritic
 
         actors["CriticModelActor"] = RayAdaCritic
-    run_training(args, RayAdaPPOTrainer, **actors)
+    run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)

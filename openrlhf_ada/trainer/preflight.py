@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_ada.config import AdaConfig, ConfigError, from_namespace
+from openrlhf_ada.config import AdaConfig, from_namespace
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
+from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_rules import batch_plan, check_against_host
 from openrlhf_ada.host_values import check_values
 from openrlhf_ada.reporting.run_log import METRICS_FILE

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import AdaConfig
-from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.eval.accuracy import evaluation_metrics
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
-from openrlhf_ada.rollout.samples_generator import StepRecord
+from openrlhf_ada.rollout.recorded_generator import Scores
+from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 
 _NO_ACCURACY = (
     "evaluation after step {step}: not recorded, a score is {value} (expected 0 to 1: let the reward function return "
@@ -35,8 +34,7 @@ class Recorder:
             resume_from_step=resume_from_step,
             text_prompts_per_step=config.log_texts,
         )
-        self._num_texts = config.log_texts
-        self._events = args.ada_events
+        self._args = args
         self._started = time.monotonic()
         self._total_drawn = self._total_drawn_tokens = 0
         self._step_started = self._started
@@ -59,11 +57,7 @@ class Recorder:
 
     def emit(self, kind: str, **content: Any) -> None:
         """Tell the driver; never waits."""
-        if self._events is not None:
-            self._events.put_nowait({"type": kind, **content})
-
-    def sampling(self, closed: int, total: int) -> None:
-        self.emit("sampling", done=closed, total=total)
+        emit(self._args, kind, **content)
 
     def begin_step(self) -> None:
         self._step_started = time.monotonic()
@@ -82,28 +76,16 @@ class Recorder:
         self._log.log_step(step, row)
         self.emit("step", step=step, max_steps=max_steps, metrics=row)
 
-    def samples(self, step: int, record: StepRecord, tokenizer: Any) -> None:
+    def samples(self, step: int, record: StepRecord) -> None:
         """Every rollout of a step, a bounded few of them with their texts."""
-        rows: list[SampleRecord] = []
-        for position, group in enumerate(record.groups):
-            pool = PromptPool(group.request.key, list(group.pool))
-            # The log keeps the texts of the lowest keys, which come first; the others are not worth decoding.
-            with_text = position < self._num_texts
-            responses = [_response_text(payload, tokenizer) if with_text else "" for payload in group.payloads]
-            rows += sample_records(str(group.request.row), group.request.prompt, pool, responses, group.group)
-        self._log.log_samples(step, rows)
+        self._log.log_samples(step, [row for group in record.all_groups for row in _sample_rows(group)])
 
-    def evaluation(self, step: int, eval_samples: list[Any], per_prompt: int, datasources: dict[str, str]) -> None:
-        """Accuracy on held-out prompts; the host returns a prompt's answers next to each other.
+    def evaluation(self, step: int, scores: Scores) -> None:
+        """Accuracy on held-out prompts.
 
         Scores outside [0, 1] make no accuracy. OpenRLHF takes any number, so such a run goes on; its evaluation has no
         row in the record, which is said.
         """
-        scores: dict[str, list[list[float]]] = defaultdict(list)
-        for start in range(0, len(eval_samples), per_prompt):
-            group = eval_samples[start : start + per_prompt]
-            source = datasources[group[0].prompts[0]]
-            scores[source].append([_score(sample) for sample in group])
         outside = [s for groups in scores.values() for g in groups for s in g if not 0.0 <= s <= 1.0]
         if outside:
             self.emit("note", text=_NO_ACCURACY.format(step=step, value=outside[0]))
@@ -120,14 +102,15 @@ class Recorder:
         self.emit("done", run_dir=str(self.run_dir))
 
 
-def _score(sample: Any) -> float:
-    """NaN where the reward function gave none."""
-    return float("nan") if sample.scores is None else float(sample.scores[0])
+def emit(args: Any, kind: str, **content: Any) -> None:
+    """Tell the driver, from whichever process; never waits. `args.ada_events` is a Ray queue, or None."""
+    if args.ada_events is not None:
+        args.ada_events.put_nowait({"type": kind, **content})
 
 
-def _response_text(payload: Any, tokenizer: Any) -> str:
-    mask = payload.action_mask[0].bool()
-    return tokenizer.decode(payload.sequences[0, 1:][mask], skip_special_tokens=True)
+def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
+    texts = group.texts or [""] * len(group.pool)
+    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group)
 
 
 def _plain(value: Any) -> Any:

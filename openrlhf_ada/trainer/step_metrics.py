@@ -7,36 +7,52 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from openrlhf_ada.core.grouping import outcomes_differ
-from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram
-from openrlhf_ada.rollout.samples_generator import GroupRecord, StepRecord
+import numpy as np
+
+from openrlhf_ada.core.grouping import is_spread
+from openrlhf_ada.core.objectives import effective_weight
+from openrlhf_ada.core.types import Ledger, TrainingGroup
+from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
+from openrlhf_ada.rollout.records import GroupRecord, StepRecord
+from openrlhf_ada.settings import Settings
 
 
-def step_metrics(record: StepRecord, *, group_size: int, threshold: float, critic_is_baseline: bool) -> dict[str, Any]:
-    """Metrics by name (see docs/metrics.md). `critic_is_baseline`: PPO, whose coefficients say nothing of signal."""
-    groups = record.groups
-    total = len(groups)
-    samples = [sample for group in groups for sample in group.pool]
-    first = [sample for group in groups for sample in group.pool[:group_size]]
-    with_signal = sum(_has_signal(group, critic_is_baseline) for group in groups)
-    uniform = sum(outcomes_differ(group.pool[:group_size]) for group in groups)
-    weights = [weight for group in groups for weight in group.group.critic_weights]
+def ledger_metrics(ledger: Ledger) -> dict[str, int]:
+    """What the step cost, in every mode."""
+    return {f"ada/{name}": value for name, value in asdict(ledger).items()}
+
+
+def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[str, Any]:
+    """Metrics by name (see docs/metrics.md). `version`: policy version that trains on this batch."""
+    groups, everything = record.groups, record.all_groups
+    n, threshold = settings.group_size, settings.config.positive_threshold
+    metrics = np.concatenate([group.pool.metrics for group in everything])
+    rewards = np.concatenate([group.pool.rewards for group in everything])
+    counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
+    factors = [weight for group in groups for weight in _trained(group).critic_weights]
+    # With a critic as the baseline coefficients say nothing of signal.
+    in_ppo = settings.advantage == "gae"
+    with_signal = sum(_trained(g).resolved if in_ppo else any(_trained(g).coefficients) for g in groups)
     return {
-        "ada/prompts": total,
-        **{f"ada/{name}": value for name, value in asdict(record.ledger).items()},
-        "ada/rollouts_per_prompt": len(samples) / total,
+        "ada/prompts": len(groups),
+        "ada/replaced": len(record.replaced),
+        "ada/rollouts_per_prompt": record.ledger.drawn / len(groups),
         "ada/rounds": record.num_rounds,
-        "ada/metric_mean": _mean([sample.metric for sample in samples]),
-        "ada/first_wave_metric_mean": _mean([sample.metric for sample in first]),
-        "ada/reward_mean": _mean([sample.reward for sample in samples]),
-        "ada/signal_share": with_signal / total,
-        "ada/signal_share_uniform": uniform / total,
-        "ada/resolved_share": sum(group.group.resolved for group in groups) / total,
-        "ada/stratum_factor_std": statistics.pstdev(weights),
-        "ada/draws_histogram": draws_histogram(len(group.pool) for group in groups),
-        "ada/allocation_by_pass_rate": allocation_by_pass_rate(
-            (len(group.pool), sum(sample.metric > threshold for sample in group.pool)) for group in groups
+        "ada/metric_mean": float(metrics.mean()),
+        "ada/first_wave_metric_mean": _first_wave_mean(everything, n),
+        "ada/reward_mean": float(rewards.mean()),
+        "ada/signal_share": with_signal / len(groups),
+        "ada/signal_share_uniform": sum(is_spread(g.pool.metrics[:n]) for g in everything) / len(everything),
+        "ada/resolved_share": sum(is_spread(g.pool.metrics) for g in everything) / len(everything),
+        "ada/stratum_factor_std": statistics.pstdev(factors),
+        "ada/staleness_mean": version - _mean([s.version for g in groups for s in g.pool.samples]),
+        "ada/mixed_version_share": sum(_mixes_versions(g, record.last_version) for g in groups) / len(groups),
+        "ada/draws_histogram": draws_histogram(drawn for drawn, _ in counts),
+        "ada/allocation_by_pass_rate": allocation_by_pass_rate(counts),
+        "ada/effective_weight": mean_by_pass_rate(
+            (*_counts(g, threshold), _weight_of(g, threshold, n, in_ppo)) for g in groups
         ),
+        **record.figures,
     }
 
 
@@ -45,21 +61,49 @@ def first_wave_stats(record: StepRecord, group_size: int) -> dict[str, float]:
 
     The trained group is selected by outcome, so its mean reward says nothing about the policy; the first wave does.
     """
-    payloads = [payload for group in record.groups for payload in group.payloads[:group_size]]
-    rewards = [float(payload.rewards[0]) for payload in payloads]
-    mean = _mean(rewards)
-    variance = sum((r - mean) ** 2 for r in rewards) / max(len(rewards) - 1, 1)
+    groups = record.all_groups
+    rewards = np.concatenate([group.pool.rewards[:group_size] for group in groups])
     return {
-        "rollout/reward_mean": mean,
-        "rollout/reward_std": variance**0.5,
-        "rollout/response_length_mean": _mean([float(payload.response_length[0]) for payload in payloads]),
-        "rollout/truncated_rate": _mean([float(payload.truncated[0]) for payload in payloads]),
-        "rollout/num_samples": float(len(payloads)),
+        "rollout/reward_mean": _mean([float(group.pool.rewards[:group_size].mean()) for group in groups]),
+        "rollout/reward_std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
+        "rollout/response_length_mean": _mean([v for group in groups for v in group.lengths[:group_size]]),
+        "rollout/truncated_rate": _mean([v for group in groups for v in group.truncated[:group_size]]),
+        "rollout/num_samples": float(len(rewards)),
     }
 
 
-def _has_signal(group: GroupRecord, critic_is_baseline: bool) -> bool:
-    return group.group.resolved if critic_is_baseline else any(c != 0.0 for c in group.group.coefficients)
+def _first_wave_mean(groups: Sequence[GroupRecord], n: int) -> float:
+    """Every prompt counts the same, also where fewer than n were drawn."""
+    return _mean([float(group.pool.metrics[:n].mean()) for group in groups])
+
+
+def _trained(record: GroupRecord) -> TrainingGroup:
+    if record.group is None:
+        raise ValueError(f"row {record.row} was replaced, it has no trained group")
+    return record.group
+
+
+def _counts(record: GroupRecord, threshold: float) -> tuple[int, int]:
+    return len(record.pool), record.pool.count_positives(threshold)
+
+
+def _weight_of(record: GroupRecord, threshold: float, n: int, in_ppo: bool) -> float:
+    """Effective weight of one trained group, at its pool's pass rate (with half a rollout of each kind more: 0 and 1
+    have no weight). In PPO as with a perfect critic.
+    """
+    drawn, positives = _counts(record, threshold)
+    p = (positives + 0.5) / (drawn + 1.0)
+    group = _trained(record)
+    positive = record.pool.metrics[list(group.indices)] > threshold
+    coefficients = np.array(group.coefficients)
+    if in_ppo:
+        coefficients = coefficients * np.where(positive, 1.0 - p, -p)
+    return effective_weight(coefficients, positive, p, n)
+
+
+def _mixes_versions(record: GroupRecord, last_version: int) -> bool:
+    """Did the weights change between the first and the last token of this pool (or of the batch it waited for)?"""
+    return any(sample.version != last_version for sample in record.pool.samples)
 
 
 def _mean(values: Sequence[float]) -> float:

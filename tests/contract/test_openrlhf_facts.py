@@ -13,10 +13,11 @@ import pytest
 
 from openrlhf_ada.upstream import TRAIN_MODULE, _main_block, host_root
 
-TRAINER = "trainer/ppo_trainer.py"
+TRAINER, ASYNC = "trainer/ppo_trainer.py", "trainer/ppo_trainer_async.py"
+GENERATOR = "trainer/ppo_utils/samples_generator.py"
 
 FACTS = {  # (our file, the host's file, function): [(what must stand in it, what we build on that)]
-    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "PPOTrainer.fit"): [
+    ("trainer/ppo_trainer.py", TRAINER, "PPOTrainer.fit"): [
         (
             "rollout_samples, filter_pass_rate, prompts_consumed, is_exhausted = "
             "self.samples_generator.generate_samples(**self.generate_kwargs)",
@@ -25,36 +26,75 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("self.init_checkpoint_states()", "we read the same states before it does"),
         ("self.train_step(rollout_samples, global_step)", "we add metrics to its status"),
         ("self.save_logs_and_checkpoints(global_step, status, client_states)", "the record is written there"),
-        ("self.evaluate(global_step, **eval_generate_kwargs)", "evaluations are recorded there"),
+        ("eval_logs = self.evaluate(global_step, **eval_generate_kwargs)", "its figures come back with their scores"),
+        ("self.save_best_checkpoint(eval_logs, global_step, client_states)", "evaluations are recorded there"),
         ("for episode in range(start_episode, self.args.train.num_episodes)", "episodes_done starts there"),
     ],
-    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "BasePPOTrainer.train_step"): [
+    ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.train_step"): [
         ("status['generated_samples'] = sample0", "it is not a metric and left out"),
         ("return (status, global_step + 1)", "we return the same pair"),
         ("self.experience_maker.make_experience_batch(rollout_samples)", "our maker takes its place"),
+        ("if self.critic_model_group is not None:", "a pass-rate critic is hidden there"),
+        ("status = self.ppo_train(global_step)", "and from there"),
     ],
-    ("rollout/samples_generator.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.ppo_train"): [
+    ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.save_best_checkpoint"): [
+        ("if not eval_metrics:", "it takes our dict of figures as its own"),
+    ],
+    ("trainer/ppo_trainer_async.py", ASYNC, "PPOTrainerAsync.__init__"): [
+        ("vllm_lock = VLLMLock.remote()", "the name that is substituted"),
+        ("self.generator_actor = GenerateSamplesActor.remote(", "the name that is substituted"),
+        ("self.trainer_actor = TrainingActor.remote(", "the name that is substituted"),
+    ],
+    ("trainer/ppo_trainer_async.py", ASYNC, "PPOTrainerAsync.fit"): [
+        ("ray.get(self.trainer_actor.init_checkpoint_states.remote())", "we read the same states before it does"),
+        ("self.trainer_actor.broadcast_to_vllm.remote()", "a resumed run broadcasts before its first step"),
+    ],
+    ("trainer/ppo_trainer_async.py", ASYNC, "GenerateSamplesActor.fit"): [
+        ("self.samples_generator.generate_samples(**self.generate_kwargs)", "our generator takes the host's place"),
+        ("eval_metrics = self._run_eval()", "its figures come back with their scores"),
+        (
+            "self.rollout_queue.put((rollout_samples, client_states, filter_pass_rate, generation_time), block=True)",
+            "record and checkpoint cross with the samples",
+        ),
+    ],
+    ("trainer/ppo_trainer_async.py", ASYNC, "TrainingActor.fit"): [
+        ("rollout_samples, client_states, filter_pass_rate, generation_time = payload", "what arrives"),
+        ("self.save_best_checkpoint(eval_metrics, eval_step, client_states)", "evaluations are recorded there"),
+        ("self.save_logs_and_checkpoints(global_step, status, client_states)", "the record is written there"),
+    ],
+    ("trainer/ppo_trainer_async.py", ASYNC, "TrainingActor.broadcast_to_vllm"): [
+        ("ray.get(self.vllm_lock.acquire.remote())", "updates are counted while it is held"),
+        ("super().broadcast_to_vllm()", "the next class in line, ours, counts"),
+    ],
+    ("trainer/prompt_critic.py", "trainer/ray/launcher.py", "RayActorGroup.async_run_method_batch"): [
+        ("effective_actors = num_actors // self.duplicate_actors", "how many processes see different data"),
+        ("for j in range(self.duplicate_actors):", "results of copies stand next to each other"),
+    ],
+    ("trainer/prompt_critic.py", "models/model.py", "_get_critic_model"): [
+        ("values = values[:, :-1]", "the last position has no value: one more token stands there"),
+        (
+            "action_values = values[:, -action_mask.shape[1]:] * action_mask.float()",
+            "the mask chooses the value of the last prompt token",
+        ),
+    ],
+    ("rollout/recorded_generator.py", GENERATOR, "SamplesGenerator.generate_samples"): [
+        ("self._sample_buffer = self._sample_buffer[chunk_size:]", "what is sampled ahead waits there"),
+        ("not getattr(self, '_sample_buffer', None)", "an empty buffer from the start changes nothing"),
+    ],
+    ("rollout/recorded_generator.py", GENERATOR, "SamplesGenerator.generate_eval_samples"): [
+        ("dynamic_filtering=False", "evaluation draws nothing again"),
+    ],
+    ("rollout/prompts.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.ppo_train"): [
         ("drop_last=True", "why an incomplete batch is carried over"),
     ],
     ("rollout/samples_generator.py", "utils/agent.py", "SingleTurnAgentExecutor.execute"): [
         ("score_value = rewards_info.get('rewards')", "the metric is the reward where there is no score"),
     ],
-    (
-        "rollout/samples_generator.py",
-        "trainer/ppo_utils/samples_generator.py",
-        "SamplesGenerator._dispatch_prompts_to_vllm",
-    ): [
+    ("rollout/samples_generator.py", GENERATOR, "SamplesGenerator._dispatch_prompts_to_vllm"): [
         (
             "generate_kwargs.get('n_samples_per_prompt', self.args.rollout.n_samples_per_prompt)",
             "how a wave asks for its count",
         ),
-    ],
-    (
-        "rollout/samples_generator.py",
-        "trainer/ppo_utils/samples_generator.py",
-        "SamplesGenerator.generate_eval_samples",
-    ): [
-        ("dynamic_filtering=False", "evaluation draws nothing again"),
     ],
     (
         "trainer/experience_maker.py",
@@ -100,6 +140,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "from openrlhf.trainer.ppo_trainer import PPOTrainer",
             "imported at the call: our class is in its place by then",
         ),
+        ("from openrlhf.trainer.ppo_trainer_async import PPOTrainerAsync as PPOTrainer", "and so is this one"),
         (
             "critic_model = RayActorGroup(args.critic.num_nodes, args.critic.num_gpus_per_node, CriticModelActor,",
             "the name that is substituted",
@@ -111,13 +152,13 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("data/checks.py", "datasets/utils.py", "blending_datasets"): [
         ("ext in ['.json', '.jsonl', '.csv', '.parquet', '.arrow']", "what is a file by its ending"),
     ],
-    ("rollout/prompts.py", "trainer/ppo_trainer.py", "prepare_datasets"): [
+    ("rollout/prompts.py", TRAINER, "prepare_datasets"): [
         (
             "strategy.setup_dataloader(prompts_dataset, 1, True, True, prompts_dataset.collate_fn,",
             "batches of one prompt, shuffled",
         ),
     ],
-    ("rollout/prompts.py", "trainer/ppo_utils/samples_generator.py", "_collect_prompt_batch"): [
+    ("rollout/prompts.py", GENERATOR, "_collect_prompt_batch"): [
         (
             "_, batch_prompts, batch_labels, batch_images = next(dataloader_iter)",
             "the loop ignores the slot of our row number",

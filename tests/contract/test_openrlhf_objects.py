@@ -11,25 +11,38 @@ import torch
 from openrlhf.cli import train_ppo_ray
 from openrlhf.datasets import PromptDataset
 from openrlhf.models.utils import compute_reward
-from openrlhf.trainer import ppo_trainer
+from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import ppo_critic, vllm_engine
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_ada.rollout.prompts import number_rows, take_prompts
-from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, EvalRecorder, TaggedExperience
+from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
+from openrlhf_ada.rollout.records import TaggedExperience
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.trainer import ppo_trainer as our_trainer
+from openrlhf_ada.trainer import ppo_trainer_async as our_async
 from openrlhf_ada.trainer.critic import AdaCriticModelActor, StratumCriticTrainer
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
 from openrlhf_ada.trainer.ppo_trainer import AdaPPOTrainer
+from openrlhf_ada.trainer.prompt_critic import PassRateCriticActor
+from openrlhf_ada.trainer.recorded_training import RecordedTraining
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
 @pytest.mark.parametrize(
     ("wrapped", "ours"),
-    [(ppo_trainer.PPOTrainer, AdaPPOTrainer), (ppo_critic.CriticModelActor, AdaCriticModelActor)],
-    ids=["PPOTrainer", "CriticModelActor"],
+    [
+        (ppo_trainer.PPOTrainer, AdaPPOTrainer),
+        (ppo_trainer_async.PPOTrainerAsync, our_async.AdaPPOTrainerAsync),
+        (ppo_trainer_async.TrainingActor, our_async.AdaTrainingActor),
+        (ppo_trainer_async.GenerateSamplesActor, our_async.AdaGenerateSamplesActor),
+        (ppo_trainer_async.VLLMLock, our_async.VersionedLock),
+        (ppo_critic.CriticModelActor, AdaCriticModelActor),
+        (ppo_critic.CriticModelActor, PassRateCriticActor),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_ray_classes_are_reached_for_subclassing(wrapped: object, ours: type) -> None:
     plain = unwrap_ray_class(wrapped)
@@ -40,10 +53,16 @@ def test_ray_classes_are_reached_for_subclassing(wrapped: object, ours: type) ->
 
 
 OVERRIDES = {  # a host method that was renamed would leave ours uncalled, without a sound
-    AdaPPOTrainer: ("fit", "evaluate", "train_step", "save_logs_and_checkpoints"),
+    RecordedTraining: ("train_step", "save_logs_and_checkpoints", "save_best_checkpoint"),
+    AdaPPOTrainer: ("fit", "evaluate", "get_max_steps"),
+    our_async.AdaPPOTrainerAsync: ("fit",),
+    our_async.AdaTrainingActor: ("fit", "train_step"),
+    our_async.AdaGenerateSamplesActor: ("_run_eval", "get_max_steps"),
+    our_async._VersionedBroadcast: ("broadcast_to_vllm",),
     AdaCriticModelActor: ("init_model_from_pretrained",),
+    PassRateCriticActor: ("init_model_from_pretrained",),
     StratumCriticTrainer: ("training_step",),
-    EvalRecorder: ("generate_eval_samples",),
+    RecordedGenerator: ("generate_samples", "generate_eval_samples", "_process_response_into_experience"),
     AdaptiveSamplesGenerator: ("generate_samples",),
     AdaptiveExperienceMaker: ("make_experience_batch", "compute_advantages_and_returns"),
 }
@@ -56,8 +75,20 @@ def test_every_override_overrides_something(ours: type) -> None:
         assert any(hasattr(base, name) for base in ours.__bases__), f"{ours.__name__}.{name}: the host has none"
 
 
+def test_what_both_trainers_record_comes_before_the_host_and_its_broadcast_before_ours() -> None:
+    """trainer/ppo_trainer_async.py: the host's broadcast takes the lock, calls ours, which counts the update."""
+    sync, training = AdaPPOTrainer.__mro__, our_async.AdaTrainingActor.__mro__
+    host_training = unwrap_ray_class(ppo_trainer_async.TrainingActor)
+    assert sync.index(RecordedTraining) < sync.index(unwrap_ray_class(ppo_trainer.PPOTrainer))
+    places = [training.index(c) for c in (RecordedTraining, host_training, our_async._VersionedBroadcast)]
+    assert places == sorted(places)
+    assert our_async._VersionedBroadcast.__base__ is ppo_trainer.BasePPOTrainer
+
+
 def test_names_that_training_substitutes_are_the_hosts() -> None:
-    """upstream.run_training, trainer/launch.py, trainer/critic.py, platforms/cpu.py replace module attributes."""
+    """upstream.run_training, trainer/launch.py, trainer/critic.py, ppo_trainer_async.py replace module attributes."""
+    for name in ("PPOTrainerAsync", "TrainingActor", "GenerateSamplesActor", "VLLMLock"):
+        assert isinstance(getattr(ppo_trainer_async, name), ray.actor.ActorClass)
     assert train_ppo_ray.CriticModelActor is ppo_critic.CriticModelActor
     assert isinstance(ppo_trainer.PPOTrainer, ray.actor.ActorClass)
     assert ppo_critic.CriticPPOTrainer.__module__ == ppo_critic.__name__

@@ -22,16 +22,50 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
         "PPOTrainer.fit": "self, global_step=",
         "PPOTrainer.evaluate": "self, global_step, **generate_kwargs",
         "PPOTrainer.get_max_steps": "self",
-        "BasePPOTrainer.train_step": "self, rollout_samples, global_step",
-        "BasePPOTrainer.save_logs_and_checkpoints": "self, global_step, logs_dict=, client_states=",
         "BasePPOTrainer.init_checkpoint_states": "self",
     },
+    ("trainer/recorded_training.py", "trainer/ppo_trainer.py"): {
+        "BasePPOTrainer.train_step": "self, rollout_samples, global_step",
+        "BasePPOTrainer.save_logs_and_checkpoints": "self, global_step, logs_dict=, client_states=",
+        "BasePPOTrainer.save_best_checkpoint": "self, eval_metrics, global_step, client_states=",
+    },
+    ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py"): {
+        "PPOTrainerAsync.__init__": (
+            "self, pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, "
+            "reference_model_group, vllm_engines, **generate_kwargs"
+        ),
+        "PPOTrainerAsync.fit": "self",
+        "GenerateSamplesActor.__init__": (
+            "self, pretrain, strategy, vllm_engines, *, vllm_lock, rollout_queue, rollout_slots, **generate_kwargs"
+        ),
+        "GenerateSamplesActor._run_eval": "self",
+        "GenerateSamplesActor.get_max_steps": "self",
+        "TrainingActor.__init__": (
+            "self, pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, "
+            "reference_model_group, vllm_engines, *, vllm_lock, rollout_queue, rollout_slots"
+        ),
+        "TrainingActor.fit": "self, global_step=",
+        "TrainingActor.broadcast_to_vllm": "self",
+        "VLLMLock.__init__": "self",
+    },
+    ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer.py"): {"BasePPOTrainer.broadcast_to_vllm": "self"},
+    ("trainer/prompt_critic.py", "trainer/ray/ppo_critic.py"): {
+        "CriticModelActor.forward": "self, sequences, action_mask=, attention_mask=, packed_seq_lens=",
+        "CriticModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps",
+    },
+    ("trainer/prompt_critic.py", "trainer/ray/launcher.py"): {
+        "RayActorGroup.async_run_method_batch": "self, method_name, **kwargs",
+        "RayActorGroup.async_run_method": "self, method_name, *args, **kwargs",
+    },
+    ("trainer/prompt_critic.py", "utils/utils.py"): {"zero_pad_sequences": "sequences, side=, value=, stack="},
     ("rollout/samples_generator.py", "trainer/ppo_utils/samples_generator.py"): {
         "SamplesGenerator.__init__": "self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines",
         "SamplesGenerator.generate_samples": "self, **generate_kwargs",
-        "SamplesGenerator.generate_eval_samples": "self, **generate_kwargs",
         "SamplesGenerator._dispatch_prompts_to_vllm": "self, prompts, labels, *, images=, **generate_kwargs",
         "SamplesGenerator._process_response_into_experience": "self, response, **generate_kwargs",
+    },
+    ("rollout/recorded_generator.py", "trainer/ppo_utils/samples_generator.py"): {
+        "SamplesGenerator.generate_eval_samples": "self, **generate_kwargs",
     },
     ("rollout/samples_generator.py", "trainer/ppo_utils/length_penalty.py"): {
         "apply_length_penalties": "experiences, args",
@@ -83,10 +117,20 @@ ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we 
     ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "PPOTrainer.__init__"): {
         *("prompts_dataloader", "eval_dataloader", "max_steps", "generate_kwargs", "samples_generator"),
     },
-    ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py", "BasePPOTrainer.__init__"): {
-        *("strategy", "args", "vllm_engines", "tokenizer", "experience_maker"),
+    ("trainer/recorded_training.py", "trainer/ppo_trainer.py", "BasePPOTrainer.__init__"): {
+        *("strategy", "args", "vllm_engines", "tokenizer", "experience_maker", "critic_model_group"),
     },
-    ("rollout/samples_generator.py", "trainer/ppo_utils/samples_generator.py", "SamplesGenerator.__init__"): {
+    ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "GenerateSamplesActor.__init__"): {
+        *("args", "prompts_dataloader", "generate_kwargs", "samples_generator", "vllm_lock", "max_steps"),
+    },
+    ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "PPOTrainerAsync.__init__"): {
+        *("generator_actor", "trainer_actor"),
+    },
+    ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "TrainingActor.__init__"): {"vllm_lock"},
+    ("trainer/prompt_critic.py", "trainer/ray/ppo_critic.py", "CriticModelActor.init_model_from_pretrained"): {
+        *("critic", "critic_optim", "critic_scheduler"),
+    },
+    ("rollout/recorded_generator.py", "trainer/ppo_utils/samples_generator.py", "SamplesGenerator.__init__"): {
         *("strategy", "args", "tokenizer", "vllm_engines", "prompts_dataloader", "eval_dataloader"),
     },
     ("trainer/experience_maker.py", "trainer/ppo_utils/experience_maker.py", "RemoteExperienceMaker.__init__"): {

@@ -21,9 +21,9 @@ from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 
 from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.rollout.samples_generator import SampleTag, TaggedExperience
+from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
+from openrlhf_ada.settings import make_policy, resolve
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
-from openrlhf_ada.trainer.ppo_trainer import make_policy
 
 PROMPT, LONGEST = 3, 5
 WIDTH = PROMPT + LONGEST - 1
@@ -34,7 +34,7 @@ def make_args(estimator: str, n: int, **reward: Any) -> SimpleNamespace:
     advantage = {"estimator": estimator, "gamma": 1.0, "lambd": 0.9, "no_std_norm": False}
     return SimpleNamespace(
         algo=SimpleNamespace(advantage=SimpleNamespace(**advantage)),
-        rollout=SimpleNamespace(micro_batch_size=3, n_samples_per_prompt=n, max_new_tokens=LONGEST),
+        rollout=SimpleNamespace(micro_batch_size=3, n_samples_per_prompt=n, batch_size=5, max_new_tokens=LONGEST),
         train=SimpleNamespace(dynamic_batch_enable=False),
         data=SimpleNamespace(max_len=64),
         reward=SimpleNamespace(**({"clip_range": (-10, 10), "overlong_buffer_len": None} | reward)),
@@ -79,7 +79,7 @@ def make_batch(n: int, seed: int, constant: bool = False) -> list[TaggedExperien
 
 def tagged(batch: list[TaggedExperience], estimator: str, n: int) -> list[TaggedExperience]:
     """As our generator hands it over: pools of exactly n samples through the policy of wave = n = N_max."""
-    policy = make_policy(AdaConfig(mode="seq", wave=n, max_samples=n), n, estimator)
+    policy = make_policy(resolve(AdaConfig(mode="seq", wave=n, max_samples=n), make_args(estimator, n)))
     out = []
     for start in range(0, len(batch), n):
         group = batch[start : start + n]

@@ -7,9 +7,11 @@ import sys
 from openrlhf_ada.config import add_flags
 from openrlhf_ada.platforms.session import ray_session
 from openrlhf_ada.trainer.preflight import check_flags
-from openrlhf_ada.upstream import parse_host_arguments, run_training
+from openrlhf_ada.upstream import parse_host_arguments
 
 if __name__ == "__main__":
     args = parse_host_arguments(sys.argv[1:], add_flags, check_flags, prog="host", description="")
     with ray_session(args, verbose=False):
-        run_training(args)
+        from openrlhf.cli import train_ppo_ray
+
+        train_ppo_ray.train(args)

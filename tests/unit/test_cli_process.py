@@ -43,7 +43,7 @@ def train(tmp_path: Path) -> Callable[[list[str]], subprocess.CompletedProcess]:
 
 CASES: list[tuple[str, Flags, list[str], list[str]]] = [
     # id, changed flags, extra arguments, what the line must say
-    ("unknown mode", {"--ada_mode": "foo"}, [], ["--ada_mode is 'foo'", "off, seq", "Try --ada_mode seq"]),
+    ("unknown mode", {"--ada_mode": "foo"}, [], ["--ada_mode is 'foo'", "off, seq, est", "Try --ada_mode est"]),
     ("cap below n", {"--ada_max_samples": "3"}, [], ["--ada_max_samples is 3", "at least 4", "--ada_max_samples 16"]),
     ("dynamic filtering", {}, ["--algo.dynamic_filtering_enable"], ["--algo.dynamic_filtering_enable is True"]),
     ("data missing", {"--data.prompt_dataset": "./no.jsonl"}, [], ["--data.prompt_dataset", "no.jsonl", "not exist"]),
@@ -53,7 +53,13 @@ CASES: list[tuple[str, Flags, list[str], list[str]]] = [
     ("typo in the host's flag", {}, ["--rollout.batchsize", "8"], ["unrecognized arguments: --rollout.batchsize 8"]),
     ("our flag abbreviated", {}, ["--ada_max", "8"], ["unrecognized arguments: --ada_max 8"]),
     ("no value", {}, ["--ada_wave"], ["--ada_wave", "expected one argument"]),
-    ("the host's rule", {}, ["--train.partial_rollout_enable"], ["--train.partial_rollout_enable requires"]),
+    ("no such method", {"--ada_method": "grpo2"}, [], ["--ada_method is 'grpo2'", "reinforce-ada-est, "]),
+    (
+        "the host's rule",
+        {"--ada_mode": "off"},
+        ["--train.partial_rollout_enable"],
+        ["--train.partial_rollout_enable requires"],
+    ),
 ]
 
 

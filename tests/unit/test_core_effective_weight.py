@@ -1,69 +1,210 @@
-"""Which objective PPO's coefficients optimise, by exact enumeration of everything that sampling can come to.
+"""Which objective each builder really optimises, by exact enumeration of everything that sampling can come to.
 
-Effective-weight identity: E[sum c_i grad log pi(y_i)] = grad p x f'_eff(p) with f'_eff(p) = E[C+ / p + C- / (1 - p)],
-C+ the sum of coefficient x advantage over kept positives, C- minus that over kept negatives. PPO's objective is the
-pass rate itself, so f'_eff should not depend on p; what is left is the bias of stopping once both outcomes came.
+Effective-weight identity: E[sum c_i grad log pi(y_i)] = n f'_eff(p) grad p, with
+f'_eff(p) = E[C+ / p + C- / (1 - p)] / n, C+ the sum of the coefficients of kept positives, C- minus that of negatives.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from math import comb
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
+from cases import pool_of, sequential
 
-from openrlhf_ada.core.policies import Close, PromptView, Sequential
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.objectives import OBJECTIVES, Objective, effective_weight, expected_weight
+from openrlhf_ada.core.policies import Sequential
+from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.stopping_paths import StoppingPlan
+from openrlhf_ada.core.types import PromptPool
 
-WAVE, CAP, N = 4, 16, 4
-POLICY = Sequential(ExitRule(N // 2, N // 2, 0.5), wave=WAVE, max_samples=CAP, group_size=N, estimator="gae")
-
-
-def pool_of(positives: int, total: int) -> list[Sample]:
-    return [Sample(0, i, metric=float(i < positives), reward=float(i < positives), num_tokens=1) for i in range(total)]
-
-
-def closed_pools(p: float) -> dict[tuple[int, int], float]:
-    """Probability of every (positives, drawn) at which the policy closes a prompt of pass rate p."""
-    still_open, closed = {(0, 0): 1.0}, defaultdict(float)
-    while still_open:
-        following: dict[tuple[int, int], float] = defaultdict(float)
-        for (positives, drawn), probability in still_open.items():
-            (action,) = POLICY.decide([PromptView(0, pool_of(positives, drawn))])
-            if isinstance(action, Close):
-                closed[positives, drawn] += probability
-                continue
-            for k in range(action.count + 1):
-                chance = comb(action.count, k) * p**k * (1 - p) ** (action.count - k)
-                following[positives + k, drawn + action.count] += probability * chance
-        still_open = following
-    return closed
+RATES = (0.01, 0.05, 0.3, 0.5, 0.9, 0.99)
+EXITS = {"pos": (1, 0), "pos 2": (2, 0), "balance": (2, 2), "balance 1+1": (1, 1), "fixed": (0, 0)}
+SIZES = [(8, 32, 4), (4, 16, 4), (2, 10, 3), (5, 12, 2)]
+"""(M, N_max, n)."""
 
 
-def effective_weight(p: float, *, weighted: bool) -> float:
-    """f'_eff(p) with a perfect critic: the advantage is 1 - p for a positive and -p for a negative."""
-    total = 0.0
-    for (positives, drawn), probability in closed_pools(p).items():
-        group = POLICY.build(PromptPool(0, pool_of(positives, drawn)), np.random.default_rng(0))
-        for index, coefficient in zip(group.indices, group.coefficients, strict=True):
-            weight = coefficient if weighted else 1.0
-            total += probability * weight * ((1 - p) / p if index < positives else p / (1 - p))
-    return total
+def ended_with(drawn: int, positives: int, predicted: float | None = None) -> PromptPool:
+    pool = pool_of([1] * positives + [0] * (drawn - positives))
+    pool.predicted = predicted
+    return pool
 
 
-def test_enumeration_is_complete() -> None:
-    for p in (0.02, 0.3, 0.9):
-        assert sum(closed_pools(p).values()) == pytest.approx(1.0)
+def achieved(policy: Sequential, p: float, predicted: float | None = None) -> float:
+    """E[f'_eff] over all ends of sampling. How many of each outcome are kept is not random."""
+
+    def weight(drawn: int, positives: int) -> float:
+        group = policy.build(ended_with(drawn, positives, predicted), np.random.default_rng(0))
+        return effective_weight(group.coefficients, [i < positives for i in group.indices], p, policy.group_size)
+
+    return expected_weight(policy.plan, p, weight)
+
+
+def objective(name: str) -> Objective:
+    return Objective(name, 0.3 if name == "power" else None)
+
+
+# -- the published builders ---------------------------------------------------------------------------------------
+
+SHIPPED = {  # p: pos E[N], E[pool mean], f'; balance E[N], E[pool mean], f', f' with 1/p (peers' table of the code)
+    0.01: (28.5, 0.0194, 6.61, 31.7, 0.0112, 7.52, 205),
+    0.02: (25.5, 0.0364, 5.88, 30.9, 0.0241, 7.17, 169),
+    0.05: (19.2, 0.0776, 4.27, 27.3, 0.0663, 5.86, 96.8),
+    0.10: (13.6, 0.1297, 2.80, 21.0, 0.1321, 3.95, 41.4),
+    0.30: (8.5, 0.309, 1.23, 10.3, 0.328, 1.35, 5.10),
+    0.50: (8.0, 0.501, 0.97, 8.6, 0.500, 1.00, 2.24),
+    0.70: (8.0, 0.700, 1.15, 10.3, 0.672, 1.35, 2.07),
+    0.90: (8.0, 0.900, 1.58, 21.0, 0.868, 3.95, 4.62),
+    0.95: (8.0, 0.950, 1.68, 27.3, 0.934, 5.86, 6.48),
+}
+
+
+@pytest.mark.parametrize("p", SHIPPED)
+@pytest.mark.parametrize(("k_pos", "k_neg", "column"), [(1, 0, 0), (2, 2, 3)], ids=["pos", "balance"])
+def test_table_of_the_shipped_rule(p: float, k_pos: int, k_neg: int, column: int) -> None:
+    """M = 8, N_max = 32, n = 4, pool mean, no correction: cost, bias of the pool mean, what is really optimised."""
+    policy = sequential(k_pos, k_neg, n=4, wave=8, cap=32)
+    cost, pool_mean, weight = SHIPPED[p][column : column + 3]
+    outcomes = policy.plan.outcomes(p)
+    assert policy.plan.expected_draws(p) == pytest.approx(cost, abs=0.06)
+    assert sum(mass * k / n for (n, k), mass in outcomes.items()) == pytest.approx(pool_mean, abs=6e-4)
+    assert achieved(policy, p) == pytest.approx(weight, abs=0.006)
+
+
+@pytest.mark.parametrize("p", SHIPPED)
+def test_dividing_by_the_pass_rate_as_the_paper_says_is_not_the_log_objective(p: float) -> None:
+    policy = sequential(2, 2, n=4, wave=8, cap=32, correction="paper", objective=Objective("log"))
+    assert achieved(policy, p) == pytest.approx(SHIPPED[p][6], rel=0.006)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(4, (1.73, 1.71, 1.69, 1.62)), (8, (2.61, 2.47, 2.33, 1.86))])
+def test_uniform_grpo_with_std_is_flat_at_finite_n(n: int, expected: tuple[float, ...]) -> None:
+    policy = sequential(0, 0, n=n, wave=n, cap=n, estimator="group_norm")
+    # The published figures divide by the population's std.
+    scale = ((n - 1) / n) ** -0.5
+    for p, weight in zip((0.01, 0.05, 0.1, 0.5), expected, strict=True):
+        assert achieved(policy, p) * scale == pytest.approx(weight, abs=0.006)
+
+
+def test_uniform_sampling_is_linear_and_its_own_mean_costs_one_in_n() -> None:
+    for n, p in itertools.product((2, 4, 8), RATES):
+        fixed: dict[str, Any] = {"n": n, "wave": n, "cap": n}
+        assert achieved(sequential(0, 0, **fixed), p) == pytest.approx((n - 1) / n)
+        assert achieved(sequential(0, 0, **fixed, estimator="rloo"), p) == pytest.approx(1.0)
+        assert achieved(sequential(0, 0, **fixed, baseline="none"), p) == pytest.approx(1.0)
+
+
+# -- exact corrections --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("exit_name", EXITS)
+@pytest.mark.parametrize(("wave", "cap", "n"), SIZES)
+def test_stratum_is_exact_for_every_objective(name: str, exit_name: str, wave: int, cap: int, n: int) -> None:
+    """With the share of positives free of stopping bias and f' taken at a pass rate known before sampling."""
+    f = objective(name)
+    for p in RATES:
+        for baseline in ("estimator", "critic"):
+            policy = sequential(
+                *EXITS[exit_name], n=n, wave=wave, cap=cap, baseline=baseline, correction="stratum", objective=f
+            )
+            assert achieved(policy, p, predicted=p) == pytest.approx(f.weight(p), rel=1e-9)
+
+
+@pytest.mark.parametrize("exit_name", EXITS)
+@pytest.mark.parametrize("predicted", [0.02, 0.5, 0.97])
+def test_linear_objective_stays_exact_with_a_wrong_prediction(exit_name: str, predicted: float) -> None:
+    """A baseline from outside the pool may be wrong: it moves the variance, not the expectation."""
+    policy = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, baseline="estimator", correction="stratum")
+    for p in RATES:
+        assert achieved(policy, p, predicted) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("exit_name", EXITS)
+@pytest.mark.parametrize(("wave", "cap", "n"), SIZES)
+def test_mean_of_the_positives_is_the_truncated_log_objective(exit_name: str, wave: int, cap: int, n: int) -> None:
+    """(1 - (1-p)^N)/p, the derivative of sum over k <= N of pass@k / k, wherever sampling stops after a success."""
+    policy = sequential(*EXITS[exit_name], n=n, wave=wave, cap=cap, correction="positives", objective=Objective("log"))
+    for p in RATES:
+        assert achieved(policy, p) == pytest.approx((1 - (1 - p) ** cap) / p, rel=1e-9)
+
+
+def test_every_combination_obeys_the_bounds_that_the_documentation_states() -> None:
+    """Stratum with the pool's own rates: near the target, biased by stopping as the table in the docs says."""
+    for exit_name, (low, high) in {"pos": (0.87, 1.79), "balance": (0.90, 1.22)}.items():
+        linear = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, correction="stratum")
+        weights = [achieved(linear, p) for p in SHIPPED]
+        assert low <= min(weights) <= max(weights) <= high, (exit_name, weights)
+        unbiased = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, correction="stratum", baseline="first_wave")
+        weights = [achieved(unbiased, p) for p in SHIPPED]
+        assert 0.85 <= min(weights) <= max(weights) <= 0.97, "its own baseline takes (N-1)/N"
+
+
+# -- Ada-Est: numbers of rollouts decided before sampling ----------------------------------------------------------
+
+
+def estimated_weight(p: float, drawn: int, n: int, predicted: float | None = None, **options: Any) -> float:
+    """Effective weight per n of a prompt that was allotted `drawn` rollouts, all trained."""
+    builder = GroupBuilder(Selection("all", n, 0.5), "dr_grpo", **options)
+
+    def weight(drawn: int, positives: int) -> float:
+        group = builder.build(ended_with(drawn, positives), np.random.default_rng(0), predicted)
+        return effective_weight(group.coefficients, [i < positives for i in group.indices], p, n)
+
+    return expected_weight(StoppingPlan(0, 0, drawn, drawn, drawn), p, weight)
+
+
+@pytest.mark.parametrize("drawn", [2, 5, 8, 32])
+def test_training_every_rollout_weighs_a_prompt_by_their_number(drawn: int) -> None:
+    for p in RATES:
+        assert estimated_weight(p, drawn, 8, baseline="loo") == pytest.approx(drawn / 8)
+        assert estimated_weight(p, drawn, 8) == pytest.approx((drawn - 1) / 8), "the pool's own mean costs one rollout"
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("drawn", [2, 5, 8, 32])
+def test_stratum_takes_the_allocations_weight_out_again(name: str, drawn: int) -> None:
+    for p in RATES:
+        weight = estimated_weight(
+            p, drawn, 8, p, baseline="estimator", correction="stratum", objective=objective(name)
+        )
+        assert weight == pytest.approx(objective(name).weight(p), rel=1e-9)
+
+
+def test_papers_hybrid_shares_the_weight_between_number_and_gradient() -> None:
+    """n ~ 1/sqrt(p) and gradient x 1/sqrt(p): 1/p, with the pass rate known."""
+    for p, drawn in ((0.04, 25), (0.25, 10), (1.0 - 1e-12, 5)):
+        weight = estimated_weight(
+            p, drawn, 5, baseline="critic", correction="paper", objective=Objective("log"),
+            predicted=p, allocated=lambda rate: rate**-0.5,
+        )  # fmt: skip
+        assert weight == pytest.approx(1 / p, rel=1e-6)
+
+
+# -- PPO ----------------------------------------------------------------------------------------------------------
+
+
+def ppo_weight(policy: Sequential, p: float, *, weighted: bool) -> float:
+    """f'_eff with a perfect critic: the advantage is 1 - p for a positive and -p for a negative."""
+
+    def weight(drawn: int, positives: int) -> float:
+        group = policy.build(ended_with(drawn, positives), np.random.default_rng(0))
+        positive = np.array([i < positives for i in group.indices])
+        factors = np.array(group.coefficients) if weighted else np.ones(len(positive))
+        return effective_weight(factors * np.where(positive, 1 - p, -p), positive, p, policy.group_size)
+
+    return expected_weight(policy.plan, p, weight)
 
 
 @pytest.mark.parametrize(
     ("p", "plain", "with_strata"), [(0.02, 3.89, 1.11), (0.1, 3.00, 1.26), (0.3, 1.37, 1.09), (0.9, 3.00, 1.26)]
 )
-def test_strata_make_prompts_of_all_pass_rates_weigh_about_the_same(
+def test_strata_make_prompts_of_all_pass_rates_weigh_about_the_same_in_ppo(
     p: float, plain: float, with_strata: float
 ) -> None:
+    policy = sequential(2, 2, n=4, wave=4, cap=16, estimator="gae")
     for weighted, expected in ((False, plain), (True, with_strata)):
-        relative = effective_weight(p, weighted=weighted) / effective_weight(0.5, weighted=weighted)
+        relative = ppo_weight(policy, p, weighted=weighted) / ppo_weight(policy, 0.5, weighted=weighted)
         assert relative == pytest.approx(expected, abs=0.01)

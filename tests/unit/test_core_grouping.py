@@ -9,22 +9,24 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from cases import sequential
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.grouping import NO_SPREAD, advantages, is_spread
-from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.grouping import NO_SPREAD, GroupBuilder, RewardScale, is_spread
+from openrlhf_ada.core.objectives import Objective
+from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 
 BASELINED = ("group_norm", "dr_grpo", "reinforce_baseline", "rloo")
 AWKWARD = (0.0, 0.1, 0.3, 0.35, 1 / 3, -0.7, 1e4 / 3, 1e-8)
 """Constants whose mean is not exactly themselves in floating point."""
 
-pools = st.lists(st.floats(-1e6, 1e6), max_size=16)
+pools = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=16)
 spread_pools = st.lists(st.floats(-10, 10), min_size=2, max_size=16).filter(lambda r: is_spread(np.array(r)))
 
 
@@ -45,8 +47,20 @@ def make_pool(rewards: Sequence[float], metrics: Sequence[float] | None = None, 
 
 
 def build(pool: PromptPool, estimator: str, n: int = 4) -> TrainingGroup:
-    policy = Sequential(ExitRule(2, 2, 0.5), wave=4, max_samples=32, group_size=n, estimator=estimator)
-    return policy.build(pool, np.random.default_rng(0))
+    return sequential(2, 2, n=n, wave=4, cap=32, estimator=estimator).build(pool, np.random.default_rng(0))
+
+
+def advantages(rewards: Sequence[float], estimator: str, **options: Any) -> np.ndarray:
+    """Of every sample of a pool, all of which are trained; outcomes differ wherever rewards do."""
+    pool = make_pool(rewards, metrics=_ranks(rewards))
+    baseline = {"rloo": "loo"}.get(estimator, "pool")
+    builder = GroupBuilder(Selection("all", len(rewards), 0.5), estimator, **({"baseline": baseline} | options))
+    return np.array(builder.build(pool, np.random.default_rng(0)).coefficients)
+
+
+def _ranks(rewards: Sequence[float]) -> list[float]:
+    order = sorted(set(rewards))
+    return [order.index(r) / max(len(order) - 1, 1) for r in rewards]
 
 
 # -- values -------------------------------------------------------------------------------------------------------
@@ -121,20 +135,8 @@ def test_small_but_real_differences_are_signal(estimator: str) -> None:
 
 @pytest.mark.parametrize("estimator", BASELINED)
 @pytest.mark.parametrize("reward", [*AWKWARD, 1e308])
-def test_pool_of_one_is_zero_and_pool_of_none_is_empty(estimator: str, reward: float) -> None:
+def test_pool_of_one_is_zero(estimator: str, reward: float) -> None:
     assert advantages([reward], estimator).tolist() == [0.0]
-    assert advantages([], estimator).tolist() == []
-
-
-@pytest.mark.parametrize("estimator", ["reinforce", "gae"])
-def test_estimator_without_a_pool_baseline_is_refused(estimator: str) -> None:
-    with pytest.raises(ValueError, match=f"{estimator!r} has no pool baseline"):
-        advantages([0.0, 1.0], estimator)
-
-
-def test_estimator_without_a_pool_baseline_is_refused_for_a_constant_pool_too() -> None:
-    with pytest.raises(ValueError, match="no pool baseline"):
-        advantages([1.0, 1.0], "reinforce")
 
 
 # -- the trained group --------------------------------------------------------------------------------------------
@@ -189,3 +191,80 @@ def test_group_does_not_depend_on_the_order_of_arrival(rewards: list[float], dat
     arrived = PromptPool(0)
     arrived.add(in_order.samples[i] for i in data.draw(st.permutations(range(len(rewards)))))
     assert build(arrived, "group_norm") == build(in_order, "group_norm")
+
+
+# -- baselines from outside the pool --------------------------------------------------------------------------------
+
+
+def outside(rewards: Sequence[float], baseline: str, predicted: float = 0.25, **options: Any) -> list[float]:
+    metrics = [float(r > 0) for r in rewards]
+    builder = GroupBuilder(Selection("all", len(rewards), 0.5), "dr_grpo", baseline, **options)
+    pool = make_pool(rewards, metrics)
+    return list(builder.build(pool, np.random.default_rng(0), predicted, RewardScale(-1.0, 1.0)).coefficients)
+
+
+def test_predicted_baseline_gives_a_pool_of_one_outcome_a_gradient() -> None:
+    """What was predicted with 1/4 and came out wrong four times is a surprise of 1/4 each, in units of the reward."""
+    assert outside([0, 0, 0, 0], "estimator") == pytest.approx([-0.25] * 4)
+
+
+def test_outcome_that_the_pool_does_not_show_is_worth_what_it_was_before() -> None:
+    """Rewards of -1 and 1, all wrong: the baseline is 1/4 x 1 + 3/4 x (-1) = -1/2."""
+    assert outside([-1, -1, -1, -1], "critic") == pytest.approx([-0.5] * 4)
+    assert outside([1, 1], "critic") == pytest.approx([1.5] * 2)
+
+
+def test_no_baseline_trains_the_reward_itself() -> None:
+    assert outside([1, 0, 0, 1], "none") == [1, 0, 0, 1]
+
+
+def test_prediction_that_is_missing_is_an_error() -> None:
+    builder = GroupBuilder(Selection("all", 2, 0.5), "dr_grpo", "estimator")
+    with pytest.raises(ValueError, match="'estimator' needs a pass rate known before sampling"):
+        builder.build(make_pool([1, 0]), np.random.default_rng(0))
+
+
+def test_shaped_rewards_keep_the_baseline_at_the_strata_means() -> None:
+    """A length penalty moves both means: b = 1/2 x 0.9 + 1/2 x (-0.2) for a predicted pass rate of one half."""
+    pool = make_pool([0.8, 1.0, -0.2, -0.2], metrics=[1, 1, 0, 0])
+    builder = GroupBuilder(Selection("all", 4, 0.5), "dr_grpo", "estimator")
+    group = builder.build(pool, np.random.default_rng(0), predicted=0.5)
+    assert group.coefficients == pytest.approx([0.45, 0.65, -0.55, -0.55])
+
+
+# -- corrections, by hand -----------------------------------------------------------------------------------------
+
+
+def corrected(outcomes: Sequence[int], correction: str, *, floor: float = 0.0, n: int = 4) -> list[float]:
+    builder = GroupBuilder(
+        Selection("balanced", n, 0.5), "dr_grpo", "pool", correction, Objective("log"), floor
+    )  # fmt: skip
+    return sorted(builder.build(make_pool(outcomes), np.random.default_rng(0)).coefficients)
+
+
+EIGHT = [1, 1, 0, 0, 0, 0, 0, 0]
+"""p = 1/4; 2 + 2 are kept of it, with advantages 3/4 and -1/4."""
+
+
+@pytest.mark.parametrize(
+    ("correction", "expected"),
+    [
+        ("none", [-1 / 4, -1 / 4, 3 / 4, 3 / 4]),
+        ("paper", [-1, -1, 3, 3]),  # x 1/p = 4
+        ("stratum", [-1.5, -1.5, 1.5, 1.5]),  # x 4 and x (1/4)/(1/2) or (3/4)/(1/2)
+        ("positives", [0, 0, 2, 2]),  # n/k+
+    ],
+)
+def test_one_pool_with_every_correction(correction: str, expected: list[float]) -> None:
+    assert corrected(EIGHT, correction) == pytest.approx(expected)
+
+
+def test_floor_bounds_the_weight() -> None:
+    one_in_fifty = [1] + [0] * 49
+    assert max(corrected(one_in_fifty, "paper")) == pytest.approx(50 * 0.98)
+    assert max(corrected(one_in_fifty, "paper", floor=0.1)) == pytest.approx(10 * 0.98)
+
+
+def test_mean_of_the_positives_needs_some() -> None:
+    assert corrected([0] * 8, "positives") == [0.0] * 4
+    assert corrected([1] * 8, "positives") == [1.0] * 4, "all right: the gradient of log p is still p's"

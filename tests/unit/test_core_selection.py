@@ -8,20 +8,26 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import pool_of
 
-from openrlhf_ada.core.grouping import select_balanced, stratum_factors
-from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, Sample
 
-RULE = ExitRule(k_pos=1, k_neg=1, threshold=0.5)
+
+def make_pool(*metrics: float) -> PromptPool:
+    return pool_of(metrics)
 
 
-def make_pool(*metrics: float) -> list[Sample]:
-    return [Sample(0, i, m, m, 1) for i, m in enumerate(metrics)]
+def select(pool: PromptPool, n: int, seed: int = 0, name: str = "balanced") -> tuple[int, ...]:
+    return Selection(name, n, threshold=0.5).keep(pool.metrics, np.random.default_rng([seed, 0]))
 
 
-def select(pool: list[Sample], n: int, seed: int = 0, **options: int) -> tuple[int, ...]:
-    return select_balanced(pool, n, RULE, np.random.default_rng([seed, 0]), **options)
+def factors_of(pool: PromptPool, n: int, seed: int = 0) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """(kept, stratum factors) of a balanced group."""
+    builder = GroupBuilder(Selection("balanced", n, 0.5), "dr_grpo")
+    group = builder.build(pool, np.random.default_rng([seed, 0]))
+    return group.indices, group.critic_weights
 
 
 def all_counts(max_each: int = 6, max_n: int = 6):
@@ -38,7 +44,7 @@ def test_half_positives_with_backfill_from_the_other_side() -> None:
     for positives, negatives, n in all_counts():
         pool = make_pool(*[1.0] * positives, *[0.0] * negatives)
         kept = select(pool, n)
-        kept_positives = sum(pool[i].metric > 0.5 for i in kept)
+        kept_positives = sum(pool.metrics[list(kept)] > 0.5)
         if positives < n // 2:
             expected = positives
         elif negatives < n - n // 2:
@@ -61,8 +67,9 @@ def test_pool_smaller_than_the_group_is_refused() -> None:
 
 
 def test_positive_means_above_the_threshold_not_at_it() -> None:
-    pool = make_pool(0.5, 0.5, 0.50001, 1.0)
-    assert [RULE.is_positive(s) for s in pool] == [False, False, True, True]
+    pool = make_pool(0.5, 0.5, 0.50001, 1.0, 0.0)
+    assert pool.count_positives(0.5) == 2
+    assert {2, 3} < set(select(pool, 4))
 
 
 # -- the draw -----------------------------------------------------------------------------------------------------
@@ -95,18 +102,56 @@ def test_early_indices_are_not_preferred() -> None:
 def test_choice_does_not_depend_on_the_order_of_arrival() -> None:
     pool = make_pool(1, 0, 0, 1, 1, 0)
     expected = select(pool, 4)
-    for order in itertools.permutations(pool):
+    for order in itertools.permutations(pool.samples):
         arrived = PromptPool(0)
         arrived.add(order)
-        assert select(arrived.samples, 4) == expected
+        assert select(arrived, 4) == expected
 
 
 def test_choice_looks_at_metrics_only() -> None:
     """Length and reward change nothing: that is the condition of the effective-weight identity."""
     metrics = (1, 0, 0, 1, 1, 0)
-    odd = [Sample(0, i, m, reward=-9.0 * i, num_tokens=1000 - i) for i, m in enumerate(metrics)]
+    odd = PromptPool(0, [Sample(0, i, m, reward=-9.0 * i, num_tokens=1000 - i) for i, m in enumerate(metrics)])
     for seed in range(10):
         assert select(odd, 4, seed) == select(make_pool(*metrics), 4, seed)
+
+
+# -- other selections ---------------------------------------------------------------------------------------------
+
+
+def test_random_is_a_fair_sample_of_the_pool() -> None:
+    """2 of 8 right: a group of 4 has one on average, and every index is kept equally often."""
+    pool = make_pool(1, 1, 0, 0, 0, 0, 0, 0)
+    counts = Counter(i for s in range(2000) for i in select(pool, 4, seed=s, name="random"))
+    assert all(900 < counts[i] < 1100 for i in range(8)), counts
+
+
+def test_max_variance_equals_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        metrics = rng.choice([0.0, 0.2, 0.5, 0.9, 1.0], size=rng.integers(2, 8))
+        n = int(rng.integers(1, len(metrics) + 1))
+        best = max(np.var(c) for c in itertools.combinations(metrics.tolist(), n))
+        kept = select(make_pool(*metrics), n, name="max_variance")
+        assert len(set(kept)) == n
+        assert np.var(metrics[list(kept)]) == pytest.approx(best, abs=1e-9)
+
+
+def test_max_variance_of_right_and_wrong_is_half_and_half() -> None:
+    for positives, negatives in itertools.product(range(2, 7), repeat=2):
+        pool = make_pool(*[1.0] * positives, *[0.0] * negatives)
+        assert sum(pool.metrics[list(select(pool, 4, name="max_variance"))]) == 2
+
+
+def test_ties_of_max_variance_are_broken_by_chance_not_by_position() -> None:
+    pool = make_pool(*[1.0] * 6, *[0.0] * 6)
+    counts = Counter(i for s in range(2000) for i in select(pool, 4, seed=s, name="max_variance"))
+    assert all(560 < counts[i] < 770 for i in range(12)), counts
+
+
+def test_all_keeps_every_sample_of_any_pool() -> None:
+    for size in (1, 2, 9):
+        assert select(make_pool(*[1.0] * size), 4, name="all") == tuple(range(size))
 
 
 # -- stratum factors ----------------------------------------------------------------------------------------------
@@ -117,27 +162,25 @@ def test_weighted_mean_over_the_kept_is_the_pools_mean_exactly() -> None:
         if n == 1 and positives and negatives:
             continue  # one sample cannot stand for two outcomes; see the next test
         pool = make_pool(*[1.0] * positives, *[0.0] * negatives)
-        kept = select(pool, n)
-        factors = [Fraction(f).limit_denominator(1000) for f in stratum_factors(pool, kept, RULE)]
-        weighted = sum(f * Fraction(pool[i].metric) for f, i in zip(factors, kept, strict=True)) / n
+        kept, factors = factors_of(pool, n)
+        exact = [Fraction(f).limit_denominator(1000) for f in factors]
+        weighted = sum(f * Fraction(pool.metrics[i]) for f, i in zip(exact, kept, strict=True)) / n
         assert weighted == Fraction(positives, positives + negatives), (positives, negatives, n)
-        assert sum(factors) == n, "the factors are weights: they average to 1"
+        assert sum(exact) == n, "the factors are weights: they average to 1"
 
 
 def test_degenerate_group_of_one_cannot_represent_a_mixed_pool() -> None:
     """n // 2 = 0 positives are wanted, so a group of one is always the failure: why n = 1 has no meaning here."""
     for seed in range(20):
-        kept = select(make_pool(1, 1, 1, 0), 1, seed)
-        assert kept == (3,)
-    assert stratum_factors(make_pool(1, 1, 1, 0), (3,), RULE) == (0.25,)
+        assert factors_of(make_pool(1, 1, 1, 0), 1, seed) == ((3,), (0.25,))
 
 
 @pytest.mark.parametrize("metric", [0.0, 1.0])
 def test_one_outcome_only_has_factor_one(metric: float) -> None:
-    assert stratum_factors(make_pool(*[metric] * 6), (0, 2, 5), RULE) == (1.0, 1.0, 1.0)
+    assert factors_of(make_pool(*[metric] * 6), 3)[1] == (1.0, 1.0, 1.0)
 
 
 def test_factors_by_hand() -> None:
     """1 positive in 8, kept 1 + 3 of n = 4: (1/8)/(1/4) = 1/2 and (7/8)/(3/4) = 7/6."""
-    pool = make_pool(0, 0, 1, 0, 0, 0, 0, 0)
-    assert stratum_factors(pool, (0, 2, 3, 7), RULE) == pytest.approx((7 / 6, 1 / 2, 7 / 6, 7 / 6))
+    kept, factors = factors_of(make_pool(0, 0, 1, 0, 0, 0, 0, 0), 4)
+    assert factors == pytest.approx([0.5 if i == 2 else 7 / 6 for i in kept])

@@ -1,4 +1,4 @@
-"""The table of metrics, its document, and the two distributions."""
+"""The table of metrics, its document, and the distributions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from openrlhf_ada.reporting.histograms import (
     add_allocations,
     allocation_by_pass_rate,
     draws_histogram,
+    mean_by_pass_rate,
     pass_rate_bin,
 )
 from openrlhf_ada.reporting.metrics import METRICS, check_metric_name, render_metrics_table
@@ -76,3 +77,10 @@ def test_allocations_are_counted_and_added() -> None:
     total = add_allocations([first, allocation_by_pass_rate([(12, 0), (4, 4)])])
     assert total["0"] == {"prompts": 2, "rollouts": 28}
     assert list(total) == ["0", "0.4-0.6", "1"]
+
+
+def test_mean_of_a_figure_by_pass_rate_leaves_empty_bins_out() -> None:
+    figures = mean_by_pass_rate([(4, 4, 5.0), (8, 4, 1.0), (4, 2, 2.0), (16, 0, 0.0)])
+    assert figures == {"0": 0.0, "0.4-0.6": 1.5, "1": 5.0}
+    assert list(figures) == ["0", "0.4-0.6", "1"], "in the order of the bins"
+    assert mean_by_pass_rate([]) == {}

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from cases import sequential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.policies import Close, Draw, PromptView, Sequential
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.types import Ledger, PromptKey, Sample
-from openrlhf_ada.rollout.rounds import RoundsResult, run_rounds
+from openrlhf_ada.core.policies import Close, Draw, Sequential
+from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample
+from openrlhf_ada.rollout.rounds import FinishedPool, RoundsResult, run_rounds
 
 Outcomes = dict[PromptKey, list[int]]
 Payload = tuple[PromptKey, int, int]
@@ -48,15 +48,23 @@ def problems(draw: st.DrawFn) -> tuple[Sequential, Outcomes]:
     n = draw(st.integers(1, 4))
     cap = draw(st.integers(n, 12))
     k_pos, k_neg = draw(st.sampled_from([(1, 0), (1, 1), (2, 2)]))
-    policy = Sequential(ExitRule(k_pos, k_neg, 0.5), draw(st.integers(1, 14)), cap, group_size=n, estimator="rloo")
+    policy = sequential(k_pos, k_neg, n=n, wave=draw(st.integers(1, 14)), cap=cap, estimator="rloo")
     keys = draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=6, unique=True))
     outcome = st.lists(st.integers(0, 1), min_size=cap, max_size=cap)
     return policy, {key: draw(outcome) for key in keys}
 
 
+def empty_pools(*keys: PromptKey) -> list[PromptPool]:
+    return [PromptPool(key, row=key % 10) for key in keys]
+
+
 def solve(policy: Sequential, outcomes: Outcomes) -> tuple[RoundsResult[Payload], Engine]:
     engine = Engine(outcomes)
-    return run_rounds(policy, list(outcomes), engine, describe), engine
+    return run_rounds(policy, empty_pools(*outcomes), engine, describe), engine
+
+
+def content(finished: FinishedPool[Payload]) -> tuple[list[Sample], list[Payload]]:
+    return finished.pool.samples, finished.payloads
 
 
 @given(problems())
@@ -95,10 +103,18 @@ def test_prompts_are_independent_of_each_other_and_of_their_order(
     reordered = solve(policy, {key: outcomes[key] for key in shuffled})[0]
     assert [f.pool.key for f in reordered.finished] == shuffled, "results stand in the order of the keys"
     for finished in reordered.finished:
-        assert finished == together[finished.pool.key]
+        assert content(finished) == content(together[finished.pool.key])
     for key, outcome in outcomes.items():
         (alone,) = solve(policy, {key: outcome})[0].finished
-        assert alone == together[key]
+        assert content(alone) == content(together[key])
+
+
+@given(problems())
+def test_pools_are_the_ones_that_were_given(problem: tuple[Sequential, Outcomes]) -> None:
+    policy, outcomes = problem
+    pools = empty_pools(*outcomes)
+    result = run_rounds(policy, pools, Engine(outcomes), describe)
+    assert all(finished.pool is pool for finished, pool in zip(result.finished, pools, strict=True))
 
 
 @given(problems())
@@ -108,7 +124,7 @@ def test_payloads_stand_at_the_positions_of_their_samples(problem: tuple[Sequent
         assert all(p[0] == finished.pool.key for p in finished.payloads)
 
 
-POLICY = Sequential(ExitRule(1, 1, 0.5), wave=2, max_samples=4, group_size=2, estimator="rloo")
+POLICY = sequential(1, 1, n=2, wave=2, cap=4, estimator="rloo")
 
 
 def test_progress_by_hand() -> None:
@@ -116,7 +132,7 @@ def test_progress_by_hand() -> None:
     outcomes = {5: [0, 1, 0, 0], 7: [1, 1, 0, 1], 9: [1, 1, 1, 1]}
     progress: list[tuple[int, int]] = []
     engine = Engine(outcomes)
-    result = run_rounds(POLICY, [5, 7, 9], engine, describe, lambda done, total: progress.append((done, total)))
+    result = run_rounds(POLICY, empty_pools(5, 7, 9), engine, describe, lambda *counts: progress.append(counts))
     assert [[(d.key, d.count) for d in wave] for wave in engine.waves] == [[(5, 2), (7, 2), (9, 2)], [(7, 2), (9, 2)]]
     assert [len(f.pool) for f in result.finished] == [2, 4, 4]
     assert (result.num_dispatched, result.num_rounds) == (10, 2)
@@ -138,22 +154,22 @@ def test_engine_that_returns_another_number_is_an_error(returned: int) -> None:
         return {draw.key: [(draw.key, i, 1) for i in range(returned)] for draw in draws}
 
     with pytest.raises(RuntimeError, match=f"prompt 3: asked for 2 samples, the engines returned {returned}"):
-        run_rounds(POLICY, [3], engine, describe)
+        run_rounds(POLICY, empty_pools(3), engine, describe)
 
 
 def test_engine_that_leaves_a_prompt_out_is_an_error() -> None:
     with pytest.raises(KeyError, match="4"):
-        run_rounds(POLICY, [3, 4], lambda draws: {3: [(3, 0, 1), (3, 1, 0)]}, describe)
+        run_rounds(POLICY, empty_pools(3, 4), lambda draws: {3: [(3, 0, 1), (3, 1, 0)]}, describe)
 
 
 def test_any_policy_can_be_carried_out() -> None:
     """The scheduler decides nothing itself: a policy that draws 1, then 2, then closes is followed."""
 
     class Growing:
-        def decide(self, views: Sequence[PromptView]) -> list[Draw | Close]:
-            return [Close(v.key) if len(v.samples) == 3 else Draw(v.key, len(v.samples) + 1) for v in views]
+        def decide(self, pools: Sequence[PromptPool]) -> list[Draw | Close]:
+            return [Close(pool.key) if len(pool) == 3 else Draw(pool.key, len(pool) + 1) for pool in pools]
 
     engine = Engine({1: [0, 1, 1]})
-    result = run_rounds(Growing(), [1], engine, describe)  # type: ignore[arg-type]
+    result = run_rounds(Growing(), empty_pools(1), engine, describe)  # type: ignore[arg-type]
     assert [d.count for wave in engine.waves for d in wave] == [1, 2]
     assert [s.metric for s in result.finished[0].pool.samples] == [0.0, 1.0, 1.0]

@@ -5,68 +5,35 @@ The engines are stand-ins that answer at once; the load balancing, sampling para
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 import torch
+from cases import sequential
+from engines import Engine, answer_at_once
 from openrlhf.datasets import PromptDataset
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.policies import Draw, Sequential
-from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.policies import Draw
 from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, SamplingOptions
 
 GENERATE = {"max_len": 32, "max_new_tokens": 8, "temperature": 0.7, "top_p": 0.9}
 
 
-class Remote:
-    """`engine.method.remote(...)` without Ray: the call's result stands for its reference."""
-
-    def __init__(self, function: Any) -> None:
-        self.remote = function
-
-
-class Engine:
-    """Answers sample k of a prompt with k + 1 tokens, right if the prompt's number is even."""
-
-    def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
-        self.power: list[str] = []
-        self.get_num_unfinished_requests = Remote(lambda: 0)
-        self.generate_responses = Remote(self._generate)
-        self.wake_up = Remote(lambda: self.power.append("wake_up"))
-        self.sleep = Remote(lambda: self.power.append("sleep"))
-
-    def _generate(self, **call: Any) -> list[dict[str, Any]]:
-        self.calls.append(call)
-        number = int(call["prompt"])
-        return [
-            {
-                "prompt": call["prompt"],
-                "label": call["label"],
-                "images": call["images"],
-                "observation_tokens": [number, *[9] * (k + 1)],
-                "action_ranges": [(1, k + 2)],
-                "rollout_log_probs": None,
-                "truncated": False,
-                "reward": float(number % 2 == 0),
-                "scores": float(number % 2 == 0),
-            }
-            for k in range(call["num_samples"])
-        ]
-
-
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
-    monkeypatch.setattr(ray, "get", lambda refs: refs)
-    return [Engine(), Engine()]
+    """Right where the prompt's number is even."""
+    answer_at_once(monkeypatch)
+    return [Engine(lambda number, k: float(number % 2 == 0)) for _ in range(2)]
 
 
-def make_generator(engines: list[Engine], **reward: Any) -> AdaptiveSamplesGenerator:
+def make_generator(
+    engines: list[Engine], policy_version: Callable[[], int] = lambda: 0, **reward: Any
+) -> AdaptiveSamplesGenerator:
     args = SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path="model"),
         rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, max_new_tokens=8),
@@ -87,8 +54,10 @@ def make_generator(engines: list[Engine], **reward: Any) -> AdaptiveSamplesGener
     dataset = PromptDataset([{"input": str(i), "label": f"L{i}"} for i in (4, 7)], None, strategy)
     loader = _Batches(dataset)
     host = SamplesGenerator(strategy, loader, None, None, engines)
-    policy = Sequential(ExitRule(1, 1, 0.5), wave=2, max_samples=4, group_size=2, estimator="dr_grpo")
-    return AdaptiveSamplesGenerator(host, policy, BatchPlan(2, 2, 4, 1, 1), lambda closed, total: None)
+    options = SamplingOptions(
+        plan=BatchPlan(2, 2, 4, 1, 1), refill_limit=0, num_texts=0, policy_version=policy_version
+    )
+    return AdaptiveSamplesGenerator(host, sequential(1, 1, n=2, wave=2, cap=4), options)
 
 
 class _Batches:
@@ -148,7 +117,15 @@ def test_whole_batch_is_tagged_and_accounted_for(engines: list[Engine]) -> None:
     assert [s.tag.key for s in samples] == [0, 0, 1, 1]
     assert [s.prompts[0] for s in samples] == ["4", "4", "7", "7"]
     assert torch.tensor([s.tag.coefficient for s in samples]).tolist() == [0.0] * 4, "one outcome each"
-    assert generator.last_step.ledger.drawn == sum(c["num_samples"] for e in engines for c in e.calls) == 8
+    assert samples.ledger.drawn == sum(engine.drawn for engine in engines) == 8
+
+
+def test_samples_have_the_policy_version_before_their_wave_and_the_record_the_last(engines: list[Engine]) -> None:
+    """One outcome each, so two waves of two; the weights change after each wave."""
+    versions = iter([3, 4, 5])
+    samples, *_ = make_generator(engines, lambda: next(versions)).generate_samples(**GENERATE)
+    assert [[s.version for s in group.pool.samples] for group in samples.record.groups] == [[3, 3, 4, 4]] * 2
+    assert samples.record.last_version == 5
 
 
 @pytest.mark.parametrize(("sleeps", "calls"), [(True, ["wake_up", "sleep"]), (False, [])])

@@ -7,17 +7,20 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from cases import pool_of, sequential
 from openrlhf.models import ValueLoss
 from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_ada.core.grouping import select_balanced, stratum_factors
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.types import Sample
+from openrlhf_ada.core.types import TrainingGroup
 from openrlhf_ada.trainer.critic import StratumValueLoss
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, critic_weights
 
-RULE = ExitRule(1, 1, 0.5)
+
+def group_of(positives: int, negatives: int, n: int) -> TrainingGroup:
+    """The trained group of a pool in which the positives came first."""
+    policy = sequential(1, 1, n=n, wave=n, cap=8, estimator="gae")
+    return policy.build(pool_of([1] * positives + [0] * negatives), np.random.default_rng(0))
 
 
 def loss_of(values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -33,11 +36,10 @@ def test_weighted_loss_over_the_kept_is_the_loss_over_the_pool(n: int) -> None:
     for positives, negatives in itertools.product(range(7), repeat=2):
         if positives + negatives < n:
             continue
-        pool = [Sample(0, i, float(i < positives), float(i < positives), 1) for i in range(positives + negatives)]
-        kept = select_balanced(pool, n, RULE, np.random.default_rng(0))
-        weights = torch.tensor(stratum_factors(pool, kept, RULE))
-        returns = torch.tensor([[pool[i].reward] for i in kept])
-        all_returns = torch.tensor([[s.reward] for s in pool])
+        group = group_of(positives, negatives, n)
+        weights = torch.tensor(group.critic_weights)
+        returns = torch.tensor([[float(i < positives)] for i in group.indices])
+        all_returns = torch.tensor([[1.0]] * positives + [[0.0]] * negatives)
         value = 0.3
         kept_loss = loss_of(torch.full((n, 1), value), returns, torch.ones(n, 1), weights)
         pool_loss = ValueLoss(0.5)(
@@ -45,7 +47,7 @@ def test_weighted_loss_over_the_kept_is_the_loss_over_the_pool(n: int) -> None:
             torch.full_like(all_returns, value),
             all_returns,
             action_mask=torch.ones_like(all_returns),
-            batch_num_tokens=len(pool),
+            batch_num_tokens=len(all_returns),
         )
         assert float(kept_loss) == pytest.approx(float(pool_loss), rel=1e-6, abs=1e-7)
 
@@ -53,10 +55,9 @@ def test_weighted_loss_over_the_kept_is_the_loss_over_the_pool(n: int) -> None:
 @pytest.mark.parametrize("pass_rate", [1 / 8, 1 / 2, 7 / 8])
 def test_critic_converges_to_the_pass_rate_not_to_one_half(pass_rate: float) -> None:
     positives = round(8 * pass_rate)
-    pool = [Sample(0, i, float(i < positives), float(i < positives), 1) for i in range(8)]
-    kept = select_balanced(pool, 4, RULE, np.random.default_rng(0))
-    returns = torch.tensor([[pool[i].reward] for i in kept])
-    weights = torch.tensor(stratum_factors(pool, kept, RULE))
+    group = group_of(positives, 8 - positives, 4)
+    returns = torch.tensor([[float(i < positives)] for i in group.indices])
+    weights = torch.tensor(group.critic_weights)
     value = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.SGD([value], lr=0.5)
     for _ in range(60):

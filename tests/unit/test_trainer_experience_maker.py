@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import pool_of, sequential
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 
-from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.rollout.samples_generator import SampleTag, TaggedExperience
+from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, critic_weights
 
 UNSCALED = ("group_norm", "dr_grpo", "rloo")
@@ -85,9 +83,8 @@ def make_sample(tag: SampleTag | None, reward: float = 0.0, tokens: int = 1) -> 
 
 def make_group(key: int, rewards: Sequence[float], estimator: str) -> list[TaggedExperience]:
     """The trained group of a pool, sample i being i % 3 + 1 tokens long."""
-    policy = Sequential(ExitRule(1, 1, 0.5), wave=4, max_samples=32, group_size=N, estimator=estimator)
-    pool = PromptPool(key, [Sample(key, i, float(r > 0.5), r, 1) for i, r in enumerate(rewards)])
-    group = policy.build(pool, np.random.default_rng([0, key]))
+    policy = sequential(1, 1, n=N, wave=4, cap=32, estimator=estimator)
+    group = policy.build(pool_of(rewards, key), np.random.default_rng([0, key]))
     return [
         make_sample(SampleTag(key, i, c, w), rewards[i], tokens=i % 3 + 1)
         for i, c, w in zip(group.indices, group.coefficients, group.critic_weights, strict=True)

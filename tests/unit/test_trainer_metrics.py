@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from openrlhf_ada.config import AdaConfig
-from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample
-from openrlhf_ada.reporting.metrics import check_metric_name
-from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.samples_generator import GroupRecord, StepRecord
-from openrlhf_ada.trainer.ppo_trainer import make_policy
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, step_metrics
+from openrlhf_ada.reporting.metrics import METRICS, check_metric_name
+from openrlhf_ada.rollout.records import GroupRecord, StepRecord
+from openrlhf_ada.settings import Settings, make_policy, resolve
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
 
 N = 2
+Outcomes = Sequence[float]
 
 
-def make_record(*pools: Sequence[float], estimator: str = "dr_grpo") -> StepRecord:
-    """One group per pool of 0/1 outcomes; sample i is i + 1 tokens long and truncated from the third on."""
-    policy = Sequential(ExitRule(1, 1, 0.5), wave=2, max_samples=8, group_size=N, estimator=estimator)
-    ledger, groups = Ledger(), []
-    for key, outcomes in enumerate(pools):
-        samples = [Sample(key, i, o, o, i + 1) for i, o in enumerate(outcomes)]
-        group = policy.build(PromptPool(key, samples), np.random.default_rng(0))
-        ledger.record_group(samples, group.indices)
-        payloads = [
-            SimpleNamespace(
-                rewards=torch.tensor([s.reward]),
-                response_length=torch.tensor([s.num_tokens]),
-                truncated=torch.tensor([s.index >= 2]),
-            )
-            for s in samples
-        ]
-        groups.append(GroupRecord(PromptRequest(key, key, "", "", None), samples, group, payloads))
-    return StepRecord(groups, ledger, num_rounds=4)
+def settings_of(mode: str = "seq", advantage: str = "dr_grpo", **flags: Any) -> Settings:
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=N, batch_size=3),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
+    )
+    plain: dict[str, Any] = {"exit": "balance", "wave": 2, "max_samples": 8} if mode == "seq" else {}
+    return resolve(AdaConfig(mode=mode, **plain | flags), host)
 
 
-def metrics_of(record: StepRecord, *, critic: bool = False) -> dict:
-    return step_metrics(record, group_size=N, threshold=0.5, critic_is_baseline=critic)
+def group_of(settings: Settings, key: int, outcomes: Outcomes, versions: Sequence[int], trained: bool) -> GroupRecord:
+    """Sample i is i + 1 tokens long and truncated from the third on."""
+    samples = [
+        Sample(key, i, o, o, i + 1, version) for i, (o, version) in enumerate(zip(outcomes, versions, strict=True))
+    ]
+    pool = PromptPool(key, samples, row=key)
+    pool.predicted = 0.5
+    return GroupRecord(
+        row=key,
+        prompt="",
+        pool=pool,
+        group=make_policy(settings).build(pool, np.random.default_rng(0)) if trained else None,
+        lengths=[sample.num_tokens for sample in samples],
+        truncated=[sample.index >= 2 for sample in samples],
+        texts=[],
+    )
+
+
+def make_record(
+    *pools: Outcomes,
+    settings: Settings | None = None,
+    replaced: Sequence[Outcomes] = (),
+    versions: Sequence[Sequence[int]] | None = None,
+    last_version: int = 0,
+    figures: dict[str, float] | None = None,
+) -> StepRecord:
+    """One trained group per pool of outcomes, then one replaced prompt per pool of `replaced`."""
+    settings = settings or settings_of()
+    drawn_at = versions or [[0] * len(outcomes) for outcomes in (*pools, *replaced)]
+    records = [
+        group_of(settings, key, outcomes, drawn_at[key], trained=key < len(pools))
+        for key, outcomes in enumerate((*pools, *replaced))
+    ]
+    ledger = Ledger()
+    for record in records:
+        ledger.record_group(record.pool.samples, () if record.group is None else record.group.indices)
+    return StepRecord(records[: len(pools)], records[len(pools) :], ledger, 4, figures or {}, last_version)
+
+
+def metrics_of(record: StepRecord, settings: Settings | None = None, version: int = 0) -> dict[str, Any]:
+    return step_metrics(record, settings or settings_of(), version)
 
 
 RESCUED, EASY, HOPELESS = (0, 0, 0, 0, 0, 0, 0, 1), (1, 0), (0,) * 8
@@ -53,27 +80,60 @@ def test_step_by_hand() -> None:
     """Three prompts, 18 rollouts, 6 of them trained. Uniform n = 2 would have had one mixed group of three."""
     metrics = metrics_of(make_record(RESCUED, EASY, HOPELESS))
     assert metrics["ada/prompts"] == 3
-    assert (metrics["ada/drawn"], metrics["ada/kept"], metrics["ada/unused"]) == (18, 6, 12)
-    assert metrics["ada/drawn_tokens"] == 36 + 3 + 36
+    assert metrics["ada/replaced"] == 0
     assert metrics["ada/rollouts_per_prompt"] == 6.0
     assert metrics["ada/rounds"] == 4
-    assert metrics["ada/metric_mean"] == pytest.approx(2 / 18)
+    assert metrics["ada/metric_mean"] == metrics["ada/reward_mean"] == pytest.approx(2 / 18)
     assert metrics["ada/first_wave_metric_mean"] == pytest.approx(1 / 6)
     assert metrics["ada/signal_share"] == pytest.approx(2 / 3)
     assert metrics["ada/signal_share_uniform"] == pytest.approx(1 / 3)
     assert metrics["ada/resolved_share"] == pytest.approx(2 / 3)
+    assert metrics["ada/draws_histogram"] == {"2": 1, "8": 2}
+    assert metrics["ada/allocation_by_pass_rate"] == {
+        "0": {"prompts": 1, "rollouts": 8},
+        "0-0.2": {"prompts": 1, "rollouts": 8},
+        "0.4-0.6": {"prompts": 1, "rollouts": 2},
+    }
     # Stratum factors: rescued (1 of 8 right, 1 of 2 kept) 1/4 and 7/4, the others 1.
     assert metrics["ada/stratum_factor_std"] == pytest.approx(np.std([1 / 4, 7 / 4, 1, 1, 1, 1]))
 
 
+def test_ledger_is_recorded_in_every_mode() -> None:
+    record = make_record(RESCUED, EASY, HOPELESS)
+    assert ledger_metrics(record.ledger) == {
+        "ada/drawn": 18,
+        "ada/kept": 6,
+        "ada/unused": 12,
+        "ada/aborted": 0,
+        "ada/drawn_tokens": 36 + 3 + 36,
+        "ada/kept_tokens": record.ledger.kept_tokens,
+        "ada/unused_tokens": 75 - record.ledger.kept_tokens,
+        "ada/aborted_tokens": 0,
+    }
+
+
+def test_replaced_prompts_count_as_drawn_and_seen_but_not_as_trained() -> None:
+    """Trained: rescued and easy. Replaced: hopeless, 8 rollouts. 10 + 8 rollouts of three prompts."""
+    metrics = metrics_of(make_record(RESCUED, EASY, replaced=[HOPELESS]))
+    assert (metrics["ada/prompts"], metrics["ada/replaced"]) == (2, 1)
+    assert metrics["ada/rollouts_per_prompt"] == 9.0
+    assert metrics["ada/metric_mean"] == pytest.approx(2 / 18)
+    assert metrics["ada/signal_share"] == 1.0, "of what is trained"
+    assert metrics["ada/signal_share_uniform"] == pytest.approx(1 / 3), "of what was sampled"
+    assert metrics["ada/resolved_share"] == pytest.approx(2 / 3), "of what was sampled"
+    assert "0" not in metrics["ada/effective_weight"], "nothing of it is trained"
+    assert metrics["ada/allocation_by_pass_rate"]["0"] == {"prompts": 1, "rollouts": 8}
+
+
 def test_first_wave_is_an_honest_picture_of_the_policy() -> None:
     """Half of the trained samples are right by construction; of the first two of each prompt, one in six is."""
-    stats = first_wave_stats(make_record(RESCUED, EASY, HOPELESS), N)
-    assert stats["rollout/reward_mean"] == pytest.approx(1 / 6)
-    assert stats["rollout/reward_std"] == pytest.approx(np.std([0, 0, 1, 0, 0, 0], ddof=1))
-    assert stats["rollout/response_length_mean"] == 1.5
-    assert stats["rollout/truncated_rate"] == 0.0
-    assert stats["rollout/num_samples"] == 6.0
+    for record in (make_record(RESCUED, EASY, HOPELESS), make_record(RESCUED, EASY, replaced=[HOPELESS])):
+        stats = first_wave_stats(record, N)
+        assert stats["rollout/reward_mean"] == pytest.approx(1 / 6)
+        assert stats["rollout/reward_std"] == pytest.approx(np.std([0, 0, 1, 0, 0, 0], ddof=1))
+        assert stats["rollout/response_length_mean"] == 1.5
+        assert stats["rollout/truncated_rate"] == 0.0
+        assert stats["rollout/num_samples"] == 6.0
 
 
 def test_single_sample_has_no_spread() -> None:
@@ -82,27 +142,100 @@ def test_single_sample_has_no_spread() -> None:
 
 def test_with_a_critic_signal_means_both_outcomes() -> None:
     """PPO's coefficients are weights and say nothing of signal."""
-    record = make_record(EASY, HOPELESS, estimator="gae")
-    assert metrics_of(record)["ada/signal_share"] == 1.0
-    assert metrics_of(record, critic=True)["ada/signal_share"] == 0.5
+    ppo = settings_of(advantage="gae")
+    assert metrics_of(make_record(EASY, HOPELESS, settings=ppo), ppo)["ada/signal_share"] == 0.5
 
 
-def test_every_metric_name_is_known() -> None:
-    for name in metrics_of(make_record(EASY)):
+# -- the weight of each pass rate ---------------------------------------------------------------------------------
+
+
+def test_effective_weight_by_hand() -> None:
+    """(C+/p + C-/(1 - p))/n with half a rollout of each kind more in p.
+
+    Rescued, 1 of 8: p = 1.5/9; kept one of each with 7/8 and -1/8: (7/8 x 6 + 1/8 x 6/5)/2 = 2.7.
+    Easy, 1 of 2: p = 1/2; 1/2 and -1/2: (1/2 x 2 + 1/2 x 2)/2 = 1. Hopeless: no coefficient, no weight.
+    """
+    weights = metrics_of(make_record(RESCUED, EASY, HOPELESS))["ada/effective_weight"]
+    assert weights == {"0": 0.0, "0-0.2": pytest.approx(2.7), "0.4-0.6": pytest.approx(1.0)}
+
+
+def test_effective_weight_is_a_mean_over_the_prompts_of_a_bin() -> None:
+    weights = metrics_of(make_record(EASY, (1, 0), (1, 0, 1, 0)))["ada/effective_weight"]
+    assert weights == {"0.4-0.6": pytest.approx(1.0)}
+
+
+def test_effective_weight_in_ppo_is_that_of_a_perfect_critic() -> None:
+    """Rescued with strata 1/4 and 7/4 on advantages 1 - p and -p: (1/4 x 7.5/1.5 + 7/4 x 1.5/7.5)/2 = 0.8."""
+    ppo = settings_of(advantage="gae")
+    weights = metrics_of(make_record(RESCUED, EASY, settings=ppo), ppo)["ada/effective_weight"]
+    assert weights == {"0-0.2": pytest.approx(0.8), "0.4-0.6": pytest.approx(1.0)}
+
+
+def test_stratum_correction_has_the_effective_weight_that_its_objective_asks_for() -> None:
+    """f' = 1/p of log at the pool's pass rate: 8 for the rescued prompt, 2 for the easy one (up to half rollouts)."""
+    exact = settings_of(correction="stratum")
+    weights = metrics_of(make_record(RESCUED, EASY, settings=exact), exact)["ada/effective_weight"]
+    rescued = 8 * (1 / 8) * (7 / 8) * (9 / 1.5 + 9 / 7.5)  # C+ = C- = 8 x 2 x 1/8 x 7/8
+    assert weights == {"0-0.2": pytest.approx(rescued), "0.4-0.6": pytest.approx(2.0)}
+
+
+# -- policy versions ----------------------------------------------------------------------------------------------
+
+
+def test_synchronous_training_is_never_stale() -> None:
+    metrics = metrics_of(make_record(EASY, HOPELESS, versions=[[7] * 2, [7] * 8], last_version=7), version=7)
+    assert (metrics["ada/staleness_mean"], metrics["ada/mixed_version_share"]) == (0.0, 0.0)
+
+
+def test_staleness_is_the_mean_over_the_rollouts_of_trained_prompts() -> None:
+    """Trained on version 9: two rollouts are four updates old, two are three; the replaced prompt's do not count."""
+    versions = [[5, 5], [6, 6], [0] * 8]
+    record = make_record(EASY, (1, 0), replaced=[HOPELESS], versions=versions, last_version=6)
+    metrics = metrics_of(record, version=9)
+    assert metrics["ada/staleness_mean"] == pytest.approx((4 + 4 + 3 + 3) / 4)
+    assert metrics["ada/mixed_version_share"] == 0.5, "the first prompt waited while the weights changed"
+
+
+def test_pool_that_saw_an_update_mixes_versions() -> None:
+    record = make_record((1, 0, 0, 0), EASY, versions=[[5, 5, 6, 6], [6, 6]], last_version=6)
+    assert metrics_of(record, version=6)["ada/mixed_version_share"] == 0.5
+
+
+# -- names and values ---------------------------------------------------------------------------------------------
+
+FIGURES = {"ada/prior_brier": 0.25, "ada/estimator_brier": 0.2, "ada/given_up": 1.0}
+
+
+def test_figures_of_the_policy_pass_through() -> None:
+    metrics = metrics_of(make_record(EASY, figures=FIGURES))
+    assert {name: metrics[name] for name in FIGURES} == FIGURES
+
+
+def numbers_in(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for inner in value.values() for number in numbers_in(inner)]
+    return [float(value)]
+
+
+CASES = {
+    "seq": (settings_of(), [RESCUED, EASY, HOPELESS]),
+    "seq, remembering": (settings_of(baseline="estimator"), [RESCUED, EASY, HOPELESS]),
+    "est": (settings_of("est"), [(1, 0), (0, 0, 0), (1,) * 3]),
+    "est with a critic": (settings_of("est", estimator="critic"), [(1, 0), (0, 0, 0), (1,) * 3]),
+    "ppo": (settings_of(advantage="gae"), [RESCUED, EASY, HOPELESS]),
+    "all right": (settings_of(correction="stratum"), [(1, 1), (1,) * 8]),
+}
+
+
+@pytest.mark.parametrize(("settings", "pools"), CASES.values(), ids=CASES)
+def test_every_name_is_in_the_table_and_every_value_finite(settings: Settings, pools: list[Outcomes]) -> None:
+    record = make_record(*pools, settings=settings)
+    policy = make_policy(settings)
+    for group in record.groups:
+        group.pool.critic_value = 0.4
+    figures = policy.observe([group.pool for group in record.groups])
+    metrics = metrics_of(make_record(*pools, settings=settings, replaced=[(0, 0)], figures=figures), settings)
+    for name, value in (metrics | ledger_metrics(record.ledger)).items():
         check_metric_name(name)
-
-
-# -- the policy that the flags name -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flags", "rule"),
-    [
-        ({}, ExitRule(2, 2, 0.5)),
-        ({"exit": "pos"}, ExitRule(1, 0, 0.5)),
-        ({"k_pos": 3, "k_neg": 1, "positive_threshold": 0.0}, ExitRule(3, 1, 0.0)),
-    ],
-)
-def test_flags_become_the_policy(flags: dict, rule: ExitRule) -> None:
-    policy = make_policy(AdaConfig(mode="seq", wave=3, max_samples=17, **flags), 4, "rloo")
-    assert policy == Sequential(rule=rule, wave=3, max_samples=17, group_size=4, estimator="rloo")
+        assert name in METRICS
+        assert all(math.isfinite(number) for number in numbers_in(value)), name

@@ -1,4 +1,4 @@
-"""What the recorder does at the edges: resumed elsewhere, evaluations that are no accuracy."""
+"""What the recorder writes: totals over resumes, every rollout of a step, evaluations that are an accuracy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
+from cases import pool_of
 
 from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.reporting.run_record import read_run
-from openrlhf_ada.trainer.recorder import Recorder
+from openrlhf_ada.rollout.records import GroupRecord, StepRecord
+from openrlhf_ada.trainer.recorder import Recorder, emit
 
 STEP = {"ada/drawn": 8, "ada/drawn_tokens": 80}
 
@@ -30,10 +32,6 @@ def make_recorder(run_dir: Path, resume_from: int | None = None) -> tuple[Record
     return Recorder(AdaConfig(run_dir=str(run_dir)), args, resume_from), events
 
 
-def answer(score: float | None) -> Any:
-    return SimpleNamespace(prompts=["1+1="], scores=None if score is None else torch.tensor([score]))
-
-
 def test_totals_go_on_where_the_run_is_resumed(tmp_path: Path) -> None:
     make_recorder(tmp_path)[0].step(1, STEP, 2)
     make_recorder(tmp_path, resume_from=1)[0].step(2, STEP, 2)
@@ -46,18 +44,70 @@ def test_run_resumed_into_a_new_directory_counts_from_there(tmp_path: Path) -> N
     assert (row["step"], row["ada/total_drawn"]) == (6, 8)
 
 
-@pytest.mark.parametrize("score", [-1.0, 1.5, None])
-def test_evaluation_with_other_scores_is_not_recorded_and_said(score: float | None, tmp_path: Path) -> None:
-    """OpenRLHF trains on any reward, -1 and 1 are common; a failed reward call gives none."""
+# -- samples ------------------------------------------------------------------------------------------------------
+
+
+def group_record(row: int, outcomes: list[float], group: TrainingGroup | None, texts: list[str]) -> GroupRecord:
+    size = len(outcomes)
+    return GroupRecord(row, f"{row}+1=", pool_of(outcomes, key=row + 10), group, [1] * size, [False] * size, texts)
+
+
+def test_every_rollout_is_recorded_also_of_prompts_that_were_replaced(tmp_path: Path) -> None:
+    trained = TrainingGroup(10, (0, 2), (0.5, -0.5), (1.0, 1.0), resolved=True)
+    groups = [group_record(0, [1, 0, 0], trained, ["1", "2", "3"])]
+    record = StepRecord(groups, [group_record(1, [0, 0], None, [])], Ledger(), 1, {}, 0)
+    make_recorder(tmp_path)[0].samples(1, record)
+    rows = list(read_run(tmp_path).samples())
+    assert [(row["prompt_id"], row["key"], row["index"], row["kept"], row["coefficient"]) for row in rows] == [
+        ("0", 10, 0, True, 0.5),
+        ("0", 10, 1, False, None),
+        ("0", 10, 2, True, -0.5),
+        ("1", 11, 0, False, None),
+        ("1", 11, 1, False, None),
+    ]
+    assert [row["response"] for row in rows[:3]] == ["1", "2", "3"]
+
+
+def test_what_was_predicted_of_a_prompt_stands_in_its_first_row(tmp_path: Path) -> None:
+    known, unknown = group_record(0, [1, 0], None, []), group_record(1, [0, 0], None, [])
+    known.pool.predicted, known.pool.critic_value = 0.25, -0.5
+    make_recorder(tmp_path)[0].samples(1, StepRecord([], [known, unknown], Ledger(), 1, {}, 0))
+    first, second, *others = list(read_run(tmp_path).samples())
+    assert (first["predicted"], first["critic_value"]) == (0.25, -0.5)
+    for row in (second, *others):
+        assert not {"predicted", "critic_value"} & row.keys()
+
+
+# -- evaluation ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", [-1.0, 1.5, float("nan")])
+def test_evaluation_with_other_scores_is_not_recorded_and_said(score: float, tmp_path: Path) -> None:
+    """OpenRLHF trains on any reward, -1 and 1 are common; a failed reward call gives none (NaN)."""
     recorder, events = make_recorder(tmp_path)
-    recorder.evaluation(3, [answer(1.0), answer(score)], 2, {"1+1=": "sums"})
+    recorder.evaluation(3, {"sums": [[1.0, 0.0]], "products": [[1.0, score]]})
     assert read_run(tmp_path).evaluations == []
     (event,) = events.seen
     assert event["type"] == "note"
-    assert "evaluation after step 3: not recorded" in event["text"]
+    assert f"evaluation after step 3: not recorded, a score is {score}" in event["text"]
 
 
-def test_evaluation_is_recorded(tmp_path: Path) -> None:
-    recorder, _ = make_recorder(tmp_path)
-    recorder.evaluation(3, [answer(1.0), answer(0.0)], 2, {"1+1=": "sums"})
-    assert read_run(tmp_path).evaluations[0]["eval/accuracy"] == 0.5
+def test_evaluation_is_recorded_and_told(tmp_path: Path) -> None:
+    recorder, events = make_recorder(tmp_path)
+    recorder.evaluation(3, {"sums": [[1.0, 0.0]], "products": [[1.0, 1.0], [0.0, 1.0]]})
+    (row,) = read_run(tmp_path).evaluations
+    assert row["eval/accuracy"] == pytest.approx(2 / 3)
+    assert (row["eval/accuracy/sums"], row["eval/accuracy/products"]) == (0.5, 0.75)
+    assert (row["eval/num_prompts"], row["eval/num_samples"]) == (3, 6)
+    (event,) = events.seen
+    assert (event["type"], event["step"], event["accuracy"]) == ("eval", 3, row["eval/accuracy"])
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+
+def test_event_goes_to_the_driver_where_there_is_one() -> None:
+    events = Events()
+    emit(SimpleNamespace(ada_events=events), "sampling", done=1, total=2)
+    assert events.seen == [{"type": "sampling", "done": 1, "total": 2}]
+    emit(SimpleNamespace(ada_events=None), "sampling", done=1, total=2)

@@ -1,10 +1,10 @@
-"""Named policies: one file each, listed in one literal table."""
+"""The policies: one file each."""
 
 from __future__ import annotations
 
-from openrlhf_ada.core.policies.base import Action, Close, Draw, Policy, PromptView
+from openrlhf_ada.core.policies.base import Action, Close, Draw, Policy
+from openrlhf_ada.core.policies.estimated import Estimated
+from openrlhf_ada.core.policies.memory import Memory
 from openrlhf_ada.core.policies.sequential import Sequential
 
-POLICIES = {"seq": Sequential}
-
-__all__ = ["POLICIES", "Action", "Close", "Draw", "Policy", "PromptView", "Sequential"]
+__all__ = ["Action", "Close", "Draw", "Estimated", "Memory", "Policy", "Sequential"]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
+from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +29,28 @@ class Close:
 Action = Draw | Close
 
 
-@dataclass(frozen=True, slots=True)
-class PromptView:
-    """What a policy may know of an open prompt: the samples it has so far, in index order."""
-
-    key: PromptKey
-    samples: Sequence[Sample]
-
-
 class Policy(Protocol):
-    """Three verbs and a state. A policy sees scalars only, so a run can be replayed from its record."""
+    """Decide, build, observe, and a state. A policy sees scalars only, so a run can be replayed from its record."""
 
-    def decide(self, views: Sequence[PromptView]) -> Sequence[Action]:
-        """One action per view, in order. Called with all outstanding samples of these prompts back."""
+    @property
+    def reads_critic(self) -> bool:
+        """Must a critic's value of every prompt be in its pool (`critic_value`) before the first `decide`?"""
+        ...
+
+    def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
+        """One action per pool, in order. Called with all outstanding samples of these prompts back."""
         ...
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         """The trained group of a closed pool."""
         ...
 
+    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        """Learn from one training step's closed pools, once per step and after `build`; returns what to log."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart."""
+        """What must survive a restart: plain numbers, strings and lists."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -4,72 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.core.grouping import advantages, outcomes_differ, select_balanced, stratum_factors
-from openrlhf_ada.core.policies.base import Action, Close, Draw, PromptView
-from openrlhf_ada.core.stopping import ExitRule, next_wave
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.policies.base import Action, Close, Draw
+from openrlhf_ada.core.policies.memory import Memory
+from openrlhf_ada.core.stopping import ExitRule, first_look, next_wave
+from openrlhf_ada.core.stopping_paths import StoppingPlan
 from openrlhf_ada.core.types import PromptPool, TrainingGroup
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sequential:
-    """Wave size M, cap N_max, group size n, and the host's estimator whose baseline is taken over the pool.
+    """Wave size M, cap N_max, and the builder of the trained group of n.
 
-    The rule is read at multiples of M, from n samples on. Where the cap comes first, the pool is trained as it is
-    (`keep`); with one outcome only, every coefficient of it is zero.
+    The rule is read at multiples of M, from n samples on. Where the cap comes first, the pool is trained as it is;
+    with one outcome only it is *unresolved*.
+
+    `memory`: counts over steps, for the baseline `estimator`; None where nothing is to be remembered.
     """
 
     rule: ExitRule
     wave: int
     max_samples: int
-    group_size: int
-    estimator: str
+    builder: GroupBuilder
+    memory: Memory | None = None
 
-    def decide(self, views: Sequence[PromptView]) -> Sequence[Action]:
-        return [self._decide_one(view) for view in views]
+    @property
+    def reads_critic(self) -> bool:
+        return self.memory is not None and self.memory.calibration is not None
 
-    def _decide_one(self, view: PromptView) -> Action:
-        drawn = len(view.samples)
-        if drawn >= self.group_size and self.rule.is_met(view.samples):
-            return Close(view.key)
-        # Nothing can close before n samples are there, so the waves up to n go out at once.
-        wave = self.wave if drawn else -(-self.group_size // self.wave) * self.wave
-        size = next_wave(drawn, wave=wave, max_samples=self.max_samples)
-        return Draw(view.key, size) if size else Close(view.key)
+    @property
+    def group_size(self) -> int:
+        return self.builder.selection.group_size
+
+    @cached_property
+    def plan(self) -> StoppingPlan:
+        """The same rule as a plan whose end states can be enumerated."""
+        first = first_look(self.group_size, wave=self.wave, max_samples=self.max_samples)
+        return StoppingPlan(self.rule.k_pos, self.rule.k_neg, self.wave, first, self.max_samples)
+
+    def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
+        if self.memory is not None:
+            self.memory.predict([pool for pool in pools if not len(pool)])
+        return [self._decide_one(pool) for pool in pools]
+
+    def _decide_one(self, pool: PromptPool) -> Action:
+        drawn = len(pool)
+        if not drawn:
+            # Nothing can close before n samples are there, so the waves up to n go out at once.
+            whole = self.rule.is_fixed
+            first = first_look(self.group_size, wave=self.wave, max_samples=self.max_samples)
+            return Draw(pool.key, self.max_samples if whole else first)
+        if drawn >= self.group_size and self.rule.is_met(pool):
+            return Close(pool.key)
+        size = next_wave(drawn, wave=self.wave, max_samples=self.max_samples)
+        return Draw(pool.key, size) if size else Close(pool.key)
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
-        samples = pool.samples
-        kept = select_balanced(samples, self.group_size, self.rule, rng)
-        # Equal outcomes carry no signal, whatever a length penalty makes of their rewards.
-        resolved = outcomes_differ(samples)
-        strata = stratum_factors(samples, kept, self.rule)
-        return TrainingGroup(
-            key=pool.key,
-            indices=kept,
-            coefficients=self._coefficients(pool, kept, strata, resolved),
-            critic_weights=strata,
-            resolved=resolved,
-        )
+        scale = None if self.memory is None else self.memory.rewards.scale
+        return self.builder.build(pool, rng, pool.predicted, scale, self.plan.unbiased_rate)
 
-    def _coefficients(
-        self, pool: PromptPool, kept: Sequence[int], strata: tuple[float, ...], resolved: bool
-    ) -> tuple[float, ...]:
-        """Pool advantages of the kept samples. In PPO the critic is the baseline, and the weight of its advantage is
-        the stratum factor: without it a balanced group pulls a prompt of pass rate 0.02 four times as hard as 0.5.
-        """
-        if self.estimator == "gae":
-            return strata
-        if not resolved:
-            return (0.0,) * len(kept)
-        values = advantages([s.reward for s in pool.samples], self.estimator)
-        return tuple(float(values[i]) for i in kept)
+    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        if self.memory is None:
+            return {}
+        first = first_look(self.group_size, wave=self.wave, max_samples=self.max_samples)
+        return self.memory.observe(pools, first)
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {} if self.memory is None else {"memory": self.memory.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            raise ValueError(f"Ada-Seq keeps no state between steps, but the checkpoint holds {sorted(state)}")
+        if set(state) != (set[str]() if self.memory is None else {"memory"}):
+            raise ValueError(
+                f"the checkpoint holds the state of another sampling policy ({', '.join(sorted(state))}); resume with "
+                f"the --ada_... flags that it was written with"
+            )
+        if self.memory is not None:
+            self.memory.load_state_dict(state["memory"])

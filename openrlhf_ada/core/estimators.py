@@ -1,0 +1,190 @@
+"""What is known of a prompt's pass rate before it is sampled.
+
+`PassRateCounts`: Beta-prior counts per prompt, old evidence fading with the number of training steps since (the policy
+moves with steps, not with visits). `Calibration`: is a critic's prediction better than knowing nothing of the prompt?
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openrlhf_ada.core.grouping import RewardScale
+
+Floats = NDArray[np.float64]
+
+_COLUMNS = ("draws", "positives", "seen_at", "misses", "gave_up_at")
+NEVER = -1.0
+
+
+@dataclass
+class PassRateCounts:
+    """Decayed counts of draws and positives per dataset row; a prompt's estimate is
+
+        p = (k + s m) / (n + s),    k, n: its counts, halved every `half_life` steps;   s: `prior_strength`
+
+    with m the population's mean: that of all visits, decayed alike and started at `prior_mean`. So a prompt never seen
+    counts as a typical one (cold start), and forgotten evidence leads back to it.
+
+    A prompt is given up after `give_up` rollouts in a row without a positive (0: never); it then gets the least number
+    of rollouts. No state absorbs: one positive revives it, and so do 2 x `half_life` steps, for one full look.
+    """
+
+    half_life: float
+    prior_mean: float
+    prior_strength: float
+    give_up: int
+    step: int = 0
+    _population: Floats = field(default_factory=lambda: np.zeros(2))  # decayed sum of visits' rates, and of visits
+    _table: Floats = field(default_factory=lambda: np.empty((len(_COLUMNS), 0)))
+
+    def predict(self, rows: ArrayLike) -> Floats:
+        """Estimated pass rate per row, in (0, 1), float64, shape (B,)."""
+        draws, positives, seen_at, *_ = self._rows(rows)
+        fade = self._fade(seen_at)
+        mean = self.population_mean
+        return (fade * positives + self.prior_strength * mean) / (fade * draws + self.prior_strength)
+
+    @property
+    def population_mean(self) -> float:
+        """Mean pass rate of recent visits, every visit counting the same."""
+        rates, visits = self._population
+        return float((rates + self.prior_strength * self.prior_mean) / (visits + self.prior_strength))
+
+    def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
+        """Which rows get the least number of rollouts now, shape (B,)."""
+        *_, misses, gave_up_at = self._rows(rows)
+        recently = self.step - gave_up_at < 2 * self.half_life
+        return self._over_limit(misses) & recently
+
+    def observe(self, rows: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> None:
+        """One training step's evidence, shapes (B,); a row may come more than once. Ends the step."""
+        row = np.asarray(rows, dtype=np.int64)
+        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
+        if not (n > 0).all() or not ((k >= 0) & (k <= n)).all():
+            raise ValueError("every visit needs at least one draw, and between 0 and all of them positive")
+        self._grow(int(row.max(initial=-1)) + 1)
+        for r, drawn, hits in zip(row, n, k, strict=True):
+            self._observe_visit(self._table[:, r], drawn, hits)
+        self._population *= 0.5 ** (1.0 / self.half_life)
+        self._population += (float((k / n).sum()), len(n))
+        self.step += 1
+
+    def _observe_visit(self, entry: Floats, drawn: float, hits: float) -> None:
+        fade = float(self._fade(entry[2]))
+        entry[0] = entry[0] * fade + drawn
+        entry[1] = entry[1] * fade + hits
+        entry[2] = self.step
+        entry[3] = 0.0 if hits else entry[3] + drawn
+        waited = entry[4] == NEVER or self.step - entry[4] >= 2 * self.half_life
+        if self._over_limit(entry[3]):
+            entry[4] = self.step if waited else entry[4]
+        else:
+            entry[4] = NEVER
+
+    def _over_limit(self, misses: Any) -> Any:
+        return misses >= (self.give_up or np.inf)
+
+    def _fade(self, seen_at: Any) -> Any:
+        return 0.5 ** ((self.step - seen_at) / self.half_life)
+
+    def _rows(self, rows: ArrayLike) -> Floats:
+        row = np.asarray(rows, dtype=np.int64)
+        self._grow(int(row.max(initial=-1)) + 1)
+        return self._table[:, row]
+
+    def _grow(self, size: int) -> None:
+        missing = size - self._table.shape[1]
+        if missing > 0:
+            fresh = np.zeros((len(_COLUMNS), max(missing, self._table.shape[1])))
+            fresh[4] = NEVER
+            self._table = np.concatenate([self._table, fresh], axis=1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists; only rows with evidence."""
+        seen = np.flatnonzero(self._table[0] > 0)
+        columns = {name: self._table[i, seen].tolist() for i, name in enumerate(_COLUMNS)}
+        return {"step": self.step, "population": self._population.tolist(), "rows": seen.tolist(), **columns}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`, to the bit."""
+        self.step = state["step"]
+        self._population = np.array(state["population"])
+        self._table = np.empty((len(_COLUMNS), 0))
+        if state["rows"]:
+            self._grow(max(state["rows"]) + 1)
+            self._table[:, state["rows"]] = [state[name] for name in _COLUMNS]
+
+
+@dataclass
+class Calibration:
+    """Brier scores of predictions made before sampling, against those of the population mean as the only prediction.
+
+    A critic is trusted once its mean score over the last `window` steps is the better one, and no longer when it was
+    worse in every one of them.
+    """
+
+    window: int
+    trusted: bool = False
+    _scores: deque[tuple[float, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scores = deque(maxlen=self.window)
+
+    def record(self, predicted: ArrayLike, prior: float, draws: ArrayLike, positives: ArrayLike) -> None:
+        """Score one step's predictions, shapes (B,), on what was then drawn."""
+        self._scores.append((brier(predicted, draws, positives), brier(prior, draws, positives)))
+        if len(self._scores) < self.window:
+            return
+        skill = [theirs - ours for ours, theirs in self._scores]
+        self.trusted = max(skill) > 0 if self.trusted else sum(skill) > 0
+
+    @property
+    def last(self) -> tuple[float, float]:
+        """Brier scores of the last step: (predictions, population mean)."""
+        return self._scores[-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"trusted": self.trusted, "scores": [list(pair) for pair in self._scores]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.trusted = state["trusted"]
+        self._scores = deque(((ours, theirs) for ours, theirs in state["scores"]), maxlen=self.window)
+
+
+def brier(predicted: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> float:
+    """Mean over prompts of the mean squared distance between prediction and outcome (0 or 1); 0 is perfect."""
+    q = np.asarray(predicted, dtype=np.float64)
+    n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
+    return float(np.mean((k * (1.0 - q) ** 2 + (n - k) * q**2) / n))
+
+
+@dataclass
+class RewardMeans:
+    """Running mean reward of negatives and of positives, decayed per step: what an outcome is worth."""
+
+    half_life: float
+    _sums: Floats = field(default_factory=lambda: np.zeros((2, 2)))  # [negative, positive] x [sum of rewards, count]
+
+    def observe(self, rewards: Floats, positive: NDArray[np.bool_]) -> None:
+        """One step's samples, shapes (N,) each."""
+        self._sums *= 0.5 ** (1.0 / self.half_life)
+        for outcome in (0, 1):
+            chosen = rewards[positive == bool(outcome)]
+            self._sums[outcome] += (float(chosen.sum()), len(chosen))
+
+    @property
+    def scale(self) -> RewardScale:
+        """A verifier's 0 and 1 for outcomes never seen."""
+        (neg, num_neg), (pos, num_pos) = self._sums
+        return RewardScale(float(neg / num_neg) if num_neg else 0.0, float(pos / num_pos) if num_pos else 1.0)
+
+    def state_dict(self) -> list[list[float]]:
+        return self._sums.tolist()
+
+    def load_state_dict(self, state: list[list[float]]) -> None:
+        self._sums = np.array(state)

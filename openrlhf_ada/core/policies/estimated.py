@@ -1,0 +1,72 @@
+"""Ada-Est: predict every prompt's pass rate and split an exact budget before sampling (Reinforce-Ada, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.policies.base import Action, Close, Draw
+from openrlhf_ada.core.policies.memory import Memory
+from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """One split per batch: `budget` rollouts per prompt on average, between `min_samples` and `max_samples` for each.
+
+    `allocation`: name of the priority u(p) (`allocation.PRIORITIES`), taken at no less than `floor`.
+    """
+
+    budget: float
+    min_samples: int
+    max_samples: int
+    allocation: str
+    floor: float
+    builder: GroupBuilder
+    memory: Memory
+
+    @property
+    def reads_critic(self) -> bool:
+        return self.memory.calibration is not None
+
+    def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
+        fresh = [pool for pool in pools if not len(pool)]
+        counts = self._split(fresh) if fresh else {}
+        return [Draw(pool.key, counts[pool.key]) if pool.key in counts else Close(pool.key) for pool in pools]
+
+    def _split(self, fresh: Sequence[PromptPool]) -> dict[PromptKey, int]:
+        keys = [pool.key for pool in fresh]
+        priorities = priority(self.allocation, self.memory.predict(fresh), self.floor)
+        budget = round(self.budget * len(fresh))
+        given_up = self.memory.counts.given_up([pool.row for pool in fresh])
+        upper = self._upper(given_up, budget)
+        split = allocate(priorities, budget, self.min_samples, upper, keys)
+        return dict(zip(keys, split.tolist(), strict=True))
+
+    def _upper(self, given_up: NDArray[np.bool_], budget: int) -> NDArray[np.int64]:
+        """N_max, and the least number for prompts given up: unless so many are that the budget would not be spent."""
+        upper = np.where(given_up, self.min_samples, self.max_samples)
+        return upper if upper.sum() >= budget else np.full_like(upper, self.max_samples)
+
+    def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
+        return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)
+
+    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        return self.memory.observe(pools)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"estimated": self.memory.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if set(state) != {"estimated"}:
+            raise ValueError(
+                f"the checkpoint holds no state of --ada_mode est (found: {', '.join(sorted(state)) or 'nothing'}); "
+                f"resume with the --ada_... flags that it was written with"
+            )
+        self.memory.load_state_dict(state["estimated"])

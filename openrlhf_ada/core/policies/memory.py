@@ -1,0 +1,100 @@
+"""What a policy remembers from step to step: pass rates per prompt, and what outcomes are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RewardMeans, brier
+from openrlhf_ada.core.types import PromptPool
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Memory:
+    """Counts per prompt and, with `calibration`, a critic that is used only while it beats knowing nothing.
+
+    `threshold`: a sample is positive iff its metric exceeds it.
+    """
+
+    counts: PassRateCounts
+    threshold: float
+    calibration: Calibration | None = None
+    rewards: RewardMeans = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rewards = RewardMeans(self.counts.half_life)
+
+    @property
+    def uses_critic(self) -> bool:
+        """Are predictions the critic's now?"""
+        return self.calibration is not None and self.calibration.trusted
+
+    def predict(self, pools: Sequence[PromptPool]) -> Floats:
+        """Pass rates of prompts that are not sampled yet, shape (B,), also written to `predicted` of each pool.
+
+        Raises ValueError if the critic left a prompt without a value, or gave one that is not finite.
+        """
+        if not pools:
+            return np.empty(0)
+        values = None if self.calibration is None else self._critic_values(pools)
+        counted = self.counts.predict([pool.row for pool in pools])
+        predicted = values if self.uses_critic and values is not None else counted
+        for pool, rate in zip(pools, predicted, strict=True):
+            pool.predicted = float(rate)
+        return predicted
+
+    @staticmethod
+    def _critic_values(pools: Sequence[PromptPool]) -> Floats:
+        """The critic's values as pass rates, in [0, 1]."""
+        values = np.array([np.nan if pool.critic_value is None else pool.critic_value for pool in pools], dtype=float)
+        if not np.isfinite(values).all():
+            bad = pools[int(np.flatnonzero(~np.isfinite(values))[0])]
+            raise ValueError(
+                f"the critic's value of row {bad.row} is {bad.critic_value}: it has no pass rate to predict from. "
+                f"Lower --critic.adam.lr, or use --ada_estimator ema"
+            )
+        return np.clip(values, 0.0, 1.0)
+
+    def observe(self, pools: Sequence[PromptPool], first: int | None = None) -> dict[str, float]:
+        """One step's closed pools; returns figures on how good the predictions were.
+
+        `first`: learn from the first so many samples of a pool alone. Where outcomes decided how many were drawn,
+        these are the ones without stopping bias.
+        """
+        rows = np.array([pool.row for pool in pools])
+        heads = [pool.metrics[:first] > self.threshold for pool in pools]
+        draws = np.array([len(head) for head in heads])
+        positives = np.array([int(head.sum()) for head in heads])
+        prior = self.counts.population_mean
+        figures = {
+            "ada/prior_brier": brier(prior, draws, positives),
+            "ada/estimator_brier": brier(np.array([pool.predicted for pool in pools]), draws, positives),
+            "ada/given_up": float(self.counts.given_up(rows).sum()),
+        }
+        if self.calibration is not None:
+            values = self._critic_values(pools)
+            figures["ada/critic_in_use"] = float(self.uses_critic)
+            figures["ada/critic_brier"] = brier(values, draws, positives)
+            self.calibration.record(values, prior, draws, positives)
+        self.counts.observe(rows, draws, positives)
+        metrics = np.concatenate([pool.metrics for pool in pools])
+        self.rewards.observe(np.concatenate([pool.rewards for pool in pools]), metrics > self.threshold)
+        return figures
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"counts": self.counts.state_dict(), "rewards": self.rewards.state_dict()}
+        if self.calibration is not None:
+            state["calibration"] = self.calibration.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts.load_state_dict(state["counts"])
+        self.rewards.load_state_dict(state["rewards"])
+        if self.calibration is not None and "calibration" in state:
+            self.calibration.load_state_dict(state["calibration"])

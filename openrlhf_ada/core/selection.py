@@ -1,0 +1,80 @@
+"""Which samples of a closed pool are trained. Every choice is seeded-random over the index-ordered pool.
+
+The published code keeps the first k; in order of completion that would prefer short answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A rule by which n samples of a pool are kept: `name` is one of SELECTIONS."""
+
+    name: str
+    group_size: int
+    threshold: float
+
+    def keep(self, metrics: NDArray[np.float64], rng: np.random.Generator) -> Indices:
+        """Indices (ascending) of the kept samples; raises ValueError if the pool holds fewer than n (not with `all`).
+
+        `metrics`: float64, shape (N,), in index order.
+        """
+        if self.name == "all":
+            return tuple(range(len(metrics)))
+        if len(metrics) < self.group_size:
+            raise ValueError(f"pool of {len(metrics)} samples cannot fill a group of {self.group_size}")
+        kept = _SELECT[self.name](metrics, self.group_size, self.threshold, rng)
+        return tuple(sorted(int(i) for i in kept))
+
+
+def _balanced(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> list[int]:
+    """Up to floor(n/2) positives, negatives for the rest, spares filled from either (Reinforce-Ada, Algorithm 2)."""
+    positive = metrics > threshold
+    positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
+    num_pos = min(len(positives), max(n // 2, n - len(negatives)))
+    return [*rng.permutation(positives)[:num_pos], *rng.permutation(negatives)[: n - num_pos]]
+
+
+def _random(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Any n: the group is a fair sample of the pool."""
+    return rng.permutation(len(metrics))[:n]
+
+
+def _max_variance(
+    metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """The n samples whose metrics vary most: the i best and the n - i worst for some i (PODS, arXiv 2504.13818).
+
+    Ties between samples are broken by chance, ties between values of i towards half and half.
+    """
+    shuffled = rng.permutation(len(metrics))
+    order = shuffled[np.argsort(metrics[shuffled], kind="stable")]
+    ranked = metrics[order]
+    sums, squares = (np.concatenate([[0.0], np.cumsum(v)]) for v in (ranked, ranked**2))
+    best = np.arange(n + 1)
+    worst = n - best
+
+    def total(cumulative: NDArray[np.float64]) -> NDArray[np.float64]:
+        return cumulative[worst] + cumulative[-1] - cumulative[len(ranked) - best]
+
+    variance = total(squares) / n - (total(sums) / n) ** 2
+    near_best = np.flatnonzero(variance >= variance.max() - 1e-12)
+    i = int(near_best[np.argmin(np.abs(near_best - n / 2))])
+    return np.concatenate([order[: n - i], order[len(order) - i :]])
+
+
+_SELECT: dict[str, Callable[[NDArray[np.float64], int, float, np.random.Generator], list[int] | NDArray[np.int64]]] = {
+    "balanced": _balanced,
+    "random": _random,
+    "max_variance": _max_variance,
+}
+
+SELECTIONS = (*_SELECT, "all")

@@ -1,0 +1,106 @@
+"""Everything that sequential sampling can come to, by exact enumeration, and the pass rate that it leaves unbiased.
+
+A stopping plan on 0/1 outcomes ends in a state (N drawn, K positive). The number of orders in which a state can be
+reached does not depend on p. So the share of those orders whose *first* draw is positive is an unbiased estimate of p
+(Girshick, Mosteller and Savage 1946; it is the first draw, averaged over all that the end state leaves open), while
+the pool's mean K/N is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+State = tuple[int, int]
+"""(N drawn, K positive)."""
+
+
+@dataclass(frozen=True)
+class StoppingPlan:
+    """Waves of `wave` rollouts up to `max_samples`; the rule (k_pos, k_neg) is read from `first_look` rollouts on.
+
+    (0, 0) is a fixed plan: it always draws `max_samples`.
+    """
+
+    k_pos: int
+    k_neg: int
+    wave: int
+    first_look: int
+    max_samples: int
+
+    def is_final(self, drawn: int, positives: int) -> bool:
+        if drawn >= self.max_samples:
+            return True
+        met = positives >= self.k_pos and drawn - positives >= self.k_neg
+        return met and (self.k_pos or self.k_neg) > 0
+
+    def looks(self) -> list[int]:
+        """Numbers of rollouts at which the rule is read, the cap included."""
+        if not (self.k_pos or self.k_neg):
+            return [self.max_samples]
+        return [*range(self.first_look, self.max_samples, self.wave), self.max_samples]
+
+    def outcomes(self, p: float) -> dict[State, float]:
+        """Probability of every final state for a prompt of pass rate p in [0, 1]."""
+        final: dict[State, float] = {}
+        still_open, drawn = np.array([1.0]), 0
+        for look in self.looks():
+            reached = _convolve(still_open, _binomial(look - drawn, p))
+            still_open, drawn = self._split(reached, look, final), look
+        return final
+
+    def _split(self, reached: NDArray[np.float64], drawn: int, final: dict[State, float]) -> NDArray[np.float64]:
+        """Move the mass of final states to `final`; returns what goes on."""
+        going_on = reached.copy()
+        for positives in range(drawn + 1):
+            if self.is_final(drawn, positives):
+                if reached[positives] > 0:
+                    final[drawn, positives] = float(reached[positives])
+                going_on[positives] = 0.0
+        return going_on
+
+    def expected_draws(self, p: float) -> float:
+        """E[N] at pass rate p."""
+        return sum(drawn * chance for (drawn, _), chance in self.outcomes(p).items())
+
+    def unbiased_rate(self, drawn: int, positives: int) -> float:
+        """The estimate of p that a final state carries without stopping bias, in [0, 1].
+
+        Raises ValueError for a state in which this plan does not end.
+        """
+        try:
+            return self._rates[drawn, positives]
+        except KeyError:
+            raise ValueError(f"{self} does not end with {positives} positives of {drawn}") from None
+
+    @cached_property
+    def _rates(self) -> dict[State, float]:
+        """Orders that start with a positive over all orders, both counted as probability at p = 1/2."""
+        every: dict[State, float] = {}
+        positive_first: dict[State, float] = {}
+        reached_all, reached_first, drawn = np.array([1.0]), np.array([]), 0
+        for look in self.looks():
+            step = _binomial(look - drawn, 0.5)
+            if drawn == 0:
+                reached_first = np.concatenate([[0.0], 0.5 * _binomial(look - 1, 0.5)])
+            else:
+                reached_first = _convolve(reached_first, step)
+            reached_all = self._split(_convolve(reached_all, step), look, every)
+            reached_first = self._split(reached_first, look, positive_first)
+            drawn = look
+        return {state: positive_first.get(state, 0.0) / mass for state, mass in every.items()}
+
+
+def _binomial(n: int, p: float) -> NDArray[np.float64]:
+    """Probabilities of 0..n positives, shape (n + 1,)."""
+    row = np.array([1.0])
+    for _ in range(n):
+        row = _convolve(row, np.array([1.0 - p, p]))
+    return row
+
+
+def _convolve(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.convolve(a, b).astype(np.float64)

@@ -1,0 +1,127 @@
+"""Published settings by name (`--ada_method`): defaults of our flags and of OpenRLHF's, with their source.
+
+A preset only moves defaults, so whatever is given on the command line wins; `deviations` says where it did.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.flags import ConfigError
+
+Flags = dict[str, Any]
+"""By the flag's name without dashes, sections separated by dots: "ada.mode", "rollout.batch_size"."""
+
+RECIPE: Flags = {
+    "rollout.batch_size": 512,
+    "rollout.n_samples_per_prompt": 4,
+    "rollout.temperature": 1.0,
+    "train.batch_size": 512,
+    "actor.adam.lr": 1e-6,
+    "actor.eps_clip_low_high": (0.2, 0.28),
+    "actor.loss_agg_mode": "token-mean",
+    "algo.advantage.estimator": "dr_grpo",
+    "algo.kl.init_coef": 0.0,
+}
+"""The run scripts of Reinforce-Ada: 512 prompts a step in mini-batches of 128, no division by the std, no KL."""
+
+SEQ: Flags = {"ada.mode": "seq", "ada.wave": 8, "ada.max_samples": 32, "ada.positive_threshold": 0.7}
+
+EST: Flags = {
+    "ada.mode": "est",
+    "ada.budget": 8.0,
+    "ada.allocation": "inverse_sqrt",
+    "ada.objective": "log",
+    "ada.correction": "paper",
+    "ada.positive_threshold": 0.7,
+    "rollout.n_samples_per_prompt": 8,
+    "train.batch_size": 1024,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One named setting. `source`: what it reproduces; `note`: where it departs, or what was not given."""
+
+    summary: str
+    source: str
+    flags: Flags
+    note: str = field(default="")
+
+
+METHODS: dict[str, Method] = {
+    "reinforce-ada-pos": Method(
+        "waves of 8, at most 32, until one positive; 4 are trained",
+        "Reinforce-Ada (arXiv 2510.04996), Algorithm 2, positive-focused, and its code",
+        RECIPE | SEQ | {"ada.exit": "pos"},
+    ),
+    "reinforce-ada-balance": Method(
+        "waves of 8, at most 32, until two positives and two negatives; 4 are trained",
+        "Reinforce-Ada (arXiv 2510.04996), Algorithm 2, balanced, and its code",
+        RECIPE | SEQ | {"ada.exit": "balance"},
+    ),
+    "reinforce-ada-est": Method(
+        "8 rollouts a prompt on average, in proportion to 1/√p, gradient times 1/√p; all are trained",
+        "Reinforce-Ada (arXiv 2510.04996v3), Algorithm 1, hybrid",
+        RECIPE | EST | {"ada.estimator": "ema"},
+        "the paper gives no bounds, prior or decay; ours are the defaults",
+    ),
+    "reinforce-ada-est-critic": Method(
+        "the same with pass rates from a critic",
+        "Reinforce-Ada (arXiv 2510.04996v3), Algorithm 1, value estimator",
+        RECIPE | EST | {"ada.estimator": "critic"},
+        "the paper gives no architecture, loss or learning rate; OpenRLHF's critic is used",
+    ),
+    "grpo": Method(
+        "4 rollouts a prompt, advantages divided by the group's standard deviation",
+        "DeepSeekMath (arXiv 2402.03300) for the estimator, the recipe of Reinforce-Ada for the rest",
+        RECIPE | {"ada.mode": "off", "algo.advantage.estimator": "group_norm"},
+    ),
+    "ppo": Method(
+        "4 rollouts a prompt, a critic and GAE",
+        "PPO (arXiv 1707.06347) for the estimator, the recipe of Reinforce-Ada for the rest",
+        RECIPE | {"ada.mode": "off", "algo.advantage.estimator": "gae"},
+    ),
+    "raft": Method(
+        "4 rollouts a prompt, the positives are trained with equal weight",
+        "RAFT (arXiv 2304.06767; arXiv 2504.11343), the recipe of Reinforce-Ada for the rest",
+        RECIPE
+        | {"ada.mode": "seq", "ada.exit": "fixed", "ada.max_samples": 4, "ada.select": "all", "ada.baseline": "none"}
+        | {"ada.positive_threshold": 0.7},
+        "for rewards of 0 and 1; negatives stay in the batch with weight 0, so the loss is averaged over them too",
+    ),
+}
+
+
+def named_method(argv: Sequence[str]) -> str | None:
+    """The name after --ada_method on a command line; raises ConfigError for an unknown one."""
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument("--ada_method", "--ada.method", dest="name", nargs="?")
+    name: str | None = finder.parse_known_args(list(argv))[0].name
+    if name is not None and name not in METHODS:
+        raise ConfigError("--ada_method", name, f"expected one of: {', '.join(METHODS)}", "Leave it out for your own")
+    return name
+
+
+def apply_method(parser: argparse.ArgumentParser, name: str | None) -> None:
+    """Let a preset be the defaults of a parser that has all flags."""
+    if name is not None:
+        parser.set_defaults(**METHODS[name].flags)
+
+
+def deviations(flags: SimpleNamespace, name: str | None) -> list[str]:
+    """Where flags (nested by dots) differ from the preset: one line for each."""
+    if name is None:
+        return []
+    lines: list[str] = []
+    for dotted, published in METHODS[name].flags.items():
+        value: Any = flags
+        for part in dotted.split("."):
+            value = getattr(value, part)
+        if value != published and not (isinstance(published, tuple) and tuple(value) == published):
+            lines.append(f"--{dotted} is {value}, {name} has {published}")
+    return lines

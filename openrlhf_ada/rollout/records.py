@@ -1,0 +1,93 @@
+"""What sampling hands to training: the batch, and the record of everything that was drawn for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTag:
+    """Where a trained sample comes from and what it weighs: the group's identity, carried instead of guessed."""
+
+    key: PromptKey
+    index: int
+    coefficient: float
+    critic_weight: float
+
+
+@dataclass
+class TaggedExperience(Experience):
+    """One sample with its tag. The host merges the fields it knows; the tag is read before that."""
+
+    tag: SampleTag | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
+
+    By sample, in index order: `lengths` in tokens from first to last, `truncated`, and `texts` (of few prompts; else
+    empty).
+    """
+
+    row: int
+    prompt: str
+    pool: PromptPool
+    group: TrainingGroup | None
+    lengths: Sequence[int]
+    truncated: Sequence[bool]
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step's sampling: trained groups in batch order, then replaced prompts; what it cost; the policy's figures.
+
+    `last_version`: policy version when the last sample was in.
+    """
+
+    groups: Sequence[GroupRecord]
+    replaced: Sequence[GroupRecord]
+    ledger: Ledger
+    num_rounds: int
+    figures: dict[str, float]
+    last_version: int
+
+    @property
+    def all_groups(self) -> list[GroupRecord]:
+        return [*self.groups, *self.replaced]
+
+
+class RolloutBatch(list[Experience]):
+    """The samples of one training step, as the host expects them, and what it cost to get them.
+
+    `record` and `checkpoint` (sampling state to go on from after this step): in the adaptive modes only. It crosses
+    the host's queue between the processes of asynchronous training as one object.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Experience] = (),
+        ledger: Ledger | None = None,
+        record: StepRecord | None = None,
+        checkpoint: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(samples)
+        self.ledger = ledger or Ledger()
+        self.record = record
+        self.checkpoint = checkpoint or {}
+
+
+def tagged_samples(group: TrainingGroup, payloads: Sequence[Experience]) -> list[TaggedExperience]:
+    """The kept samples of a group, each with its tag. `payloads`: the whole pool's, by index."""
+    tagged: list[TaggedExperience] = []
+    for index, coefficient, weight in zip(group.indices, group.coefficients, group.critic_weights, strict=True):
+        host_fields = {f.name: getattr(payloads[index], f.name) for f in fields(Experience)}
+        tagged.append(TaggedExperience(**host_fields, tag=SampleTag(group.key, index, coefficient, weight)))
+    return tagged

@@ -1,0 +1,143 @@
+"""What the flags come to: every default that depends on other flags, in one place, and the policy that follows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.allocation import priority
+from openrlhf_ada.core.estimators import Calibration, PassRateCounts
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.objectives import Objective
+from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
+from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.stopping import ExitRule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Resolved settings of one run. `group_size` is n, `advantage` the host's estimator; the others are our flags'."""
+
+    config: AdaConfig
+    group_size: int
+    advantage: str
+    k_pos: int
+    k_neg: int
+    budget: float
+    min_samples: int
+    max_samples: int
+    correction: str
+    baseline: str
+    select: str
+    estimator: str
+    refill_limit: int
+
+    @property
+    def remembers(self) -> bool:
+        """Are pass rates carried from step to step?"""
+        predicts = self.baseline in ("estimator", "critic") and self.advantage != "gae"
+        return self.config.mode == "est" or (self.config.mode == "seq" and predicts)
+
+    @property
+    def reads_critic(self) -> bool:
+        """Does a critic predict pass rates?"""
+        return self.remembers and self.estimator == "critic"
+
+    @property
+    def own_critic(self) -> bool:
+        """Is that critic ours, beside critic-free training of the policy?"""
+        return self.reads_critic and self.advantage != "gae"
+
+    @property
+    def refills(self) -> bool:
+        return self.config.mode != "off" and self.config.unresolved == "refill"
+
+
+def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
+    """Fill in what was left open. `host`: the host's parsed namespace, nested by dots."""
+    n = host.rollout.n_samples_per_prompt
+    advantage = host.algo.advantage.estimator
+    budget = float(n) if config.budget is None else config.budget
+    est = config.mode == "est"
+    select = config.select or ("all" if est and budget == n else "balanced")
+    k_pos, k_neg = _exit_counts(config, n)
+    return Settings(
+        config=config,
+        group_size=n,
+        advantage=advantage,
+        k_pos=k_pos,
+        k_neg=k_neg,
+        budget=budget,
+        min_samples=config.min_samples or (2 if select == "all" else n),
+        max_samples=config.max_samples or (math.ceil(4 * budget) if est else 32),
+        correction=config.correction or ("paper" if est and advantage != "group_norm" else "none"),
+        baseline=config.baseline or {"rloo": "loo", "gae": "critic"}.get(advantage, "pool"),
+        select=select,
+        estimator=config.estimator or ("critic" if config.baseline == "critic" and advantage != "gae" else "ema"),
+        refill_limit=config.refill_limit or host.rollout.batch_size,
+    )
+
+
+def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
+    """(K_pos, K_neg) for a trained group of n samples; K_neg is 0 for exit `pos`, both are for `fixed`."""
+    if config.exit == "fixed":
+        return 0, 0
+    if config.exit == "pos":
+        return config.k_pos or 1, 0
+    half = max(1, n // 2)
+    return config.k_pos or half, config.k_neg or max(1, n - half)
+
+
+def make_policy(settings: Settings) -> Policy:
+    """The policy that the flags describe, without anything learned yet."""
+    if settings.config.mode == "est":
+        return _estimated(settings)
+    return _sequential(settings)
+
+
+def _sequential(settings: Settings) -> Sequential:
+    config = settings.config
+    threshold = config.positive_threshold
+    rule = ExitRule(settings.k_pos, settings.k_neg, threshold, config.spread)
+    memory = _memory(settings) if settings.remembers else None
+    return Sequential(rule, config.wave, settings.max_samples, _builder(settings), memory)
+
+
+def _estimated(settings: Settings) -> Estimated:
+    config = settings.config
+
+    def allocated(p: float) -> float:
+        return float(priority(config.allocation, [p], config.floor)[0])
+
+    return Estimated(
+        budget=settings.budget,
+        min_samples=settings.min_samples,
+        max_samples=settings.max_samples,
+        allocation=config.allocation,
+        floor=config.floor,
+        builder=_builder(settings, allocated=allocated),
+        memory=_memory(settings),
+    )
+
+
+def _builder(settings: Settings, **options: Any) -> GroupBuilder:
+    config = settings.config
+    return GroupBuilder(
+        selection=Selection(settings.select, settings.group_size, config.positive_threshold),
+        estimator=settings.advantage,
+        baseline=settings.baseline,
+        correction=settings.correction,
+        objective=Objective(config.objective, config.objective_power),
+        floor=config.floor,
+        **options,
+    )
+
+
+def _memory(settings: Settings) -> Memory:
+    config = settings.config
+    counts = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, config.give_up)
+    calibration = Calibration(config.trust_steps) if settings.reads_critic else None
+    return Memory(counts, config.positive_threshold, calibration)

@@ -1,0 +1,148 @@
+"""The host's asynchronous PPO trainer with adaptive sampling: one process samples while another trains.
+
+Sampling state (pass rates, position in the data) lives with the generator and travels with each batch, so a checkpoint
+holds the state that belongs to the batch it was written after, not to the ones sampled ahead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from openrlhf.trainer import ppo_trainer_async as host
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+
+from openrlhf_ada.config import from_namespace
+from openrlhf_ada.rollout.recorded_generator import Scores
+from openrlhf_ada.settings import resolve
+from openrlhf_ada.trainer.prompt_critic import PromptCritic
+from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
+from openrlhf_ada.trainer.sampling import eval_arguments, make_generator, optimizer_steps, restore, training_steps
+from openrlhf_ada.upstream import substituted, unwrap_ray_class
+
+
+class VersionedLock(unwrap_ray_class(host.VLLMLock)):
+    """The host's lock between sampling and weight updates, which also knows how many updates there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._version = 0
+
+    async def version(self) -> int:
+        return self._version
+
+    async def set_version(self, version: int) -> None:
+        self._version = version
+
+
+class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
+    """Samples as the flags say, ahead of training."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._critic: PromptCritic | None = None
+        self.samples_generator = make_generator(
+            self.samples_generator,
+            self._version,
+            lambda prompts: self._critic_of_run().values(prompts),
+        )
+
+    def use_critic(self, group: Any) -> None:
+        """The Ray group that predicts pass rates."""
+        self._critic = PromptCritic(group, self.args)
+
+    def _critic_of_run(self) -> PromptCritic:
+        if self._critic is None:
+            raise RuntimeError("the generator was not told which critic predicts pass rates")
+        return self._critic
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Empty where the checkpoint ends an episode: the next one starts from the beginning."""
+        if state_dict:
+            super().load_state_dict(state_dict)
+
+    def restore(self, states: dict[str, Any]) -> None:
+        restore(self.samples_generator, states)
+
+    def _version(self) -> int:
+        """Updates that the engines' weights have had."""
+        return ray.get(self.vllm_lock.version.remote())
+
+    def evaluate(self) -> tuple[Scores, int]:
+        """Scores on held-out prompts, outside the training loop, and the version of the policy."""
+        self.samples_generator.generate_eval_samples(**eval_arguments(self.args, self.generate_kwargs))
+        return self.samples_generator.eval_scores, self._version()
+
+    def _run_eval(self) -> ScoredLogs:
+        logs = super()._run_eval()
+        return ScoredLogs(logs, self.samples_generator.eval_scores, self._version())
+
+    def get_max_steps(self) -> int:
+        return optimizer_steps(self.args, len(self.prompts_dataloader), super().get_max_steps())
+
+    def training_steps(self) -> int:
+        return training_steps(self.args, len(self.prompts_dataloader))
+
+
+class _VersionedBroadcast(BasePPOTrainer):
+    """Behind the host's trainer in the order of bases: its broadcast calls this one while it holds the lock."""
+
+    vllm_lock: Any
+    _step: int
+    _broadcasts_update = False
+
+    def broadcast_to_vllm(self) -> None:
+        super().broadcast_to_vllm()
+        ray.get(self.vllm_lock.set_version.remote(self._step + self._broadcasts_update))
+
+
+class AdaTrainingActor(RecordedTraining, unwrap_ray_class(host.TrainingActor), _VersionedBroadcast):
+    """Trains on the batches that arrive."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prepare_recording()
+
+    def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
+        self._broadcasts_update = True
+        return super().train_step(rollout_samples, global_step)
+
+    def fit(self, global_step: int = 0) -> None:
+        self.recorder.emit("phase", text="training")
+        self.recorder.begin_step()
+        super().fit(global_step)
+
+    def finish(self) -> None:
+        """Close the record."""
+        self.recorder.finish()
+
+
+class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
+    """The host's coordinator, starting our actors in place of its own."""
+
+    def __init__(self, pretrain: str, strategy: Any, actor: Any, critic: Any, *groups: Any, **kwargs: Any) -> None:
+        actors = {
+            "VLLMLock": ray.remote(num_cpus=0)(VersionedLock),
+            "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor),
+            "TrainingActor": ray.remote(AdaTrainingActor),
+        }
+        with substituted(host, **actors):
+            super().__init__(pretrain, strategy, actor, critic, *groups, **kwargs)
+        if resolve(from_namespace(strategy.args.ada), strategy.args).reads_critic:
+            ray.get(self.generator_actor.use_critic.remote(critic))
+
+    def fit(self) -> None:
+        """Train; with --ada_eval_ends also evaluate before the first and after the last step."""
+        generator, trainer = self.generator_actor, self.trainer_actor
+        states = ray.get(trainer.init_checkpoint_states.remote())
+        ray.get(trainer.open_record.remote(states, ray.get(generator.training_steps.remote())))
+        ray.get(generator.restore.remote(states))
+        if ray.get(trainer.evaluates_start.remote()):
+            ray.get(trainer.record_evaluation.remote(*ray.get(generator.evaluate.remote())))
+        super().fit()
+        if ray.get(trainer.evaluates_end.remote()):
+            ray.get(trainer.record_evaluation.remote(*ray.get(generator.evaluate.remote())))
+        ray.get(trainer.finish.remote())
+
+
+RayAdaPPOTrainerAsync = ray.remote(AdaPPOTrainerAsync)

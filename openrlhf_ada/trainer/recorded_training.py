@@ -1,0 +1,145 @@
+"""What the synchronous and the asynchronous trainer share: the record of a run, and training on adaptive batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+
+from openrlhf_ada.config import from_namespace
+from openrlhf_ada.rollout.recorded_generator import Scores
+from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
+from openrlhf_ada.settings import resolve
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
+from openrlhf_ada.trainer.prompt_critic import PromptCritic
+from openrlhf_ada.trainer.recorder import Recorder
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
+
+TRAINED_ONLY = ("reward", "score", "return")
+"""Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
+
+
+class ScoredLogs(dict[str, float]):
+    """An evaluation's figures as the host logs them, with the scores they are made of and the policy's version."""
+
+    def __init__(self, logs: dict[str, float], scores: Scores, version: int) -> None:
+        super().__init__(logs)
+        self.scores = scores
+        self.version = version
+
+
+class RecordedTraining(BasePPOTrainer):
+    """Mixed into a trainer of the host. Mode off: training untouched, the record is added."""
+
+    args: Any
+    critic_model_group: Any
+    recorder: Recorder
+    num_steps: int
+
+    def prepare_recording(self) -> None:
+        """To be called once the host's constructor is through."""
+        self.ada = from_namespace(self.args.ada)
+        self.settings = resolve(self.ada, self.args)
+        self.is_adaptive = self.ada.mode != "off"
+        self.prompt_critic: PromptCritic | None = None
+        if self.is_adaptive:
+            self.experience_maker: Any = AdaptiveExperienceMaker(self.experience_maker)
+        if self.settings.reads_critic:
+            self.prompt_critic = PromptCritic(self.critic_model_group, self.args)
+        if self.settings.own_critic:
+            # It predicts; the policy's training does not know of it.
+            self.experience_maker.critic_model_group = None
+        self._step = 0
+        self._evaluated_step = -1
+        self._batch = RolloutBatch()
+
+    def open_record(self, states: dict[str, Any], num_steps: int) -> None:
+        """Start the run directory, or go on with it. `num_steps`: rollout batches in the whole run."""
+        self._step = states["global_step"]
+        self.num_steps = num_steps
+        self.recorder = Recorder(self.ada, self.args, self._step or None)
+
+    def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
+        self._batch = rollout_samples
+        with self._policy_only():
+            status, next_step = super().train_step(rollout_samples, global_step)
+        if self.is_adaptive:
+            status = self._with_ada_metrics(status, global_step)
+        return status, next_step
+
+    @contextmanager
+    def _policy_only(self) -> Iterator[None]:
+        """Hide a pass-rate critic from the host's training step, which would fit it to advantages."""
+        group = self.critic_model_group
+        if self.settings.own_critic:
+            self.critic_model_group = None
+        try:
+            yield
+        finally:
+            self.critic_model_group = group
+
+    def _with_ada_metrics(self, status: dict[str, Any], version: int) -> dict[str, Any]:
+        record = self._record()
+        for name in TRAINED_ONLY:
+            if name in status:
+                status[f"trained/{name}"] = status.pop(name)
+        # It rode along to reach the critic; its mean is 1.
+        status.pop(CRITIC_WEIGHT, None)
+        status |= first_wave_stats(record, self.settings.group_size)
+        status |= step_metrics(record, self.settings, version)
+        status["ada/group_scale"] = self.experience_maker.group_scale
+        if self.prompt_critic is not None and self.settings.own_critic:
+            groups = record.all_groups
+            threshold = self.ada.positive_threshold
+            status |= self.prompt_critic.fit(
+                [group.prompt for group in groups],
+                [len(group.pool) for group in groups],
+                [group.pool.count_positives(threshold) for group in groups],
+            )
+        return status
+
+    def _record(self) -> StepRecord:
+        if self._batch.record is None:
+            raise RuntimeError("the batch came without the record of its sampling")
+        return self._batch.record
+
+    def save_logs_and_checkpoints(
+        self, global_step: int, logs_dict: dict[str, Any] | None = None, client_states: dict[str, Any] | None = None
+    ) -> None:
+        logs_dict, client_states = logs_dict or {}, client_states or {}
+        self._step = global_step
+        recorded = {k: v for k, v in logs_dict.items() if k != "generated_samples"}
+        client_states |= self._batch.checkpoint
+        if self.is_adaptive:
+            self.recorder.samples(global_step, self._record())
+        self.recorder.step(global_step, recorded | ledger_metrics(self._batch.ledger), self.num_steps)
+        # The host's loggers take scalars.
+        scalars = {k: v for k, v in logs_dict.items() if not isinstance(v, dict)}
+        super().save_logs_and_checkpoints(global_step, scalars, client_states)
+        self._batch = RolloutBatch()
+        self.recorder.begin_step()
+
+    def save_best_checkpoint(
+        self, eval_metrics: dict[str, float], global_step: int, client_states: dict[str, Any] | None = None
+    ) -> None:
+        """Called by the host with every evaluation, so the place to record it."""
+        if isinstance(eval_metrics, ScoredLogs):
+            self.record_evaluation(eval_metrics.scores, eval_metrics.version)
+        super().save_best_checkpoint(eval_metrics, global_step, client_states)
+        # The step after this one starts now; evaluation is not part of it.
+        self.recorder.begin_step()
+
+    def record_evaluation(self, scores: Scores, version: int) -> None:
+        """Record an evaluation of the policy after `version` training steps."""
+        self.recorder.evaluation(version, scores)
+        self._evaluated_step = version
+
+    def evaluates_start(self) -> bool:
+        """Is there an evaluation to make before the first step?"""
+        return self.ada.eval_ends and self._step == 0
+
+    def evaluates_end(self) -> bool:
+        """And one after the last, if none was made there?"""
+        return self.ada.eval_ends and self._evaluated_step != self._step

@@ -1,0 +1,66 @@
+"""The generator that the flags ask for, in whichever process it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+from openrlhf_ada.config import from_namespace
+from openrlhf_ada.host_rules import batch_plan
+from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
+from openrlhf_ada.settings import make_policy, resolve
+from openrlhf_ada.trainer.recorder import emit
+
+
+def make_generator(
+    host: SamplesGenerator, policy_version: Callable[[], int], prompt_values: PromptValues | None
+) -> RecordedGenerator:
+    """In place of the host's own. Mode off: the host's generator, which then also counts."""
+    args = host.args
+    config = from_namespace(args.ada)
+    if config.mode == "off":
+        return RecordedGenerator(host)
+    settings = resolve(config, args)
+    options = SamplingOptions(
+        plan=batch_plan(args),
+        refill_limit=settings.refill_limit if settings.refills else 0,
+        num_texts=config.log_texts,
+        policy_version=policy_version,
+        prompt_values=prompt_values,
+        on_round=lambda closed, total: emit(args, "sampling", done=closed, total=total),
+    )
+    return AdaptiveSamplesGenerator(host, make_policy(settings), options)
+
+
+def restore(generator: RecordedGenerator, states: dict[str, Any]) -> None:
+    """Let sampling go on from a checkpoint's states (or from the host's initial ones)."""
+    if isinstance(generator, AdaptiveSamplesGenerator):
+        generator.restore(states)
+
+
+def eval_arguments(args: Any, generate_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What the host's generator takes for an evaluation."""
+    return generate_kwargs | {
+        "temperature": args.eval.temperature,
+        "n_samples_per_prompt": args.eval.n_samples_per_prompt,
+    }
+
+
+def optimizer_steps(args: Any, num_prompts: int, host_steps: int) -> int:
+    """Optimiser steps of the whole run, for the learning-rate schedule. `num_prompts`: of one episode.
+
+    The host counts whole batches per episode; in an adaptive mode an episode's rest is trained in the next one.
+    """
+    if args.ada.mode == "off":
+        return host_steps
+    return batch_plan(args).optimizer_steps(num_prompts * args.train.num_episodes) * args.train.max_epochs
+
+
+def training_steps(args: Any, num_prompts: int) -> int:
+    """Rollout batches in the whole run, at most (refilling takes prompts too)."""
+    if args.ada.mode == "off":
+        return -(-num_prompts // args.rollout.batch_size) * args.train.num_episodes
+    return batch_plan(args).steps(num_prompts * args.train.num_episodes)

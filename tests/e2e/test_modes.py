@@ -1,0 +1,95 @@
+"""Every mode with and without a critic, synchronous and asynchronous, on the real stack: all train, with exact books.
+
+`off` and `seq` with GRPO, synchronous: test_off_equals_host.py and test_adaptive_training.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Toy, read_jsonl, steps_of, toy_flags, train
+
+from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.estimators import PassRateCounts
+
+pytestmark = pytest.mark.e2e
+
+BATCH, N, STEPS = 16, 4, 4
+SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16}
+EST = {"ada_mode": "est"}
+ASYNC = {"train__async_enable": True}
+PARTIAL = ASYNC | {"train__partial_rollout_enable": True, "algo__advantage__is_correction_level": "token"}
+GRPO = {"algo__advantage__estimator": "dr_grpo"}
+PPO = {"algo__advantage__estimator": "gae", "critic__adam__lr": 1e-3}
+OWN_CRITIC = {"ada_estimator": "critic", "ada_trust_steps": 1, "critic__adam__lr": 1e-3}
+
+CASES: dict[str, dict[str, Any]] = {
+    "off, PPO": PPO,
+    "off, GRPO, async": GRPO | ASYNC,
+    "off, PPO, async": PPO | ASYNC,
+    "seq, PPO, partial rollouts": SEQ | PPO | PARTIAL,
+    "seq, GRPO, async": SEQ | ASYNC | {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"},
+    "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
+    "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
+    "est, GRPO, async": EST | GRPO | ASYNC,
+    "est, PPO, async": EST | PPO | ASYNC | {"ada_estimator": "critic", "ada_trust_steps": 1},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trains_with_exact_books(toy: Toy, tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    changes = CASES[name]
+    # Two passes over 32 prompts, so that pass rates are known in the second.
+    train(toy_flags(toy, run, **changes, train__num_episodes=2))
+    steps = steps_of(run)
+    assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
+    for row in steps:
+        assert np.isfinite(row["policy_loss"])
+        assert row["actor_grad_norm"] > 0
+        assert row["ada/drawn"] == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
+        assert row["ada/kept"] == BATCH * N
+    if "ada_mode" in changes:
+        check_against_samples(run, steps)
+    if changes.get("ada_mode") == "est":
+        assert [row["ada/drawn"] for row in steps] == [BATCH * N] * STEPS, "the budget, exactly"
+        assert any(len(row["ada/draws_histogram"]) > 1 for row in steps[2:]), "prompts get different numbers"
+    if changes.get("ada_estimator") == "critic":
+        assert all(row["ada/critic_brier"] >= 0 and row["critic_loss"] >= 0 for row in steps)
+    stale = [row.get("ada/staleness_mean", 0.0) for row in steps]
+    assert all(0 <= s <= 2 for s in stale) if "train__async_enable" in changes else set(stale) == {0.0}
+
+
+def check_against_samples(run: Path, steps: list[dict[str, Any]]) -> None:
+    """Each step's figures, recomputed from every recorded rollout."""
+    samples = read_jsonl(run / "samples.jsonl")
+    for row in steps:
+        drawn = [s for s in samples if s["step"] == row["step"]]
+        assert row["ada/drawn"] == len(drawn)
+        assert row["ada/kept"] == sum(s["kept"] for s in drawn)
+        assert row["ada/drawn_tokens"] == sum(s["tokens"] for s in drawn)
+        assert len({s["key"] for s in drawn}) == BATCH
+
+
+def test_allocation_of_a_resumed_run_follows_from_the_record_alone(toy: Toy, tmp_path: Path) -> None:
+    """Replayed with the package's own counts, every split of a run that was stopped and resumed comes out again."""
+    run = tmp_path / "run"
+    flags: dict[str, Any] = EST | GRPO | {"ada_half_life": 3, "ckpt__save_steps": 1}
+    train(toy_flags(toy, run, **flags, train__num_episodes=1))
+    train(toy_flags(toy, run, **flags, train__num_episodes=3, ckpt__load_enable=True))
+    samples = read_jsonl(run / "samples.jsonl")
+    assert [row["step"] for row in steps_of(run)] == [1, 2, 3, 4, 5, 6]
+    counts = PassRateCounts(half_life=3, prior_mean=0.5, prior_strength=2.0, give_up=64)
+    for step in range(1, 7):
+        pools: dict[int, list[dict[str, Any]]] = {}
+        for sample in samples:
+            if sample["step"] == step:
+                pools.setdefault(sample["key"], []).append(sample)
+        rows = [int(pool[0]["prompt_id"]) for pool in pools.values()]
+        drawn = [len(pool) for pool in pools.values()]
+        expected = allocate(priority("inverse_sqrt", counts.predict(rows), 0.02), BATCH * N, 2, 16, list(pools))
+        assert drawn == expected.tolist(), f"step {step}"
+        counts.observe(rows, drawn, [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()])

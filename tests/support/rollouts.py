@@ -1,0 +1,144 @@
+"""The adaptive generator with its engines replaced by a table of outcomes, and the host's loop around it.
+
+Data set, loader, experiences and everything between them are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf.datasets import PromptDataset
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.policies import Draw, Policy
+from openrlhf_ada.core.types import PromptKey
+from openrlhf_ada.rollout.prompts import PromptRequest
+from openrlhf_ada.rollout.records import RolloutBatch
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, SamplingOptions
+
+GENERATE = {"max_len": 16, "max_new_tokens": 4}
+BATCH, N = 2, 2
+
+Outcome = Callable[[PromptRequest, int], float]
+"""(prompt visit, index of the sample) -> metric and reward."""
+
+
+def make_args(*, batch: int = BATCH, model: str = "model", **train: Any) -> SimpleNamespace:
+    return SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path=model),
+        rollout=SimpleNamespace(batch_size=batch, n_samples_per_prompt=N, max_new_tokens=4),
+        train=SimpleNamespace(**({"num_episodes": 1, "seed": 42} | train)),
+        vllm=SimpleNamespace(enable_sleep=False),
+        reward=SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None),
+        data=SimpleNamespace(max_len=16, input_key="input", label_key="label", disable_fast_tokenizer=False),
+    )
+
+
+def make_loader(rows: int, args: SimpleNamespace, *, shuffle: bool = False) -> StatefulDataLoader:
+    """The host's data set and loader, as PPOTrainer builds them (without a process group)."""
+    strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
+    data = [{"input": f"{i}+1=", "label": str(i + 1), "datasource": "sums"} for i in range(rows)]
+    dataset = PromptDataset(data, None, strategy)
+    return StatefulDataLoader(dataset, batch_size=1, shuffle=shuffle, collate_fn=dataset.collate_fn)
+
+
+def response(prompt: str, reward: float | None, score: float | None = None, tokens: int = 2) -> dict[str, Any]:
+    """What an engine returns for one sample: two prompt tokens, then the answer."""
+    return {
+        "prompt": prompt,
+        "label": "",
+        "observation_tokens": [5, 6, *[7] * tokens],
+        "action_ranges": [(2, 2 + tokens)],
+        "rollout_log_probs": None,
+        "truncated": tokens >= 4,
+        "reward": reward,
+        "scores": reward if score is None else score,
+    }
+
+
+def table(outcomes: Mapping[int, Sequence[float]]) -> Outcome:
+    """The k-th sample of row r is `outcomes[r][k]`, at every visit."""
+    return lambda request, index: outcomes[request.row][index]
+
+
+class TableGenerator(AdaptiveSamplesGenerator):
+    """Answers as the table says, sample k with k + 1 tokens.
+
+    `asked`: what it was asked for, (row, count). `consumed`: prompts that it reported to the host, in all.
+    """
+
+    def __init__(
+        self, args: SimpleNamespace, loader: Any, policy: Policy, outcome: Outcome, plan: BatchPlan, **options: Any
+    ) -> None:
+        host = SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [])
+        plain: dict[str, Any] = {"refill_limit": 0, "num_texts": 0, "policy_version": lambda: 0}
+        super().__init__(host, policy, SamplingOptions(plan=plan, **plain | options))
+        self.outcome = outcome
+        self.asked: list[tuple[int, int]] = []
+        self.drawn: dict[PromptKey, int] = {}
+        self.consumed = 0
+
+    def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, None, int, bool]:
+        batch, rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
+        self.consumed += consumed
+        return batch, rate, consumed, exhausted
+
+    def _sample_wave(
+        self, draws: Sequence[Draw], requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
+    ) -> dict[PromptKey, list[Experience]]:
+        wave = {}
+        for draw in draws:
+            request = requests[draw.key]
+            self.asked.append((request.row, draw.count))
+            start = self.drawn.get(draw.key, 0)
+            self.drawn[draw.key] = start + draw.count
+            wave[draw.key] = [
+                self._answer(request, self.outcome(request, k), k, generate_kwargs)
+                for k in range(start, start + draw.count)
+            ]
+        return wave
+
+    def _answer(
+        self, request: PromptRequest, metric: float, index: int, generate_kwargs: dict[str, Any]
+    ) -> Experience:
+        return self._to_experience(request, response(request.prompt, metric, tokens=index + 1), generate_kwargs)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step's batch, the prompts consumed for it, and the states that a checkpoint after it holds."""
+
+    batch: RolloutBatch
+    states: dict[str, Any]
+
+    @property
+    def visits(self) -> list[tuple[PromptKey, int]]:
+        """(key, row) of every prompt that was sampled, in the order of keys."""
+        record = self.batch.record
+        return [] if record is None else sorted((group.pool.key, group.row) for group in record.all_groups)
+
+
+INITIAL_STATES: dict[str, Any] = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+
+
+def train(generator: AdaptiveSamplesGenerator, states: dict[str, Any]) -> Iterator[Step]:
+    """The host's loop (PPOTrainer.fit) with everything but the training, from a checkpoint's states on."""
+    loader = generator.prompts_dataloader
+    generator.restore(states)
+    if states["data_loader_state_dict"]:
+        loader.load_state_dict(states["data_loader_state_dict"])
+    consumed = states["total_consumed_prompts"]
+    for episode in range(states["episode"], generator.args.train.num_episodes):
+        exhausted = False
+        while not exhausted:
+            batch, _, prompts, exhausted = generator.generate_samples(**GENERATE)
+            consumed += prompts
+            if batch:
+                position = {"total_consumed_prompts": consumed, "data_loader_state_dict": loader.state_dict()}
+                yield Step(batch, {"episode": episode} | position | batch.checkpoint)

@@ -1,0 +1,188 @@
+"""Our flags with OpenRLHF's: what has no meaning together, or would lose rollouts, is refused in one line.
+
+Every case runs the real parser: the host's flags and validation, and ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.flags import ConfigError
+
+Flags = dict[str, str | None]
+Refusal = Callable[[Flags], Exception]
+
+N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
+REWARD = "--reward.remote_url"
+ASYNC: Flags = {"--train.async_enable": ""}
+
+COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
+    # id, changes, flag in front of the message with its value, part of the rule, part of the remedy
+    *[
+        (f"n=1 with {estimator}", {N: "1", TRAIN: "2", ESTIMATOR: estimator}, f"{N} is 1", estimator, f"{N} 4")
+        for estimator in ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
+    ],
+    ("n=1 in mode off", {"--ada_mode": "off", N: "1", ESTIMATOR: "rloo"}, f"{N} is 1", "at least 2", f"{N} 4"),
+    ("estimator reinforce", {ESTIMATOR: "reinforce"}, f"{ESTIMATOR} is 'reinforce'", "whole batch", "group_norm"),
+    ("estimator flash", {ESTIMATOR: "flash_reinforce"}, f"{ESTIMATOR} is 'flash_reinforce'", "biases", "gae"),
+    (
+        "dynamic filtering",
+        {"--algo.dynamic_filtering_enable": ""},
+        "--algo.dynamic_filtering_enable is True",
+        "already decides",
+        "--ada_unresolved refill does the same",
+    ),
+    (
+        "weights change while prompts are sampled",
+        ASYNC | {"--train.partial_rollout_enable": ""},
+        "--train.partial_rollout_enable is True",
+        "a pool of --ada_mode seq mixes policies, and nothing corrects for that",
+        "--algo.advantage.is_correction_level token",
+    ),
+    (
+        "sampling ahead by the host",
+        {"--rollout.vllm_generate_batch_size": "4"},
+        "--rollout.vllm_generate_batch_size is 4",
+        "--ada_mode seq decides itself how much to sample",
+        "Leave it out",
+    ),
+    ("no reward in mode seq", {REWARD: None}, f"{REWARD} is None", "decides on verdicts", "--train.agent_func_path"),
+    (
+        "reward model only in mode seq",
+        {REWARD: None, "--reward.model_name_or_path": "org/rm"},
+        f"{REWARD} is None",
+        "come with the rollouts",
+        "Give a reward file",
+    ),
+    ("rollouts do not fill", {TRAIN: "3"}, f"{TRAIN} is 3", "2 x n 4 = 8 rollouts", "divisor of 8"),
+    ("batch larger than rollouts", {TRAIN: "16"}, f"{TRAIN} is 16", "would be lost", "divisor of 8"),
+    ("micro-batch", {"--train.micro_batch_size": "3"}, "--train.micro_batch_size is 3", "must divide", "divisor"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "head", "rule", "remedy"), [c[1:] for c in COMBINATIONS], ids=[c[0] for c in COMBINATIONS]
+)
+def test_combination_is_refused(refusal: Refusal, changes: Flags, head: str, rule: str, remedy: str) -> None:
+    error = refusal(changes)
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(head + ":")
+    assert rule in str(error)
+    assert remedy in str(error)
+
+
+# -- batches that processes share --------------------------------------------------------------------------------
+
+
+def test_micro_batches_that_processes_cannot_share_evenly_are_refused(refusal: Refusal) -> None:
+    two = {"--actor.num_gpus_per_node": "2", TRAIN: "8", "--train.micro_batch_size": "4"}
+    error = refusal(two | {"--rollout.micro_batch_size": "3"})
+    assert str(error).startswith("--rollout.micro_batch_size is 3: ")
+    assert "(actor 2)" in str(error)
+    assert str(refusal(two | {"--train.micro_batch_size": "8"})).startswith("--train.micro_batch_size is 8: ")
+
+
+def test_every_model_that_gets_rollouts_must_be_able_to_share_them(refusal: Refusal) -> None:
+    """8 rollouts in micro-batches of 4: enough for the policy's one process, not for three of the reference."""
+    changes = {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "3"}
+    assert "(actor 1, ref 3)" in str(refusal(changes))
+    gae = {"--rollout.micro_batch_size": "8", ESTIMATOR: "gae", "--critic.num_gpus_per_node": "2"}
+    assert "(actor 1, critic 2)" in str(refusal(gae))
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"--train.colocate_all": "", "--vllm.num_engines": "2"}, "--train.colocate_all"),
+        ({"--train.colocate_actor_ref": "", "--algo.kl.init_coef": "0.1"}, "--ref.num_gpus_per_node"),
+        (
+            {
+                "--train.colocate_critic_reward": "",
+                ESTIMATOR: "gae",
+                "--critic.num_gpus_per_node": "1",
+                "--reward.num_gpus_per_node": "2",
+            },
+            "--reward.num_gpus_per_node",
+        ),
+        (
+            # A critic of our own, in critic-free training, is placed like PPO's.
+            {
+                "--train.colocate_critic_reward": "",
+                "--ada_mode": "est",
+                ESTIMATOR: "dr_grpo",
+                "--ada_estimator": "critic",
+                "--critic.num_gpus_per_node": "1",
+                "--reward.num_gpus_per_node": "2",
+            },
+            "--reward.num_gpus_per_node",
+        ),
+    ],
+)
+def test_models_that_share_gpus_have_equally_many(refusal: Refusal, changes: Flags, flag: str) -> None:
+    assert str(refusal(changes)).startswith(f"{flag} is ")
+
+
+# -- sampling and training at the same time -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ASYNC,
+        ASYNC | {"--train.partial_rollout_enable": "", "--algo.advantage.is_correction_level": "token"},
+        {"--rollout.vllm_generate_batch_size": "2"},
+        {"--ada_mode": "off"} | ASYNC | {"--train.partial_rollout_enable": ""},
+        {"--ada_mode": "off"} | ASYNC | {"--rollout.vllm_generate_batch_size": "4"},
+    ],
+    ids=" ".join,
+)
+def test_asynchronous_command_that_is_right(argv_with: Callable[[Flags], list[str]], changes: Flags) -> None:
+    parse(argv_with(changes))
+
+
+# -- PPO's critic as the predictor of pass rates ------------------------------------------------------------------
+
+PPO_PREDICTS = {"--ada_mode": "est", ESTIMATOR: "gae", "--ada_estimator": "critic", "--critic.num_gpus_per_node": "1"}
+KL, OVERLONG, STOP = "--algo.kl.init_coef", "--reward.overlong_buffer_len", "--reward.stop_properly_penalty_coef"
+
+
+@pytest.mark.parametrize(
+    ("changes", "head"),
+    [
+        ({KL: "0.1", "--ref.num_gpus_per_node": "1"}, f"{KL} is 0.1"),
+        ({OVERLONG: "8"}, f"{OVERLONG} is 8.0"),
+        ({STOP: "0.5"}, f"{STOP} is 0.5"),
+        ({STOP: "0"}, f"{STOP} is 0.0"),  # truncated answers are worth nothing: the most that it can shape
+        ({STOP: "-1"}, f"{STOP} is -1.0"),
+    ],
+)
+def test_shaped_rewards_have_no_pass_rate_in_them(refusal: Refusal, changes: Flags, head: str) -> None:
+    message = str(refusal(PPO_PREDICTS | changes))
+    assert message.startswith(f"{head}: it shapes the reward")
+    assert "Use --ada_estimator ema, or leave the shaping out" in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {KL: "0.1", "--algo.kl.use_loss": "", "--ref.num_gpus_per_node": "1"},
+        {"--ada_estimator": "ema", OVERLONG: "8", STOP: "0.5"},
+        {ESTIMATOR: "dr_grpo", OVERLONG: "8", KL: "0.1", "--ref.num_gpus_per_node": "1"},
+    ],
+    ids=["nothing else in the reward", "KL in the loss", "counts predict", "a critic of its own predicts"],
+)
+def test_shaping_stands_where_no_value_is_taken_for_a_pass_rate(
+    argv_with: Callable[[Flags], list[str]], changes: Flags
+) -> None:
+    parse(argv_with(PPO_PREDICTS | changes))
+
+
+def test_prompts_with_images_have_no_critic(refusal: Refusal) -> None:
+    """The host refuses PPO's critic for them; a critic of our own reads text alone as well."""
+    images = {"--data.max_images_per_prompt": "1", "--ada_mode": "est"}
+    assert "critic" in str(refusal(images | {ESTIMATOR: "gae"}))
+    assert "critic" in str(refusal(images | {ESTIMATOR: "dr_grpo", "--ada_estimator": "critic"}))

@@ -1,0 +1,288 @@
+"""Settings of the method that have no meaning together: refused with the reason, and the nearest right ones are not.
+
+Every case runs the real parser, the host's flags and validation included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.flags import ConfigError
+
+Flags = dict[str, str | None]
+ArgvWith = Callable[[Flags], list[str]]
+
+N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
+EST = {"--ada_mode": "est", ESTIMATOR: "dr_grpo"}
+SEQ = {"--ada_mode": "seq", ESTIMATOR: "dr_grpo"}
+PPO = {"--ada_mode": "seq", ESTIMATOR: "gae"}
+REFILL = SEQ | {"--ada_unresolved": "refill"}
+POWER = SEQ | {"--ada_objective": "power", "--ada_objective_power": "0.5"}
+
+
+class Case(NamedTuple):
+    """A refusal: `wrong` flags, how the message starts, parts of rule and remedy, and the flags that `mend` it."""
+
+    name: str
+    wrong: Flags
+    head: str
+    rule: str
+    remedy: str
+    mend: Flags
+
+
+CASES = [
+    Case(
+        "group of one",
+        PPO | {N: "1", TRAIN: "2"},
+        f"{N} is 1",
+        "--ada_mode seq trains a group that shows more than one outcome",
+        f"Use {N} 4",
+        {N: "4", TRAIN: "8"},
+    ),
+    Case(
+        "cap below n",
+        {"--ada_max_samples": "3"},
+        "--ada_max_samples is 3",
+        f"{N} 4",
+        "16",
+        {"--ada_max_samples": "16"},
+    ),
+    Case(
+        "cap of one",
+        {"--ada_max_samples": "1"},
+        "--ada_max_samples is 1",
+        "N_max must be at least 4",
+        "four times the group",
+        {"--ada_max_samples": "4"},
+    ),
+    Case(
+        "negatives counted by an exit that does not wait for them",
+        {"--ada_exit": "pos", "--ada_k_neg": "2"},
+        "--ada_k_neg is 2",
+        "it is read by exit balance only, and --ada_exit is 'pos'",
+        "Use --ada_exit balance or leave --ada_k_neg out",
+        {"--ada_exit": "balance"},
+    ),
+    Case(
+        "positives counted by an exit that waits for nothing",
+        {"--ada_exit": "fixed", "--ada_k_pos": "2"},
+        "--ada_k_pos is 2",
+        "it is read by exit pos and balance only",
+        "leave --ada_k_pos out",
+        {"--ada_k_pos": None},
+    ),
+    Case(
+        "spread without balance",
+        {"--ada_exit": "pos", "--ada_spread": "0.5"},
+        "--ada_spread is 0.5",
+        "--ada_exit pos does not look at it",
+        "Use --ada_exit balance",
+        {"--ada_exit": "balance"},
+    ),
+    Case(
+        "more evidence wanted than the cap allows",
+        {"--ada_k_pos": "5", "--ada_k_neg": "4", "--ada_max_samples": "8"},
+        "--ada_max_samples is 8",
+        "5 positives and 4 negatives, 9 in all",
+        "Use --ada_max_samples 36 or lower --ada_k_pos / --ada_k_neg",
+        {"--ada_k_neg": "3"},
+    ),
+    Case(
+        "budget below the bounds",
+        EST | {"--ada_budget": "3", "--ada_select": "all", "--ada_min_samples": "4"},
+        "--ada_budget is 3.0",
+        "the mean of numbers between --ada_min_samples 4 and --ada_max_samples 12",
+        "Move the bounds apart, or the budget between them",
+        {"--ada_budget": "4"},
+    ),
+    Case(
+        "budget above the bounds",
+        EST | {"--ada_budget": "9", "--ada_max_samples": "8"},
+        "--ada_budget is 9.0",
+        "between --ada_min_samples 4 and --ada_max_samples 8",
+        "Move the bounds apart",
+        {"--ada_max_samples": "9"},
+    ),
+    Case(
+        "fewer drawn than a down-sampled group has",
+        EST | {"--ada_budget": "8", "--ada_min_samples": "2"},
+        "--ada_min_samples is 2",
+        f"--ada_select balanced trains {N} 4 rollouts of every prompt",
+        "Use --ada_min_samples 4, or --ada_budget 4 with --ada_select all",
+        {"--ada_budget": "4", "--ada_select": "all"},
+    ),
+    Case(
+        "exponent without power",
+        SEQ | {"--ada_objective_power": "0.5"},
+        "--ada_objective_power is 0.5",
+        "exactly --ada_objective power has an exponent, and the objective is log",
+        "--ada_objective power --ada_objective_power 0.5",
+        {"--ada_objective": "power"},
+    ),
+    Case(
+        "power without exponent",
+        POWER | {"--ada_objective_power": None},
+        "--ada_objective_power is None",
+        "exactly --ada_objective power has an exponent",
+        "Give both",
+        {"--ada_objective_power": "0.5"},
+    ),
+    Case(
+        "weights on advantages that are divided by the group's std",
+        {"--ada_correction": "stratum"},
+        "--ada_correction is 'stratum'",
+        "group_norm divides by the group's standard deviation, which is an objective of its own",
+        f"Use {ESTIMATOR} dr_grpo, with --ada_objective arcsin",
+        {ESTIMATOR: "dr_grpo", "--ada_objective": "arcsin"},
+    ),
+    Case(
+        "weights of verdicts with partial credit",
+        SEQ | {"--ada_spread": "0.5", "--ada_correction": "paper"},
+        "--ada_correction is 'paper'",
+        "with --ada_spread there is no pass rate",
+        "Leave one of the two out",
+        {"--ada_correction": None},
+    ),
+    Case(
+        "mean of the positives for another objective than log",
+        SEQ | {"--ada_correction": "positives", "--ada_objective": "sqrt"},
+        "--ada_objective is 'sqrt'",
+        "the gradient of the truncated log objective, no other",
+        "Use --ada_objective log, or --ada_correction stratum",
+        {"--ada_correction": "stratum"},
+    ),
+    Case(
+        "mean of the positives in PPO",
+        PPO | {"--ada_correction": "positives"},
+        "--ada_correction is 'positives'",
+        "it needs no baseline, and PPO's critic is one",
+        f"Use {ESTIMATOR} dr_grpo",
+        {ESTIMATOR: "dr_grpo"},
+    ),
+    Case(
+        "another baseline than PPO's own",
+        PPO | {"--ada_baseline": "pool"},
+        "--ada_baseline is 'pool'",
+        "PPO's baseline is its critic",
+        "Leave it out",
+        {"--ada_baseline": None},
+    ),
+    Case(
+        "baseline of the mean of the positives",
+        SEQ | {"--ada_correction": "positives", "--ada_baseline": "pool"},
+        "--ada_baseline is 'pool'",
+        "--ada_correction positives has no baseline",
+        "Leave it out",
+        {"--ada_baseline": None},
+    ),
+    Case(
+        "critic's baseline from counts",
+        SEQ | {"--ada_baseline": "critic", "--ada_estimator": "ema"},
+        "--ada_estimator is 'ema'",
+        "--ada_baseline critic is what a critic predicts",
+        "Leave one of them out",
+        {"--ada_estimator": None},
+    ),
+    Case(
+        "critic's baseline by its other name",
+        SEQ | {"--ada_baseline": "estimator", "--ada_estimator": "critic"},
+        "--ada_baseline is 'estimator'",
+        "with --ada_estimator critic it has another name",
+        "Say --ada_baseline critic",
+        {"--ada_baseline": "critic"},
+    ),
+    Case(
+        "unbiased pass rate of verdicts with partial credit",
+        SEQ | {"--ada_spread": "0.5", "--ada_baseline": "first_wave"},
+        "--ada_baseline is 'first_wave'",
+        "with --ada_spread there is no pass rate",
+        "Use --ada_baseline pool",
+        {"--ada_baseline": "pool"},
+    ),
+    Case(
+        "everything trained where sampling stops by outcome",
+        SEQ | {"--ada_select": "all"},
+        "--ada_select is 'all'",
+        "all can be trained only where that many are drawn",
+        "Use --ada_mode est with --ada_budget 4, or another selection",
+        {"--ada_exit": "fixed", "--ada_max_samples": "4"},
+    ),
+    Case(
+        "everything trained of a larger budget",
+        EST | {"--ada_select": "all", "--ada_budget": "8"},
+        "--ada_select is 'all'",
+        "a step trains exactly --rollout.batch_size x n rollouts, n being 4",
+        "--ada_budget 4",
+        {"--ada_budget": "4"},
+    ),
+    Case(
+        "strata of a group that may miss one",
+        SEQ | {"--ada_select": "random", "--ada_correction": "stratum"},
+        "--ada_select is 'random'",
+        "--ada_correction stratum needs positives in the group wherever the pool has some",
+        "Use --ada_select balanced",
+        {"--ada_select": "balanced"},
+    ),
+    Case(
+        "extremes of a pool for PPO's critic",
+        PPO | {"--ada_select": "max_variance"},
+        "--ada_select is 'max_variance'",
+        "the extremes of a pool are no fair sample of its rewards",
+        "Use --ada_select balanced",
+        {"--ada_select": "balanced"},
+    ),
+    Case(
+        "limit on nothing",
+        SEQ | {"--ada_refill_limit": "3"},
+        "--ada_refill_limit is 3",
+        "nothing is refilled",
+        "Add --ada_unresolved refill",
+        {"--ada_unresolved": "refill"},
+    ),
+    Case(
+        "replacing where everything drawn is trained",
+        EST | {"--ada_unresolved": "refill"},
+        "--ada_unresolved is 'refill'",
+        "--ada_select all trains every rollout drawn",
+        "Use --ada_unresolved keep",
+        {"--ada_budget": "6"},
+    ),
+    *[
+        Case(
+            f"replacing prompts with a gradient: {name}",
+            REFILL | changes,
+            "--ada_unresolved is 'refill'",
+            f"with {named} a prompt of one outcome has a gradient, and leaving it out would change the objective",
+            "Use --ada_unresolved keep",
+            {"--ada_unresolved": "keep"},
+        )
+        for name, changes, named in (
+            ("PPO", PPO, "baseline 'critic'"),
+            ("baseline none", {"--ada_baseline": "none"}, "baseline 'none'"),
+            ("baseline estimator", {"--ada_baseline": "estimator"}, "baseline 'estimator'"),
+            ("mean of the positives", {"--ada_correction": "positives"}, "--ada_correction positives"),
+        )
+    ],
+]
+
+cases = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+
+
+@cases
+def test_combination_without_a_meaning_is_refused(refusal: Callable[[Flags], Exception], case: Case) -> None:
+    error = refusal(case.wrong)
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(case.head + ":")
+    assert str(error).startswith(error.flag + " ")
+    assert case.rule in str(error)
+    assert case.remedy in str(error)
+
+
+@cases
+def test_nearest_right_command_passes(argv_with: ArgvWith, case: Case) -> None:
+    parse(argv_with(case.wrong | case.mend))

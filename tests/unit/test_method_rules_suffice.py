@@ -1,0 +1,93 @@
+"""What the rules let pass, runs: every accepted combination of settings trains every pool that it can end with."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS, POOL_ESTIMATORS
+from openrlhf_ada.core.policies import Draw
+from openrlhf_ada.core.selection import SELECTIONS
+from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.method_rules import check_settings
+from openrlhf_ada.rollout.rounds import run_rounds
+from openrlhf_ada.settings import Settings, make_policy, resolve
+
+N, PROMPTS = 2, 5
+
+SIZES: dict[str, list[dict[str, Any]]] = {
+    "seq": [
+        {"exit": exit_rule, "wave": 2, "max_samples": cap, "spread": spread}
+        for exit_rule, cap, spread in itertools.product(("pos", "balance", "fixed"), (2, 4), (None, 0.3))
+    ],
+    "est": [{"budget": budget, "exit": "balance"} for budget in (None, 3.0)],
+}
+
+CHOICES: dict[str, Sequence[str | None]] = {
+    "correction": CORRECTIONS,
+    "baseline": (None, *BASELINES),
+    "select": SELECTIONS,
+    "estimator": ("ema", "critic"),
+}
+
+
+def accepted(mode: str, advantage: str) -> Iterator[Settings]:
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=N, batch_size=PROMPTS),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
+    )
+    for sizes, *values in itertools.product(SIZES[mode], *CHOICES.values()):
+        chosen = dict(zip(CHOICES, values, strict=True))
+        settings = resolve(AdaConfig(mode=mode, **sizes, **chosen), host)
+        try:
+            check_settings(settings)
+        except ConfigError:
+            continue
+        yield settings
+
+
+def outcomes(settings: Settings, rng: np.random.Generator) -> Mapping[int, list[float]]:
+    """Answers of every prompt: all wrong, all right, then mixed; partial credit where a spread is asked for."""
+    values = [0.0, 1.0] if settings.config.spread is None else [0.0, 0.25, 0.4, 0.75, 1.0]
+    mixed = {key: rng.choice(values, size=12).tolist() for key in range(2, PROMPTS)}
+    return {0: [0.0] * 12, 1: [1.0] * 12, **mixed}
+
+
+def train_a_step(settings: Settings, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    answers = outcomes(settings, rng)
+    policy = make_policy(settings)
+    pools = [PromptPool(key, row=key) for key in answers]
+    for pool in pools:
+        pool.critic_value = 0.5
+
+    def draw(draws: Sequence[Draw]) -> Mapping[int, list[float]]:
+        start = {pool.key: len(pool) for pool in pools}
+        return {d.key: answers[d.key][start[d.key] : start[d.key] + d.count] for d in draws}
+
+    run_rounds(policy, pools, draw, lambda key, index, metric: Sample(key, index, metric, 2.0 * metric - 1.0, 1))
+    groups = [policy.build(pool, rng) for pool in pools]
+    assert sum(len(group.indices) for group in groups) == N * PROMPTS, "what the host's batch holds"
+    assert all(np.isfinite([*group.coefficients, *group.critic_weights]).all() for group in groups)
+    assert all(np.isfinite(list(policy.observe(pools).values())))
+    make_policy(settings).load_state_dict(json.loads(json.dumps(policy.state_dict())))
+
+
+@pytest.mark.parametrize("advantage", POOL_ESTIMATORS)
+@pytest.mark.parametrize("mode", SIZES)
+def test_every_accepted_combination_trains_a_step(mode: str, advantage: str) -> None:
+    number = 0
+    for number, settings in enumerate(accepted(mode, advantage), start=1):
+        try:
+            train_a_step(settings, seed=number)
+        except Exception as error:
+            raise AssertionError(f"accepted, and then: {settings}") from error
+    assert number > 10, "the grid is not empty"

@@ -1,0 +1,87 @@
+"""Flags of ours that were given and change nothing: every one is named, with the reason, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.method_rules import without_effect
+from openrlhf_ada.settings import resolve
+
+Flags = dict[str, str | None]
+ArgvWith = Callable[[Flags], list[str]]
+
+OFF = {"--ada_mode": "off"}
+SEQ = {"--ada_mode": "seq", "--algo.advantage.estimator": "dr_grpo"}
+EST = {"--ada_mode": "est", "--algo.advantage.estimator": "dr_grpo"}
+
+WITH_EFFECT: list[Flags] = [
+    OFF,
+    OFF | {"--ada_log_texts": "1", "--ada_eval_ends": "", "--eval.dataset": "org/heldout", "--verbose": ""},
+    SEQ,
+    SEQ | {"--ada_wave": "4", "--ada_exit": "pos", "--ada_k_pos": "2", "--ada_max_samples": "12"},
+    SEQ | {"--ada_exit": "fixed", "--ada_select": "max_variance", "--ada_positive_threshold": "0.25"},
+    SEQ | {"--ada_correction": "stratum", "--ada_objective": "sqrt", "--ada_floor": "0.1"},
+    SEQ | {"--ada_baseline": "estimator", "--ada_half_life": "9", "--ada_prior_mean": "0.2"},
+    SEQ | {"--ada_baseline": "critic", "--ada_trust_steps": "9"},
+    SEQ | {"--ada_unresolved": "refill", "--ada_refill_limit": "1"},
+    EST,
+    EST | {"--ada_allocation": "std", "--ada_floor": "0.1", "--ada_give_up": "9", "--ada_prior_strength": "1"},
+    EST | {"--ada_budget": "6", "--ada_min_samples": "5", "--ada_max_samples": "7"},
+    EST | {"--ada_estimator": "critic", "--ada_trust_steps": "9"},
+]
+
+WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
+    # mode, what changes nothing in it (in the order of --help), why
+    (OFF, {"--ada_exit": "pos", "--ada_wave": "4"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
+    (OFF, {"--ada_budget": "6"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
+    (
+        SEQ,
+        {"--ada_budget": "6", "--ada_allocation": "odds", "--ada_give_up": "9", "--ada_min_samples": "3"},
+        "--ada_mode is seq",
+    ),
+    (EST, {"--ada_exit": "pos", "--ada_wave": "4", "--ada_k_pos": "2"}, "--ada_mode is est"),
+    (
+        SEQ,
+        {
+            "--ada_estimator": "critic",
+            "--ada_half_life": "9",
+            "--ada_prior_mean": "0.2",
+            "--ada_prior_strength": "1",
+        },
+        "nothing is predicted (see --ada_baseline estimator)",
+    ),
+    (EST, {"--ada_trust_steps": "9"}, "no critic predicts pass rates (--ada_estimator critic)"),
+    (SEQ, {"--ada_objective": "sqrt"}, "--ada_correction none has no weights"),
+    (SEQ, {"--ada_objective": "power", "--ada_objective_power": "0.5"}, "--ada_correction none has no weights"),
+    (SEQ, {"--ada_floor": "0.1"}, "no weight is computed from a pass rate"),
+    (SEQ | {"--ada_exit": "fixed"}, {"--ada_wave": "4"}, "exit fixed has no waves"),
+]
+
+
+def warnings_of(argv: list[str]) -> list[str]:
+    args, config = parse(argv)
+    return without_effect(resolve(config, args))
+
+
+@pytest.mark.parametrize("flags", WITH_EFFECT, ids=" ".join)
+def test_flags_that_change_something_are_not_named(argv_with: ArgvWith, flags: Flags) -> None:
+    assert warnings_of(argv_with(flags)) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "reason"),
+    WITHOUT_EFFECT,
+    ids=[" ".join([mode["--ada_mode"] or "", *flags]) for mode, flags, _ in WITHOUT_EFFECT],
+)
+def test_flags_without_effect_are_named_with_the_reason(
+    argv_with: ArgvWith, mode: Flags, flags: Flags, reason: str
+) -> None:
+    assert warnings_of(argv_with(mode | flags)) == [f"{', '.join(flags)}: without effect, since {reason}"]
+
+
+def test_every_reason_has_a_line_of_its_own(argv_with: ArgvWith) -> None:
+    lines = warnings_of(argv_with(SEQ | {"--ada_budget": "6", "--ada_half_life": "9", "--ada_objective": "sqrt"}))
+    assert [line.split(":")[0] for line in lines] == ["--ada_budget", "--ada_half_life", "--ada_objective"]

@@ -1,0 +1,217 @@
+"""Published settings by name: they are what they say, explicit flags win, and what differs is said.
+
+Every command line goes through the real parser, with nothing given that a preset is there to give.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import pool_of
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.policies import Estimated, Sequential
+from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.method_rules import without_effect
+from openrlhf_ada.presets import METHODS, named_method
+from openrlhf_ada.settings import make_policy, resolve
+
+Flags = dict[str, str | None]
+
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture
+def argv(valid_flags: Flags, tmp_path: Path) -> list[str]:
+    """Model, reward, one GPU, and enough prompts for a published batch: what no preset sets."""
+    data = tmp_path / "many.jsonl"
+    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(512)))
+    set_by_presets = {f"--{name}" for method in METHODS.values() for name in method.flags} | {"--ada_mode"}
+    needed = {name: value for name, value in valid_flags.items() if name not in set_by_presets}
+    return [part for pair in (needed | {"--data.prompt_dataset": str(data)}).items() for part in pair if part]
+
+
+def value_of(args: SimpleNamespace, dotted: str) -> Any:
+    value: Any = args
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def as_text(value: Any) -> list[str]:
+    return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+# -- the name alone -----------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_name_alone_gives_every_published_value(argv: list[str], name: str, caplog: pytest.LogCaptureFixture) -> None:
+    args, config = parse([*argv, "--ada_method", name])
+    assert {flag: value_of(args, flag) for flag in METHODS[name].flags} == METHODS[name].flags
+    assert config.method == name
+    assert said(caplog) == [], "nothing deviates"
+
+
+@every_method
+def test_published_flags_are_flags_of_the_parser_and_given_explicitly_they_are_the_same(
+    argv: list[str], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    explicit = [part for flag, value in METHODS[name].flags.items() for part in (f"--{flag}", *as_text(value))]
+    args, _ = parse([*argv, *explicit])
+    assert {flag: value_of(args, flag) for flag in METHODS[name].flags} == METHODS[name].flags
+    parse([*argv, *explicit, "--ada_method", name])
+    assert said(caplog) == []
+
+
+@every_method
+def test_published_setting_has_no_flag_without_effect(argv: list[str], name: str) -> None:
+    args, config = parse([*argv, "--ada_method", name])
+    assert without_effect(resolve(config, args)) == []
+
+
+@every_method
+def test_source_is_a_paper(name: str) -> None:
+    assert re.search(r"arXiv \d{4}\.\d{5}", METHODS[name].source)
+
+
+def test_help_lists_the_names() -> None:
+    text = AdaConfig.__dataclass_fields__["method"].metadata["help"]
+    listed = re.search(r"One of: ([^(]*) \(", text)
+    assert listed is not None
+    assert listed[1].split(", ") == list(METHODS)
+
+
+# -- what they come to --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("reinforce-ada-pos", ExitRule(1, 0, 0.7)), ("reinforce-ada-balance", ExitRule(2, 2, 0.7))],
+)
+def test_sequential_settings_are_those_of_the_published_code(argv: list[str], name: str, rule: ExitRule) -> None:
+    args, config = parse([*argv, "--ada_method", name])
+    policy = make_policy(resolve(config, args))
+    assert isinstance(policy, Sequential)
+    assert (policy.rule, policy.wave, policy.max_samples, policy.memory) == (rule, 8, 32, None)
+    assert policy.builder.selection == Selection("balanced", 4, 0.7)
+    assert (policy.builder.baseline, policy.builder.correction) == ("pool", "none")
+
+
+@pytest.mark.parametrize(("name", "critic"), [("reinforce-ada-est", False), ("reinforce-ada-est-critic", True)])
+def test_estimated_settings_are_those_of_the_paper(argv: list[str], name: str, critic: bool) -> None:
+    args, config = parse([*argv, "--ada_method", name])
+    policy = make_policy(resolve(config, args))
+    assert isinstance(policy, Estimated)
+    assert (policy.budget, policy.min_samples, policy.max_samples, policy.allocation) == (8.0, 2, 32, "inverse_sqrt")
+    assert policy.builder.selection == Selection("all", 8, 0.7)
+    assert (policy.builder.correction, policy.builder.objective.name) == ("paper", "log")
+    assert policy.reads_critic is critic
+    model = args.actor.model_name_or_path if critic else None
+    assert args.critic.model_name_or_path == model, "the critic starts from the policy's model"
+
+
+def test_raft_trains_the_positives_of_all_that_was_drawn_with_equal_weight(argv: list[str]) -> None:
+    args, config = parse([*argv, "--ada_method", "raft"])
+    policy = make_policy(resolve(config, args))
+    for outcomes in ((1, 0, 1, 0), (0, 0, 0, 0), (1, 1, 1, 1)):
+        group = policy.build(pool_of(outcomes), np.random.default_rng(0))
+        assert (group.indices, group.coefficients) == ((0, 1, 2, 3), outcomes)
+
+
+# -- the name and other flags -------------------------------------------------------------------------------------
+
+SMALL = ["--rollout.batch_size", "4", "--train.batch_size", "8"]
+
+
+@every_method
+def test_explicit_flag_wins_and_is_reported(argv: list[str], name: str, caplog: pytest.LogCaptureFixture) -> None:
+    args, _ = parse([*argv, *SMALL, "--ada_method", name])
+    assert (args.rollout.batch_size, args.train.batch_size) == (4, 8)
+    train = METHODS[name].flags["train.batch_size"]
+    assert said(caplog) == [
+        f"deviation: --rollout.batch_size is 4, {name} has 512",
+        f"deviation: --train.batch_size is 8, {name} has {train}",
+    ]
+    others = [flag for flag in METHODS[name].flags if flag not in ("rollout.batch_size", "train.batch_size")]
+    assert all(value_of(args, flag) == METHODS[name].flags[flag] for flag in others)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (["--ada_exit", "balance"], "--ada.exit is balance, reinforce-ada-pos has pos"),
+        (["--ada.wave=4"], "--ada.wave is 4, reinforce-ada-pos has 8"),
+        (["--actor.eps_clip_low_high", "0.2", "0.2"], "--actor.eps_clip_low_high is [0.2, 0.2], "),
+    ],
+    ids=" ".join,
+)
+def test_deviation_names_what_is_and_what_was_published(
+    argv: list[str], given: list[str], line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parse([*argv, *given, "--ada_method", "reinforce-ada-pos"])
+    (message,) = said(caplog)
+    assert message.startswith(f"deviation: {line}")
+
+
+def test_flags_that_no_preset_sets_are_no_deviation(argv: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    args, config = parse([*argv, "--ada_method", "reinforce-ada-pos", "--ada_log_texts", "1", "--train.seed", "7"])
+    assert (config.log_texts, args.train.seed) == (1, 7)
+    assert said(caplog) == []
+
+
+def test_flag_that_makes_no_sense_with_a_preset_is_refused_as_ever(argv: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^--ada_unresolved is 'refill': --ada_select all trains every rollout"):
+        parse([*argv, "--ada_method", "reinforce-ada-est", "--ada_unresolved", "refill"])
+
+
+# -- the name itself ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spelling", [["--ada_method", "{}"], ["--ada.method", "{}"], ["--ada_method={}"], ["--ada.method={}"]]
+)
+def test_every_spelling_is_understood(argv: list[str], spelling: list[str]) -> None:
+    given = [part.format("raft") for part in spelling]
+    assert named_method(given) == "raft"
+    for command in ([*given, *argv], [*argv, *given]):
+        args, config = parse(command)
+        assert (config.method, config.exit, args.rollout.n_samples_per_prompt) == ("raft", "fixed", 4)
+
+
+def test_without_a_name_the_hosts_defaults_stand(argv: list[str]) -> None:
+    assert named_method(argv) is None
+    assert parse([*argv, "--rollout.batch_size", "8"])[0].rollout.n_samples_per_prompt == 1
+
+
+def test_last_name_counts_as_for_every_flag(argv: list[str]) -> None:
+    args, config = parse([*argv, "--ada_method", "grpo", "--ada_method", "ppo"])
+    assert (config.method, args.algo.advantage.estimator) == ("ppo", "gae")
+
+
+@pytest.mark.parametrize("name", ["GRPO", "reinforce-ada", ""])
+def test_unknown_name_is_an_error_of_one_line_with_all_names(refusal: Callable[[Flags], Exception], name: str) -> None:
+    message = str(refusal({"--ada_method=" + name: ""}))
+    assert message.startswith(f"--ada_method is {name!r}: expected one of: {', '.join(METHODS)}. ")
+
+
+def test_name_left_out_is_the_parsers_error(argv: list[str], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        parse([*argv, "--ada_method"])
+    error = capsys.readouterr().err
+    assert "--ada_method/--ada.method: expected one argument" in error
+    assert error.count("\n") == 1

@@ -1,0 +1,268 @@
+"""What the flags come to: every default that depends on another flag, and the policy that follows from all of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import pool_of
+
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.objectives import Objective
+from openrlhf_ada.core.policies import Estimated, Sequential
+from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.settings import Settings, make_policy, resolve
+
+ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "gae")
+
+
+def settings_of(mode: str, *, n: int = 4, advantage: str = "dr_grpo", batch: int = 6, **flags: Any) -> Settings:
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
+    )
+    return resolve(AdaConfig(mode=mode, **flags), host)
+
+
+# -- sizes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "n", "counts"),
+    [
+        ({"exit": "pos"}, 4, (1, 0)),
+        ({"exit": "pos", "k_pos": 3}, 4, (3, 0)),
+        ({}, 4, (2, 2)),
+        ({}, 5, (2, 3)),  # the half is rounded down for positives, as in the selection
+        ({}, 2, (1, 1)),
+        ({}, 1, (1, 1)),
+        ({"k_pos": 1}, 8, (1, 4)),
+        ({"k_neg": 1}, 8, (4, 1)),
+        ({"k_pos": 3, "k_neg": 1}, 8, (3, 1)),
+        ({"exit": "fixed"}, 8, (0, 0)),
+    ],
+)
+def test_exit_counts(flags: dict[str, Any], n: int, counts: tuple[int, int]) -> None:
+    settings = settings_of("seq", n=n, **flags)
+    assert (settings.k_pos, settings.k_neg) == counts
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "budget", "bounds"),
+    [
+        ("off", {}, 4.0, (4, 32)),
+        ("seq", {}, 4.0, (4, 32)),
+        ("seq", {"max_samples": 12}, 4.0, (4, 12)),
+        ("est", {}, 4.0, (2, 16)),
+        ("est", {"budget": 6.0}, 6.0, (4, 24)),
+        ("est", {"budget": 6.1}, 6.1, (4, 25)),
+        ("est", {"budget": 4.0}, 4.0, (2, 16)),
+        ("est", {"select": "balanced"}, 4.0, (4, 16)),
+        ("est", {"select": "all"}, 4.0, (2, 16)),
+        ("est", {"min_samples": 3, "max_samples": 5}, 4.0, (3, 5)),
+    ],
+)
+def test_budget_and_bounds(mode: str, flags: dict[str, Any], budget: float, bounds: tuple[int, int]) -> None:
+    """In est the cap is four times the budget; where groups are down-sampled, every prompt needs its n."""
+    settings = settings_of(mode, n=4, **flags)
+    assert (settings.budget, (settings.min_samples, settings.max_samples)) == (budget, bounds)
+
+
+def test_refill_limit_is_a_batch_unless_given() -> None:
+    assert settings_of("seq", batch=6).refill_limit == 6
+    assert settings_of("seq", batch=6, refill_limit=2).refill_limit == 2
+
+
+# -- selection, baseline, correction ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "select"),
+    [
+        ("off", {}, "balanced"),
+        ("seq", {}, "balanced"),
+        ("est", {}, "all"),
+        ("est", {"budget": 4.0}, "all"),
+        ("est", {"budget": 8.0}, "balanced"),
+        ("est", {"select": "random"}, "random"),
+        ("seq", {"select": "max_variance"}, "max_variance"),
+    ],
+)
+def test_all_are_trained_where_the_budget_is_the_group(mode: str, flags: dict[str, Any], select: str) -> None:
+    assert settings_of(mode, n=4, **flags).select == select
+
+
+@pytest.mark.parametrize("advantage", ESTIMATORS)
+def test_correction_is_the_published_codes_in_seq_and_the_papers_in_est(advantage: str) -> None:
+    """Division by the group's standard deviation is an objective of its own: nothing to correct."""
+    assert settings_of("off", advantage=advantage).correction == "none"
+    assert settings_of("seq", advantage=advantage).correction == "none"
+    assert settings_of("est", advantage=advantage).correction == ("none" if advantage == "group_norm" else "paper")
+    assert settings_of("seq", advantage=advantage, correction="stratum").correction == "stratum"
+    assert settings_of("est", advantage=advantage, correction="none").correction == "none"
+
+
+@pytest.mark.parametrize("mode", ["off", "seq", "est"])
+@pytest.mark.parametrize(
+    ("advantage", "baseline"),
+    [
+        ("group_norm", "pool"),
+        ("dr_grpo", "pool"),
+        ("reinforce_baseline", "pool"),
+        ("rloo", "loo"),
+        ("gae", "critic"),
+    ],
+)
+def test_baseline_is_what_the_hosts_estimator_means(mode: str, advantage: str, baseline: str) -> None:
+    assert settings_of(mode, advantage=advantage).baseline == baseline
+    assert settings_of(mode, advantage=advantage, baseline="first_wave").baseline == "first_wave"
+
+
+# -- what is predicted --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("advantage", "flags", "estimator"),
+    [
+        ("dr_grpo", {}, "ema"),
+        ("dr_grpo", {"baseline": "estimator"}, "ema"),
+        ("dr_grpo", {"baseline": "critic"}, "critic"),
+        ("dr_grpo", {"baseline": "critic", "estimator": "ema"}, "ema"),  # refused later: method_rules
+        ("dr_grpo", {"estimator": "critic"}, "critic"),
+        ("gae", {}, "ema"),
+        ("gae", {"baseline": "critic"}, "ema"),  # the baseline of every PPO run, and no predictor
+        ("gae", {"estimator": "critic"}, "critic"),
+    ],
+)
+def test_predictor_is_counts_unless_a_critic_is_asked_for(
+    advantage: str, flags: dict[str, Any], estimator: str
+) -> None:
+    for mode in ("seq", "est"):
+        assert settings_of(mode, advantage=advantage, **flags).estimator == estimator
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "remembers"),
+    [
+        ("off", {"baseline": "estimator"}, False),
+        ("seq", {}, False),
+        ("seq", {"estimator": "critic"}, False),
+        ("seq", {"baseline": "first_wave"}, False),
+        ("seq", {"baseline": "estimator"}, True),
+        ("seq", {"baseline": "critic"}, True),
+        ("est", {}, True),
+    ],
+)
+def test_pass_rates_are_remembered_where_something_goes_by_them(
+    mode: str, flags: dict[str, Any], remembers: bool
+) -> None:
+    assert settings_of(mode, **flags).remembers is remembers
+
+
+def test_sequential_ppo_remembers_nothing() -> None:
+    """Its baseline is the critic's value of each token; no pass rate enters anything."""
+    assert not settings_of("seq", advantage="gae").remembers
+
+
+@pytest.mark.parametrize(
+    ("mode", "advantage", "flags", "reads", "owns"),
+    [
+        ("off", "dr_grpo", {"estimator": "critic"}, False, False),
+        ("seq", "dr_grpo", {"estimator": "critic"}, False, False),
+        ("seq", "dr_grpo", {"baseline": "critic"}, True, True),
+        ("est", "dr_grpo", {}, False, False),
+        ("est", "dr_grpo", {"estimator": "critic"}, True, True),
+        ("est", "gae", {}, False, False),
+        ("est", "gae", {"estimator": "critic"}, True, False),
+    ],
+)
+def test_critic_of_our_own_is_started_beside_critic_free_training_only(
+    mode: str, advantage: str, flags: dict[str, Any], reads: bool, owns: bool
+) -> None:
+    settings = settings_of(mode, advantage=advantage, **flags)
+    assert (settings.reads_critic, settings.own_critic) == (reads, owns)
+
+
+def test_refilling_needs_an_adaptive_mode_and_the_flag() -> None:
+    refills = {
+        (mode, u): settings_of(mode, unresolved=u).refills for mode in ("off", "seq") for u in ("keep", "refill")
+    }
+    assert refills == {
+        ("off", "keep"): False,
+        ("off", "refill"): False,
+        ("seq", "keep"): False,
+        ("seq", "refill"): True,
+    }
+
+
+# -- the policy ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        ({}, ExitRule(2, 2, 0.5)),
+        ({"exit": "pos"}, ExitRule(1, 0, 0.5)),
+        ({"exit": "fixed"}, ExitRule(0, 0, 0.5)),
+        ({"spread": 0.25}, ExitRule(2, 2, 0.5, spread=0.25)),
+        ({"k_pos": 3, "k_neg": 1, "positive_threshold": 0.0}, ExitRule(3, 1, 0.0)),
+    ],
+)
+def test_flags_of_seq_become_the_policy(flags: dict[str, Any], rule: ExitRule) -> None:
+    policy = make_policy(settings_of("seq", advantage="rloo", wave=3, max_samples=17, **flags))
+    assert isinstance(policy, Sequential)
+    assert (policy.rule, policy.wave, policy.max_samples, policy.memory) == (rule, 3, 17, None)
+    assert policy.builder.selection == Selection("balanced", 4, rule.threshold)
+    assert (policy.builder.estimator, policy.builder.baseline, policy.builder.correction) == ("rloo", "loo", "none")
+    assert not policy.reads_critic
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "unbiased"),
+    [((0, 1), 1 / 2), ((0, 0, 0, 1), 0.0)],
+    ids=["stopped after the first wave", "stopped in the second wave, whose positive was waited for"],
+)
+def test_first_wave_baseline_goes_by_the_stopping_plan_of_the_flags(
+    outcomes: tuple[int, ...], unbiased: float
+) -> None:
+    policy = make_policy(settings_of("seq", n=2, wave=2, max_samples=4, exit="pos", baseline="first_wave"))
+    group = policy.build(pool_of(outcomes), np.random.default_rng(0))
+    assert sorted(group.coefficients) == [-unbiased, 1 - unbiased]
+
+
+@pytest.mark.parametrize("estimator", ["ema", "critic"])
+def test_flags_of_est_become_the_policy(estimator: str) -> None:
+    memory = {"half_life": 7.0, "prior_mean": 0.25, "prior_strength": 3.0, "give_up": 5, "trust_steps": 2}
+    flags = {
+        "budget": 6.0,
+        "min_samples": 4,
+        "max_samples": 9,
+        "allocation": "odds",
+        "floor": 0.1,
+        "objective": "sqrt",
+    }
+    policy = make_policy(settings_of("est", estimator=estimator, positive_threshold=0.7, **memory, **flags))
+    assert isinstance(policy, Estimated)
+    assert (policy.budget, policy.min_samples, policy.max_samples) == (6.0, 4, 9)
+    assert (policy.allocation, policy.floor, policy.memory.threshold) == ("odds", 0.1, 0.7)
+    builder: GroupBuilder = policy.builder
+    assert (builder.selection, builder.objective) == (Selection("balanced", 4, 0.7), Objective("sqrt"))
+    assert (builder.baseline, builder.correction, builder.floor) == ("pool", "paper", 0.1)
+    assert builder.allocated(0.2) == pytest.approx(2.0), "√(0.8 / 0.2)"
+    counts = policy.memory.counts
+    assert (counts.half_life, counts.prior_mean, counts.prior_strength, counts.give_up) == (7.0, 0.25, 3.0, 5)
+    assert policy.reads_critic is (estimator == "critic")
+    if policy.memory.calibration is not None:
+        assert policy.memory.calibration.window == 2
+
+
+@pytest.mark.parametrize(("baseline", "reads"), [("estimator", False), ("critic", True)])
+def test_seq_remembers_what_its_baseline_is_made_of(baseline: str, reads: bool) -> None:
+    policy = make_policy(settings_of("seq", baseline=baseline))
+    assert isinstance(policy, Sequential)
+    assert policy.memory is not None
+    assert policy.reads_critic is reads

@@ -1,0 +1,176 @@
+"""What is added around the host's training step: honest names, our figures, the record, and the state to go on from.
+
+The host's step itself, its models and its Ray groups are left out; the batches are real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cases import sequential
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, table
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.types import Ledger
+from openrlhf_ada.reporting.run_record import read_run
+from openrlhf_ada.rollout.records import RolloutBatch
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
+from openrlhf_ada.trainer.recorded_training import RecordedTraining
+
+Flags = dict[str, str | None]
+ArgvWith = Callable[[Flags], list[str]]
+
+HOST_STATUS = {"policy_loss": 0.1, "reward": 0.5, "return": 0.25, CRITIC_WEIGHT: 1.0, "rollout/reward_mean": 0.5}
+
+
+class HostTrainer(BasePPOTrainer):
+    """The host's base class where a step needs no models: remembers what it saw and saved."""
+
+    def __init__(self, args: SimpleNamespace, critic: Any = None) -> None:
+        self.args, self.critic_model_group = args, critic
+        strategy = SimpleNamespace(args=args)
+        self.experience_maker = RemoteExperienceMaker(
+            None, critic, None, None, FixedKLController(0.0), strategy, SimpleNamespace(pad_token_id=0)
+        )
+        self.critic_in_step: Any = "no step yet"
+        self.saved: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
+
+    def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
+        self.critic_in_step = self.critic_model_group
+        return dict(HOST_STATUS), global_step + 1
+
+    def save_logs_and_checkpoints(self, global_step: int, logs_dict: Any = None, client_states: Any = None) -> None:
+        self.saved.append((global_step, logs_dict, client_states))
+
+    def fit(self, global_step: int = 0) -> None:
+        raise NotImplementedError
+
+
+class Trainer(RecordedTraining, HostTrainer):
+    """Mixed as in AdaPPOTrainer."""
+
+
+START = {"global_step": 0}
+
+
+@pytest.fixture
+def make_trainer(argv_with: ArgvWith) -> Callable[..., Trainer]:
+    def make(changes: Flags | None = None, critic: Any = None) -> Trainer:
+        args, _ = parse(
+            argv_with({"--rollout.n_samples_per_prompt": str(N), "--train.batch_size": "4"} | (changes or {}))
+        )
+        args.ada_events = None
+        trainer = Trainer(args, critic)
+        trainer.prepare_recording()
+        trainer.open_record(START, num_steps=3)
+        return trainer
+
+    return make
+
+
+def adaptive_batch() -> RolloutBatch:
+    """Row 0 is mixed in the first wave, row 1 in the second: six rollouts, four of them trained."""
+    args = make_args()
+    policy = sequential(1, 1, n=N, wave=2, cap=4)
+    outcomes = table({0: [1, 0], 1: [0, 0, 0, 1]})
+    generator = TableGenerator(args, make_loader(2, args), policy, outcomes, BatchPlan(2, N, 4, 2, 1))
+    return generator.generate_samples(**GENERATE)[0]
+
+
+def test_means_over_selected_samples_are_named_so_and_the_first_wave_takes_their_place(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    status, next_step = make_trainer().train_step(adaptive_batch(), 4)
+    assert next_step == 5
+    assert (status["trained/reward"], status["trained/return"]) == (0.5, 0.25)
+    assert not {"reward", "return", CRITIC_WEIGHT} & status.keys()
+    assert status["rollout/reward_mean"] == 0.25, "one of the first two of each prompt, not half by construction"
+    assert (status["ada/prompts"], status["ada/staleness_mean"], status["ada/group_scale"]) == (2, 4.0, 1.0)
+
+
+def test_step_is_recorded_with_its_cost_and_saved_with_its_sampling_state(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    trainer, batch = make_trainer(), adaptive_batch()
+    status, step = trainer.train_step(batch, 0)
+    batch.checkpoint["ada_policy"] = {"learned": 1}
+    trainer.save_logs_and_checkpoints(step, status | {"generated_samples": ["1", 1.0]}, {"episode": 0})
+    run = read_run(trainer.recorder.run_dir)
+    (row,) = run.steps
+    assert (row["step"], row["ada/drawn"], row["ada/kept"], row["ada/unused"]) == (1, 6, 4, 2)
+    assert (row["ada/draws_histogram"], row["policy_loss"]) == ({"2": 1, "4": 1}, 0.1)
+    assert "generated_samples" not in row
+    assert len(list(run.samples())) == 6
+    ((saved_step, scalars, states),) = trainer.saved
+    assert (saved_step, states) == (1, {"episode": 0, "ada_policy": {"learned": 1}})
+    assert not any(isinstance(value, dict) for value in scalars.values()), "the host's loggers take scalars"
+    assert scalars["generated_samples"] == ["1", 1.0]
+
+
+def test_mode_off_changes_no_figure_of_the_host_and_adds_the_ledger(make_trainer: Callable[..., Trainer]) -> None:
+    trainer = make_trainer({"--ada_mode": "off"})
+    assert not isinstance(trainer.experience_maker, AdaptiveExperienceMaker)
+    status, step = trainer.train_step(RolloutBatch([], Ledger(drawn=6, kept=4, unused=2)), 0)
+    assert status == HOST_STATUS
+    trainer.save_logs_and_checkpoints(step, status, {"episode": 0})
+    run = read_run(trainer.recorder.run_dir)
+    assert (run.steps[0]["ada/drawn"], run.steps[0]["reward"]) == (6, 0.5)
+    assert list(run.samples()) == []
+    assert trainer.saved == [(1, HOST_STATUS, {"episode": 0})]
+
+
+def test_batch_without_a_record_is_an_error_in_an_adaptive_mode(make_trainer: Callable[..., Trainer]) -> None:
+    with pytest.raises(RuntimeError, match="came without the record of its sampling"):
+        make_trainer().train_step(RolloutBatch(), 0)
+
+
+class Critic:
+    """Stands for the Ray group, and remembers what it is fitted to."""
+
+    def __init__(self) -> None:
+        self.fitted: list[tuple[Any, ...]] = []
+
+    def fit(self, *columns: Any) -> dict[str, float]:
+        self.fitted.append(columns)
+        return {"critic_loss": 0.3}
+
+
+def test_critic_of_our_own_is_hidden_from_the_hosts_step_and_fitted_to_all_that_was_drawn(
+    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, critic = object(), Critic()
+    monkeypatch.setattr("openrlhf_ada.trainer.recorded_training.PromptCritic", lambda *arguments: critic)
+    flags = {"--ada_baseline": "critic", "--algo.advantage.estimator": "dr_grpo"}
+    trainer = make_trainer(flags, group)
+    status, _ = trainer.train_step(adaptive_batch(), 0)
+    assert trainer.critic_in_step is None
+    assert trainer.experience_maker.critic_model_group is None
+    assert trainer.critic_model_group is group, "it is there again: checkpoints are written from it"
+    assert critic.fitted == [(["0+1=", "1+1="], [2, 4], [1, 1])]
+    assert status["critic_loss"] == 0.3
+
+
+def test_ppos_critic_stays_with_the_hosts_step(make_trainer: Callable[..., Trainer]) -> None:
+    group = object()
+    trainer = make_trainer({"--algo.advantage.estimator": "gae", "--critic.num_gpus_per_node": "1"}, group)
+    trainer.train_step(adaptive_batch(), 0)
+    assert trainer.critic_in_step is group
+    assert trainer.experience_maker.critic_model_group is group
+
+
+@pytest.mark.parametrize(("ends", "expected"), [("", True), (None, False)])
+def test_evaluation_before_and_after_only_where_it_is_asked_for(
+    make_trainer: Callable[..., Trainer], ends: str | None, expected: bool
+) -> None:
+    trainer = make_trainer({"--ada_eval_ends": ends, "--eval.dataset": "org/heldout"})
+    assert (trainer.evaluates_start(), trainer.evaluates_end()) == (expected, expected)
+    status, step = trainer.train_step(adaptive_batch(), 0)
+    trainer.save_logs_and_checkpoints(step, status, {})
+    assert (trainer.evaluates_start(), trainer.evaluates_end()) == (False, expected), "not before a resumed run"
