@@ -55,7 +55,7 @@ check: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
 
 quick-tests: $(READY)
-	@$(BIN)/pytest -q -m "not e2e" tests/unit tests/contract
+	@$(BIN)/pytest -q -m "not e2e and not slow" tests/unit tests/contract
 
 lint: $(READY)
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .

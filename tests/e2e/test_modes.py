@@ -10,10 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Toy, read_jsonl, steps_of, toy_flags, train
-
-from openrlhf_ada.core.allocation import allocate, priority
-from openrlhf_ada.core.estimators import PassRateCounts
+from conftest import Toy, pools_of_step, read_jsonl, steps_of, toy_flags, train
 
 pytestmark = pytest.mark.e2e
 
@@ -59,6 +56,8 @@ def test_trains_with_exact_books(toy: Toy, tmp_path: Path, name: str) -> None:
         assert any(len(row["ada/draws_histogram"]) > 1 for row in steps[2:]), "prompts get different numbers"
     if changes.get("ada_estimator") == "critic":
         assert all(row["ada/critic_brier"] >= 0 and row["critic_loss"] >= 0 for row in steps)
+    if changes.get("ada_exit") == "pos":
+        check_pool_baseline(run)
     stale = [row.get("ada/staleness_mean", 0.0) for row in steps]
     assert all(0 <= s <= 2 for s in stale) if "train__async_enable" in changes else set(stale) == {0.0}
 
@@ -74,22 +73,10 @@ def check_against_samples(run: Path, steps: list[dict[str, Any]]) -> None:
         assert len({s["key"] for s in drawn}) == BATCH
 
 
-def test_allocation_of_a_resumed_run_follows_from_the_record_alone(toy: Toy, tmp_path: Path) -> None:
-    """Replayed with the package's own counts, every split of a run that was stopped and resumed comes out again."""
-    run = tmp_path / "run"
-    flags: dict[str, Any] = EST | GRPO | {"ada_half_life": 3, "ckpt__save_steps": 1}
-    train(toy_flags(toy, run, **flags, train__num_episodes=1))
-    train(toy_flags(toy, run, **flags, train__num_episodes=3, ckpt__load_enable=True))
-    samples = read_jsonl(run / "samples.jsonl")
-    assert [row["step"] for row in steps_of(run)] == [1, 2, 3, 4, 5, 6]
-    counts = PassRateCounts(half_life=3, prior_mean=0.5, prior_strength=2.0, give_up=64)
-    for step in range(1, 7):
-        pools: dict[int, list[dict[str, Any]]] = {}
-        for sample in samples:
-            if sample["step"] == step:
-                pools.setdefault(sample["key"], []).append(sample)
-        rows = [int(pool[0]["prompt_id"]) for pool in pools.values()]
-        drawn = [len(pool) for pool in pools.values()]
-        expected = allocate(priority("inverse_sqrt", counts.predict(rows), 0.02), BATCH * N, 2, 16, list(pools))
-        assert drawn == expected.tolist(), f"step {step}"
-        counts.observe(rows, drawn, [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()])
+def check_pool_baseline(run: Path) -> None:
+    """Every trained rollout's coefficient is its reward minus its whole pool's mean."""
+    pools = pools_of_step(run, 1)
+    for sample in read_jsonl(run / "samples.jsonl"):
+        if sample["step"] == 1 and sample["kept"]:
+            pool = pools[sample["key"]]
+            assert sample["coefficient"] == pytest.approx(sample["reward"] - sum(pool) / len(pool))

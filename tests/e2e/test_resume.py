@@ -1,49 +1,70 @@
-"""Evaluation, checkpoint and resume: the resumed run serves the prompts and keys that an uninterrupted one would."""
+"""Evaluation, checkpoint and resume: the resumed run goes on as an uninterrupted one would, pass rates included."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
+from conftest import Toy, read_jsonl, steps_of, toy_flags, train
+
+from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.estimators import PassRateCounts
 
 pytestmark = pytest.mark.e2e
+
+BATCH, N, HALF_LIFE = 16, 4, 3
+FLAGS: dict[str, Any] = {
+    "ada_mode": "est",
+    "ada_half_life": HALF_LIFE,
+    "algo.advantage.estimator": "dr_grpo",
+    "train.num_episodes": 2,
+    "ckpt.save_steps": 2,
+    "ckpt.best_metric_key": "none",
+    "eval.steps": 2,
+    "eval.n_samples_per_prompt": 2,
+}
+"""Two episodes of 32 prompts: four steps, and every prompt comes twice."""
 
 
 def test_resume_goes_on_where_the_checkpoint_is(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    common = {
-        "ada_mode": "seq",
-        "ada_wave": 4,
-        "ada_max_samples": 8,
-        "data.max_samples": 64,
-        "ckpt.save_steps": 2,
-        "eval.steps": 2,
-        "eval.dataset": toy.heldout,
-        "eval.n_samples_per_prompt": 2,
-        "ckpt.best_metric_key": "none",
-    }
-    train(toy_flags(toy, run, **common))
-    whole = read_jsonl(run / "samples.jsonl")
-    order = {step: [s["prompt_id"] for s in whole if s["step"] == step and s["index"] == 0] for step in range(1, 5)}
+    flags = FLAGS | {"eval.dataset": toy.heldout}
+    train(toy_flags(toy, run, **flags))
     assert [row["step"] for row in steps_of(run)] == [1, 2, 3, 4]
 
     # Go back to the checkpoint of step 2, as a run that was killed after step 3 would.
     latest = run / "ckpt" / "_actor" / "latest"
     assert latest.read_text() == "global_step4"
     latest.write_text("global_step2")
-    train(toy_flags(toy, run, **common, **{"ckpt.load_enable": True}))
+    train(toy_flags(toy, run, **flags, **{"ckpt.load_enable": True}))
 
-    check_ledger(run, batch_size=16, group_size=4, cap=8)
-    steps = steps_of(run)
+    steps, samples = steps_of(run), read_jsonl(run / "samples.jsonl")
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
-    resumed = read_jsonl(run / "samples.jsonl")
-    for step in (3, 4):
-        assert [s["prompt_id"] for s in resumed if s["step"] == step and s["index"] == 0] == order[step]
-    keys = [s["key"] for s in resumed if s["index"] == 0]
-    assert keys == list(range(64))
-    assert steps[-1]["ada/total_drawn"] == len(resumed)
-    assert json.loads((run / "summary.json").read_text())["rollouts"] == len(resumed)
+    firsts = [s for s in samples if s["index"] == 0]
+    assert [s["key"] for s in firsts] == list(range(4 * BATCH))
+    for episode in (firsts[: 2 * BATCH], firsts[2 * BATCH :]):
+        assert {int(s["prompt_id"]) for s in episode} == set(range(2 * BATCH)), "every prompt once per episode"
+    assert steps[-1]["ada/total_drawn"] == len(samples) == 4 * BATCH * N
+    assert json.loads((run / "summary.json").read_text())["rollouts"] == len(samples)
     evaluations = [row["step"] for row in read_jsonl(run / "metrics.jsonl") if "eval/accuracy" in row]
     assert evaluations == [2, 4]
+    check_replay(samples)
+
+
+def check_replay(samples: list[dict[str, Any]]) -> None:
+    """Replayed from the record with the package's own counts, every split comes out again, on both sides of the stop."""
+    counts = PassRateCounts(HALF_LIFE, prior_mean=0.5, prior_strength=2.0, give_up=64)
+    for step in range(1, 5):
+        pools: dict[int, list[dict[str, Any]]] = {}
+        for sample in samples:
+            if sample["step"] == step:
+                pools.setdefault(sample["key"], []).append(sample)
+        rows = [int(pool[0]["prompt_id"]) for pool in pools.values()]
+        rates = counts.predict(rows)
+        assert [pool[0]["predicted"] for pool in pools.values()] == pytest.approx(rates.tolist(), abs=1e-12)
+        drawn = [len(pool) for pool in pools.values()]
+        split = allocate(priority("inverse_sqrt", rates, 0.02), BATCH * N, 2, 4 * N, list(pools))
+        assert drawn == split.tolist(), f"step {step}"
+        counts.observe(rows, drawn, [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()])

@@ -13,6 +13,8 @@ import pytest
 
 from openrlhf_ada.platforms import cpu
 
+pytestmark = pytest.mark.slow
+
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
 

@@ -90,6 +90,7 @@ def test_hard_prompts_get_more() -> None:
 # -- the estimate, against the truth ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_100_steps", [0.0, 0.3, 0.6])
 def test_drifting_rates_are_recovered_better_than_by_the_last_group(per_100_steps: float) -> None:
     """Root mean square error of what is known before a visit; the figures are in docs/algorithms.md."""
@@ -109,6 +110,7 @@ def test_drifting_rates_are_recovered_better_than_by_the_last_group(per_100_step
 # -- hopeless prompts -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
 def test_unsolvable_prompts_do_not_eat_the_budget(share: float) -> None:
     """Given up, they take the least number of rollouts; without that rule several times as much."""

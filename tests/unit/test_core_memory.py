@@ -23,6 +23,7 @@ def remembering(k_pos: int, k_neg: int, strength: float = 2.0) -> Sequential:
     return Sequential(plain.rule, plain.wave, plain.max_samples, plain.builder, memory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k_pos", "k_neg"), [(1, 0), (2, 2)], ids=["pos", "balance"])
 def test_estimates_under_the_real_stopping_rule_are_unbiased(k_pos: int, k_neg: int) -> None:
     """64 prompts of each pass rate, 24 visits each: mean estimate within 0.01 of the truth.

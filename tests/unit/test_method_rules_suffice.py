@@ -81,6 +81,7 @@ def train_a_step(settings: Settings, seed: int) -> None:
     make_policy(settings).load_state_dict(json.loads(json.dumps(policy.state_dict())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advantage", POOL_ESTIMATORS)
 @pytest.mark.parametrize("mode", SIZES)
 def test_every_accepted_combination_trains_a_step(mode: str, advantage: str) -> None:

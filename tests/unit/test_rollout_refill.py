@@ -202,6 +202,7 @@ def check_step(case: Case, step: Step, *, is_last: bool) -> None:
         assert len(replaced) == case.limit or (last_key + 1) % case.rows == 0 or is_last, "limit or data ended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", range(10))
 def test_no_row_is_lost_or_served_twice_whatever_is_replaced(rows: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)

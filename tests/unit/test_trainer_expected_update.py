@@ -1,8 +1,8 @@
 """The whole path, not only the formula: a softmax policy whose expected parameter update is f'(p) grad p.
 
 A table of logits answers with one token. Pools are drawn from it and stopped by the policies under test, tagged,
-turned into advantages by AdaptiveExperienceMaker, and differentiated through the host's PolicyLoss. The mean update over
-many batches must equal the gradient of the objective, within Monte-Carlo error (z-test per logit, fixed seeds).
+turned into advantages by AdaptiveExperienceMaker, and differentiated through the host's PolicyLoss. The mean update
+over many batches must equal the gradient of the objective within Monte-Carlo error (z-test per logit, fixed seeds).
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.rollout.records import TaggedExperience, tagged_samples
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
+
+pytestmark = pytest.mark.slow
 
 LOGITS = torch.tensor([1.2, 0.3, -0.5, 0.0, 0.8, -1.0], dtype=torch.float64)
 RIGHT = torch.tensor([0, 0, 1, 0, 0, 1], dtype=torch.float64)
