@@ -132,9 +132,11 @@ class GroupBuilder:
     ) -> tuple[float, float]:
         """(share of positives that the kept samples stand for, point at which f' is taken)."""
         drawn, positives = len(positive), int(positive.sum())
+        if self.estimator == "gae":
+            # Without a baseline of the pool's own, an all-wrong pool would be weighed by its own pass rate of 0.
+            return positives / drawn, positives / drawn if predicted is None else predicted
         # The mean of the positives asks for no pass rate at all.
-        own = self.baseline in ("pool", "loo", "none") or self.correction == "positives"
-        if own or self.estimator == "gae":
+        if self.baseline in ("pool", "loo", "none") or self.correction == "positives":
             return positives / drawn, positives / drawn
         share = unbiased_rate(drawn, positives)
         if self.baseline == "first_wave":

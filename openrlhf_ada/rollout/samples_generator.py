@@ -33,7 +33,8 @@ class SamplingOptions:
     """What the generator needs besides a policy.
 
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
-    answers are recorded as text. `policy_version`: updates that the engines' weights have had so far.
+    answers are recorded as text. `policy_version`: updates that the engines' weights have had so far. `verdict_above`:
+    rewards must be 1 for verdicts above this and 0 for others, since the critic that learns them is read as a pass rate.
     """
 
     plan: BatchPlan
@@ -41,6 +42,7 @@ class SamplingOptions:
     num_texts: int
     policy_version: Callable[[], int]
     prompt_values: PromptValues | None = None
+    verdict_above: float | None = None
     on_round: Callable[[int, int], None] = lambda closed, total: None
 
 
@@ -210,15 +212,16 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return experience
 
     def _describe(self, key: PromptKey, index: int, experience: Experience) -> Sample:
-        return Sample(
-            key=key,
-            index=index,
-            # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
-            metric=float(experience.scores[0]),
-            reward=float(experience.rewards[0]),
-            num_tokens=int(experience.action_mask.sum()),
-            version=self._version,
-        )
+        # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
+        metric, reward = float(experience.scores[0]), float(experience.rewards[0])
+        threshold = self.options.verdict_above
+        if threshold is not None and reward != float(metric > threshold):
+            raise ValueError(
+                f"sample {index} of prompt {key} has reward {reward} and verdict {metric}: with --ada_estimator critic "
+                f"PPO's value of a prompt must be its pass rate, so reward_func must return a reward of 1 for positives "
+                f"and 0 for others. Use --ada_estimator ema for other rewards."
+            )
+        return Sample(key, index, metric, reward, int(experience.action_mask.sum()), self._version)
 
     # -- the record ---------------------------------------------------------------------------------------------------
 

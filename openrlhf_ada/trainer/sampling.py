@@ -30,6 +30,7 @@ def make_generator(
         num_texts=config.log_texts,
         policy_version=policy_version,
         prompt_values=prompt_values,
+        verdict_above=config.positive_threshold if settings.reads_critic and not settings.own_critic else None,
         on_round=lambda closed, total: emit(args, "sampling", done=closed, total=total),
     )
     return AdaptiveSamplesGenerator(host, make_policy(settings), options)

@@ -54,7 +54,7 @@ def test_resume_goes_on_where_the_checkpoint_is(toy: Toy, tmp_path: Path) -> Non
 
 
 def check_replay(samples: list[dict[str, Any]]) -> None:
-    """Replayed from the record with the package's own counts, every split comes out again, on both sides of the stop."""
+    """Replayed from the record with the same counts, every split comes out again, before and after the stop."""
     counts = PassRateCounts(HALF_LIFE, prior_mean=0.5, prior_strength=2.0, give_up=64)
     for step in range(1, 5):
         pools: dict[int, list[dict[str, Any]]] = {}

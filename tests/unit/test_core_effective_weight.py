@@ -185,6 +185,19 @@ def test_papers_hybrid_shares_the_weight_between_number_and_gradient() -> None:
 # -- PPO ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("correction", ["paper", "stratum"])
+@pytest.mark.parametrize("drawn", [2, 5, 16])
+def test_ada_est_with_ppo_takes_its_weight_at_the_prediction(drawn: int, correction: str) -> None:
+    """A pool's own pass rate is 0 for every all-wrong pair of a prompt that is right half of the time."""
+    builder = GroupBuilder(
+        Selection("all", 8, 0.5), "gae", "critic", correction, Objective("log"), 0.02, allocated=lambda p: p**-0.5
+    )
+    for p in (0.05, 0.5, 0.9):
+        groups = [builder.build(ended_with(drawn, k), np.random.default_rng(0), predicted=p) for k in range(drawn + 1)]
+        expected = {"paper": p**-0.5, "stratum": 8 / drawn / p}[correction]
+        assert all(group.coefficients == pytest.approx([expected] * drawn) for group in groups)
+
+
 def ppo_weight(policy: Sequential, p: float, *, weighted: bool) -> float:
     """f'_eff with a perfect critic: the advantage is 1 - p for a positive and -p for a negative."""
 

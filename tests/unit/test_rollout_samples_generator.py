@@ -145,6 +145,18 @@ def test_metric_is_the_score_and_reward_is_what_is_trained() -> None:
     assert (sample.metric, sample.reward, sample.num_tokens) == (1.0, -0.5, 2)
 
 
+@pytest.mark.parametrize(("reward", "score"), [(-1.0, 0.0), (0.5, 1.0), (0.0, 0.7)])
+def test_rewards_that_are_no_verdicts_are_refused_where_a_value_is_read_as_a_pass_rate(
+    reward: float, score: float
+) -> None:
+    generator = make_generator({}, verdict_above=0.5)
+    right = generator._to_experience(PromptRequest(0, 0, "p", "", None), response("p", 1.0, score=0.7), GENERATE)
+    assert generator._describe(0, 0, right).reward == 1.0
+    shaped = generator._to_experience(PromptRequest(0, 0, "p", "", None), response("p", reward, score), GENERATE)
+    with pytest.raises(ValueError, match=r"has reward .* and verdict .*Use --ada_estimator ema for other rewards"):
+        generator._describe(0, 0, shaped)
+
+
 @pytest.mark.parametrize("reward", [1.0, 1, True])
 def test_rewards_have_at_least_single_precision(reward: Any) -> None:
     generator = make_generator({})
