@@ -34,7 +34,7 @@ class SamplingOptions:
 
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
     answers are recorded as text. `policy_version`: updates that the engines' weights have had so far. `verdict_above`:
-    rewards must be 1 for verdicts above this and 0 for others, since the critic that learns them is read as a pass rate.
+    rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read as a pass rate.
     """
 
     plan: BatchPlan
@@ -217,9 +217,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         threshold = self.options.verdict_above
         if threshold is not None and reward != float(metric > threshold):
             raise ValueError(
-                f"sample {index} of prompt {key} has reward {reward} and verdict {metric}: with --ada_estimator critic "
-                f"PPO's value of a prompt must be its pass rate, so reward_func must return a reward of 1 for positives "
-                f"and 0 for others. Use --ada_estimator ema for other rewards."
+                f"sample {index} of prompt {key} has reward {reward} and verdict {metric}: with --ada_estimator "
+                f"critic PPO's value of a prompt must be its pass rate, so rewards must be 1 for positives and 0 for "
+                f"others. Use --ada_estimator ema for other rewards."
             )
         return Sample(key, index, metric, reward, int(experience.action_mask.sum()), self._version)
 
