@@ -138,7 +138,7 @@ class AdaConfig:
         None,
         "Weights of trained samples. none: the published code. paper: times f'(p) over what allocation gives. "
         "stratum: exact for --ada_objective. positives: the mean of the positives, exact for log p truncated at "
-        "N_max. Default: none in mode seq; in est paper, or none with group_norm.",
+        "N_max. Default: none in mode seq and with group_norm; in est paper where all are trained, else stratum.",
         choices=CORRECTIONS,
     )
     baseline: str | None = flag(

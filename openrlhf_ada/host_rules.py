@@ -41,13 +41,10 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
         _check_value_is_pass_rate(host)
     if settings.own_critic:
         _check_own_critic(host)
-    if settings.reads_critic and host.train.async_enable and host.ds.zero_stage == 3:
-        raise ConfigError(
-            "--ds.zero_stage",
-            3,
-            "a critic that is asked while it trains must not have to gather its weights from all processes",
-            "Use --ds.zero_stage 2, --ada_estimator ema, or leave --train.async_enable out",
-        )
+    if settings.reads_critic and host.train.async_enable:
+        _check_critic_answers_alone(host)
+    if settings.correction == "positives":
+        _check_unshaped(host, "--ada_correction positives weighs right answers alike and does not look at rewards")
     _check_batches(host)
 
 
@@ -106,27 +103,59 @@ def _check_own_critic(host: SimpleNamespace) -> None:
         )
     if host.train.colocate_critic_reward:
         check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
+    count = (
+        host.critic.num_nodes
+        * host.critic.num_gpus_per_node
+        // (host.ds.ring_attn_size * host.ds.tensor_parallel_size)
+    )
+    if host.train.batch_size % (host.train.micro_batch_size * max(count, 1)):
+        raise ConfigError(
+            "--critic.num_gpus_per_node",
+            host.critic.num_gpus_per_node,
+            f"{count} processes times --train.micro_batch_size {host.train.micro_batch_size} must divide "
+            f"--train.batch_size {host.train.batch_size}",
+            "Use --critic.num_gpus_per_node 1",
+        )
+
+
+def _check_critic_answers_alone(host: SimpleNamespace) -> None:
+    """The generator asks it while the trainer trains it, so no process of it may wait for another to answer."""
+    shared = [
+        ("--ds.zero_stage", host.ds.zero_stage, host.ds.zero_stage == 3, "2"),
+        ("--ds.ring_attn_size", host.ds.ring_attn_size, host.ds.ring_attn_size > 1, "1"),
+        ("--ds.tensor_parallel_size", host.ds.tensor_parallel_size, host.ds.tensor_parallel_size > 1, "1"),
+    ]
+    for name, value, waits, instead in shared:
+        if waits:
+            raise ConfigError(
+                name,
+                value,
+                "with --train.async_enable the critic of --ada_estimator critic is asked while it trains, and its "
+                "processes would wait for each other in different calls",
+                f"Use {name} {instead}, --ada_estimator ema, or leave --train.async_enable out",
+            )
 
 
 def _check_value_is_pass_rate(host: SimpleNamespace) -> None:
     """PPO's critic predicts rewards: a pass rate only where nothing else is in them."""
-    kl, reward = host.algo.kl, host.reward
-    shaping = [
-        ("--algo.kl.init_coef", kl.init_coef, kl.init_coef > 0 and not kl.use_loss),
-        ("--reward.overlong_buffer_len", reward.overlong_buffer_len, reward.overlong_buffer_len is not None),
-        (
-            "--reward.stop_properly_penalty_coef",
-            reward.stop_properly_penalty_coef,
-            reward.stop_properly_penalty_coef is not None,
-        ),
-    ]
-    for name, value, shapes in shaping:
-        if shapes:
+    rule = "with --ada_estimator critic PPO's value of a prompt must be its pass rate"
+    kl, gamma = host.algo.kl, host.algo.advantage.gamma
+    if kl.init_coef > 0 and not kl.use_loss:
+        raise ConfigError(
+            "--algo.kl.init_coef", kl.init_coef, rule, "Use 0, --algo.kl.use_loss, or --ada_estimator ema"
+        )
+    if gamma != 1.0:
+        raise ConfigError("--algo.advantage.gamma", gamma, rule, "Use 1, or --ada_estimator ema")
+    _check_unshaped(host, rule)
+
+
+def _check_unshaped(host: SimpleNamespace, rule: str) -> None:
+    """Raises ConfigError where length penalties make more of the reward than the verdict."""
+    for name in ("overlong_buffer_len", "stop_properly_penalty_coef"):
+        value = getattr(host.reward, name)
+        if value is not None:
             raise ConfigError(
-                name,
-                value,
-                "it shapes the reward, and with --ada_estimator critic PPO's value of a prompt must be its pass rate",
-                "Use --ada_estimator ema, or leave the shaping out (for KL: 0, or --algo.kl.use_loss)",
+                f"--reward.{name}", value, f"it shapes the reward, but {rule}", "Leave one of the two out"
             )
 
 

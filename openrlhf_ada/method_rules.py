@@ -48,8 +48,9 @@ def _exit(s: Settings) -> Iterator[Problem]:
                 f"it is read by exit {' and '.join(exits)} only, and --ada_exit is {c.exit!r}",
                 f"Use --ada_exit {exits[-1]} or leave --ada_{name} out",
             )
-    if c.spread is not None and c.exit != "balance":
-        yield "--ada_spread", c.spread, f"--ada_exit {c.exit} does not look at it", "Use --ada_exit balance"
+    if c.spread is not None and (c.mode != "seq" or c.exit != "balance"):
+        rule = "exit 'balance' of --ada_mode seq alone looks at it"
+        yield "--ada_spread", c.spread, rule, "Use --ada_mode seq --ada_exit balance, or leave it out"
     if c.mode == "seq" and s.k_pos + s.k_neg > s.max_samples:
         yield (
             "--ada_max_samples",
@@ -90,6 +91,8 @@ def _correction(s: Settings) -> Iterator[Problem]:
         )
     if s.correction == "none":
         return
+    if s.correction == "paper" and c.mode == "est":
+        yield from _papers_weight(s)
     if s.advantage == "group_norm":
         yield (
             "--ada_correction",
@@ -118,6 +121,24 @@ def _correction(s: Settings) -> Iterator[Problem]:
             s.correction,
             "it needs no baseline, and PPO's critic is one",
             "Use --algo.advantage.estimator dr_grpo",
+        )
+
+
+def _papers_weight(s: Settings) -> Iterator[Problem]:
+    """Ada-Est: what the paper's gradient weight completes to f' is the number of rollouts that are trained."""
+    if s.select != "all":
+        yield (
+            "--ada_correction",
+            "paper",
+            f"the paper trains every rollout, and --ada_select {s.select} does not",
+            f"Use --ada_correction stratum, or --ada_budget {s.group_size} with --ada_select all",
+        )
+    if s.config.allocation in ("std", "odds"):
+        yield (
+            "--ada_allocation",
+            s.config.allocation,
+            "it spends rollouts against variance, which is no weight that --ada_correction paper could complete",
+            "Use --ada_correction stratum",
         )
 
 
@@ -169,6 +190,13 @@ def _selection(s: Settings) -> Iterator[Problem]:
             "--ada_select",
             s.select,
             f"--ada_correction {s.correction} needs positives in the group wherever the pool has some",
+            "Use --ada_select balanced",
+        )
+    if s.select == "max_variance" and s.correction == "stratum":
+        yield (
+            "--ada_select",
+            s.select,
+            "--ada_correction stratum needs fair samples of each outcome, and these are extremes",
             "Use --ada_select balanced",
         )
     if s.select == "max_variance" and s.advantage == "gae":

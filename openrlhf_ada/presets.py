@@ -37,6 +37,7 @@ EST: Flags = {
     "ada.allocation": "inverse_sqrt",
     "ada.objective": "log",
     "ada.correction": "paper",
+    "ada.select": "all",
     "ada.positive_threshold": 0.7,
     "rollout.n_samples_per_prompt": 8,
     "train.batch_size": 1024,
@@ -113,15 +114,44 @@ def apply_method(parser: argparse.ArgumentParser, name: str | None) -> None:
         parser.set_defaults(**METHODS[name].flags)
 
 
-def deviations(flags: SimpleNamespace, name: str | None) -> list[str]:
-    """Where flags (nested by dots) differ from the preset: one line for each."""
+def deviations(flags: SimpleNamespace, argv: Sequence[str], name: str | None) -> list[str]:
+    """Where flags (nested by dots) differ from the preset, or change what it leaves alone: one line for each."""
     if name is None:
         return []
+    preset = METHODS[name].flags
     lines: list[str] = []
-    for dotted, published in METHODS[name].flags.items():
-        value: Any = flags
-        for part in dotted.split("."):
-            value = getattr(value, part)
+    for dotted, published in preset.items():
+        value = _value(flags, dotted)
         if value != published and not (isinstance(published, tuple) and tuple(value) == published):
             lines.append(f"--{dotted} is {value}, {name} has {published}")
+    for dotted in _given(argv):
+        if dotted not in preset and dotted.startswith(_METHOD_FLAGS) and dotted not in _NOT_THE_METHOD:
+            lines.append(f"--{dotted} is {_value(flags, dotted)}, {name} leaves it alone")
     return lines
+
+
+_METHOD_FLAGS = (
+    "ada.",
+    "algo.",
+    "rollout.top_p",
+    "train.max_epochs",
+    "actor.entropy_coef",
+    "actor.dual_clip",
+    "actor.policy_loss_type",
+)
+"""Flags that change what is optimised, by prefix."""
+
+_NOT_THE_METHOD = ("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose")
+
+
+def _given(argv: Sequence[str]) -> list[str]:
+    """Names of the flags on a command line, with a dot after the section."""
+    names = [part.split("=")[0].removeprefix("--") for part in argv if part.startswith("--")]
+    return [name.replace("ada_", "ada.", 1) if name.startswith("ada_") else name for name in names]
+
+
+def _value(flags: SimpleNamespace, dotted: str) -> Any:
+    value: Any = flags
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return value

@@ -73,12 +73,19 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         budget=budget,
         min_samples=config.min_samples or (2 if select == "all" else n),
         max_samples=config.max_samples or (math.ceil(4 * budget) if est else 32),
-        correction=config.correction or ("paper" if est and advantage != "group_norm" else "none"),
+        correction=config.correction or _correction(config, select, advantage),
         baseline=config.baseline or {"rloo": "loo", "gae": "critic"}.get(advantage, "pool"),
         select=select,
         estimator=config.estimator or ("critic" if config.baseline == "critic" and advantage != "gae" else "ema"),
         refill_limit=config.refill_limit or host.rollout.batch_size,
     )
+
+
+def _correction(config: AdaConfig, select: str, advantage: str) -> str:
+    """The paper's weight where every rollout is trained, as in the paper; the exact one where groups are selected."""
+    if config.mode != "est" or advantage == "group_norm":
+        return "none"
+    return "paper" if select == "all" else "stratum"
 
 
 def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
@@ -138,6 +145,8 @@ def _builder(settings: Settings, **options: Any) -> GroupBuilder:
 
 def _memory(settings: Settings) -> Memory:
     config = settings.config
-    counts = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, config.give_up)
+    # Only Ada-Est has a least number of rollouts to give up to.
+    give_up = config.give_up if config.mode == "est" else 0
+    counts = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, give_up)
     calibration = Calibration(config.trust_steps) if settings.reads_critic else None
     return Memory(counts, config.positive_threshold, calibration)

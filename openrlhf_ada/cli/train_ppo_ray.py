@@ -45,7 +45,7 @@ def parse(argv: Sequence[str]) -> tuple[SimpleNamespace, AdaConfig]:
         given.append(flags)
 
     args = parse_host_arguments(argv, add_all, check, prog=PROG, description=__doc__ or "")
-    for line in deviations(given[0], method):
+    for line in deviations(given[0], argv, method):
         logger.warning("deviation: %s", line)
     config = from_namespace(args.ada)
     if resolve(config, args).own_critic:

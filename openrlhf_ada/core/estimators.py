@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_ada.core.grouping import RewardScale
+from openrlhf_ada.core.types import RewardScale
 
 Floats = NDArray[np.float64]
 

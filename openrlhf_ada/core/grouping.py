@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from openrlhf_ada.core.objectives import Objective
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.types import PromptPool, TrainingGroup
+from openrlhf_ada.core.types import PromptPool, RewardScale, TrainingGroup
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -35,14 +35,6 @@ CORRECTIONS = ("none", "paper", "stratum", "positives")
 NO_SPREAD = 1e-6
 """A pool whose rewards differ by no more than this (relative to their size) is constant: float residue of a mean must
 never become a signal. Dividing by a tiny std would blow it up to advantages in the thousands."""
-
-
-@dataclass(frozen=True, slots=True)
-class RewardScale:
-    """What a negative and a positive are worth in units of the reward: a verifier's 0 and 1 unless told."""
-
-    negative: float = 0.0
-    positive: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +83,9 @@ class GroupBuilder:
         positive = metrics > self.selection.threshold
         # Equal outcomes carry no signal, whatever a length penalty makes of their rewards.
         resolved = is_spread(metrics)
-        critic_weights = self._stratum_factors(positive, kept, share=float(positive.mean()))
         rates = self._pass_rates(positive, predicted, unbiased_rate)
+        in_ppo = self.estimator == "gae"
+        critic_weights = self._stratum_factors(positive, kept, rates[0] if in_ppo else float(positive.mean()))
         coefficients = self._coefficients(rewards, positive, kept, resolved, rates, scale or RewardScale())
         return TrainingGroup(
             key=pool.key,
@@ -133,8 +126,9 @@ class GroupBuilder:
         """(share of positives that the kept samples stand for, point at which f' is taken)."""
         drawn, positives = len(positive), int(positive.sum())
         if self.estimator == "gae":
+            share = unbiased_rate(drawn, positives) if self.correction == "stratum" else positives / drawn
             # Without a baseline of the pool's own, an all-wrong pool would be weighed by its own pass rate of 0.
-            return positives / drawn, positives / drawn if predicted is None else predicted
+            return share, share if predicted is None else predicted
         # The mean of the positives asks for no pass rate at all.
         if self.baseline in ("pool", "loo", "none") or self.correction == "positives":
             return positives / drawn, positives / drawn
@@ -172,12 +166,14 @@ class GroupBuilder:
         # As in the host: the unbiased std, and its epsilon.
         return advantages / (rewards.std(ddof=1) + 1e-9) if is_spread(rewards) else np.zeros_like(rewards)
 
-    @staticmethod
-    def _stratum_factors(positive: Bools, kept: tuple[int, ...], share: float) -> Floats:
+    def _stratum_factors(self, positive: Bools, kept: tuple[int, ...], share: float) -> Floats:
         """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,).
 
-        With share = K/N an average over the kept samples, so weighted, is the pool's average.
+        With share = K/N an average over the kept samples, so weighted, is the pool's average. A random group is a fair
+        sample as it is.
         """
+        if self.selection.name == "random":
+            return np.ones(len(kept))
         kept_positive = positive[np.array(kept)]
         num_pos = int(kept_positive.sum())
         num_neg = len(kept) - num_pos
@@ -186,13 +182,8 @@ class GroupBuilder:
         )
 
 
-def outcomes_differ(metrics: Floats) -> bool:
-    """Do the metrics differ? The zero-signal test of the whole package: shaping of the reward has no part in it."""
-    return is_spread(metrics)
-
-
 def is_spread(values: Floats) -> bool:
-    """Do the values differ, beyond float noise?"""
+    """Do the values differ, beyond float noise? Asked of metrics, the zero-signal test of the whole package."""
     if len(values) < 2:
         return False
     return bool(values.max() - values.min() > NO_SPREAD * max(1.0, float(np.abs(values).max())))

@@ -20,7 +20,7 @@ OBJECTIVES = ("linear", "sqrt", "log", "arcsin", "power")
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """f and f'. `power` is f = p^a / a with a = `exponent` in (0, 1]; sqrt and linear are its cases 1/2 and 1.
+    """f, by its derivative. `power` is f = p^a / a with a = `exponent` in (0, 1]: sqrt is 1/2, linear is 1.
 
     | name | f(p) | f'(p) |
     |---|---|---|
@@ -41,14 +41,6 @@ class Objective:
             raise ValueError(f"objective {self.name!r} with exponent {self.exponent}: exactly `power` has one")
         if self.exponent is not None and not 0.0 < self.exponent <= 1.0:
             raise ValueError(f"exponent is {self.exponent}, expected a number above 0, at most 1")
-
-    def value(self, p: float) -> float:
-        """f(p) for p in (0, 1]."""
-        if self.name == "log":
-            return math.log(p)
-        if self.name == "arcsin":
-            return 2.0 * math.asin(math.sqrt(p))
-        return p**self._power / self._power
 
     def weight(self, p: float, floor: float = 0.0) -> float:
         """f'(p), with p moved into [floor, 1 - floor] first: two of these grow without bound at the ends."""

@@ -71,6 +71,8 @@ class StoppingPlan:
 
         Raises ValueError for a state in which this plan does not end.
         """
+        if not (self.k_pos or self.k_neg) and drawn == self.max_samples:
+            return positives / drawn
         try:
             return self._rates[drawn, positives]
         except KeyError:
@@ -90,7 +92,9 @@ class StoppingPlan:
                 reached_first = _convolve(reached_first, step)
             reached_all = self._split(_convolve(reached_all, step), look, every)
             reached_first = self._split(reached_first, look, positive_first)
-            drawn = look
+            # Only ratios count; without this they would underflow from a thousand rollouts on.
+            scale = max(float(reached_all.max()), 1e-300)
+            reached_all, reached_first, drawn = reached_all / scale, reached_first / scale, look
         return {state: positive_first.get(state, 0.0) / mass for state, mass in every.items()}
 
 

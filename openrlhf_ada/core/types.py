@@ -63,7 +63,7 @@ class PromptPool:
         self.critic_value: float | None = None
         self.predicted: float | None = None
         self._values = array("d")  # metric, reward, metric, reward, ...
-        self._counts = array("q")  # num_tokens, version, ...
+        self._counts = array("i")  # num_tokens, version, ...
         self.add(samples)
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -74,11 +74,8 @@ class PromptPool:
                 raise ValueError(f"sample of prompt {sample.key} offered to the pool of prompt {self.key}")
             if sample.index != expected:
                 raise ValueError(f"pool of prompt {self.key}: expected index {expected}, got {sample.index}")
-        for sample in ordered:
-            self._values.append(sample.metric)
-            self._values.append(sample.reward)
-            self._counts.append(sample.num_tokens)
-            self._counts.append(sample.version)
+        self._values += array("d", [value for sample in ordered for value in (sample.metric, sample.reward)])
+        self._counts += array("i", [count for sample in ordered for count in (sample.num_tokens, sample.version)])
 
     def __len__(self) -> int:
         return len(self._values) // 2
@@ -102,6 +99,14 @@ class PromptPool:
         """The samples as objects, in index order."""
         columns = zip(self._values[::2], self._values[1::2], self._counts[::2], self._counts[1::2], strict=True)
         return [Sample(self.key, i, m, r, t, v) for i, (m, r, t, v) in enumerate(columns)]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardScale:
+    """What a negative and a positive are worth in units of the reward: a verifier's 0 and 1 unless told."""
+
+    negative: float = 0.0
+    positive: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

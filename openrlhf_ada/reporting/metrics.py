@@ -128,8 +128,10 @@ METRICS: dict[str, Metric] = {
         "pass-rate bin -> weight",
         "Weight of the gradient of the pass rate that the trained groups stand for, by the share of positives in the "
         "prompt's pool: (C+/p + C-/(1-p))/n, C+ the sum of the coefficients of positives, C- minus that of negatives. "
-        "This is f' of the objective really optimised. An estimate: p is the pool's own.",
-        "Far from f' of `ada.objective` in shape: the correction or the baseline is not the one you meant.",
+        "Its expectation at a given p is f' of the objective really optimised (docs/algorithms.md has it exactly). "
+        "Here p is the prediction, or the pool's own rate where nothing predicts; pools sorted by their own outcome "
+        "differ from prompts sorted by their pass rate, so read it for size and for change, not for shape.",
+        "Tens or more: few prompts carry the step. Raise `ada.floor`, or take a milder `ada.objective`.",
     ),
     "ada/replaced": Metric(
         "prompts",

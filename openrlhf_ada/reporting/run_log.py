@@ -46,6 +46,7 @@ class SampleRecord:
     predicted: float | None = None
     """Pass rate that the prompt's rollouts were decided by, and what a critic gave it; None where there is none."""
     critic_value: float | None = None
+    version: int = 0
 
 
 def sample_records(
@@ -73,6 +74,7 @@ def sample_records(
             metric=sample.metric,
             reward=sample.reward,
             num_tokens=sample.num_tokens,
+            version=sample.version,
             kept=sample.index in coefficients,
             coefficient=coefficients.get(sample.index),
             prompt=prompt,
@@ -207,6 +209,7 @@ class RunLog:
             "metric": record.metric,
             "reward": record.reward,
             "tokens": record.num_tokens,
+            "version": record.version,
             "kept": record.kept,
             "coefficient": record.coefficient,
         }

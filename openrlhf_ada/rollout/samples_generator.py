@@ -72,8 +72,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from the host's initial ones)."""
         self.prompts.restore(consumed=states["total_consumed_prompts"], episode=states["episode"])
-        if "ada_policy" in states:
-            self.policy.load_state_dict(states["ada_policy"])
+        if states["global_step"]:
+            # A policy that remembers refuses a checkpoint that does not.
+            self.policy.load_state_dict(states.get("ada_policy", {}))
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, None, int, bool]:
@@ -84,9 +85,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             return RolloutBatch(), None, self.prompts.next_key - first_key, exhausted
         batch = _Batch()
         values = self._critic_values(requests)
-        with self._awake():
-            self._sample(batch, requests, values, generate_kwargs)
-            exhausted = self._refill(batch, exhausted, generate_kwargs)
+        self._sample(batch, requests, values, generate_kwargs)
+        exhausted = self._refill(batch, exhausted, generate_kwargs)
         record = self._record(batch)
         samples = [s for finished, group in batch.finished for s in tagged_samples(group, finished.payloads)]
         self._check_size(samples, len(requests))
@@ -136,13 +136,14 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         pools = [PromptPool(request.key, row=request.row) for request in requests]
         for pool, value in zip(pools, values or (), strict=values is not None):
             pool.critic_value = value
-        result = run_rounds(
-            self.policy,
-            pools,
-            lambda draws: self._sample_wave(draws, batch.requests, generate_kwargs),
-            self._describe,
-            self.options.on_round,
-        )
+        with self._awake():
+            result = run_rounds(
+                self.policy,
+                pools,
+                lambda draws: self._sample_wave(draws, batch.requests, generate_kwargs),
+                self._describe,
+                self.options.on_round,
+            )
         batch.num_rounds += result.num_rounds
         batch.num_dispatched += result.num_dispatched
         batch.finished += [(finished, self._build(finished.pool)) for finished in result.finished]
@@ -193,8 +194,17 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             key: [self._to_experience(requests[key], response, generate_kwargs) for response in answers]
             for key, answers in zip(refs, responses, strict=True)
         }
-        apply_length_penalties([sample for samples in wave.values() for sample in samples], self.args)
+        samples = [sample for samples in wave.values() for sample in samples]
+        apply_length_penalties(samples, self.args)
+        self._clip_rewards(samples)
         return wave
+
+    def _clip_rewards(self, samples: Sequence[Experience]) -> None:
+        """To --reward.clip_range, before any baseline is taken from them."""
+        if self.args.reward.clip_range is None:
+            return
+        for sample in samples:
+            sample.rewards = sample.rewards.clamp(*self.args.reward.clip_range)
 
     def _to_experience(
         self, request: PromptRequest, response: dict[str, Any], generate_kwargs: dict[str, Any]

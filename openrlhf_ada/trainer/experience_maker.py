@@ -79,7 +79,12 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         experience.advantages = advantages * weights.unsqueeze(-1)
 
     def _returns(self, experience: Any, coefficients: torch.Tensor) -> None:
-        """Critic-free: the coefficient takes the place of the baselined reward; undiscounted, as in the host."""
+        """Critic-free: the coefficient takes the place of the baselined reward; undiscounted, as in the host.
+
+        A coefficient is no reward: the range of rewards (--reward.clip_range) does not bound it. The KL penalty counts
+        a sample as often as it stands for others of its pool.
+        """
+        experience.kl = experience.kl * experience.info[CRITIC_WEIGHT].unsqueeze(-1)
         reward = self._token_rewards(experience, coefficients)
         experience.info["return"] = reward.sum(dim=-1)
         returns: Any = self.get_cumulative_returns(reward, experience.action_mask, 1.0)
@@ -91,7 +96,6 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             self.kl_ctl.value,
             experience.kl,
             action_mask=experience.action_mask,
-            reward_clip_range=self.args.reward.clip_range,
         )
 
     def _whitening_scale(self, experiences: list[Any]) -> float:

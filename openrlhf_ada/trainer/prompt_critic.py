@@ -50,14 +50,15 @@ class PromptCritic:
             values |= zip(batch, result.float().sum(dim=-1).tolist(), strict=True)
         return [values[i] for i in range(len(prompts))]
 
-    def fit(self, prompts: Sequence[str], draws: Sequence[int], positives: Sequence[int]) -> dict[str, float]:
+    def fit(
+        self, prompts: Sequence[str], draws: Sequence[int], positives: Sequence[int], updates: int
+    ) -> dict[str, float]:
         """One pass of squared error between value and outcome over all rollouts drawn; returns what to log.
 
-        The number of optimiser steps is that of the policy. A prompt counts once for every rollout.
+        `updates`: optimiser steps per epoch, those of the policy. A prompt counts once for every rollout.
         """
         train = self._args.train
-        prompts_per_update = max(train.batch_size // self._args.rollout.n_samples_per_prompt, 1)
-        updates = max(math.ceil(len(prompts) / prompts_per_update), 1)
+        updates = min(updates, len(prompts))
         tokens = [self._encode(prompt) for prompt in prompts]
         for _ in range(train.max_epochs):
             for part in np.array_split(np.arange(len(prompts)), updates):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,12 @@ from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, 
 
 TRAINED_ONLY = ("reward", "score", "return")
 """Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
+
+
+_FORGETS = (
+    "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: most of what is counted of a prompt is "
+    "forgotten when it comes again. Raise it, or let a critic predict (--ada_estimator critic)"
+)
 
 
 class ScoredLogs(dict[str, float]):
@@ -53,6 +60,7 @@ class RecordedTraining(BasePPOTrainer):
             self.experience_maker.critic_model_group = None
         self._step = 0
         self._evaluated_step = -1
+        self._critic_in_use = 0.0
         self._batch = RolloutBatch()
 
     def open_record(self, states: dict[str, Any], num_steps: int) -> None:
@@ -60,14 +68,47 @@ class RecordedTraining(BasePPOTrainer):
         self._step = states["global_step"]
         self.num_steps = num_steps
         self.recorder = Recorder(self.ada, self.args, self._step or None)
+        episode = num_steps / self.args.train.num_episodes
+        if self.settings.remembers and not self.settings.reads_critic and episode > 2 * self.ada.half_life:
+            self.recorder.emit("note", text=_FORGETS.format(episode=episode, half_life=self.ada.half_life))
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
+        # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
+        critic_status = self._fit_pass_rate_critic()
         with self._policy_only():
             status, next_step = super().train_step(rollout_samples, global_step)
         if self.is_adaptive:
-            status = self._with_ada_metrics(status, global_step)
+            status = self._with_ada_metrics(status, global_step) | critic_status
+            self._tell_of_critic(status)
         return status, next_step
+
+    def _fit_pass_rate_critic(self) -> dict[str, float]:
+        if self.prompt_critic is None or not self.settings.own_critic:
+            return {}
+        start = time.monotonic()
+        record = self._record()
+        groups, threshold = record.all_groups, self.ada.positive_threshold
+        trained = len(record.groups) * self.settings.group_size
+        status = self.prompt_critic.fit(
+            [group.prompt for group in groups],
+            [len(group.pool) for group in groups],
+            [group.pool.count_positives(threshold) for group in groups],
+            updates=max(trained // self.args.train.batch_size, 1),
+        )
+        return status | {"timing/critic_fit": time.monotonic() - start}
+
+    def _tell_of_critic(self, status: dict[str, Any]) -> None:
+        """Say when predictions become the critic's, and when they no longer are."""
+        in_use = status.get("ada/critic_in_use")
+        if in_use is None or in_use == self._critic_in_use:
+            return
+        self._critic_in_use = in_use
+        scores = f"Brier score {status['ada/critic_brier']:.3f}, of the mean {status['ada/prior_brier']:.3f}"
+        what = (
+            "the critic predicts pass rates" if in_use else "the critic predicts worse than the mean: counts stand in"
+        )
+        self.recorder.emit("note", text=f"{what} ({scores})")
 
     @contextmanager
     def _policy_only(self) -> Iterator[None]:
@@ -85,19 +126,11 @@ class RecordedTraining(BasePPOTrainer):
         for name in TRAINED_ONLY:
             if name in status:
                 status[f"trained/{name}"] = status.pop(name)
-        # It rode along to reach the critic; its mean is 1.
+        # It rode along to reach the critic.
         status.pop(CRITIC_WEIGHT, None)
         status |= first_wave_stats(record, self.settings.group_size)
         status |= step_metrics(record, self.settings, version)
         status["ada/group_scale"] = self.experience_maker.group_scale
-        if self.prompt_critic is not None and self.settings.own_critic:
-            groups = record.all_groups
-            threshold = self.ada.positive_threshold
-            status |= self.prompt_critic.fit(
-                [group.prompt for group in groups],
-                [len(group.pool) for group in groups],
-                [group.pool.count_positives(threshold) for group in groups],
-            )
         return status
 
     def _record(self) -> StepRecord:

@@ -88,11 +88,12 @@ def _counts(record: GroupRecord, threshold: float) -> tuple[int, int]:
 
 
 def _weight_of(record: GroupRecord, threshold: float, n: int, in_ppo: bool) -> float:
-    """Effective weight of one trained group, at its pool's pass rate (with half a rollout of each kind more: 0 and 1
-    have no weight). In PPO as with a perfect critic.
+    """Effective weight of one trained group at the predicted pass rate, or where nothing predicts at its pool's (with
+    half a rollout of each kind more: 0 and 1 have no weight). In PPO as with a perfect critic.
     """
     drawn, positives = _counts(record, threshold)
-    p = (positives + 0.5) / (drawn + 1.0)
+    smoothed = (positives + 0.5) / (drawn + 1.0)
+    p = smoothed if record.pool.predicted is None else min(max(record.pool.predicted, 0.001), 0.999)
     group = _trained(record)
     positive = record.pool.metrics[list(group.indices)] > threshold
     coefficients = np.array(group.coefficients)

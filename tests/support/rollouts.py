@@ -35,7 +35,7 @@ def make_args(*, batch: int = BATCH, model: str = "model", **train: Any) -> Simp
         rollout=SimpleNamespace(batch_size=batch, n_samples_per_prompt=N, max_new_tokens=4),
         train=SimpleNamespace(**({"num_episodes": 1, "seed": 42} | train)),
         vllm=SimpleNamespace(enable_sleep=False),
-        reward=SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None),
+        reward=SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None, clip_range=(-10, 10)),
         data=SimpleNamespace(max_len=16, input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
 
@@ -124,7 +124,12 @@ class Step:
         return [] if record is None else sorted((group.pool.key, group.row) for group in record.all_groups)
 
 
-INITIAL_STATES: dict[str, Any] = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+INITIAL_STATES: dict[str, Any] = {
+    "episode": 0,
+    "global_step": 0,
+    "total_consumed_prompts": 0,
+    "data_loader_state_dict": {},
+}
 
 
 def train(generator: AdaptiveSamplesGenerator, states: dict[str, Any]) -> Iterator[Step]:
@@ -133,12 +138,13 @@ def train(generator: AdaptiveSamplesGenerator, states: dict[str, Any]) -> Iterat
     generator.restore(states)
     if states["data_loader_state_dict"]:
         loader.load_state_dict(states["data_loader_state_dict"])
-    consumed = states["total_consumed_prompts"]
+    consumed, global_step = states["total_consumed_prompts"], states["global_step"]
     for episode in range(states["episode"], generator.args.train.num_episodes):
         exhausted = False
         while not exhausted:
             batch, _, prompts, exhausted = generator.generate_samples(**GENERATE)
             consumed += prompts
             if batch:
+                global_step += 1
                 position = {"total_consumed_prompts": consumed, "data_loader_state_dict": loader.state_dict()}
-                yield Step(batch, {"episode": episode} | position | batch.checkpoint)
+                yield Step(batch, {"episode": episode, "global_step": global_step} | position | batch.checkpoint)

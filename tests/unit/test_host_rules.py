@@ -157,12 +157,13 @@ KL, OVERLONG, STOP = "--algo.kl.init_coef", "--reward.overlong_buffer_len", "--r
         ({STOP: "0.5"}, f"{STOP} is 0.5"),
         ({STOP: "0"}, f"{STOP} is 0.0"),  # truncated answers are worth nothing: the most that it can shape
         ({STOP: "-1"}, f"{STOP} is -1.0"),
+        ({"--algo.advantage.gamma": "0.9"}, "--algo.advantage.gamma is 0.9"),
     ],
 )
 def test_shaped_rewards_have_no_pass_rate_in_them(refusal: Refusal, changes: Flags, head: str) -> None:
     message = str(refusal(PPO_PREDICTS | changes))
-    assert message.startswith(f"{head}: it shapes the reward")
-    assert "Use --ada_estimator ema, or leave the shaping out" in message
+    assert message.startswith(f"{head}: ")
+    assert "with --ada_estimator critic PPO's value of a prompt must be its pass rate" in message
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ CASES = [
         "spread without balance",
         {"--ada_exit": "pos", "--ada_spread": "0.5"},
         "--ada_spread is 0.5",
-        "--ada_exit pos does not look at it",
-        "Use --ada_exit balance",
+        "exit 'balance' of --ada_mode seq alone looks at it",
+        "Use --ada_mode seq --ada_exit balance, or leave it out",
         {"--ada_exit": "balance"},
     ),
     Case(

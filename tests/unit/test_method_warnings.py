@@ -28,7 +28,7 @@ WITH_EFFECT: list[Flags] = [
     SEQ | {"--ada_baseline": "critic", "--ada_trust_steps": "9"},
     SEQ | {"--ada_unresolved": "refill", "--ada_refill_limit": "1"},
     EST,
-    EST | {"--ada_allocation": "std", "--ada_floor": "0.1", "--ada_give_up": "9", "--ada_prior_strength": "1"},
+    EST | {"--ada_allocation": "inverse", "--ada_floor": "0.1", "--ada_give_up": "9", "--ada_prior_strength": "1"},
     EST | {"--ada_budget": "6", "--ada_min_samples": "5", "--ada_max_samples": "7"},
     EST | {"--ada_estimator": "critic", "--ada_trust_steps": "9"},
 ]

@@ -126,6 +126,7 @@ def test_samples_have_texts_of_the_lowest_keys_only(tmp_path: Path) -> None:
         "metric": 1.0,
         "reward": 0.5,
         "tokens": 3,
+        "version": 0,
         "kept": True,
         "coefficient": 0.25,
     }

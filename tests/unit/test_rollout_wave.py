@@ -45,6 +45,7 @@ def make_generator(
                 "overlong_buffer_len": None,
                 "overlong_penalty_factor": 1.0,
                 "stop_properly_penalty_coef": None,
+                "clip_range": (-10, 10),
                 **reward,
             }
         ),

@@ -251,7 +251,7 @@ def test_flags_of_est_become_the_policy(estimator: str) -> None:
     assert (policy.allocation, policy.floor, policy.memory.threshold) == ("odds", 0.1, 0.7)
     builder: GroupBuilder = policy.builder
     assert (builder.selection, builder.objective) == (Selection("balanced", 4, 0.7), Objective("sqrt"))
-    assert (builder.baseline, builder.correction, builder.floor) == ("pool", "paper", 0.1)
+    assert (builder.baseline, builder.correction, builder.floor) == ("pool", "stratum", 0.1)
     assert builder.allocated(0.2) == pytest.approx(2.0), "√(0.8 / 0.2)"
     counts = policy.memory.counts
     assert (counts.half_life, counts.prior_mean, counts.prior_strength, counts.give_up) == (7.0, 0.25, 3.0, 5)

@@ -36,7 +36,7 @@ def group_of(settings: Settings, key: int, outcomes: Outcomes, versions: Sequenc
         Sample(key, i, o, o, i + 1, version) for i, (o, version) in enumerate(zip(outcomes, versions, strict=True))
     ]
     pool = PromptPool(key, samples, row=key)
-    pool.predicted = 0.5
+    pool.predicted = 0.5 if settings.remembers else None
     return GroupRecord(
         row=key,
         prompt="",

@@ -153,17 +153,15 @@ def updates_of(actors: Sequence[Actor]) -> list[list[dict[str, torch.Tensor]]]:
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 16])
 @pytest.mark.parametrize("processes", [1, 2, 3])
-@pytest.mark.parametrize("batch_size", [4, 8, 32])
+@pytest.mark.parametrize("steps", [1, 2, 4])
 def test_every_prompt_counts_once_for_every_rollout(
-    model: torch.nn.Module, model_folder: str, processes: int, micro_batch: int, batch_size: int
+    model: torch.nn.Module, model_folder: str, processes: int, micro_batch: int, steps: int
 ) -> None:
-    critic, actors = make_critic(
-        model, model_folder, processes=processes, micro_batch=micro_batch, batch_size=batch_size
-    )
-    critic.fit(PROMPTS, DRAWS, POSITIVES)
+    critic, actors = make_critic(model, model_folder, processes=processes, micro_batch=micro_batch)
+    critic.fit(PROMPTS, DRAWS, POSITIVES, updates=steps)
     assert len({len(actor.appended) for actor in actors}) == 1, "no process waits for another"
     updates = updates_of(actors)
-    assert len(updates) == -(-len(PROMPTS) // (batch_size // 2)), "as many steps as the policy makes"
+    assert len(updates) == steps
     seen: list[str] = []
     for rows in updates:
         shares: dict[str, float] = {}
@@ -179,12 +177,12 @@ def test_every_prompt_counts_once_for_every_rollout(
 
 
 def test_epochs_repeat_the_steps(model: torch.nn.Module, model_folder: str) -> None:
-    critic, actors = make_critic(model, model_folder, batch_size=8, max_epochs=3)
-    critic.fit(PROMPTS, DRAWS, POSITIVES)
+    critic, actors = make_critic(model, model_folder, max_epochs=3)
+    critic.fit(PROMPTS, DRAWS, POSITIVES, updates=2)
     assert len(updates_of(actors)) == 3 * 2
 
 
 def test_status_has_the_names_of_the_hosts_critic(model: torch.nn.Module, model_folder: str) -> None:
     critic, _ = make_critic(model, model_folder)
-    status = critic.fit(PROMPTS, DRAWS, POSITIVES)
+    status = critic.fit(PROMPTS, DRAWS, POSITIVES, updates=1)
     assert status == {"critic_loss": 0.25, "critic_lr": 1e-3, "critic_grad_norm": 2.0}

@@ -137,8 +137,8 @@ class Critic:
     def __init__(self) -> None:
         self.fitted: list[tuple[Any, ...]] = []
 
-    def fit(self, *columns: Any) -> dict[str, float]:
-        self.fitted.append(columns)
+    def fit(self, *columns: Any, updates: int) -> dict[str, float]:
+        self.fitted.append((*columns, updates))
         return {"critic_loss": 0.3}
 
 
@@ -147,13 +147,18 @@ def test_critic_of_our_own_is_hidden_from_the_hosts_step_and_fitted_to_all_that_
 ) -> None:
     group, critic = object(), Critic()
     monkeypatch.setattr("openrlhf_ada.trainer.recorded_training.PromptCritic", lambda *arguments: critic)
-    flags = {"--ada_baseline": "critic", "--algo.advantage.estimator": "dr_grpo"}
+    flags = {
+        "--ada_baseline": "critic",
+        "--algo.advantage.estimator": "dr_grpo",
+        "--critic.num_gpus_per_node": "1",
+    }
     trainer = make_trainer(flags, group)
     status, _ = trainer.train_step(adaptive_batch(), 0)
     assert trainer.critic_in_step is None
     assert trainer.experience_maker.critic_model_group is None
     assert trainer.critic_model_group is group, "it is there again: checkpoints are written from it"
-    assert critic.fitted == [(["0+1=", "1+1="], [2, 4], [1, 1])]
+    assert critic.fitted == [(["0+1=", "1+1="], [2, 4], [1, 1], 1)], "as many steps as the policy makes"
+    assert status["timing/critic_fit"] >= 0
     assert status["critic_loss"] == 0.3
 
 

@@ -32,7 +32,9 @@ def generator_for(argv: list[str], rows: int = 3) -> RecordedGenerator:
 def test_mode_off_has_the_hosts_generator_which_also_counts(argv_with: ArgvWith) -> None:
     generator = generator_for(argv_with({"--ada_mode": "off"}))
     assert type(generator) is RecordedGenerator
-    restore(generator, {"total_consumed_prompts": 4, "episode": 1})  # nothing of it is ours to restore
+    restore(
+        generator, {"total_consumed_prompts": 4, "episode": 1, "global_step": 0}
+    )  # nothing of it is ours to restore
 
 
 @pytest.mark.parametrize(("mode", "policy"), [("seq", Sequential), ("est", Estimated)])
@@ -42,7 +44,7 @@ def test_adaptive_mode_has_the_policy_of_the_flags(argv_with: ArgvWith, mode: st
     assert isinstance(generator.policy, policy)
     options = generator.options
     assert (options.refill_limit, options.num_texts, options.policy_version()) == (0, 2, 7)
-    restore(generator, {"total_consumed_prompts": 4, "episode": 1})
+    restore(generator, {"total_consumed_prompts": 4, "episode": 1, "global_step": 0})
     assert (generator.prompts.next_key, generator.prompts.episodes_done) == (4, 1)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.grouping import GroupBuilder
@@ -44,15 +43,10 @@ class Estimated:
         keys = [pool.key for pool in fresh]
         priorities = priority(self.allocation, self.memory.predict(fresh), self.floor)
         budget = round(self.budget * len(fresh))
-        given_up = self.memory.counts.given_up([pool.row for pool in fresh])
-        upper = self._upper(given_up, budget)
-        split = allocate(priorities, budget, self.min_samples, upper, keys)
+        # Prompts given up get the least number, and more only where all others are at N_max.
+        priorities[self.memory.counts.given_up([pool.row for pool in fresh])] = 0.0
+        split = allocate(priorities, budget, self.min_samples, self.max_samples, keys)
         return dict(zip(keys, split.tolist(), strict=True))
-
-    def _upper(self, given_up: NDArray[np.bool_], budget: int) -> NDArray[np.int64]:
-        """N_max, and the least number for prompts given up: unless so many are that the budget would not be spent."""
-        upper = np.where(given_up, self.min_samples, self.max_samples)
-        return upper if upper.sum() >= budget else np.full_like(upper, self.max_samples)
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)

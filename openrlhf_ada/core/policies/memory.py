@@ -75,8 +75,9 @@ class Memory:
         figures = {
             "ada/prior_brier": brier(prior, draws, positives),
             "ada/estimator_brier": brier(np.array([pool.predicted for pool in pools]), draws, positives),
-            "ada/given_up": float(self.counts.given_up(rows).sum()),
         }
+        if self.counts.give_up:
+            figures["ada/given_up"] = float(self.counts.given_up(rows).sum())
         if self.calibration is not None:
             values = self._critic_values(pools)
             figures["ada/critic_in_use"] = float(self.uses_critic)
