@@ -7,13 +7,14 @@ f'_eff(p) = E[C+ / p + C- / (1 - p)] / n, C+ the sum of the coefficients of kept
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from cases import pool_of, sequential
 
-from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS, GroupBuilder
 from openrlhf_ada.core.objectives import OBJECTIVES, Objective, effective_weight, expected_weight
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.selection import Selection
@@ -130,7 +131,53 @@ def test_mean_of_the_positives_is_the_truncated_log_objective(exit_name: str, wa
         assert achieved(policy, p) == pytest.approx((1 - (1 - p) ** cap) / p, rel=1e-9)
 
 
-def test_every_combination_obeys_the_bounds_that_the_documentation_states() -> None:
+def by_formula(policy: Sequential, p: float, predicted: float, drawn: int, positives: int) -> float:
+    """(C+/p + C-/(1-p))/n from the documentation's formulas, for rewards of 0 and 1 and balanced groups."""
+    builder, n = policy.builder, policy.group_size
+    kept_pos = min(positives, max(n // 2, n - (drawn - positives)))
+    kept_neg = n - kept_pos
+    share, pool = policy.plan.unbiased_rate(drawn, positives), positives / drawn
+    b = {"pool": pool, "loo": pool, "none": 0.0, "first_wave": share}.get(builder.baseline, predicted)
+    scale = drawn / (drawn - 1) if builder.baseline == "loo" else 1.0
+    s = pool if builder.baseline in ("pool", "loo", "none") else share
+    point = {"first_wave": share}.get(builder.baseline, pool) if builder.baseline not in OUTSIDE else predicted
+    weight = 1.0 if builder.correction == "none" else builder.objective.weight(point, builder.floor)
+    factors = (s * n / max(kept_pos, 1), (1 - s) * n / max(kept_neg, 1)) if builder.correction == "stratum" else (1, 1)
+    if builder.correction == "positives":
+        return (n / p if kept_pos else 0.0) / n
+    if pool in (0.0, 1.0) and builder.baseline not in (*OUTSIDE, "none"):
+        return 0.0
+    gain = kept_pos * weight * factors[0] * (1 - b) * scale
+    loss = kept_neg * weight * factors[1] * b * scale
+    return (gain / p + loss / (1 - p)) / n
+
+
+OUTSIDE = ("estimator", "critic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("exit_name", EXITS)
+def test_every_combination_has_the_weight_that_its_formula_says(
+    exit_name: str, baseline: str, correction: str
+) -> None:
+    """Exit x (M, N_max, n) x baseline x correction x objective, at right and at wrong predictions."""
+    for (wave, cap, n), name, predicted in itertools.product(SIZES, ("linear", "log"), (0.1, 0.5)):
+        if correction == "positives" and name != "log":
+            continue
+        policy = sequential(
+            *EXITS[exit_name], n=n, wave=wave, cap=cap, baseline=baseline, correction=correction,
+            objective=objective(name), floor=0.01,
+        )  # fmt: skip
+        for p in (0.05, 0.5, 0.9):
+            weight = partial(by_formula, policy, p, predicted)
+            assert achieved(policy, p, predicted) == pytest.approx(
+                expected_weight(policy.plan, p, weight), rel=1e-9, abs=1e-12
+            )
+
+
+def test_pools_own_rates_leave_the_bias_that_the_documentation_states() -> None:
     """Stratum with the pool's own rates: near the target, biased by stopping as the table in the docs says."""
     for exit_name, (low, high) in {"pos": (0.87, 1.79), "balance": (0.90, 1.22)}.items():
         linear = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, correction="stratum")
@@ -220,3 +267,25 @@ def test_strata_make_prompts_of_all_pass_rates_weigh_about_the_same_in_ppo(
     for weighted, expected in ((False, plain), (True, with_strata)):
         relative = ppo_weight(policy, p, weighted=weighted) / ppo_weight(policy, 0.5, weighted=weighted)
         assert relative == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("exit_name", EXITS)
+def test_stratum_makes_ppo_exact(exit_name: str) -> None:
+    """The policy's weight is 1, and the critic's weighted target is the pass rate itself."""
+    policy = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, estimator="gae", correction="stratum")
+
+    def target(drawn: int, positives: int) -> float:
+        group = policy.build(ended_with(drawn, positives), np.random.default_rng(0))
+        return sum(w * (i < positives) for i, w in zip(group.indices, group.critic_weights, strict=True)) / 4
+
+    for p in RATES:
+        assert ppo_weight(policy, p, weighted=True) == pytest.approx(1.0, abs=1e-9)
+        assert expected_weight(policy.plan, p, target) == pytest.approx(p, abs=1e-9)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5])
+def test_random_groups_are_fair_samples_and_carry_no_strata(p: float) -> None:
+    builder = GroupBuilder(Selection("random", 4, 0.5), "gae", "critic")
+    for seed in range(50):
+        group = builder.build(ended_with(16, round(16 * p)), np.random.default_rng(seed))
+        assert group.coefficients == group.critic_weights == (1.0,) * 4

@@ -10,10 +10,10 @@ import pytest
 
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.policies import Estimated, Memory, Policy
+from openrlhf_ada.core.policies import Draw, Estimated, Memory, Policy
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.simulate import SimulatedStep, simulate
-from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.types import PromptPool, Sample
 
 ROWS, BATCH = 128, 16
 
@@ -138,6 +138,19 @@ def test_given_up_prompts_take_the_least_number_until_their_next_look() -> None:
     assert 0 < full_looks < 0.5 * visits, "no absorbing state, and no constant price"
 
 
+@pytest.mark.parametrize(("num_given_up", "theirs", "others"), [(12, {2}, {26}), (14, {4, 5}, {32}), (16, {8}, set())])
+def test_given_up_prompts_fill_up_last(num_given_up: int, theirs: set[int], others: set[int]) -> None:
+    """128 rollouts for 16 prompts, 2 to 32 each: what the solvable ones can take, the others do not get."""
+    policy = make_policy()
+    draws, positives = [64] * 16, [0] * num_given_up + [32] * (16 - num_given_up)
+    policy.memory.counts.observe(range(16), draws, positives)
+    actions = policy.decide([PromptPool(key, row=key) for key in range(16)])
+    counts = [action.count for action in actions if isinstance(action, Draw)]
+    assert sum(counts) == 128
+    assert set(counts[:num_given_up]) == theirs
+    assert set(counts[num_given_up:]) == others
+
+
 def test_budget_is_spent_even_if_everything_was_given_up() -> None:
     truth = Drifting(per_100_steps=0, hopeless=1.0)
     for step in run(make_policy(), truth, 60):
@@ -184,9 +197,6 @@ def test_critic_that_says_nonsense_is_never_used() -> None:
 
 def answer(policy: Estimated, pools: list[PromptPool]) -> dict[str, float]:
     """Everything comes out wrong."""
-    from openrlhf_ada.core.policies import Draw
-    from openrlhf_ada.core.types import Sample
-
     for pool, action in zip(pools, policy.decide(pools), strict=True):
         assert isinstance(action, Draw)
         pool.add(Sample(pool.key, i, 0.0, 0.0, 1) for i in range(action.count))

@@ -134,3 +134,10 @@ def test_fixed_plan_has_nothing_to_correct() -> None:
 def test_state_without_an_end_is_refused() -> None:
     with pytest.raises(ValueError, match="does not end with 0 positives of 8"):
         StoppingPlan(1, 0, 8, 8, 32).unbiased_rate(8, 0)
+
+
+def test_plans_of_thousands_of_rollouts_do_not_underflow() -> None:
+    plan = StoppingPlan(2, 2, 16, 16, 2400)
+    assert plan.unbiased_rate(2400, 0) == 0.0
+    assert plan.unbiased_rate(2400, 2400) == 1.0
+    assert StoppingPlan(0, 0, 1, 1, 5000).unbiased_rate(5000, 10) == pytest.approx(0.002)
