@@ -31,7 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "seq, GRPO, async": SEQ | ASYNC | {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"},
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
-    "est, GRPO, async": EST | GRPO | ASYNC,
+    "est, GRPO, async": EST | GRPO | ASYNC | OWN_CRITIC,
     "est, PPO, async": EST | PPO | ASYNC | {"ada_estimator": "critic", "ada_trust_steps": 1},
 }
 

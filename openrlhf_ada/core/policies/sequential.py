@@ -56,9 +56,7 @@ class Sequential:
         drawn = len(pool)
         if not drawn:
             # Nothing can close before n samples are there, so the waves up to n go out at once.
-            whole = self.rule.is_fixed
-            first = first_look(self.group_size, wave=self.wave, max_samples=self.max_samples)
-            return Draw(pool.key, self.max_samples if whole else first)
+            return Draw(pool.key, self.plan.looks()[0])
         if drawn >= self.group_size and self.rule.is_met(pool):
             return Close(pool.key)
         size = next_wave(drawn, wave=self.wave, max_samples=self.max_samples)
@@ -71,8 +69,7 @@ class Sequential:
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
         if self.memory is None:
             return {}
-        first = first_look(self.group_size, wave=self.wave, max_samples=self.max_samples)
-        return self.memory.observe(pools, first)
+        return self.memory.observe(pools, self.plan.looks()[0])
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.memory is None else {"memory": self.memory.state_dict()}
