@@ -45,7 +45,7 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
         _check_critic_answers_alone(host)
     if settings.correction == "positives":
         _check_unshaped(host, "--ada_correction positives weighs right answers alike and does not look at rewards")
-    _check_batches(host)
+    _check_batches(host, own_critic=settings.own_critic)
 
 
 def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) -> None:
@@ -103,19 +103,6 @@ def _check_own_critic(host: SimpleNamespace) -> None:
         )
     if host.train.colocate_critic_reward:
         check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
-    count = (
-        host.critic.num_nodes
-        * host.critic.num_gpus_per_node
-        // (host.ds.ring_attn_size * host.ds.tensor_parallel_size)
-    )
-    if host.train.batch_size % (host.train.micro_batch_size * max(count, 1)):
-        raise ConfigError(
-            "--critic.num_gpus_per_node",
-            host.critic.num_gpus_per_node,
-            f"{count} processes times --train.micro_batch_size {host.train.micro_batch_size} must divide "
-            f"--train.batch_size {host.train.batch_size}",
-            "Use --critic.num_gpus_per_node 1",
-        )
 
 
 def _check_critic_answers_alone(host: SimpleNamespace) -> None:
@@ -180,13 +167,19 @@ def processes_by_model(host: SimpleNamespace) -> dict[str, int]:
         "critic": host.algo.advantage.estimator == "gae",
         "ref": host.algo.kl.init_coef > 0,
     }
-    shared = host.ds.ring_attn_size * host.ds.tensor_parallel_size
-    groups = {name: getattr(host, name) for name, is_used in used.items() if is_used}
-    return {name: max(group.num_nodes * group.num_gpus_per_node // shared, 1) for name, group in groups.items()}
+    return {name: _processes(host, name) for name, is_used in used.items() if is_used}
 
 
-def _check_batches(host: SimpleNamespace) -> None:
-    """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word."""
+def _processes(host: SimpleNamespace, name: str) -> int:
+    group = getattr(host, name)
+    return max(group.num_nodes * group.num_gpus_per_node // (host.ds.ring_attn_size * host.ds.tensor_parallel_size), 1)
+
+
+def _check_batches(host: SimpleNamespace, *, own_critic: bool) -> None:
+    """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word.
+
+    `own_critic`: a pass-rate critic trains too, with the same batch sizes, on prompts that it deals out itself.
+    """
     plan = batch_plan(host)
     total = plan.prompts * plan.group_size
     if not plan.fills_batches(plan.prompts):
@@ -200,8 +193,10 @@ def _check_batches(host: SimpleNamespace) -> None:
     if host.train.dynamic_batch_enable:
         return
     processes = processes_by_model(host)
-    for name in processes.keys() & {"actor", "critic"}:
-        count = processes[name]
+    for name in ("actor", "critic"):
+        if name not in processes and not own_critic:
+            continue
+        count = _processes(host, name)
         if plan.train_batch % (host.train.micro_batch_size * count):
             raise ConfigError(
                 "--train.micro_batch_size",

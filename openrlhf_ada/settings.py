@@ -38,8 +38,12 @@ class Settings:
     @property
     def remembers(self) -> bool:
         """Are pass rates carried from step to step?"""
-        predicts = self.baseline in ("estimator", "critic") and self.advantage != "gae"
-        return self.config.mode == "est" or (self.config.mode == "seq" and predicts)
+        if self.config.mode != "seq":
+            return self.config.mode == "est"
+        if self.advantage == "gae":
+            # f' is taken at a pass rate known before sampling; the baseline is the critic's either way.
+            return self.correction == "stratum"
+        return self.baseline in ("estimator", "critic")
 
     @property
     def reads_critic(self) -> bool:

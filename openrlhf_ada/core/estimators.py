@@ -143,11 +143,6 @@ class Calibration:
         skill = [theirs - ours for ours, theirs in self._scores]
         self.trusted = max(skill) > 0 if self.trusted else sum(skill) > 0
 
-    @property
-    def last(self) -> tuple[float, float]:
-        """Brier scores of the last step: (predictions, population mean)."""
-        return self._scores[-1]
-
     def state_dict(self) -> dict[str, Any]:
         return {"trusted": self.trusted, "scores": [list(pair) for pair in self._scores]}
 

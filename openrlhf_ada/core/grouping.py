@@ -127,7 +127,7 @@ class GroupBuilder:
         drawn, positives = len(positive), int(positive.sum())
         if self.estimator == "gae":
             share = unbiased_rate(drawn, positives) if self.correction == "stratum" else positives / drawn
-            # Without a baseline of the pool's own, an all-wrong pool would be weighed by its own pass rate of 0.
+            # At the prediction where there is one: by its own pass rate, an all-wrong pool would weigh most.
             return share, share if predicted is None else predicted
         # The mean of the positives asks for no pass rate at all.
         if self.baseline in ("pool", "loo", "none") or self.correction == "positives":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.core.types import PromptPool
 
 ROUNDING = 1e-9
 """Metrics are sums of float fractions; a spread of 0.1 + 0.2 must meet a demand of 0.3."""
@@ -34,9 +34,6 @@ class ExitRule:
     @property
     def is_fixed(self) -> bool:
         return self.k_pos == self.k_neg == 0
-
-    def is_positive(self, sample: Sample) -> bool:
-        return sample.metric > self.threshold
 
     def is_met(self, prefix: PromptPool) -> bool:
         if self.is_fixed:

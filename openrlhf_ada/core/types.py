@@ -24,7 +24,8 @@ class Sample:
     `metric` in [0, 1] is the verifier's verdict: it alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
-    `version` counts the weight updates before its first token: the policy that it was sampled from.
+    `version` counts the weight updates before it was dispatched: the policy that it was sampled from, or with partial
+    rollouts began to be.
     """
 
     key: PromptKey

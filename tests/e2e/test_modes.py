@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
     "est, GRPO, async": EST | GRPO | ASYNC | OWN_CRITIC,
-    "est, PPO, async": EST | PPO | ASYNC | {"ada_estimator": "critic", "ada_trust_steps": 1},
+    "est, PPO, partial rollouts": EST | PPO | PARTIAL | {"ada_estimator": "critic", "ada_trust_steps": 1},
 }
 
 

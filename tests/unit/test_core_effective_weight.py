@@ -245,11 +245,11 @@ def test_ada_est_with_ppo_takes_its_weight_at_the_prediction(drawn: int, correct
         assert all(group.coefficients == pytest.approx([expected] * drawn) for group in groups)
 
 
-def ppo_weight(policy: Sequential, p: float, *, weighted: bool) -> float:
+def ppo_weight(policy: Sequential, p: float, *, weighted: bool, predicted: float | None = None) -> float:
     """f'_eff with a perfect critic: the advantage is 1 - p for a positive and -p for a negative."""
 
     def weight(drawn: int, positives: int) -> float:
-        group = policy.build(ended_with(drawn, positives), np.random.default_rng(0))
+        group = policy.build(ended_with(drawn, positives, predicted), np.random.default_rng(0))
         positive = np.array([i < positives for i in group.indices])
         factors = np.array(group.coefficients) if weighted else np.ones(len(positive))
         return effective_weight(factors * np.where(positive, 1 - p, -p), positive, p, policy.group_size)
@@ -269,18 +269,22 @@ def test_strata_make_prompts_of_all_pass_rates_weigh_about_the_same_in_ppo(
         assert relative == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("exit_name", EXITS)
-def test_stratum_makes_ppo_exact(exit_name: str) -> None:
-    """The policy's weight is 1, and the critic's weighted target is the pass rate itself."""
-    policy = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, estimator="gae", correction="stratum")
+def test_stratum_makes_ppo_exact(exit_name: str, name: str) -> None:
+    """The policy's weight is f' at the prediction, and the critic's weighted target is the pass rate itself."""
+    policy = sequential(
+        *EXITS[exit_name], n=4, wave=8, cap=32, estimator="gae", correction="stratum", objective=objective(name)
+    )
 
-    def target(drawn: int, positives: int) -> float:
-        group = policy.build(ended_with(drawn, positives), np.random.default_rng(0))
+    def target(p: float, drawn: int, positives: int) -> float:
+        group = policy.build(ended_with(drawn, positives, p), np.random.default_rng(0))
         return sum(w * (i < positives) for i, w in zip(group.indices, group.critic_weights, strict=True)) / 4
 
     for p in RATES:
-        assert ppo_weight(policy, p, weighted=True) == pytest.approx(1.0, abs=1e-9)
-        assert expected_weight(policy.plan, p, target) == pytest.approx(p, abs=1e-9)
+        achieved_weight = ppo_weight(policy, p, weighted=True, predicted=p)
+        assert achieved_weight == pytest.approx(objective(name).weight(p), rel=1e-9)
+        assert expected_weight(policy.plan, p, partial(target, p)) == pytest.approx(p, abs=1e-9)
 
 
 @pytest.mark.parametrize("p", [0.05, 0.5])
