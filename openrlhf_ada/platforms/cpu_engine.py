@@ -8,6 +8,9 @@ from typing import Any
 from openrlhf_ada.platforms.cpu_dtype import compute_dtype
 from openrlhf_ada.upstream import unwrap_ray_class
 
+EXECUTOR = "openrlhf_ada.platforms.cpu_executor.OneProcessExecutor"
+"""By name: the module imports vLLM, and the engine core imports it itself."""
+
 
 class GlooBroadcastGroup:
     """Rank 0 is the policy, the others are engine workers. Same call as the host's NCCL communicator."""
@@ -105,6 +108,8 @@ def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "gpu_memory_utilization": 0.2,
         # vLLM's default of 128 makes attention over short sequences twice as slow (docs/cpu.md).
         "block_size": 32,
+        # Its own process for the model would load torch and vLLM once more before the first token.
+        "distributed_executor_backend": EXECUTOR,
         # Compiling takes longer than a short run and needs a C++ compiler.
         "enforce_eager": True,
     }

@@ -21,15 +21,18 @@ import pytest
 import torch
 import vllm
 from openrlhf.trainer.ray import vllm_engine
-from vllm.config import VllmConfig
+from vllm.config import ParallelConfig, VllmConfig
 from vllm.distributed import utils as vllm_distributed
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.plugins import DEFAULT_PLUGINS_GROUP
+from vllm.v1.executor import Executor
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from openrlhf_ada.platforms import cpu_engine, vllm_plugin
+from openrlhf_ada.platforms import cpu_engine, cpu_executor, vllm_plugin
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 from openrlhf_ada.platforms.cpu_engine import CpuWorkerExtension, cpu_engine_arguments, gloo_broadcast_group
+from openrlhf_ada.platforms.cpu_executor import OneProcessExecutor
 from openrlhf_ada.platforms.import_hooks import on_import
 from openrlhf_ada.upstream import unwrap_ray_class
 
@@ -75,6 +78,31 @@ def test_engine_arguments_win_over_the_hosts_and_keep_the_rest(monkeypatch: pyte
 def test_worker_extension_is_found_by_its_name() -> None:
     module, _, name = cpu_engine_arguments({})["worker_extension_cls"].rpartition(".")
     assert (module, name) == (cpu_engine.__name__, "CpuWorkerExtension")
+
+
+def test_engine_core_runs_the_model_itself() -> None:
+    """Named by its path: vLLM turns the short name "uni" into a process more on a CPU."""
+    named = VllmConfig(parallel_config=ParallelConfig(distributed_executor_backend=cpu_engine.EXECUTOR))
+    assert cpu_engine_arguments({"distributed_executor_backend": "uni"})["distributed_executor_backend"] == (
+        cpu_engine.EXECUTOR
+    )
+    assert Executor.get_class(named) is OneProcessExecutor
+
+
+@pytest.mark.parametrize(("cores", "threads"), [([[0, 1, 2]], 3), ([], 5)], ids=["bound by vLLM", "unbound"])
+def test_model_gets_the_threads_that_vllm_would_give_its_worker(
+    monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], threads: int
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(cpu_executor, "OMPProcessManager", lambda config: SimpleNamespace(cpu_lists=cores))
+    monkeypatch.setattr(UniProcExecutor, "_init_executor", lambda self: given.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        OneProcessExecutor(VllmConfig())
+    finally:
+        torch.set_num_threads(before)
+    assert given == [threads]
 
 
 # -- weight sync --------------------------------------------------------------------------------------------------

@@ -1,0 +1,22 @@
+"""The model in the engine core's own process, where vLLM starts one more on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from vllm.utils.ompmultiprocessing import OMPProcessManager
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+
+class OneProcessExecutor(UniProcExecutor):
+    """Runs the worker beside the scheduler, as vLLM itself does on one GPU.
+
+    On a CPU vLLM wants a worker process, because OpenMP binds threads to cores only if told before torch is loaded.
+    Their number can be set afterwards, and unbound threads suit cores that policy and engine share (docs/cpu.md).
+    """
+
+    def _init_executor(self) -> None:
+        cores = OMPProcessManager(self.vllm_config).cpu_lists
+        # None: the user asked vLLM to bind nothing (VLLM_CPU_OMP_THREADS_BIND=nobind).
+        if cores:
+            torch.set_num_threads(len(cores[0]))
+        super()._init_executor()
