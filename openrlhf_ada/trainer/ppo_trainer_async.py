@@ -18,21 +18,8 @@ from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.sampling import eval_arguments, make_generator, optimizer_steps, restore, training_steps
+from openrlhf_ada.trainer.versioned_lock import VersionedLock
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
-
-
-class VersionedLock(unwrap_ray_class(host.VLLMLock)):
-    """The host's lock between sampling and weight updates, which also knows how many updates there were."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._version = 0
-
-    async def version(self) -> int:
-        return self._version
-
-    async def set_version(self, version: int) -> None:
-        self._version = version
 
 
 class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):

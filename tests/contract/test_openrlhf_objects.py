@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +29,7 @@ from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
 from openrlhf_ada.trainer.ppo_trainer import AdaPPOTrainer
 from openrlhf_ada.trainer.prompt_critic import PassRateCriticActor
 from openrlhf_ada.trainer.recorded_training import RecordedTraining
+from openrlhf_ada.trainer.versioned_lock import VersionedLock
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
@@ -38,7 +40,6 @@ from openrlhf_ada.upstream import substituted, unwrap_ray_class
         (ppo_trainer_async.PPOTrainerAsync, our_async.AdaPPOTrainerAsync),
         (ppo_trainer_async.TrainingActor, our_async.AdaTrainingActor),
         (ppo_trainer_async.GenerateSamplesActor, our_async.AdaGenerateSamplesActor),
-        (ppo_trainer_async.VLLMLock, our_async.VersionedLock),
         (ppo_critic.CriticModelActor, AdaCriticModelActor),
         (ppo_critic.CriticModelActor, PassRateCriticActor),
     ],
@@ -50,6 +51,12 @@ def test_ray_classes_are_reached_for_subclassing(wrapped: object, ours: type) ->
     assert isinstance(plain, type)
     assert not isinstance(plain, ray.actor.ActorClass)
     assert issubclass(ours, plain), "upstream.unwrap_ray_class: __ray_metadata__.modified_class"
+
+
+def test_lock_has_the_methods_of_the_hosts() -> None:
+    theirs = {name for name in vars(unwrap_ray_class(ppo_trainer_async.VLLMLock)) if not name.startswith("_")}
+    assert theirs == {"acquire", "release"}
+    assert all(inspect.iscoroutinefunction(getattr(VersionedLock, name)) for name in theirs)
 
 
 OVERRIDES = {  # a host method that was renamed would leave ours uncalled, without a sound
