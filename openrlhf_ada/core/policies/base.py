@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
+from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,19 @@ class Policy(Protocol):
         ...
 
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
-        """One action per pool, in order. Called with all outstanding samples of these prompts back."""
+        """One action per pool, in order. Called with all that was asked for of these prompts in their pools.
+
+        The first call has all prompts of a step. After that an action depends on its own pool alone, so that it does
+        not matter which prompts are asked about together.
+        """
+        ...
+
+    def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
+        """Probability that the rollout of index `sent` will be drawn, where those below are sent.
+
+        `ahead`: samples of this prompt that are back and not in its pool yet, in any order. Guides speculation and
+        decides nothing.
+        """
         ...
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:

@@ -12,7 +12,7 @@ from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory
-from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
+from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,10 @@ class Estimated:
         priorities[self.memory.counts.given_up([pool.row for pool in fresh])] = 0.0
         split = allocate(priorities, budget, self.min_samples, self.max_samples, keys)
         return dict(zip(keys, split.tolist(), strict=True))
+
+    def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
+        """0: the split is all that is drawn."""
+        return 0.0
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)

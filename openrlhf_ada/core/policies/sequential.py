@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,10 @@ import numpy as np
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory
+from openrlhf_ada.core.speculation import chance_of_going_on
 from openrlhf_ada.core.stopping import ExitRule, first_look, next_wave
 from openrlhf_ada.core.stopping_paths import StoppingPlan
-from openrlhf_ada.core.types import PromptPool, TrainingGroup
+from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class Sequential:
         first = first_look(self.group_size, wave=self.wave, max_samples=self.max_samples)
         return StoppingPlan(self.rule.k_pos, self.rule.k_neg, self.wave, first, self.max_samples)
 
+    @cached_property
+    def _looks(self) -> list[int]:
+        return self.plan.looks()
+
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
         if self.memory is not None:
             self.memory.predict([pool for pool in pools if not len(pool)])
@@ -61,6 +67,23 @@ class Sequential:
             return Close(pool.key)
         size = next_wave(drawn, wave=self.wave, max_samples=self.max_samples)
         return Draw(pool.key, size) if size else Close(pool.key)
+
+    def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
+        """That the rule does not hold at the last look before this sample. Spreads are read as counts."""
+        looks = self._looks
+        if sent < looks[0]:
+            return 1.0
+        if sent >= looks[-1]:
+            return 0.0
+        look = looks[bisect_right(looks, sent) - 1]
+        threshold = self.rule.threshold
+        known = [sample.metric > threshold for sample in ahead if sample.index < look]
+        positives = pool.count_positives(threshold) + sum(known)
+        num_known = len(pool) + len(known)
+        prior = 0.5 if pool.predicted is None else round(pool.predicted, 2)
+        return chance_of_going_on(
+            self.rule.k_pos, self.rule.k_neg, positives, num_known - positives, look - num_known, prior
+        )
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         scale = None if self.memory is None else self.memory.rewards.scale

@@ -1,0 +1,160 @@
+"""Engines as a scheduler sees them, and the loop between the two."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from openrlhf_ada.core.scheduling import FinishedPool, Request, Scheduler
+from openrlhf_ada.core.types import PromptKey, Sample
+
+Payload_co = TypeVar("Payload_co", covariant=True)
+Payload = TypeVar("Payload")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Generic[Payload_co]):
+    """A rollout has its verdict."""
+
+    request: Request
+    sample: Sample
+    payload: Payload_co
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """A rollout was stopped after so many tokens, as was asked."""
+
+    request: Request
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A rollout came to no verdict, and why."""
+
+    request: Request
+    num_tokens: int
+    reason: str
+
+
+class Fleet(Protocol[Payload_co]):
+    """Engines that sample. A request is answered once: finished, aborted or failed."""
+
+    @property
+    def num_engines(self) -> int: ...
+
+    def submit(self, engine: int, requests: Sequence[Request]) -> None: ...
+
+    def abort(self, engine: int, requests: Sequence[Request]) -> None:
+        """Stop these. One that has just finished may still say so."""
+        ...
+
+    def wait(self) -> Sequence[Finished[Payload_co] | Aborted | Failed]:
+        """Block until there is at least one answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all."""
+
+    slots: int
+    speculative: int
+
+
+class Dispatcher:
+    """Which engine takes which request: the one that has the prompt's prefix while it has room, else the emptiest."""
+
+    def __init__(self, num_engines: int, slots: int) -> None:
+        self._slots = slots
+        self._loads = [0] * num_engines
+        self._emptiest = [(0, engine) for engine in range(num_engines)]
+        self._homes: dict[PromptKey, int] = {}
+        self._engines: dict[Request, int] = {}
+
+    @property
+    def num_outstanding(self) -> int:
+        return len(self._engines)
+
+    def place(self, request: Request) -> int:
+        engine = self._homes.get(request.key)
+        if engine is None or self._loads[engine] >= self._slots:
+            engine = self._find_emptiest()
+            self._homes.setdefault(request.key, engine)
+        self._engines[request] = engine
+        self._change(engine, 1)
+        return engine
+
+    def has(self, request: Request) -> bool:
+        return request in self._engines
+
+    def engine_of(self, request: Request) -> int:
+        return self._engines[request]
+
+    def release(self, request: Request) -> None:
+        self._change(self._engines.pop(request), -1)
+
+    def _find_emptiest(self) -> int:
+        while True:
+            load, engine = self._emptiest[0]
+            if load == self._loads[engine]:
+                return engine
+            heapq.heappop(self._emptiest)
+
+    def _change(self, engine: int, by: int) -> None:
+        self._loads[engine] += by
+        heapq.heappush(self._emptiest, (self._loads[engine], engine))
+
+
+def run(
+    scheduler: Scheduler[Payload],
+    fleet: Fleet[Payload],
+    limits: Limits,
+    on_progress: Callable[[int], None] = lambda num_closed: None,
+) -> list[FinishedPool[Payload]]:
+    """Sample until every prompt is closed and every request answered. `on_progress` gets the prompts closed so far."""
+    dispatcher = Dispatcher(fleet.num_engines, limits.slots)
+    while not scheduler.is_done:
+        _send(scheduler, fleet, dispatcher, limits)
+        needless: list[Request] = []
+        for answer in fleet.wait():
+            request = answer.request
+            dispatcher.release(request)
+            if isinstance(answer, Finished):
+                needless += scheduler.finish(request, answer.sample, answer.payload)
+            elif isinstance(answer, Aborted):
+                scheduler.acknowledge_abort(request, answer.num_tokens)
+            else:
+                scheduler.fail(request, answer.num_tokens)
+        _abort(fleet, dispatcher, needless)
+        on_progress(scheduler.num_closed)
+    return scheduler.finished
+
+
+def _send(scheduler: Scheduler[Payload], fleet: Fleet[Payload], dispatcher: Dispatcher, limits: Limits) -> None:
+    batches: dict[int, list[Request]] = defaultdict(list)
+    for take, limit in (
+        (scheduler.take_required, limits.slots),
+        (scheduler.take_speculative, limits.speculative),
+    ):
+        for _ in range(limit * fleet.num_engines - dispatcher.num_outstanding):
+            request = take()
+            if request is None:
+                break
+            batches[dispatcher.place(request)].append(request)
+    for engine, requests in batches.items():
+        fleet.submit(engine, requests)
+
+
+def _abort(fleet: Fleet[Payload], dispatcher: Dispatcher, needless: Sequence[Request]) -> None:
+    batches: dict[int, list[Request]] = defaultdict(list)
+    for request in needless:
+        # One that finished while the others were read needs no stopping.
+        if dispatcher.has(request):
+            batches[dispatcher.engine_of(request)].append(request)
+    for engine, requests in batches.items():
+        fleet.abort(engine, requests)

@@ -1,0 +1,62 @@
+"""What to sample before it is known to be needed."""
+
+from __future__ import annotations
+
+import heapq
+from functools import lru_cache
+from math import exp, lgamma
+
+from openrlhf_ada.core.types import PromptKey
+
+PRIOR_STRENGTH = 2.0
+"""Rollouts that the guess of a pass rate before sampling is worth: as many as in a uniform prior."""
+
+
+@lru_cache(maxsize=1 << 16)
+def chance_of_going_on(k_pos: int, k_neg: int, positives: int, negatives: int, unknown: int, prior: float) -> float:
+    """Probability that a prompt will not have `k_pos` positives and `k_neg` negatives once `unknown` samples are in.
+
+    Beta-binomial, with a Beta prior of mean `prior` worth two samples, after `positives` and `negatives`.
+    """
+    alpha = PRIOR_STRENGTH * prior + positives
+    beta = PRIOR_STRENGTH * (1.0 - prior) + negatives
+    least, most = k_pos - positives, unknown - (k_neg - negatives)
+    met = sum(_beta_binomial(x, unknown, alpha, beta) for x in range(max(least, 0), min(most, unknown) + 1))
+    return max(1.0 - met, 0.0)
+
+
+def _beta_binomial(x: int, n: int, alpha: float, beta: float) -> float:
+    return exp(
+        lgamma(n + 1) - lgamma(x + 1) - lgamma(n - x + 1)
+        + _log_beta(x + alpha, n - x + beta) - _log_beta(alpha, beta)
+    )  # fmt: skip
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+class Candidates:
+    """Prompts by the chance that their next sample will be needed; the latest offer of a prompt counts."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, PromptKey]] = []
+        self._latest: dict[PromptKey, int] = {}
+        self._num_offers = 0
+
+    def offer(self, key: PromptKey, chance: float) -> None:
+        self._num_offers += 1
+        self._latest[key] = self._num_offers
+        heapq.heappush(self._heap, (-chance, self._num_offers, key))
+
+    def withdraw(self, key: PromptKey) -> None:
+        self._latest.pop(key, None)
+
+    def take(self) -> PromptKey | None:
+        """The most promising prompt, withdrawn; None where nothing is on offer."""
+        while self._heap:
+            _, offer, key = heapq.heappop(self._heap)
+            if self._latest.get(key) == offer:
+                del self._latest[key]
+                return key
+        return None

@@ -1,0 +1,159 @@
+"""Engines in virtual time: continuous batching whose step gets slower with the number of requests in it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_ada.core.fleet import Aborted, Finished
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.types import PromptKey, Sample
+
+Answer = Callable[[Request], Sample]
+"""The rollout that a request leads to, whoever samples it and when."""
+
+
+@dataclass(frozen=True)
+class EngineModel:
+    """What one engine takes, in seconds: a decoding step at each batch size (linear in between), and a prefill.
+
+    `prefill` is per request whose prompt the engine has not seen, `shared_prefill` per further one. `slots`: requests
+    that decode at a time.
+    """
+
+    batch_sizes: tuple[int, ...]
+    step_seconds: tuple[float, ...]
+    slots: int
+    prefill: float = 0.0
+    shared_prefill: float = 0.0
+
+    def steps(self) -> list[float]:
+        """Seconds per step with 0, 1, ..., `slots` requests."""
+        sizes = np.arange(self.slots + 1)
+        times = np.interp(sizes, self.batch_sizes, self.step_seconds)
+        # Beyond what was measured: as steep as at the end.
+        last, before = self.batch_sizes[-1], self.batch_sizes[-2]
+        slope = (self.step_seconds[-1] - self.step_seconds[-2]) / (last - before)
+        times = np.where(sizes > last, self.step_seconds[-1] + slope * (sizes - last), times)
+        return times.tolist()
+
+
+class _Engine:
+    """All running requests advance together, one token a step: a request ends when the count of steps reaches its own.
+
+    `clock` counts steps, `now` is the time at which it was last right, `stalled` the prefill still to be done.
+    """
+
+    __slots__ = ("clock", "ends", "now", "prompts", "running", "seconds", "slots", "stalled", "stamp", "waiting")
+
+    def __init__(self, seconds: Sequence[float], slots: int) -> None:
+        self.seconds = seconds
+        self.slots = slots
+        self.clock = self.now = self.stalled = 0.0
+        self.running: dict[Request, tuple[float, Sample]] = {}
+        self.ends: list[tuple[float, Request]] = []
+        self.waiting: deque[tuple[Request, Sample, float]] = deque()
+        self.prompts: set[PromptKey] = set()
+        self.stamp = 0
+
+    def advance(self, now: float) -> None:
+        elapsed = now - self.now
+        self.now = now
+        stall = min(self.stalled, elapsed)
+        self.stalled -= stall
+        if self.running:
+            self.clock += (elapsed - stall) / self.seconds[len(self.running)]
+
+    def add(self, request: Request, sample: Sample, prefill: float) -> None:
+        if len(self.running) >= self.slots:
+            self.waiting.append((request, sample, prefill))
+            return
+        self.stalled += prefill
+        self.running[request] = (self.clock, sample)
+        heapq.heappush(self.ends, (self.clock + sample.num_tokens, request))
+
+    def remove(self, request: Request) -> int:
+        """Tokens that it had sampled."""
+        if request in self.running:
+            started, sample = self.running.pop(request)
+            self._fill()
+            return min(int(self.clock - started), sample.num_tokens)
+        self.waiting = deque(entry for entry in self.waiting if entry[0] != request)
+        return 0
+
+    def _fill(self) -> None:
+        while self.waiting and len(self.running) < self.slots:
+            self.add(*self.waiting.popleft())
+
+    def next_end(self) -> float | None:
+        while self.ends and self.ends[0][1] not in self.running:
+            heapq.heappop(self.ends)
+        if not self.ends:
+            return None
+        left = max(self.ends[0][0] - self.clock, 0.0)
+        return self.now + self.stalled + left * self.seconds[len(self.running)]
+
+    def take_ended(self) -> tuple[Request, Sample]:
+        _, request = heapq.heappop(self.ends)
+        _, sample = self.running.pop(request)
+        self._fill()
+        return request, sample
+
+
+class VirtualFleet:
+    """A fleet whose time passes only while it is waited for; `now` in seconds since it was made."""
+
+    def __init__(self, num_engines: int, model: EngineModel, answer: Answer) -> None:
+        self.now = 0.0
+        self._model = model
+        self._answer = answer
+        seconds = model.steps()
+        self._engines = [_Engine(seconds, model.slots) for _ in range(num_engines)]
+        self._events: list[tuple[float, int, int]] = []
+        self._stopped: list[Aborted] = []
+
+    @property
+    def num_engines(self) -> int:
+        return len(self._engines)
+
+    def submit(self, engine: int, requests: Sequence[Request]) -> None:
+        target = self._engines[engine]
+        target.advance(self.now)
+        for request in requests:
+            is_new = request.key not in target.prompts
+            target.prompts.add(request.key)
+            prefill = self._model.prefill if is_new else self._model.shared_prefill
+            target.add(request, self._answer(request), prefill)
+        self._reschedule(engine)
+
+    def abort(self, engine: int, requests: Sequence[Request]) -> None:
+        target = self._engines[engine]
+        target.advance(self.now)
+        self._stopped += [Aborted(request, target.remove(request)) for request in requests]
+        self._reschedule(engine)
+
+    def wait(self) -> Sequence[Finished[None] | Aborted]:
+        if self._stopped:
+            stopped, self._stopped = self._stopped, []
+            return stopped
+        while True:
+            when, stamp, engine = heapq.heappop(self._events)
+            target = self._engines[engine]
+            if stamp == target.stamp:
+                break
+        self.now = when
+        target.advance(when)
+        request, sample = target.take_ended()
+        self._reschedule(engine)
+        return [Finished(request, sample, None)]
+
+    def _reschedule(self, engine: int) -> None:
+        target = self._engines[engine]
+        target.stamp += 1
+        end = target.next_end()
+        if end is not None:
+            heapq.heappush(self._events, (end, target.stamp, engine))

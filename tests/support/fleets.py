@@ -1,0 +1,72 @@
+"""Engines that answer in any order, late or not at all: what a scheduler must not care about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from openrlhf_ada.core.fleet import Aborted, Failed, Finished
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.types import Sample
+
+Outcome = Callable[[Request], float]
+Preference = Callable[[Request], float]
+
+
+class FakeFleet:
+    """Finishes the outstanding request that `preference` puts first (least), one to three at a time.
+
+    `failing`: share of rollouts that fail; `late`: share of aborts that come too late. Remembers what it was asked.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        preference: Preference,
+        *,
+        num_engines: int = 1,
+        seed: int = 0,
+        failing: float = 0.0,
+        late: float = 0.0,
+    ) -> None:
+        self.num_engines = num_engines
+        self.sent: list[tuple[int, Request]] = []
+        self.most_at_once = [0] * num_engines
+        self._outcome, self._preference = outcome, preference
+        self._failing, self._late = failing, late
+        self._rng = np.random.default_rng(seed)
+        self._running: dict[Request, int] = {}
+        self._stopping: list[Request] = []
+
+    def submit(self, engine: int, requests: Sequence[Request]) -> None:
+        for request in requests:
+            assert request not in self._running, "sent twice"
+            self._running[request] = engine
+            self.sent.append((engine, request))
+        load = sum(where == engine for where in self._running.values())
+        self.most_at_once[engine] = max(self.most_at_once[engine], load)
+
+    def abort(self, engine: int, requests: Sequence[Request]) -> None:
+        for request in requests:
+            assert self._running[request] == engine
+            if self._rng.random() >= self._late:
+                self._stopping.append(request)
+
+    def wait(self) -> Sequence[Finished[Request] | Aborted | Failed]:
+        if self._stopping:
+            stopped, self._stopping = self._stopping, []
+            for request in stopped:
+                del self._running[request]
+            return [Aborted(request, num_tokens=1) for request in stopped]
+        assert self._running, "waited for nothing"
+        ordered = sorted(self._running, key=lambda request: (self._preference(request), request))
+        return [self._end(request) for request in ordered[: self._rng.integers(1, 4)]]
+
+    def _end(self, request: Request) -> Finished[Request] | Failed:
+        del self._running[request]
+        if self._rng.random() < self._failing:
+            return Failed(request, num_tokens=2, reason="test")
+        outcome = self._outcome(request)
+        sample = Sample(request.key, request.index, outcome, outcome, num_tokens=request.index + 1)
+        return Finished(request, sample, request)

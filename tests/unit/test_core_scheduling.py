@@ -1,0 +1,230 @@
+"""Three schedulers, one result: pools do not depend on what finishes first, and every rollout is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import sequential
+from fleets import FakeFleet, Outcome, Preference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_ada.core.fleet import Limits, run
+from openrlhf_ada.core.policies import Close, Policy
+from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Request, Scheduler
+from openrlhf_ada.core.types import PromptKey, PromptPool, Sample
+
+
+def hashed(*numbers: int) -> float:
+    """A number in [0, 1) that these decide."""
+    return float(np.random.default_rng(list(numbers)).random())
+
+
+def flips(seed: int) -> Outcome:
+    """0 or 1 by the identity of the rollout; prompts have pass rates from 0 to 1."""
+    return lambda request: float(hashed(seed, request.key, request.index) < request.key % 5 / 4)
+
+
+ORDERS: dict[str, Preference] = {
+    "in order": lambda r: r.index,
+    "backwards": lambda r: -r.index,
+    "by prompt": lambda r: r.key,
+    "one prompt last": lambda r: r.key == 3,
+    "first ones last": lambda r: r.index < 2,
+    "any": lambda r: hashed(7, r.key, r.index, r.attempt),
+}
+
+
+def reference(policy: Policy, pools: Sequence[PromptPool], outcome: Outcome) -> list[PromptPool]:
+    """The published loop, as plain as it gets: a wave for every open prompt, and wait for all."""
+    still_open = {pool.key: pool for pool in pools}
+    while still_open:
+        for action in policy.decide(list(still_open.values())):
+            pool = still_open[action.key]
+            if isinstance(action, Close):
+                del still_open[action.key]
+                continue
+            for index in range(len(pool), len(pool) + action.count):
+                metric = outcome(Request(pool.key, index))
+                pool.add([Sample(pool.key, index, metric, metric, num_tokens=index + 1)])
+    return list(pools)
+
+
+@dataclass
+class Case:
+    policy: Any
+    keys: list[PromptKey]
+    outcome: Outcome
+    order: Preference
+    num_engines: int
+    limits: Limits
+    failing: float
+    late: float
+
+    def pools(self) -> list[PromptPool]:
+        return [PromptPool(key, row=key) for key in self.keys]
+
+    def fleet(self) -> FakeFleet:
+        return FakeFleet(self.outcome, self.order, num_engines=self.num_engines, failing=self.failing, late=self.late)
+
+    def run(self, name: Any, least_chance: float = 0.2) -> tuple[list[FinishedPool[Request]], Scheduler[Request]]:
+        scheduler = Scheduler[Request](self.policy, self.pools(), name, least_chance=least_chance)
+        return run(scheduler, self.fleet(), self.limits), scheduler
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    n = draw(st.integers(1, 4))
+    cap = draw(st.integers(n, 16))
+    k_pos, k_neg = draw(st.sampled_from([(1, 0), (1, 1), (2, 2), (0, 1), (0, 0)]))
+    slots = draw(st.integers(1, 20))
+    return Case(
+        policy=sequential(k_pos, k_neg, n=n, wave=draw(st.integers(1, 6)), cap=cap),
+        keys=draw(st.lists(st.integers(0, 60), min_size=1, max_size=6, unique=True)),
+        outcome=flips(draw(st.integers(0, 10**6))),
+        order=ORDERS[draw(st.sampled_from(sorted(ORDERS)))],
+        num_engines=draw(st.integers(1, 3)),
+        limits=Limits(slots, draw(st.integers(0, slots))),
+        failing=draw(st.sampled_from([0.0, 0.2])),
+        late=draw(st.sampled_from([0.0, 0.5, 1.0])),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(), st.sampled_from(SCHEDULERS), st.sampled_from([0.0, 0.2, 0.8]))
+def test_every_scheduler_gives_the_pools_of_the_published_loop(case: Case, name: Any, least_chance: float) -> None:
+    finished, scheduler = case.run(name, least_chance)
+    expected = reference(case.policy, case.pools(), case.outcome)
+    assert [entry.pool.samples for entry in finished] == [pool.samples for pool in expected]
+    for entry in finished:
+        identities = [(request.key, request.index) for request in entry.payloads]
+        assert identities == [(entry.pool.key, i) for i in range(len(entry.pool))]
+        groups = [
+            case.policy.build(p, np.random.default_rng(0)) for p in (entry.pool, expected[finished.index(entry)])
+        ]
+        assert groups[0] == groups[1]
+    if name != "stream":
+        assert scheduler.waste.surplus == scheduler.waste.aborted == 0, "nothing is sent that is not asked for"
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.sampled_from(SCHEDULERS))
+def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
+    fleet = case.fleet()
+    scheduler = Scheduler[Request](case.policy, case.pools(), name, least_chance=0.0)
+    finished = run(scheduler, fleet, case.limits)
+    waste = scheduler.waste
+    in_pools = sum(len(entry.pool) for entry in finished)
+    assert len(fleet.sent) == scheduler.num_sent == in_pools + waste.surplus + waste.aborted + waste.failed
+    assert len(set(fleet.sent)) == len(fleet.sent), "an attempt is sent once"
+    assert waste.failed_tokens == 2 * waste.failed and waste.aborted_tokens == waste.aborted
+    assert not case.failing <= waste.failed < 0
+    assert max(fleet.most_at_once) <= case.limits.slots
+
+
+def test_prompts_are_reported_as_they_close() -> None:
+    case = Case(sequential(1, 0, n=1, wave=1, cap=3), [4, 9], lambda r: 1.0, ORDERS["in order"], 1, Limits(9, 9), 0, 0)
+    seen: list[int] = []
+    run(
+        Scheduler[Request](case.policy, case.pools(), "stream", least_chance=1.0),
+        case.fleet(),
+        case.limits,
+        seen.append,
+    )
+    assert seen[-1] == 2
+    assert seen == sorted(seen)
+
+
+def test_unfinished_pools_are_not_handed_out() -> None:
+    scheduler = Scheduler[None](sequential(1, 0, n=1, wave=1, cap=3), [PromptPool(0)], "waves", least_chance=0.5)
+    with pytest.raises(RuntimeError, match="1 prompts are open"):
+        _ = scheduler.finished
+
+
+def test_an_aborted_request_of_an_open_prompt_is_an_error() -> None:
+    scheduler = Scheduler[None](sequential(1, 0, n=1, wave=1, cap=3), [PromptPool(0)], "waves", least_chance=0.5)
+    request = scheduler.take_required()
+    assert request is not None
+    with pytest.raises(RuntimeError, match="its prompt is open"):
+        scheduler.acknowledge_abort(request, 3)
+
+
+# -- rounds, waves, stream: what is sent when ------------------------------------------------------------------------
+
+
+def drain(scheduler: Scheduler[None]) -> list[tuple[PromptKey, int]]:
+    """Everything that may be sent now, required first."""
+    sent: list[tuple[PromptKey, int]] = []
+    for take in (scheduler.take_required, scheduler.take_speculative):
+        while (request := take()) is not None:
+            sent.append((request.key, request.index))
+    return sent
+
+
+def answer(scheduler: Scheduler[None], key: PromptKey, *outcomes: float, first: int = 0) -> None:
+    for index, outcome in enumerate(outcomes, start=first):
+        scheduler.finish(Request(key, index), Sample(key, index, outcome, outcome, num_tokens=1), None)
+
+
+def test_rounds_wait_for_all_prompts_and_waves_for_their_own() -> None:
+    policy = sequential(1, 0, n=2, wave=2, cap=4)
+    for name, expected in (("rounds", []), ("waves", [(0, 2), (0, 3)])):
+        scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], name, least_chance=0.0)  # type: ignore[arg-type]
+        assert drain(scheduler) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        answer(scheduler, 0, 0.0, 0.0)
+        assert drain(scheduler) == expected
+    answer(scheduler, 1, 1.0, 0.0)
+    assert scheduler.num_closed == 1
+
+
+def test_stream_sends_ahead_what_is_likely_to_be_needed() -> None:
+    policy = sequential(1, 0, n=2, wave=2, cap=6)
+    scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1), PromptPool(2)], "stream", least_chance=0.5)
+    assert len(drain(scheduler)) == 6, "with nothing known, two more are needed with probability 1/3"
+    answer(scheduler, 0, 0.0)
+    answer(scheduler, 1, 1.0)
+    assert drain(scheduler) == [(0, 2), (0, 3), (0, 4), (0, 5)][:2], "a first wrong answer: 2/3, and 1/2 after that"
+    answer(scheduler, 0, 0.0, first=1)
+    assert drain(scheduler) == [(0, 4), (0, 5)], "what was sent ahead is now waited for"
+    assert scheduler.num_outstanding == 7
+
+
+def test_what_was_sent_ahead_in_vain_is_aborted_or_surplus() -> None:
+    policy = sequential(1, 0, n=2, wave=2, cap=6)
+    scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
+    assert drain(scheduler) == [(0, i) for i in range(6)], "at any probability"
+    answer(scheduler, 0, 1.0, first=3)
+    needless = scheduler.finish(Request(0, 0), Sample(0, 0, 0.0, 0.0, num_tokens=1), None)
+    assert not needless, "the rule reads whole waves"
+    needless = scheduler.finish(Request(0, 1), Sample(0, 1, 1.0, 1.0, num_tokens=1), None)
+    assert sorted(r.index for r in needless) == [2, 4, 5]
+    answer(scheduler, 0, 1.0, first=2)  # it finished before it could be stopped
+    for index in (4, 5):
+        scheduler.acknowledge_abort(Request(0, index), 10)
+    (finished,) = scheduler.finished
+    assert len(finished.pool) == 2, "the prefix decides, not what has come in"
+    waste = scheduler.waste
+    assert (waste.surplus, waste.aborted, waste.aborted_tokens, waste.failed) == (2, 2, 20, 0)
+
+
+def test_prompts_with_long_answers_go_first() -> None:
+    policy = sequential(1, 0, n=1, wave=1, cap=3)
+    scheduler = Scheduler[None](policy, [PromptPool(key) for key in (0, 1, 2)], "waves", least_chance=0.5)
+    drain(scheduler)
+    for key, tokens in ((0, 5), (1, 50), (2, 7)):
+        scheduler.finish(Request(key, 0), Sample(key, 0, 0.0, 0.0, num_tokens=tokens), None)
+    assert drain(scheduler) == [(1, 1), (2, 1), (0, 1)]
+
+
+def test_a_failed_rollout_is_sampled_again_before_anything_else() -> None:
+    policy = sequential(1, 0, n=1, wave=1, cap=3)
+    scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], "waves", least_chance=0.5)
+    first = scheduler.take_required()
+    assert first == Request(0, 0)
+    scheduler.fail(first, num_tokens=4)
+    assert scheduler.take_required() == Request(0, 0, attempt=1)
+    assert (scheduler.waste.failed, scheduler.waste.failed_tokens) == (1, 4)
