@@ -17,6 +17,7 @@ from typing import Any
 from openrlhf_ada.core.allocation import PRIORITIES
 from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
+from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.flags import ConfigError, add_flags_of, check_choice, check_minimum, flag
 
@@ -167,11 +168,26 @@ class AdaConfig:
         metavar="COUNT",
         kind=int,
     )
+    # -- how rollouts are scheduled: the pools are the same ---------------------------------------------------------
     scheduler: str = flag(
-        "rounds",
+        "stream",
         "Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published "
-        "algorithm).",
-        choices=("rounds",),
+        "algorithm). waves: each prompt waits for its own wave only. stream: and free slots take rollouts that will "
+        "probably be needed.",
+        choices=SCHEDULERS,
+    )
+    speculation: int | None = flag(
+        None,
+        "Rollouts on an engine up to which --ada_scheduler stream sends some ahead; 0: none. Default: all that the "
+        "engine decodes at a time on a GPU, 32 on a CPU.",
+        metavar="COUNT",
+        kind=int,
+    )
+    timeout: float = flag(
+        1800.0,
+        "Seconds that one rollout may take, its reward included. After that it is aborted and repeated once.",
+        metavar="SECONDS",
+        kind=float,
     )
     # -- the record -------------------------------------------------------------------------------------------------
     eval_ends: bool = flag(
@@ -220,6 +236,7 @@ _MINIMA = {
     "trust_steps": 1,
     "refill_limit": 1,
     "log_texts": 0,
+    "speculation": 0,
 }
 
 _RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
@@ -234,6 +251,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "prior_mean": (lambda v: 0.0 < v < 1.0, "it is a pass rate between 0 and 1", "Try 0.5"),
     "prior_strength": (lambda v: v > 0, "it is a number of rollouts", "Try 2"),
     "floor": (lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
+    "timeout": (lambda v: v > 0, "it is a time in seconds", "Try 1800"),
     "objective_power": (lambda v: 0.0 < v <= 1.0, "f = p^a / a rises and flattens for 0 < a <= 1", "Try 0.5"),
 }
 

@@ -227,7 +227,7 @@ def _refill(s: Settings) -> Iterator[Problem]:
 
 
 _IN_EVERY_MODE = ("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose")
-_SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler")
+_SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation")
 _EST_ONLY = ("budget", "allocation", "min_samples", "give_up")
 _MEMORY_ONLY = ("estimator", "half_life", "prior_mean", "prior_strength")
 
@@ -252,6 +252,10 @@ def without_effect(s: Settings) -> list[str]:
                 "no weight is computed from a pass rate",
             ),
             (("wave",) if c.mode == "seq" and c.exit == "fixed" else (), "exit fixed has no waves"),
+            (
+                ("speculation",) if c.mode == "seq" and c.scheduler != "stream" else (),
+                f"--ada_scheduler {c.scheduler} sends nothing ahead",
+            ),
         ]
     warnings: list[str] = []
     for names, reason in cases:

@@ -41,6 +41,15 @@ class Failed:
     reason: str
 
 
+class RolloutError(RuntimeError):
+    """A rollout failed as often as it may."""
+
+    def __init__(self, request: Request, reason: str) -> None:
+        super().__init__(f"rollout {request.index} of prompt {request.key} failed: {reason}")
+        self.request = request
+        self.reason = reason
+
+
 class Fleet(Protocol[Payload_co]):
     """Engines that sample. A request is answered once: finished, aborted or failed."""
 
@@ -60,10 +69,14 @@ class Fleet(Protocol[Payload_co]):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all."""
+    """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all.
+
+    `attempts`: how often a rollout is tried.
+    """
 
     slots: int
     speculative: int
+    attempts: int = 2
 
 
 class Dispatcher:
@@ -128,8 +141,10 @@ def run(
                 needless += scheduler.finish(request, answer.sample, answer.payload)
             elif isinstance(answer, Aborted):
                 scheduler.acknowledge_abort(request, answer.num_tokens)
-            else:
+            elif request.attempt + 1 < limits.attempts:
                 scheduler.fail(request, answer.num_tokens)
+            else:
+                raise RolloutError(request, answer.reason)
         _abort(fleet, dispatcher, needless)
         on_progress(scheduler.num_closed)
     return scheduler.finished

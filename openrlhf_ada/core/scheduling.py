@@ -19,7 +19,7 @@ from typing import Generic, Literal, TypeVar
 
 from openrlhf_ada.core.policies import Close, Policy
 from openrlhf_ada.core.speculation import Candidates
-from openrlhf_ada.core.types import PromptKey, PromptPool, Sample
+from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Waste
 
 Payload = TypeVar("Payload")
 
@@ -43,20 +43,6 @@ class FinishedPool(Generic[Payload]):
     pool: PromptPool
     payloads: list[Payload] = field(default_factory=list[Payload])
     num_waves: int = 0
-
-
-@dataclass(slots=True)
-class Waste:
-    """Rollouts that were sent and entered no pool: `surplus` finished in vain, `aborted` were stopped, `failed` did
-    not come to a verdict. In rollouts and in tokens.
-    """
-
-    surplus: int = 0
-    aborted: int = 0
-    failed: int = 0
-    surplus_tokens: int = 0
-    aborted_tokens: int = 0
-    failed_tokens: int = 0
 
 
 class _Visit(Generic[Payload]):

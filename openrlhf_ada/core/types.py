@@ -131,6 +131,20 @@ class TrainingGroup:
 
 
 @dataclass(slots=True)
+class Waste:
+    """Rollouts that were sent and entered no pool: `surplus` finished in vain, `aborted` were stopped, `failed` did
+    not come to a verdict. In rollouts and in tokens.
+    """
+
+    surplus: int = 0
+    aborted: int = 0
+    failed: int = 0
+    surplus_tokens: int = 0
+    aborted_tokens: int = 0
+    failed_tokens: int = 0
+
+
+@dataclass(slots=True)
 class Ledger:
     """Every sample drawn is accounted for, in rollouts and in tokens: drawn = kept + unused + aborted."""
 
@@ -155,6 +169,15 @@ class Ledger:
             else:
                 self.unused += 1
                 self.unused_tokens += sample.num_tokens
+
+    def record_waste(self, waste: Waste) -> None:
+        """Account for what entered no pool: finished in vain, stopped, or failed."""
+        rollouts = waste.surplus + waste.aborted + waste.failed
+        tokens = waste.surplus_tokens + waste.aborted_tokens + waste.failed_tokens
+        self.drawn += rollouts
+        self.aborted += rollouts
+        self.drawn_tokens += tokens
+        self.aborted_tokens += tokens
 
     def add(self, other: Ledger) -> None:
         """Accumulate another ledger (a step into a run)."""

@@ -41,8 +41,14 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/aborted": Metric(
         "rollouts",
-        "Rollouts cancelled because their prompt had closed. They never enter a pool.",
+        "Rollouts that entered no pool: sent ahead and not needed (stopped, or finished too late), or failed.",
         "A large share of `drawn`: too much speculation.",
+    ),
+    "ada/failed": Metric(
+        "rollouts",
+        "Rollouts of `ada/aborted` that came to no verdict: the reward function raised or gave nothing, or "
+        "`ada.timeout` was over. Each was repeated once.",
+        "Above 0: its reasons are in the run's log.",
     ),
     "ada/drawn_tokens": Metric(
         "tokens",
@@ -61,7 +67,7 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/aborted_tokens": Metric(
         "tokens",
-        "Response tokens produced before a rollout was cancelled.",
+        "Response tokens of rollouts that entered no pool.",
         "As `ada/aborted`; this is work thrown away.",
     ),
     "ada/rollouts_per_prompt": Metric(
@@ -71,8 +77,9 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/rounds": Metric(
         "rounds",
-        "Sampling rounds until the last prompt of the step closed.",
-        "Always cap / wave: some prompt runs into the cap in every step and all others wait for it.",
+        "Waves of the prompt that took most of them.",
+        "Always cap / wave: some prompt runs into the cap in every step, and with `ada.scheduler rounds` all others "
+        "wait for it.",
     ),
     # -- what the policy can do -------------------------------------------------------------------------------------
     "ada/metric_mean": Metric(

@@ -49,7 +49,7 @@ class GroupRecord:
 class StepRecord:
     """One step's sampling: trained groups in batch order, then replaced prompts; what it cost; the policy's figures.
 
-    `last_version`: policy version when the last sample was in.
+    `last_version`: policy version when the last sample was in. `num_failed`: rollouts without a verdict.
     """
 
     groups: Sequence[GroupRecord]
@@ -58,6 +58,7 @@ class StepRecord:
     num_rounds: int
     figures: dict[str, float]
     last_version: int
+    num_failed: int = 0
 
     @property
     def all_groups(self) -> list[GroupRecord]:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.policies import Draw, Policy
-from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample, TrainingGroup
+from openrlhf_ada.core.fleet import Fleet, Limits, RolloutError, run
+from openrlhf_ada.core.policies import Policy
+from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
+from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup, Waste
+from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
+from openrlhf_ada.rollout.ray_fleet import EnginePolls, RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import GroupRecord, RolloutBatch, StepRecord, TaggedExperience, tagged_samples
-from openrlhf_ada.rollout.rounds import FinishedPool, run_rounds
+from openrlhf_ada.rollout.responses import ResponseReader, sampling_params
 
 PromptValues = Callable[[Sequence[str]], Sequence[float]]
 """A critic's value of every prompt."""
@@ -35,6 +38,9 @@ class SamplingOptions:
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
     answers are recorded as text. `policy_version`: updates that the engines' weights have had so far. `verdict_above`:
     rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read as a pass rate.
+    `on_progress`: gets the prompts closed so far and in all. `scheduler`, `speculation` (rollouts on an engine up to
+    which it speculates; None: the engine's own figure), `least_chance`: see `core.scheduling`. `timeout_s`: how long
+    a rollout may take.
     """
 
     plan: BatchPlan
@@ -43,7 +49,11 @@ class SamplingOptions:
     policy_version: Callable[[], int]
     prompt_values: PromptValues | None = None
     verdict_above: float | None = None
-    on_round: Callable[[int, int], None] = lambda closed, total: None
+    on_progress: Callable[[int, int], None] = lambda closed, total: None
+    scheduler: SchedulerName = "stream"
+    speculation: int | None = None
+    least_chance: float = 0.1
+    timeout_s: float = 1800.0
 
 
 @dataclass
@@ -55,6 +65,7 @@ class _Batch:
     replaced: list[FinishedPool[Experience]] = field(default_factory=list)
     num_rounds: int = 0
     num_dispatched: int = 0
+    waste: list[Waste] = field(default_factory=list[Waste])
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -67,7 +78,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.prompts = PromptSource(
             self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
         )
-        self._version = 0
+        self._polls = EnginePolls(self.vllm_engines)
 
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from the host's initial ones)."""
@@ -136,17 +147,32 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         pools = [PromptPool(request.key, row=request.row) for request in requests]
         for pool, value in zip(pools, values or (), strict=values is not None):
             pool.critic_value = value
+        scheduler = Scheduler[Experience](
+            self.policy, pools, self.options.scheduler, least_chance=self.options.least_chance
+        )
+        fleet = self._fleet(batch.requests, generate_kwargs)
         with self._awake():
-            result = run_rounds(
-                self.policy,
-                pools,
-                lambda draws: self._sample_wave(draws, batch.requests, generate_kwargs),
-                self._describe,
-                self.options.on_round,
-            )
-        batch.num_rounds += result.num_rounds
-        batch.num_dispatched += result.num_dispatched
-        batch.finished += [(finished, self._build(finished.pool)) for finished in result.finished]
+            finished = self._run(scheduler, fleet, batch.requests)
+        batch.num_rounds += max(entry.num_waves for entry in finished)
+        batch.num_dispatched += scheduler.num_sent
+        batch.waste.append(scheduler.waste)
+        batch.finished += [(entry, self._build(entry.pool)) for entry in finished]
+
+    def _run(
+        self,
+        scheduler: Scheduler[Experience],
+        fleet: Fleet[Experience],
+        requests: Mapping[PromptKey, PromptRequest],
+    ) -> list[FinishedPool[Experience]]:
+        total = len(requests)
+        try:
+            return run(scheduler, fleet, self._limits, lambda closed: self.options.on_progress(closed, total))
+        except RolloutError as error:
+            request = requests[error.request.key]
+            raise RuntimeError(
+                f"row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {error.reason}, again when it "
+                f"was repeated. A rollout without a verdict is not a wrong one, so the run ends here."
+            ) from error
 
     def _refill(self, batch: _Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
         """Replace unresolved prompts by fresh ones, within the limit; returns whether the episode ends here.
@@ -173,65 +199,30 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         # Seeded by identity, so that the choice depends neither on the order of prompts nor on a shared stream.
         return self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
 
-    def _sample_wave(
-        self, draws: Sequence[Draw], requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
-    ) -> dict[PromptKey, list[Experience]]:
-        self._version = self.options.policy_version()
-        by_count: dict[int, list[PromptRequest]] = defaultdict(list)
-        for draw in draws:
-            by_count[draw.count].append(requests[draw.key])
-        refs: dict[PromptKey, Any] = {}
-        for count, batch in by_count.items():
-            dispatched = self._dispatch_prompts_to_vllm(
-                [r.prompt for r in batch],
-                [r.label for r in batch],
-                images=[r.image for r in batch],
-                **(generate_kwargs | {"n_samples_per_prompt": count}),
-            )
-            refs.update(zip((r.key for r in batch), dispatched, strict=True))
-        responses = ray.get(list(refs.values()))
-        wave = {
-            key: [self._to_experience(requests[key], response, generate_kwargs) for response in answers]
-            for key, answers in zip(refs, responses, strict=True)
-        }
-        samples = [sample for samples in wave.values() for sample in samples]
-        apply_length_penalties(samples, self.args)
-        self._clip_rewards(samples)
-        return wave
+    def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
+        process = partial(super()._process_response_into_experience, **generate_kwargs)
+        return ResponseReader(self.args, process, self.options.verdict_above)
 
-    def _clip_rewards(self, samples: Sequence[Experience]) -> None:
-        """To --reward.clip_range, before any baseline is taken from them."""
-        if self.args.reward.clip_range is None:
-            return
-        for sample in samples:
-            sample.rewards = sample.rewards.clamp(*self.args.reward.clip_range)
+    def _fleet(
+        self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
+    ) -> Fleet[Experience]:
+        """The engines, for these prompts."""
+        setup = SamplingSetup(
+            sampling_params(self.args, generate_kwargs),
+            generate_kwargs["max_len"],
+            self.tokenizer,
+            self.options.timeout_s,
+        )
+        version = self.options.policy_version
+        return RayFleet(
+            self._polls, requests, setup, self._reader(generate_kwargs), seed=self.args.train.seed, version=version
+        )
 
-    def _to_experience(
-        self, request: PromptRequest, response: dict[str, Any], generate_kwargs: dict[str, Any]
-    ) -> Experience:
-        experience = self._process_response_into_experience(response, **generate_kwargs)
-        if experience.rewards is None or experience.scores is None:
-            # The host turns a failed reward into an info line and goes on without; a zero would be a false verdict.
-            raise RuntimeError(
-                f"no reward for row {request.row} (prompt {request.prompt[-200:]!r}): the reward function raised or "
-                f"returned nothing. Its message is in the engine's log; run with --verbose to see it."
-            )
-        # Group statistics need more than half precision, as in the host.
-        dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
-        experience.rewards = experience.rewards.to(dtype)
-        return experience
-
-    def _describe(self, key: PromptKey, index: int, experience: Experience) -> Sample:
-        # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
-        metric, reward = float(experience.scores[0]), float(experience.rewards[0])
-        threshold = self.options.verdict_above
-        if threshold is not None and reward != float(metric > threshold):
-            raise ValueError(
-                f"sample {index} of prompt {key} has reward {reward} and verdict {metric}: with --ada_estimator "
-                f"critic PPO's value of a prompt must be its pass rate, so rewards must be 1 for positives and 0 for "
-                f"others. Use --ada_estimator ema for other rewards."
-            )
-        return Sample(key, index, metric, reward, int(experience.action_mask.sum()), self._version)
+    @cached_property
+    def _limits(self) -> Limits:
+        slots, automatic = ray.get(self.vllm_engines[0].capacity.remote())
+        wanted = self.options.speculation
+        return Limits(slots, min(automatic if wanted is None else wanted, slots))
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -241,6 +232,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             ledger.record_group(finished.pool.samples, group.indices)
         for finished in batch.replaced:
             ledger.record_group(finished.pool.samples, ())
+        for waste in batch.waste:
+            ledger.record_waste(waste)
         ledger.check(drawn=batch.num_dispatched)
         pools = [finished.pool for finished, _ in batch.finished] + [finished.pool for finished in batch.replaced]
         # The log shows the prompts that came first.
@@ -248,7 +241,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         groups = [self._group_record(batch, finished, group, shown) for finished, group in batch.finished]
         replaced = [self._group_record(batch, finished, None, shown) for finished in batch.replaced]
         figures = self.policy.observe(pools)
-        return StepRecord(groups, replaced, ledger, batch.num_rounds, figures, self.options.policy_version())
+        num_failed = sum(waste.failed for waste in batch.waste)
+        version = self.options.policy_version()
+        return StepRecord(groups, replaced, ledger, batch.num_rounds, figures, version, num_failed)
 
     def _group_record(
         self, batch: _Batch, finished: FinishedPool[Experience], group: TrainingGroup | None, shown: set[PromptKey]

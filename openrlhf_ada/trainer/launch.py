@@ -7,7 +7,7 @@ from typing import Any
 
 from openrlhf_ada.config import from_namespace
 from openrlhf_ada.settings import resolve
-from openrlhf_ada.upstream import run_training
+from openrlhf_ada.upstream import run_training, substituted
 
 
 def train(args: SimpleNamespace) -> None:
@@ -24,4 +24,12 @@ def train(args: SimpleNamespace) -> None:
         from openrlhf_ada.trainer.critic import RayAdaCritic
 
         actors["CriticModelActor"] = RayAdaCritic
-    run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)
+    if args.ada.mode == "off":
+        run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)
+        return
+    from openrlhf.trainer.ray import vllm_engine
+
+    from openrlhf_ada.rollout.engine import RayAdaRolloutActor
+
+    with substituted(vllm_engine, RolloutRayActor=RayAdaRolloutActor):
+        run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.config import from_namespace
+from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
@@ -30,8 +31,11 @@ def make_generator(
         num_texts=config.log_texts,
         policy_version=policy_version,
         prompt_values=prompt_values,
+        scheduler=cast("SchedulerName", config.scheduler),
+        speculation=config.speculation,
+        timeout_s=config.timeout,
         verdict_above=config.positive_threshold if settings.reads_critic and not settings.own_critic else None,
-        on_round=lambda closed, total: emit(args, "sampling", done=closed, total=total),
+        on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
     )
     return AdaptiveSamplesGenerator(host, make_policy(settings), options)
 

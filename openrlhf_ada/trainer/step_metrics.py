@@ -38,6 +38,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/replaced": len(record.replaced),
         "ada/rollouts_per_prompt": record.ledger.drawn / len(groups),
         "ada/rounds": record.num_rounds,
+        "ada/failed": record.num_failed,
         "ada/metric_mean": float(metrics.mean()),
         "ada/first_wave_metric_mean": _first_wave_mean(everything, n),
         "ada/reward_mean": float(rewards.mean()),

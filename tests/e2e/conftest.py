@@ -108,9 +108,10 @@ def check_ledger(run_dir: Path, *, batch_size: int, group_size: int, cap: int) -
     for row in steps_of(run_dir):
         drawn = [s for s in samples if s["step"] == row["step"]]
         kept = [s for s in drawn if s["kept"]]
-        assert row["ada/drawn"] == len(drawn) == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
+        assert row["ada/drawn"] == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
+        assert row["ada/drawn"] - row["ada/aborted"] == len(drawn)
         assert row["ada/kept"] == len(kept) == batch_size * group_size
-        assert row["ada/drawn_tokens"] == sum(s["tokens"] for s in drawn)
+        assert row["ada/drawn_tokens"] - row["ada/aborted_tokens"] == sum(s["tokens"] for s in drawn)
         assert row["ada/kept_tokens"] == sum(s["tokens"] for s in kept)
         by_prompt: dict[int, list[dict[str, Any]]] = {}
         for sample in drawn:

@@ -67,9 +67,9 @@ def check_against_samples(run: Path, steps: list[dict[str, Any]]) -> None:
     samples = read_jsonl(run / "samples.jsonl")
     for row in steps:
         drawn = [s for s in samples if s["step"] == row["step"]]
-        assert row["ada/drawn"] == len(drawn)
+        assert row["ada/drawn"] - row["ada/aborted"] == len(drawn)
         assert row["ada/kept"] == sum(s["kept"] for s in drawn)
-        assert row["ada/drawn_tokens"] == sum(s["tokens"] for s in drawn)
+        assert row["ada/drawn_tokens"] - row["ada/aborted_tokens"] == sum(s["tokens"] for s in drawn)
         assert len({s["key"] for s in drawn}) == BATCH
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import ray
+
+from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
 
 Reward = Callable[[int, int], float | None]
 """(number that is the prompt, index of the answer within its request) -> reward and score; None: it failed."""
@@ -57,3 +59,55 @@ class Engine:
             "reward": self.reward(number, k),
             "scores": self.reward(number, k),
         }
+
+
+class Poll:
+    """The reference that `answers.remote()` gives: ready once a rollout of its engine has ended."""
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self.engine = engine
+
+
+class RolloutEngine(Engine):
+    """An engine of an adaptive run, without Ray or vLLM: sample k has k + 1 tokens and ends at once."""
+
+    def __init__(self, reward: Reward) -> None:
+        super().__init__(reward)
+        self.jobs: list[Job] = []
+        self.setups: list[SamplingSetup] = []
+        self.ended: list[Answer] = []
+        self.capacity = Remote(lambda: (64, 0))
+        self.submit = Remote(self._submit)
+        self.stop = Remote(lambda requests: None)
+        self.answers = Remote(lambda: Poll(self))
+
+    @property
+    def drawn(self) -> int:
+        return len(self.jobs)
+
+    def _submit(self, jobs: Sequence[Job], setup: SamplingSetup) -> None:
+        self.setups.append(setup)
+        for job in jobs:
+            self.jobs.append(job)
+            call = {"prompt": job.prompt, "label": job.label, "images": job.image}
+            index = job.request.index
+            self.ended.append(Answer(job.request, index + 1, self._answer(call, int(job.prompt), index)))
+
+
+def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several polls, the first whose engine has something to say comes first."""
+
+    def wait(polls: Sequence[Poll], num_returns: int, timeout: float | None = None) -> tuple[list[Poll], list[Poll]]:
+        ready = [poll for poll in polls if poll.engine.ended][:num_returns]
+        assert ready or timeout == 0, "waited for nothing"
+        return ready, [poll for poll in polls if poll not in ready]
+
+    def get(ref: Any) -> Any:
+        if not isinstance(ref, Poll):
+            return ref
+        ended, ref.engine.ended = ref.engine.ended, []
+        return ended
+
+    monkeypatch.setattr(ray, "put", lambda value: value)
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", get)

@@ -17,7 +17,8 @@ Preference = Callable[[Request], float]
 class FakeFleet:
     """Finishes the outstanding request that `preference` puts first (least), one to three at a time.
 
-    `failing`: share of rollouts that fail; `late`: share of aborts that come too late. Remembers what it was asked.
+    `failing`: share of rollouts that fail; `late`: share of aborts that come too late; `shape`: metric to reward.
+    Remembers what it was asked.
     """
 
     def __init__(
@@ -29,12 +30,13 @@ class FakeFleet:
         seed: int = 0,
         failing: float = 0.0,
         late: float = 0.0,
+        shape: Callable[[float], float] = lambda metric: metric,
     ) -> None:
         self.num_engines = num_engines
         self.sent: list[tuple[int, Request]] = []
         self.most_at_once = [0] * num_engines
         self._outcome, self._preference = outcome, preference
-        self._failing, self._late = failing, late
+        self._failing, self._late, self._shape = failing, late, shape
         self._rng = np.random.default_rng(seed)
         self._running: dict[Request, int] = {}
         self._stopping: list[Request] = []
@@ -68,5 +70,5 @@ class FakeFleet:
         if self._rng.random() < self._failing:
             return Failed(request, num_tokens=2, reason="test")
         outcome = self._outcome(request)
-        sample = Sample(request.key, request.index, outcome, outcome, num_tokens=request.index + 1)
+        sample = Sample(request.key, request.index, outcome, self._shape(outcome), num_tokens=request.index + 1)
         return Finished(request, sample, request)

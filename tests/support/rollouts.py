@@ -5,6 +5,7 @@ Data set, loader, experiences and everything between them are the real ones.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,10 +17,13 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.policies import Draw, Policy
+from openrlhf_ada.core.fleet import Failed, Finished, Limits
+from openrlhf_ada.core.policies import Policy
+from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.records import RolloutBatch
+from openrlhf_ada.rollout.responses import ResponseReader
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, SamplingOptions
 
 GENERATE = {"max_len": 16, "max_new_tokens": 4}
@@ -77,11 +81,10 @@ class TableGenerator(AdaptiveSamplesGenerator):
         self, args: SimpleNamespace, loader: Any, policy: Policy, outcome: Outcome, plan: BatchPlan, **options: Any
     ) -> None:
         host = SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [])
-        plain: dict[str, Any] = {"refill_limit": 0, "num_texts": 0, "policy_version": lambda: 0}
+        plain: dict[str, Any] = {"refill_limit": 0, "num_texts": 0, "policy_version": lambda: 0, "scheduler": "rounds"}
         super().__init__(host, policy, SamplingOptions(plan=plan, **plain | options))
         self.outcome = outcome
         self.asked: list[tuple[int, int]] = []
-        self.drawn: dict[PromptKey, int] = {}
         self.consumed = 0
 
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, None, int, bool]:
@@ -89,25 +92,46 @@ class TableGenerator(AdaptiveSamplesGenerator):
         self.consumed += consumed
         return batch, rate, consumed, exhausted
 
-    def _sample_wave(
-        self, draws: Sequence[Draw], requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
-    ) -> dict[PromptKey, list[Experience]]:
-        wave = {}
-        for draw in draws:
-            request = requests[draw.key]
-            self.asked.append((request.row, draw.count))
-            start = self.drawn.get(draw.key, 0)
-            self.drawn[draw.key] = start + draw.count
-            wave[draw.key] = [
-                self._answer(request, self.outcome(request, k), k, generate_kwargs)
-                for k in range(start, start + draw.count)
-            ]
-        return wave
+    def _fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Any:
+        return TableFleet(self, requests, self._reader(generate_kwargs))
 
-    def _answer(
-        self, request: PromptRequest, metric: float, index: int, generate_kwargs: dict[str, Any]
-    ) -> Experience:
-        return self._to_experience(request, response(request.prompt, metric, tokens=index + 1), generate_kwargs)
+    @property
+    def _limits(self) -> Limits:
+        return Limits(slots=10**6, speculative=10**6)
+
+    def answer(self, reader: ResponseReader, request: Request, metric: float, prompt: str) -> Any:
+        """(sample, experience) of a rollout; None: no verdict."""
+        return reader(request, response(prompt, metric, tokens=request.index + 1), 0)
+
+
+class TableFleet:
+    """One engine that finishes everything at once."""
+
+    num_engines = 1
+
+    def __init__(
+        self, generator: TableGenerator, requests: Mapping[PromptKey, PromptRequest], reader: ResponseReader
+    ) -> None:
+        self.generator, self.requests, self.reader = generator, requests, reader
+        self.sent: list[Request] = []
+
+    def submit(self, engine: int, requests: Sequence[Request]) -> None:
+        self.sent += requests
+        for key, count in Counter(request.key for request in requests).items():
+            self.generator.asked.append((self.requests[key].row, count))
+
+    def abort(self, engine: int, requests: Sequence[Request]) -> None:
+        raise AssertionError("nothing is running")
+
+    def wait(self) -> list[Finished[Experience] | Failed]:
+        sent, self.sent = self.sent, []
+        return [self._answer(request) for request in sent]
+
+    def _answer(self, request: Request) -> Finished[Experience] | Failed:
+        prompt = self.requests[request.key]
+        metric = self.generator.outcome(prompt, request.index)
+        answer = self.generator.answer(self.reader, request, metric, prompt.prompt)
+        return Failed(request, 0, "the test says so") if answer is None else Finished(request, *answer)
 
 
 @dataclass(frozen=True)

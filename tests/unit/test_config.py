@@ -46,6 +46,8 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "unresolved": ("refill", "refill"),
     "refill_limit": ("9", 9),
     "scheduler": ("rounds", "rounds"),
+    "speculation": ("0", 0),
+    "timeout": ("60", 60.0),
     "eval_ends": ("", True),
     "run_dir": ("some/where", "some/where"),
     "log_texts": ("0", 0),
@@ -91,7 +93,7 @@ def test_defaults_are_off_and_the_published_setting() -> None:
     config = AdaConfig()
     assert (config.mode, config.exit, config.wave, config.positive_threshold) == ("off", "balance", 8, 0.5)
     assert (config.allocation, config.objective) == ("inverse_sqrt", "log")
-    assert (config.unresolved, config.scheduler) == ("keep", "rounds")
+    assert (config.unresolved, config.scheduler) == ("keep", "stream")
 
 
 def test_what_depends_on_other_flags_is_left_open() -> None:
@@ -99,7 +101,7 @@ def test_what_depends_on_other_flags_is_left_open() -> None:
     assert {f.name for f in FIELDS if f.default is None} == {
         *("method", "run_dir", "objective_power", "spread"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
-        *("correction", "baseline", "select"),
+        *("correction", "baseline", "select", "speculation"),
     }
 
 
@@ -160,7 +162,9 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"baseline": "mean"}, "baseline", "'mean'", "pool, loo, first_wave, estimator, critic, none", "Try"),
         ({"select": "first"}, "select", "'first'", "balanced, random, max_variance, all", "Try --ada_select all"),
         ({"unresolved": "drop"}, "unresolved", "'drop'", "one of: keep, refill", "Try --ada_unresolved refill"),
-        ({"scheduler": "stream"}, "scheduler", "'stream'", "expected one of: rounds", "Try --ada_scheduler rounds"),
+        ({"scheduler": "flow"}, "scheduler", "'flow'", "one of: rounds, waves, stream", "Try --ada_scheduler"),
+        ({"speculation": -1}, "speculation", "-1", "at least 0", "Try --ada_speculation"),
+        ({"timeout": 0.0}, "timeout", "0.0", "it is a time in seconds", "Try 1800"),
         ({"wave": 0}, "wave", "0", "at least 1", "Try --ada_wave 1"),
         ({"wave": -8}, "wave", "-8", "at least 1", "Try --ada_wave 1"),
         ({"max_samples": 0}, "max_samples", "0", "at least 1", "Try --ada_max_samples 1"),
@@ -233,7 +237,6 @@ def test_run_dir_is_the_flag_or_the_runs_name_made_safe() -> None:
 
 
 NOT_READ_FROM_THE_CONFIG = {
-    "scheduler": "it names the only behaviour there is so far: it can be checked but not obeyed",
     "method": "it moves the defaults of the other flags before they are parsed (presets)",
 }
 

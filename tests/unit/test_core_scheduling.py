@@ -13,7 +13,7 @@ from fleets import FakeFleet, Outcome, Preference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.fleet import Limits, run
+from openrlhf_ada.core.fleet import Limits, RolloutError, run
 from openrlhf_ada.core.policies import Close, Policy
 from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Request, Scheduler
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample
@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn) -> Case:
         outcome=flips(draw(st.integers(0, 10**6))),
         order=ORDERS[draw(st.sampled_from(sorted(ORDERS)))],
         num_engines=draw(st.integers(1, 3)),
-        limits=Limits(slots, draw(st.integers(0, slots))),
+        limits=Limits(slots, draw(st.integers(0, slots)), attempts=100),
         failing=draw(st.sampled_from([0.0, 0.2])),
         late=draw(st.sampled_from([0.0, 0.5, 1.0])),
     )
@@ -122,8 +122,15 @@ def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
     assert len(fleet.sent) == scheduler.num_sent == in_pools + waste.surplus + waste.aborted + waste.failed
     assert len(set(fleet.sent)) == len(fleet.sent), "an attempt is sent once"
     assert waste.failed_tokens == 2 * waste.failed and waste.aborted_tokens == waste.aborted
-    assert not case.failing <= waste.failed < 0
     assert max(fleet.most_at_once) <= case.limits.slots
+
+
+def test_a_rollout_that_fails_as_often_as_it_may_ends_the_step() -> None:
+    fleet = FakeFleet(lambda r: 1.0, lambda r: r.index, failing=1.0)
+    scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=3), [PromptPool(4)], "waves", least_chance=0.5)
+    with pytest.raises(RolloutError, match="rollout 0 of prompt 4 failed: test"):
+        run(scheduler, fleet, Limits(5, 5))
+    assert [request for _, request in fleet.sent] == [Request(4, 0), Request(4, 0, attempt=1)]
 
 
 def test_prompts_are_reported_as_they_close() -> None:

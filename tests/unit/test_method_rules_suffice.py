@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fleets import FakeFleet
 
 from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.fleet import Limits, run
 from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS, POOL_ESTIMATORS
-from openrlhf_ada.core.policies import Draw
+from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.selection import SELECTIONS
-from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.method_rules import check_settings
-from openrlhf_ada.rollout.rounds import run_rounds
 from openrlhf_ada.settings import Settings, make_policy, resolve
 
 N, PROMPTS = 2, 5
@@ -69,11 +70,9 @@ def train_a_step(settings: Settings, seed: int) -> None:
     for pool in pools:
         pool.critic_value = 0.5
 
-    def draw(draws: Sequence[Draw]) -> Mapping[int, list[float]]:
-        start = {pool.key: len(pool) for pool in pools}
-        return {d.key: answers[d.key][start[d.key] : start[d.key] + d.count] for d in draws}
-
-    run_rounds(policy, pools, draw, lambda key, index, metric: Sample(key, index, metric, 2.0 * metric - 1.0, 1))
+    fleet = FakeFleet(lambda r: answers[r.key][r.index], lambda r: r.index, shape=lambda metric: 2.0 * metric - 1.0)
+    scheduler = Scheduler[Request](policy, pools, "stream", least_chance=0.1)
+    run(scheduler, fleet, Limits(slots=1000, speculative=20))
     groups = [policy.build(pool, rng) for pool in pools]
     assert sum(len(group.indices) for group in groups) == N * PROMPTS, "what the host's batch holds"
     assert all(np.isfinite([*group.coefficients, *group.critic_weights]).all() for group in groups)

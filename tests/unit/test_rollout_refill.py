@@ -5,19 +5,18 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from cases import sequential
-from openrlhf.trainer.ppo_utils.experience import Experience
 from rollouts import GENERATE, INITIAL_STATES, N, Step, TableGenerator, make_args, make_loader, train
 
 from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import Ledger
-from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.settings import make_policy, resolve
 
@@ -39,14 +38,13 @@ def make_generator(
 class CachedGenerator(TableGenerator):
     """With thousands of batches to come: one experience for each index and outcome."""
 
-    answers: ClassVar[dict[tuple[float, int], Experience]] = {}
+    answers: ClassVar[dict[tuple[float, int], Any]] = {}
 
-    def _answer(
-        self, request: PromptRequest, metric: float, index: int, generate_kwargs: dict[str, Any]
-    ) -> Experience:
-        if (metric, index) not in self.answers:
-            self.answers[metric, index] = super()._answer(request, metric, index, generate_kwargs)
-        return self.answers[metric, index]
+    def answer(self, reader: Any, request: Request, metric: float, prompt: str) -> Any:
+        if (metric, request.index) not in self.answers:
+            self.answers[metric, request.index] = super().answer(reader, request, metric, prompt)
+        sample, experience = self.answers[metric, request.index]
+        return replace(sample, key=request.key), experience
 
 
 def one_batch(generator: TableGenerator) -> tuple[RolloutBatch, StepRecord, int, bool]:

@@ -33,6 +33,8 @@ from rollouts import (
 
 from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.types import Sample
 from openrlhf_ada.data import toy
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.samples_generator import _Batch
@@ -52,11 +54,11 @@ def make_generator(
 def test_one_batch_by_hand() -> None:
     """Row 0 is mixed in the first wave; row 1 in the second, with 1 of 4 right."""
     progress: list[tuple[int, int]] = []
-    generator = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}, on_round=lambda *counts: progress.append(counts))
+    generator = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}, on_progress=lambda *counts: progress.append(counts))
     samples, rate, consumed, exhausted = generator.generate_samples(**GENERATE)
     assert (rate, consumed, exhausted) == (None, 2, False), "the loader has not been asked for more yet"
     assert generator.asked == [(0, 2), (1, 2), (1, 2)]
-    assert progress == [(0, 2), (1, 2), (2, 2)]
+    assert progress == [(1, 2), (2, 2)]
 
     tags = [s.tag for s in samples]
     assert [t.key for t in tags] == [0, 0, 1, 1]
@@ -137,39 +139,58 @@ def test_constant_group_is_trained_with_exactly_zero() -> None:
     assert samples.ledger.drawn == 8, "both were sampled up to the cap"
 
 
+def read(reward: Any, score: float | None = None, **options: Any) -> Any:
+    reader = make_generator({}, **options)._reader(GENERATE)
+    return reader(Request(0, 3), response("p", reward, score=score), 5)
+
+
 def test_metric_is_the_score_and_reward_is_what_is_trained() -> None:
-    generator = make_generator({})
-    request = PromptRequest(0, 0, "p", "", None)
-    experience = generator._to_experience(request, response("p", reward=-0.5, score=1.0), GENERATE)
-    sample = generator._describe(0, 0, experience)
-    assert (sample.metric, sample.reward, sample.num_tokens) == (1.0, -0.5, 2)
+    sample, _ = read(-0.5, score=1.0)
+    assert sample == Sample(0, 3, metric=1.0, reward=-0.5, num_tokens=2, version=5)
 
 
 @pytest.mark.parametrize(("reward", "score"), [(-1.0, 0.0), (0.5, 1.0), (0.0, 0.7)])
 def test_rewards_that_are_no_verdicts_are_refused_where_a_value_is_read_as_a_pass_rate(
     reward: float, score: float
 ) -> None:
-    generator = make_generator({}, verdict_above=0.5)
-    right = generator._to_experience(PromptRequest(0, 0, "p", "", None), response("p", 1.0, score=0.7), GENERATE)
-    assert generator._describe(0, 0, right).reward == 1.0
-    shaped = generator._to_experience(PromptRequest(0, 0, "p", "", None), response("p", reward, score), GENERATE)
+    assert read(1.0, score=0.7, verdict_above=0.5)[0].reward == 1.0
     with pytest.raises(ValueError, match=r"has reward .* and verdict .*Use --ada_estimator ema for other rewards"):
-        generator._describe(0, 0, shaped)
+        read(reward, score, verdict_above=0.5)
 
 
 @pytest.mark.parametrize("reward", [1.0, 1, True])
 def test_rewards_have_at_least_single_precision(reward: Any) -> None:
-    generator = make_generator({})
-    experience = generator._to_experience(PromptRequest(0, 0, "p", "", None), response("p", reward), GENERATE)
-    assert experience.rewards.dtype == torch.float32
+    assert read(reward)[1].rewards.dtype == torch.float32
 
 
-def test_missing_reward_is_an_error_not_a_zero() -> None:
+def test_missing_reward_is_repeated_and_then_an_error_but_never_a_zero() -> None:
     """The host goes on without a reward when the function raised; a zero would be a false verdict (R2)."""
-    generator = make_generator({})
-    request = PromptRequest(key=3, row=17, prompt="1+1=", label="2", image=None)
-    with pytest.raises(RuntimeError, match=r"no reward for row 17 \(prompt '1\+1='\): the reward function raised"):
-        generator._to_experience(request, response("1+1=", reward=None), GENERATE)
+    assert read(None) is None
+    failing = {(0, 1, 0)}
+    generator = FailingGenerator({0: [1, 0], 1: [0, 1]}, failing)
+    samples, *_ = generator.generate_samples(**GENERATE)
+    assert (samples.ledger.drawn, samples.ledger.kept, samples.ledger.aborted) == (5, 4, 1)
+    failing.add((0, 1, 1))
+    with pytest.raises(
+        RuntimeError, match=r"row 0 \(prompt '0\+1='\) has no verdict: the test says so, again when it"
+    ):
+        FailingGenerator({0: [1, 0], 1: [0, 1]}, failing).generate_samples(**GENERATE)
+
+
+class FailingGenerator(TableGenerator):
+    """These rollouts come to no verdict: (key, index, attempt)."""
+
+    def __init__(self, outcomes: Mapping[int, Sequence[float]], failing: set[tuple[int, int, int]]) -> None:
+        args = make_args(num_episodes=1)
+        policy = sequential(1, 1, n=N, wave=2, cap=4)
+        plan = BatchPlan(BATCH, N, BATCH * N, micro_batch=1, processes=1)
+        super().__init__(args, make_loader(len(outcomes), args), policy, table(outcomes), plan)
+        self.failing = failing
+
+    def answer(self, reader: Any, request: Request, metric: float, prompt: str) -> Any:
+        if (request.key, request.index, request.attempt) in self.failing:
+            return None
+        return super().answer(reader, request, metric, prompt)
 
 
 def test_score_outside_0_to_1_is_an_error_that_says_what_to_return() -> None:

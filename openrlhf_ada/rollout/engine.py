@@ -1,0 +1,213 @@
+"""The rollout actor: the host's, which also samples single rollouts, each with its own seed, and gives up those that
+nobody needs any more. The host's executors do the sampling: single turns, agents, remote rewards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from openrlhf.trainer.ray import vllm_engine as host
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.upstream import unwrap_ray_class
+
+SEED_RANGE = 1 << 63
+
+CPU_SPECULATION = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A rollout to sample: which one, of what, and the seed of its first turn."""
+
+    request: Request
+    prompt: str
+    label: str
+    image: Any
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSetup:
+    """What all rollouts of a run share. `timeout_s`: how long one may take, its reward included."""
+
+    params: Any
+    max_length: int
+    tokenizer: Any
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A rollout's response as the host's executors give it, or None where it was aborted or `error` says why not.
+
+    `num_tokens`: sampled for it, whatever became of it.
+    """
+
+    request: Request
+    num_tokens: int
+    response: dict[str, Any] | None = None
+    error: str = ""
+
+
+class RolloutStopped(Exception):
+    """Nobody needs this rollout any more."""
+
+
+@dataclass
+class _Rollout:
+    """One rollout while it is being sampled. `request_id`: vLLM's, while a turn of it runs."""
+
+    job: Job
+    request_id: str | None = None
+    num_turns: int = 0
+    num_tokens: int = 0
+    reward_error: str = ""
+    task: asyncio.Task[None] | None = None
+    stopped: bool = False
+
+
+_current: ContextVar[_Rollout | None] = ContextVar("rollout", default=None)
+"""The rollout for which the host's executor is running, in its task and in the threads of its reward function."""
+
+
+class _TrackedEngine:
+    """vLLM's engine, which learns from the task that calls it whose turn it samples. Everything else is vLLM's."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
+        """As vLLM's, without an output per token: nobody reads them."""
+        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        rollout = _current.get()
+        if rollout is None:
+            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+                yield output
+            return
+        if rollout.stopped:
+            raise RolloutStopped
+        sampling_params.seed = (rollout.job.seed + rollout.num_turns) % SEED_RANGE
+        rollout.num_turns += 1
+        rollout.request_id = request_id
+        async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+            rollout.request_id = None
+            rollout.num_tokens += len(output.outputs[0].token_ids)
+            if output.outputs[0].finish_reason != "abort":
+                yield output
+        if rollout.stopped:
+            raise RolloutStopped
+
+
+class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
+    """One engine. Rollouts are handed in with `submit` and `stop`; `answers` waits for those that have ended."""
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        await super().__init__(*args, **kwargs)
+        self.llm = _TrackedEngine(self.llm)
+        self._running: dict[Request, _Rollout] = {}
+        self._ended: asyncio.Queue[Answer] = asyncio.Queue()
+        _note_reward_errors(self.executor)
+
+    async def capacity(self) -> tuple[int, int]:
+        """Requests that vLLM decodes at a time, and up to how many it is worth to speculate.
+
+        On a GPU a step takes hardly longer with a full batch; on a CPU every request costs what it costs.
+        """
+        slots = self.llm.vllm_config.scheduler_config.max_num_seqs
+        return slots, min(CPU_SPECULATION, slots) if current_platform.is_cpu() else slots
+
+    async def submit(self, jobs: Sequence[Job], setup: SamplingSetup) -> None:
+        """Start sampling these; returns at once."""
+        for job in jobs:
+            rollout = self._running[job.request] = _Rollout(job)
+            rollout.task = asyncio.create_task(self._sample(rollout, setup))
+
+    async def stop(self, requests: Sequence[Request]) -> None:
+        """Abort these; each is answered, by what it was stopped at or, if it was faster, by its result."""
+        for request in requests:
+            rollout = self._running.get(request)
+            if rollout is None or rollout.task is None:
+                continue
+            rollout.stopped = True
+            if rollout.request_id is not None:
+                await self.llm.abort(rollout.request_id)
+            elif rollout.num_turns:
+                # Between turns, or waiting for its reward.
+                rollout.task.cancel()
+
+    async def answers(self) -> list[Answer]:
+        """Wait until a rollout has ended; all that have."""
+        ended = [await self._ended.get()]
+        while not self._ended.empty():
+            ended.append(self._ended.get_nowait())
+        return ended
+
+    async def _sample(self, rollout: _Rollout, setup: SamplingSetup) -> None:
+        _current.set(rollout)
+        job, response, error = rollout.job, None, ""
+        try:
+            async with asyncio.timeout(setup.timeout_s):
+                response = await self.executor.execute(
+                    prompt=job.prompt,
+                    label=job.label,
+                    sampling_params=setup.params,
+                    max_length=setup.max_length,
+                    hf_tokenizer=setup.tokenizer,
+                    llm_engine=self,
+                    images=job.image,
+                )
+            error = rollout.reward_error
+        except (RolloutStopped, asyncio.CancelledError):
+            if not rollout.stopped:
+                raise
+        except TimeoutError:
+            error = f"no answer and verdict within {setup.timeout_s:g} s"
+        except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
+            error = f"{type(failure).__name__}: {failure}"
+        del self._running[job.request]
+        self._ended.put_nowait(Answer(job.request, rollout.num_tokens, None if error else response, error))
+
+
+def _note_reward_errors(executor: Any) -> None:
+    """The host logs why a reward function failed and goes on without a reward; keep the reason."""
+    for name in ("reward_func", "_fetch_rewards_via_http"):
+        function = getattr(executor, name, None)
+        if function is not None:
+            setattr(executor, name, _noting(function))
+
+
+def _noting(function: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            _note(error)
+            raise
+
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await function(*args, **kwargs)
+        except Exception as error:
+            _note(error)
+            raise
+
+    return call_async if asyncio.iscoroutinefunction(function) else call
+
+
+def _note(error: Exception) -> None:
+    rollout = _current.get()
+    if rollout is not None:
+        rollout.reward_error = f"{type(error).__name__}: {error}"
+
+
+RayAdaRolloutActor = ray.remote(AdaRolloutActor)

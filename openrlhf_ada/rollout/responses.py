@@ -1,0 +1,72 @@
+"""From an engine's response to what a policy may see of it and what is trained."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from openrlhf.trainer.ppo_utils import length_penalty
+from openrlhf.trainer.ppo_utils.experience import Experience
+from vllm import SamplingParams
+
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.types import Sample
+
+# It reports every call, and here every rollout is one.
+logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
+
+
+def sampling_params(args: Any, generate_kwargs: dict[str, Any]) -> SamplingParams:
+    """What the host's dispatch would ask vLLM for."""
+    return SamplingParams(
+        temperature=generate_kwargs.get("temperature", 1.0),
+        top_p=generate_kwargs.get("top_p", 1.0),
+        top_k=generate_kwargs.get("top_k", -1),
+        max_tokens=generate_kwargs.get("max_new_tokens"),
+        min_tokens=generate_kwargs.get("min_new_tokens", 1),
+        skip_special_tokens=generate_kwargs.get("skip_special_tokens", False),
+        logprobs=None if args.algo.advantage.is_correction_level == "off" else 1,
+    )
+
+
+class ResponseReader:
+    """Reads responses as the flags say. `process`: the host's, response to experience.
+
+    `verdict_above`: rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read
+    as a pass rate.
+    """
+
+    def __init__(
+        self, args: Any, process: Callable[[dict[str, Any]], Experience], verdict_above: float | None
+    ) -> None:
+        self._args = args
+        self._process = process
+        self._verdict_above = verdict_above
+
+    def __call__(self, request: Request, response: dict[str, Any], version: int) -> tuple[Sample, Experience] | None:
+        """None where the response has no verdict: the host leaves the reward out, and a zero would be a false one."""
+        experience = self._process(response)
+        if experience.rewards is None or experience.scores is None:
+            return None
+        # Group statistics need more than half precision, as in the host.
+        dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
+        experience.rewards = experience.rewards.to(dtype)
+        length_penalty.apply_length_penalties([experience], self._args)
+        if self._args.reward.clip_range is not None:
+            # Before any baseline is taken from them.
+            experience.rewards = experience.rewards.clamp(*self._args.reward.clip_range)
+        return self._describe(request, experience, version), experience
+
+    def _describe(self, request: Request, experience: Experience, version: int) -> Sample:
+        # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
+        metric, reward = float(experience.scores[0]), float(experience.rewards[0])
+        threshold = self._verdict_above
+        if threshold is not None and reward != float(metric > threshold):
+            raise ValueError(
+                f"sample {request.index} of prompt {request.key} has reward {reward} and verdict {metric}: with "
+                f"--ada_estimator critic PPO's value of a prompt must be its pass rate, so rewards must be 1 for "
+                f"positives and 0 for others. Use --ada_estimator ema for other rewards."
+            )
+        return Sample(request.key, request.index, metric, reward, int(experience.action_mask.sum()), version)

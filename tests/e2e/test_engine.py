@@ -1,0 +1,155 @@
+"""Our rollout actor on the real vLLM, without Ray: seeds, stops, failures and time limits, one engine for all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from conftest import ROOT, Toy
+
+pytestmark = pytest.mark.e2e
+
+REWARDS = """
+import time
+
+def reward_func(queries, prompts, labels):
+    if labels[0] == "raise":
+        raise ValueError("no such label")
+    if labels[0] == "sleep":
+        time.sleep(3)
+    return {"rewards": 1.0, "scores": 1.0}
+"""
+
+SCRIPT = """
+import asyncio, json, os, sys, time
+from openrlhf_ada.platforms import cpu
+cpu.activate()
+os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "RAY_ADDRESS": "none"}
+from vllm import SamplingParams
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
+from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
+
+model, rewards = sys.argv[1:]
+tokenizer = SharedTokenizer(model, use_fast=True).load()
+
+def setup(max_tokens, timeout_s=60.0):
+    params = SamplingParams(temperature=1.0, max_tokens=max_tokens, min_tokens=max_tokens)
+    return SamplingSetup(params, 60, tokenizer, timeout_s)
+
+def job(index, *, seed=7, label="", key=0):
+    return Job(Request(key, index), "1+1=", label, None, seed)
+
+async def gather(engine, count):
+    found = []
+    while len(found) < count:
+        found += await engine.answers()
+    return {a.request.index: a for a in found}
+
+def tokens(answer):
+    return answer.response["observation_tokens"]
+
+async def main():
+    engine = AdaRolloutActor.__new__(AdaRolloutActor)
+    await engine.__init__(
+        model=model, remote_rm_url=[rewards], num_gpus=1, enable_prefix_caching=True, max_model_len=64, seed=1,
+        distributed_executor_backend="uni", worker_extension_cls="", tensor_parallel_size=1,
+    )
+    out = {"capacity": await engine.capacity()}
+
+    await engine.submit([job(0), job(1), job(2, seed=8), job(3, seed=9)], setup(8))
+    first = await gather(engine, 4)
+    assert not any(a.error for a in first.values()), first
+    out["counts"] = [a.num_tokens for a in first.values()]
+    out["rewards"] = [a.response["reward"] for a in first.values()]
+    out["same_seed"] = tokens(first[0]) == tokens(first[1])
+    out["other_seeds"] = len({tuple(tokens(a)) for a in first.values()})
+    await engine.submit([job(2, seed=8)], setup(8))
+    out["again_alone"] = tokens((await gather(engine, 1))[2]) == tokens(first[2])
+
+    await engine.submit([job(i, seed=i) for i in range(40)], setup(50))
+    states = engine.llm.output_processor.request_states
+    while sum(s.detokenizer.num_output_tokens() > 2 for s in states.values()) < 20:
+        await asyncio.sleep(0.001)
+    await engine.stop([Request(0, i) for i in range(20)] + [Request(5, 5)])
+    stopped = await gather(engine, 40)
+    out["stopped"] = [a.response is None and not a.error for i, a in stopped.items() if i < 20]
+    out["stopped_tokens"] = [a.num_tokens for i, a in stopped.items() if i < 20]
+    out["others"] = [a.num_tokens for i, a in stopped.items() if i >= 20]
+
+    await engine.submit([job(0)], setup(8))
+    await engine.stop([Request(0, 0)])
+    early = (await gather(engine, 1))[0]
+    out["stopped_early"] = [early.response is None, early.error, early.num_tokens]
+
+    await engine.submit([job(0, label="raise"), job(1, label="sleep")], setup(8, timeout_s=1.0))
+    failed = await gather(engine, 2)
+    out["errors"] = [failed[0].error, failed[1].error]
+    out["failed_tokens"] = [failed[0].num_tokens, failed[1].num_tokens]
+
+    await engine.submit([job(0, label="sleep")], setup(8))
+    await asyncio.sleep(1.0)
+    await engine.stop([Request(0, 0)])
+    start = time.monotonic()
+    in_reward = (await gather(engine, 1))[0]
+    out["stopped_in_reward"] = [in_reward.response is None, in_reward.num_tokens, time.monotonic() - start < 1]
+    out["left"] = [engine.get_num_unfinished_requests(), len(engine._running), engine._ended.qsize()]
+    print(json.dumps(out))
+    engine.llm.shutdown()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one engine did, by name."""
+    folder = tmp_path_factory.mktemp("engine")
+    rewards = folder / "rewards.py"
+    rewards.write_text(REWARDS)
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(toy.model), str(rewards)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_a_rollout_is_what_its_seed_says(seen: dict[str, Any]) -> None:
+    """Alone or beside others; other seeds give other answers."""
+    assert seen["same_seed"] and seen["again_alone"]
+    assert seen["other_seeds"] == 3
+    assert seen["counts"] == [8] * 4
+    assert seen["rewards"] == [1.0] * 4
+    slots, speculation = seen["capacity"]
+    assert slots >= speculation > 0
+
+
+def test_stopped_rollouts_say_what_they_cost_and_the_others_go_on(seen: dict[str, Any]) -> None:
+    assert seen["stopped"] == [True] * 20
+    assert all(0 <= n < 50 for n in seen["stopped_tokens"])
+    assert max(seen["stopped_tokens"]) > 0
+    assert seen["others"] == [50] * 20
+    assert seen["stopped_early"] == [True, "", 0], "before its first token"
+
+
+def test_failures_carry_their_reason_and_cost(seen: dict[str, Any]) -> None:
+    assert seen["errors"] == ["ValueError: no such label", "no answer and verdict within 1 s"]
+    assert seen["failed_tokens"] == [8, 8]
+
+
+def test_a_rollout_that_waits_for_its_reward_is_stopped_at_once(seen: dict[str, Any]) -> None:
+    assert seen["stopped_in_reward"] == [True, 8, True]
+    assert seen["left"] == [0, 0, 0]
