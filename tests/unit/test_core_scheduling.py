@@ -13,7 +13,7 @@ from fleets import FakeFleet, Outcome, Preference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.fleet import Limits, RolloutError, run
+from openrlhf_ada.core.fleet import Dispatcher, Limits, RolloutError, run
 from openrlhf_ada.core.policies import Close, Policy
 from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Request, Scheduler
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample
@@ -235,3 +235,36 @@ def test_a_failed_rollout_is_sampled_again_before_anything_else() -> None:
     scheduler.fail(first, num_tokens=4)
     assert scheduler.take_required() == Request(0, 0, attempt=1)
     assert (scheduler.waste.failed, scheduler.waste.failed_tokens) == (1, 4)
+
+
+# -- which engine ----------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_stays_on_its_engine_while_there_is_room() -> None:
+    dispatcher = Dispatcher(num_engines=2, slots=3)
+    assert [dispatcher.place(Request(0, i)) for i in range(3)] == [0, 0, 0]
+    assert dispatcher.place(Request(1, 0)) == 1, "the emptiest"
+    assert dispatcher.place(Request(0, 3)) == 1, "its own engine is full"
+    dispatcher.release(Request(0, 1))
+    assert dispatcher.place(Request(0, 4)) == 0, "and has room again"
+    assert (dispatcher.num_outstanding, dispatcher.engine_of(Request(0, 3))) == (5, 1)
+    assert not dispatcher.has(Request(0, 1))
+
+
+@given(st.integers(1, 5), st.lists(st.booleans(), max_size=60))
+def test_prompts_go_to_the_emptiest_engine(num_engines: int, arrivals: list[bool]) -> None:
+    """New prompts, and ends in between: nobody is given more than the least loaded has."""
+    dispatcher = Dispatcher(num_engines, slots=10**6)
+    running: list[Request] = []
+    loads = [0] * num_engines
+    for number, arrives in enumerate(arrivals):
+        if arrives or not running:
+            request = Request(number, 0)
+            engine = dispatcher.place(request)
+            assert loads[engine] == min(loads)
+            loads[engine] += 1
+            running.append(request)
+        else:
+            request = running.pop(number % len(running))
+            loads[dispatcher.engine_of(request)] -= 1
+            dispatcher.release(request)

@@ -15,6 +15,8 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
 
+PREFIX = "--vllm.enable_prefix_caching"
+
 N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
 REWARD = "--reward.remote_url"
 ASYNC: Flags = {"--train.async_enable": ""}
@@ -183,3 +185,24 @@ def test_prompts_with_images_have_no_critic(refusal: Refusal) -> None:
     images = {"--data.max_images_per_prompt": "1", "--ada_mode": "est"}
     assert "critic" in str(refusal(images | {ESTIMATOR: "gae"}))
     assert "critic" in str(refusal(images | {ESTIMATOR: "dr_grpo", "--ada_estimator": "critic"}))
+
+
+# -- what is switched on ---------------------------------------------------------------------------------------------
+
+PARTIAL: Flags = {
+    "--train.async_enable": "",
+    "--train.partial_rollout_enable": "",
+    "--algo.advantage.is_correction_level": "token",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, True), ({"--ada_mode": "off"}, False), (PARTIAL, False), ({**PARTIAL, PREFIX: ""}, True)],
+    ids=["adaptive", "off", "partial rollouts", "given"],
+)
+def test_prefixes_are_cached_where_the_cache_can_be_emptied(
+    argv_with: Callable[[Flags], list[str]], changes: Flags, expected: bool
+) -> None:
+    args, _ = parse(argv_with(changes))
+    assert args.vllm.enable_prefix_caching is expected
