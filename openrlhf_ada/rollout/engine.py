@@ -21,6 +21,9 @@ SEED_RANGE = 1 << 63
 
 CPU_SPECULATION = 32
 
+GATHER_S = 0.01
+"""Seconds; about a decoding step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -146,8 +149,10 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
                 rollout.task.cancel()
 
     async def answers(self) -> list[Answer]:
-        """Wait until a rollout has ended; all that have."""
+        """Wait until a rollout has ended; all that have, with those that follow within a moment."""
         ended = [await self._ended.get()]
+        # Rollouts that end in the same step get their rewards one after the other; a message each would cost more.
+        await asyncio.sleep(GATHER_S)
         while not self._ended.empty():
             ended.append(self._ended.get_nowait())
         return ended
