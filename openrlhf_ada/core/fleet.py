@@ -109,6 +109,9 @@ class Dispatcher:
         return self._engines[request]
 
     def release(self, request: Request) -> None:
+        """Its engine has answered; raises RuntimeError where it was not asked, or has answered before."""
+        if request not in self._engines:
+            raise RuntimeError(f"an engine answered {request}, which is not outstanding")
         self._change(self._engines.pop(request), -1)
 
     def _find_emptiest(self) -> int:
@@ -128,9 +131,15 @@ def run(
     fleet: Fleet[Payload],
     limits: Limits,
     on_progress: Callable[[int], None] = lambda num_closed: None,
+    on_failure: Callable[[Failed], None] = lambda failed: None,
 ) -> list[FinishedPool[Payload]]:
-    """Sample until every prompt is closed and every request answered. `on_progress` gets the prompts closed so far."""
+    """Sample until every prompt is closed and every request answered.
+
+    `on_progress` gets the number of closed prompts whenever it has grown, `on_failure` every rollout that failed and
+    is repeated if it is still needed. Raises RolloutError where one that is needed failed as often as it may.
+    """
     dispatcher = Dispatcher(fleet.num_engines, limits.slots)
+    num_closed = 0
     while not scheduler.is_done:
         _send(scheduler, fleet, dispatcher, limits)
         needless: list[Request] = []
@@ -141,12 +150,15 @@ def run(
                 needless += scheduler.finish(request, answer.sample, answer.payload)
             elif isinstance(answer, Aborted):
                 scheduler.acknowledge_abort(request, answer.num_tokens)
-            elif request.attempt + 1 < limits.attempts:
+            elif request.attempt + 1 < limits.attempts or not scheduler.is_open(request.key):
+                on_failure(answer)
                 scheduler.fail(request, answer.num_tokens)
             else:
                 raise RolloutError(request, answer.reason)
         _abort(fleet, dispatcher, needless)
-        on_progress(scheduler.num_closed)
+        if scheduler.num_closed > num_closed:
+            num_closed = scheduler.num_closed
+            on_progress(num_closed)
     return scheduler.finished
 
 

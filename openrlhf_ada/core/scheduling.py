@@ -120,14 +120,16 @@ class Scheduler(Generic[Payload]):
     def num_closed(self) -> int:
         return len(self._closed)
 
+    def is_open(self, key: PromptKey) -> bool:
+        return key in self._open
+
     @property
     def finished(self) -> list[FinishedPool[Payload]]:
         """Closed pools in the order in which the prompts were given; raises RuntimeError while some are open."""
         if not self.is_done:
             raise RuntimeError(f"{len(self._open)} prompts are open and {self.num_outstanding} requests unanswered")
-        pools = [self._closed[key] for key in self._keys if key in self._closed]
-        accounted = sum(len(entry.pool) for entry in pools)
-        accounted += self.waste.surplus + self.waste.aborted + self.waste.failed
+        pools = [self._closed[key] for key in self._keys]
+        accounted = sum(len(entry.pool) for entry in pools) + self.waste.total.rollouts
         if accounted != self.num_sent:
             raise RuntimeError(f"{self.num_sent} requests were sent, {accounted} are accounted for")
         return pools
@@ -177,8 +179,7 @@ class Scheduler(Generic[Payload]):
         """A rollout has its verdict; returns the requests that nobody needs any more."""
         visit = self._answered(request)
         if visit is None:
-            self.waste.surplus += 1
-            self.waste.surplus_tokens += sample.num_tokens
+            self.waste.surplus.add(sample.num_tokens)
             return []
         visit.ahead[request.index] = (sample, payload)
         visit.num_back += 1
@@ -196,8 +197,7 @@ class Scheduler(Generic[Payload]):
 
     def fail(self, request: Request, num_tokens: int) -> None:
         """A rollout came to no verdict; it is sampled again, before anything else."""
-        self.waste.failed += 1
-        self.waste.failed_tokens += num_tokens
+        self.waste.failed.add(num_tokens)
         if self._answered(request) is not None:
             self._queue(Request(request.key, request.index, request.attempt + 1), inf)
 
@@ -205,8 +205,7 @@ class Scheduler(Generic[Payload]):
         """A rollout was stopped after so many tokens."""
         if self._answered(request) is not None:
             raise RuntimeError(f"{request} was aborted, but its prompt is open")
-        self.waste.aborted += 1
-        self.waste.aborted_tokens += num_tokens
+        self.waste.stopped.add(num_tokens)
 
     def _answered(self, request: Request) -> _Visit[Payload] | None:
         """Its prompt, if that is still open."""
@@ -253,6 +252,5 @@ class Scheduler(Generic[Payload]):
         self._closed[key] = visit.finished
         self._candidates.withdraw(key)
         for sample, _ in visit.ahead.values():
-            self.waste.surplus += 1
-            self.waste.surplus_tokens += sample.num_tokens
+            self.waste.surplus.add(sample.num_tokens)
         return list(visit.out.values())

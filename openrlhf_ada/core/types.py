@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -131,17 +131,33 @@ class TrainingGroup:
 
 
 @dataclass(slots=True)
+class Tally:
+    """A number of rollouts and of their tokens."""
+
+    rollouts: int = 0
+    tokens: int = 0
+
+    def add(self, num_tokens: int) -> None:
+        """One rollout more."""
+        self.rollouts += 1
+        self.tokens += num_tokens
+
+
+@dataclass(slots=True)
 class Waste:
-    """Rollouts that were sent and entered no pool: `surplus` finished in vain, `aborted` were stopped, `failed` did
-    not come to a verdict. In rollouts and in tokens.
+    """Rollouts that were sent and entered no pool.
+
+    `surplus` finished in vain, `stopped` were aborted before their end, `failed` came to no verdict.
     """
 
-    surplus: int = 0
-    aborted: int = 0
-    failed: int = 0
-    surplus_tokens: int = 0
-    aborted_tokens: int = 0
-    failed_tokens: int = 0
+    surplus: Tally = field(default_factory=Tally)
+    stopped: Tally = field(default_factory=Tally)
+    failed: Tally = field(default_factory=Tally)
+
+    @property
+    def total(self) -> Tally:
+        parts = (self.surplus, self.stopped, self.failed)
+        return Tally(sum(part.rollouts for part in parts), sum(part.tokens for part in parts))
 
 
 @dataclass(slots=True)
@@ -171,13 +187,12 @@ class Ledger:
                 self.unused_tokens += sample.num_tokens
 
     def record_waste(self, waste: Waste) -> None:
-        """Account for what entered no pool: finished in vain, stopped, or failed."""
-        rollouts = waste.surplus + waste.aborted + waste.failed
-        tokens = waste.surplus_tokens + waste.aborted_tokens + waste.failed_tokens
-        self.drawn += rollouts
-        self.aborted += rollouts
-        self.drawn_tokens += tokens
-        self.aborted_tokens += tokens
+        """Account for what entered no pool, all of it as aborted."""
+        total = waste.total
+        self.drawn += total.rollouts
+        self.aborted += total.rollouts
+        self.drawn_tokens += total.tokens
+        self.aborted_tokens += total.tokens
 
     def add(self, other: Ledger) -> None:
         """Accumulate another ledger (a step into a run)."""

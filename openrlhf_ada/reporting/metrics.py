@@ -48,7 +48,7 @@ METRICS: dict[str, Metric] = {
         "rollouts",
         "Rollouts of `ada/aborted` that came to no verdict: the reward function raised or gave nothing, or "
         "`ada.timeout` was over. Each was repeated once.",
-        "Above 0: its reasons are in the run's log.",
+        "Above 0: a note after the step says why the last one failed.",
     ),
     "ada/drawn_tokens": Metric(
         "tokens",

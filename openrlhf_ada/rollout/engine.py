@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,7 +166,8 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
                 response = await self.executor.execute(
                     prompt=job.prompt,
                     label=job.label,
-                    sampling_params=setup.params,
+                    # The host's agents write into it, by prompt.
+                    sampling_params=deepcopy(setup.params),
                     max_length=setup.max_length,
                     hf_tokenizer=setup.tokenizer,
                     llm_engine=self,

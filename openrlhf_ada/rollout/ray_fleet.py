@@ -24,12 +24,22 @@ class Convert(Protocol):
     ) -> tuple[Sample, Experience] | None: ...
 
 
-class EnginePolls:
-    """One open question per engine: which rollouts have ended? It stays open from step to step."""
+class EngineLines:
+    """One open question per engine: which rollouts have ended? It stays open from step to step.
+
+    Errors of the engines are raised here, by `wait`: nothing is told to an engine without asking how it went.
+    """
 
     def __init__(self, engines: Sequence[Any]) -> None:
         self.engines = list(engines)
         self._engine_of: dict[Any, int] = {}
+        self._told: list[Any] = []
+
+    def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
+        self._told.append(self.engines[engine].submit.remote(jobs, setup))
+
+    def stop(self, engine: int, requests: Sequence[Request]) -> None:
+        self._told.append(self.engines[engine].stop.remote(list(requests)))
 
     def wait(self) -> list[Answer]:
         """Block until a rollout has ended somewhere; all that have, engine by engine."""
@@ -37,13 +47,18 @@ class EnginePolls:
         for index, engine in enumerate(self.engines):
             if index not in asked:
                 self._engine_of[engine.answers.remote()] = index
-        refs = list(self._engine_of)
-        first, rest = ray.wait(refs, num_returns=1)
-        more, _ = ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
         answers: list[Answer] = []
-        for ref in [*first, *more]:
-            del self._engine_of[ref]
-            answers += ray.get(ref)
+        while not answers:
+            refs = [*self._engine_of, *self._told]
+            first, rest = ray.wait(refs, num_returns=1)
+            more, _ = ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
+            for ref in [*first, *more]:
+                if ref in self._engine_of:
+                    del self._engine_of[ref]
+                    answers += ray.get(ref)
+                else:
+                    self._told.remove(ref)
+                    ray.get(ref)
         return answers
 
 
@@ -56,7 +71,7 @@ class RayFleet:
 
     def __init__(
         self,
-        polls: EnginePolls,
+        lines: EngineLines,
         requests: Mapping[PromptKey, PromptRequest],
         setup: SamplingSetup,
         convert: Convert,
@@ -64,7 +79,7 @@ class RayFleet:
         seed: int,
         version: Callable[[], int],
     ) -> None:
-        self._polls = polls
+        self._lines = lines
         self._requests = requests
         self._convert = convert
         self._seed = seed
@@ -74,7 +89,7 @@ class RayFleet:
 
     @property
     def num_engines(self) -> int:
-        return len(self._polls.engines)
+        return len(self._lines.engines)
 
     def submit(self, engine: int, requests: Sequence[Request]) -> None:
         version = self._version()
@@ -83,13 +98,13 @@ class RayFleet:
             prompt = self._requests[request.key]
             self._versions[request] = version
             jobs.append(Job(request, prompt.prompt, prompt.label, prompt.image, rollout_seed(self._seed, request)))
-        self._polls.engines[engine].submit.remote(jobs, self._setup)
+        self._lines.submit(engine, jobs, self._setup)
 
     def abort(self, engine: int, requests: Sequence[Request]) -> None:
-        self._polls.engines[engine].stop.remote(list(requests))
+        self._lines.stop(engine, requests)
 
     def wait(self) -> Sequence[Finished[Experience] | Aborted | Failed]:
-        return [self._read(answer) for answer in self._polls.wait()]
+        return [self._read(answer) for answer in self._lines.wait()]
 
     def _read(self, answer: Answer) -> Finished[Experience] | Aborted | Failed:
         request = answer.request

@@ -62,6 +62,7 @@ class RecordedGenerator(SamplesGenerator):
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """The host's; its samples come with a prompt's answers next to each other."""
         samples = super().generate_eval_samples(**generate_kwargs)
+        self._processed = []
         dataset = self.eval_dataloader.dataset
         sources = dict(zip(dataset.prompts, dataset.datasources, strict=True))
         per_prompt = generate_kwargs["n_samples_per_prompt"]

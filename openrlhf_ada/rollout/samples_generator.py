@@ -16,13 +16,13 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.fleet import Fleet, Limits, RolloutError, run
+from openrlhf_ada.core.fleet import Failed, Fleet, Limits, RolloutError, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup, Waste
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
-from openrlhf_ada.rollout.ray_fleet import EnginePolls, RayFleet
+from openrlhf_ada.rollout.ray_fleet import EngineLines, RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import GroupRecord, RolloutBatch, StepRecord, TaggedExperience, tagged_samples
 from openrlhf_ada.rollout.responses import ResponseReader, sampling_params
@@ -38,9 +38,9 @@ class SamplingOptions:
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
     answers are recorded as text. `policy_version`: updates that the engines' weights have had so far. `verdict_above`:
     rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read as a pass rate.
-    `on_progress`: gets the prompts closed so far and in all. `scheduler`, `speculation` (rollouts on an engine up to
-    which it speculates; None: the engine's own figure), `least_chance`: see `core.scheduling`. `timeout_s`: how long
-    a rollout may take.
+    `on_progress`: gets the prompts closed so far and in all; `on_note`: what a user should read. `scheduler` and
+    `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to which it sends some ahead (None:
+    the engine's own figure). `timeout_s`: how long a rollout may take.
     """
 
     plan: BatchPlan
@@ -50,6 +50,7 @@ class SamplingOptions:
     prompt_values: PromptValues | None = None
     verdict_above: float | None = None
     on_progress: Callable[[int, int], None] = lambda closed, total: None
+    on_note: Callable[[str], None] = lambda text: None
     scheduler: SchedulerName = "stream"
     speculation: int | None = None
     least_chance: float = 0.1
@@ -66,6 +67,7 @@ class _Batch:
     num_rounds: int = 0
     num_dispatched: int = 0
     waste: list[Waste] = field(default_factory=list[Waste])
+    failures: list[Failed] = field(default_factory=list[Failed])
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -78,7 +80,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.prompts = PromptSource(
             self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
         )
-        self._polls = EnginePolls(self.vllm_engines)
+        self._lines = EngineLines(self.vllm_engines)
 
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from the host's initial ones)."""
@@ -152,23 +154,20 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
         fleet = self._fleet(batch.requests, generate_kwargs)
         with self._awake():
-            finished = self._run(scheduler, fleet, batch.requests)
+            finished = self._run(scheduler, fleet, batch, total=len(pools))
         batch.num_rounds += max(entry.num_waves for entry in finished)
         batch.num_dispatched += scheduler.num_sent
         batch.waste.append(scheduler.waste)
         batch.finished += [(entry, self._build(entry.pool)) for entry in finished]
 
     def _run(
-        self,
-        scheduler: Scheduler[Experience],
-        fleet: Fleet[Experience],
-        requests: Mapping[PromptKey, PromptRequest],
+        self, scheduler: Scheduler[Experience], fleet: Fleet[Experience], batch: _Batch, *, total: int
     ) -> list[FinishedPool[Experience]]:
-        total = len(requests)
+        progress = lambda num_closed: self.options.on_progress(num_closed, total)  # noqa: E731
         try:
-            return run(scheduler, fleet, self._limits, lambda closed: self.options.on_progress(closed, total))
+            return run(scheduler, fleet, self._limits, progress, batch.failures.append)
         except RolloutError as error:
-            request = requests[error.request.key]
+            request = batch.requests[error.request.key]
             raise RuntimeError(
                 f"row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {error.reason}, again when it "
                 f"was repeated. A rollout without a verdict is not a wrong one, so the run ends here."
@@ -200,7 +199,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
 
     def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
-        process = partial(super()._process_response_into_experience, **generate_kwargs)
+        # The host's own: the parent's counts, and here the ledger does.
+        process = partial(SamplesGenerator._process_response_into_experience, self, **generate_kwargs)
         return ResponseReader(self.args, process, self.options.verdict_above)
 
     def _fleet(
@@ -215,7 +215,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
         version = self.options.policy_version
         return RayFleet(
-            self._polls, requests, setup, self._reader(generate_kwargs), seed=self.args.train.seed, version=version
+            self._lines, requests, setup, self._reader(generate_kwargs), seed=self.args.train.seed, version=version
         )
 
     @cached_property
@@ -241,9 +241,18 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         groups = [self._group_record(batch, finished, group, shown) for finished, group in batch.finished]
         replaced = [self._group_record(batch, finished, None, shown) for finished in batch.replaced]
         figures = self.policy.observe(pools)
-        num_failed = sum(waste.failed for waste in batch.waste)
-        version = self.options.policy_version()
+        self._tell_of_failures(batch)
+        version, num_failed = self.options.policy_version(), len(batch.failures)
         return StepRecord(groups, replaced, ledger, batch.num_rounds, figures, version, num_failed)
+
+    def _tell_of_failures(self, batch: _Batch) -> None:
+        if not batch.failures:
+            return
+        last = batch.failures[-1]
+        self.options.on_note(
+            f"{len(batch.failures)} rollouts came to no verdict and were repeated where needed; the last, of row "
+            f"{batch.requests[last.request.key].row}: {last.reason}"
+        )
 
     def _group_record(
         self, batch: _Batch, finished: FinishedPool[Experience], group: TrainingGroup | None, shown: set[PromptKey]

@@ -36,6 +36,7 @@ def make_generator(
         timeout_s=config.timeout,
         verdict_above=config.positive_threshold if settings.reads_critic and not settings.own_critic else None,
         on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
+        on_note=lambda text: emit(args, "note", text=text),
     )
     return AdaptiveSamplesGenerator(host, make_policy(settings), options)
 

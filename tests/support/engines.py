@@ -61,6 +61,13 @@ class Engine:
         }
 
 
+class Told:
+    """The reference of a call that has been carried out, or has gone wrong."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+
 class Poll:
     """The reference that `answers.remote()` gives: ready once a rollout of its engine has ended."""
 
@@ -78,31 +85,34 @@ class RolloutEngine(Engine):
         self.ended: list[Answer] = []
         self.capacity = Remote(lambda: (64, 0))
         self.submit = Remote(self._submit)
-        self.stop = Remote(lambda requests: None)
+        self.stop = Remote(lambda requests: Told())
         self.answers = Remote(lambda: Poll(self))
 
     @property
     def drawn(self) -> int:
         return len(self.jobs)
 
-    def _submit(self, jobs: Sequence[Job], setup: SamplingSetup) -> None:
+    def _submit(self, jobs: Sequence[Job], setup: SamplingSetup) -> Told:
         self.setups.append(setup)
         for job in jobs:
             self.jobs.append(job)
             call = {"prompt": job.prompt, "label": job.label, "images": job.image}
             index = job.request.index
             self.ended.append(Answer(job.request, index + 1, self._answer(call, int(job.prompt), index)))
+        return Told()
 
 
 def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several polls, the first whose engine has something to say comes first."""
 
-    def wait(polls: Sequence[Poll], num_returns: int, timeout: float | None = None) -> tuple[list[Poll], list[Poll]]:
-        ready = [poll for poll in polls if poll.engine.ended][:num_returns]
+    def wait(polls: Sequence[Any], num_returns: int, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+        ready = [poll for poll in polls if not isinstance(poll, Poll) or poll.engine.ended][:num_returns]
         assert ready or timeout == 0, "waited for nothing"
         return ready, [poll for poll in polls if poll not in ready]
 
     def get(ref: Any) -> Any:
+        if isinstance(ref, Told) and ref.error is not None:
+            raise ref.error
         if not isinstance(ref, Poll):
             return ref
         ended, ref.engine.ended = ref.engine.ended, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,10 @@ from fleets import FakeFleet, Outcome, Preference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.fleet import Dispatcher, Limits, RolloutError, run
-from openrlhf_ada.core.policies import Close, Policy
+from openrlhf_ada.core.fleet import Dispatcher, Finished, Limits, RolloutError, run
+from openrlhf_ada.core.policies import Close, Draw, Policy
 from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Request, Scheduler
-from openrlhf_ada.core.types import PromptKey, PromptPool, Sample
+from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample, Tally
 
 
 def hashed(*numbers: int) -> float:
@@ -107,8 +108,10 @@ def test_every_scheduler_gives_the_pools_of_the_published_loop(case: Case, name:
             case.policy.build(p, np.random.default_rng(0)) for p in (entry.pool, expected[finished.index(entry)])
         ]
         assert groups[0] == groups[1]
+    sizes = case.policy.plan.looks()
+    assert all(len(entry.pool) in sizes for entry in finished), "whole waves"
     if name != "stream":
-        assert scheduler.waste.surplus == scheduler.waste.aborted == 0, "nothing is sent that is not asked for"
+        assert scheduler.waste.surplus == scheduler.waste.stopped == Tally(), "nothing is sent that is not asked for"
 
 
 @settings(max_examples=100, deadline=None)
@@ -119,9 +122,9 @@ def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
     finished = run(scheduler, fleet, case.limits)
     waste = scheduler.waste
     in_pools = sum(len(entry.pool) for entry in finished)
-    assert len(fleet.sent) == scheduler.num_sent == in_pools + waste.surplus + waste.aborted + waste.failed
+    assert len(fleet.sent) == scheduler.num_sent == in_pools + waste.total.rollouts
     assert len(set(fleet.sent)) == len(fleet.sent), "an attempt is sent once"
-    assert waste.failed_tokens == 2 * waste.failed and waste.aborted_tokens == waste.aborted
+    assert waste.failed.tokens == 2 * waste.failed.rollouts and waste.stopped.tokens == waste.stopped.rollouts
     assert max(fleet.most_at_once) <= case.limits.slots
 
 
@@ -133,17 +136,118 @@ def test_a_rollout_that_fails_as_often_as_it_may_ends_the_step() -> None:
     assert [request for _, request in fleet.sent] == [Request(4, 0), Request(4, 0, attempt=1)]
 
 
-def test_prompts_are_reported_as_they_close() -> None:
-    case = Case(sequential(1, 0, n=1, wave=1, cap=3), [4, 9], lambda r: 1.0, ORDERS["in order"], 1, Limits(9, 9), 0, 0)
-    seen: list[int] = []
-    run(
-        Scheduler[Request](case.policy, case.pools(), "stream", least_chance=1.0),
-        case.fleet(),
-        case.limits,
-        seen.append,
-    )
-    assert seen[-1] == 2
-    assert seen == sorted(seen)
+def test_nobody_ends_a_run_over_a_rollout_that_is_not_needed_any_more() -> None:
+    """Both rollouts that are needed succeed; the one sent ahead fails after its prompt has closed, twice over."""
+    policy = sequential(1, 0, n=2, wave=2, cap=3)
+    scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
+    assert drain(scheduler) == [(0, 0), (0, 1), (0, 2)]
+    answer(scheduler, 0, 1.0, 1.0)
+    assert not scheduler.is_open(0)
+    scheduler.fail(Request(0, 2, attempt=1), num_tokens=5)
+    assert scheduler.take_required() is None
+    assert [len(entry.pool) for entry in scheduler.finished] == [2]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_progress_by_hand(name: Any) -> None:
+    """Prompt 5 is mixed at once, prompt 7 in the second round, prompt 9 never: 2 + 4 + 4 rollouts in two rounds."""
+    outcomes = {5: [0, 1, 0, 0], 7: [1, 1, 0, 1], 9: [1, 1, 1, 1]}
+    fleet = FakeFleet(lambda r: outcomes[r.key][r.index], ORDERS["in order"])
+    policy = sequential(1, 1, n=2, wave=2, cap=4, estimator="rloo")
+    scheduler = Scheduler[Request](policy, [PromptPool(key) for key in outcomes], name, least_chance=1.0)
+    progress: list[int] = []
+    finished = run(scheduler, fleet, Limits(99, 99), progress.append)
+    assert [len(entry.pool) for entry in finished] == [2, 4, 4]
+    assert [entry.num_waves for entry in finished] == [1, 2, 2]
+    assert scheduler.num_sent == len(fleet.sent) == 10
+    assert progress[-1] == 3
+    assert all(later > earlier for earlier, later in itertools.pairwise(progress)), "only when it grows"
+
+
+@given(cases(), st.sampled_from(SCHEDULERS))
+def test_drawn_is_kept_plus_unused_plus_aborted_and_caps_hold(case: Case, name: Any) -> None:
+    finished, scheduler = case.run(name)
+    ledger = Ledger()
+    for entry in finished:
+        group = case.policy.build(entry.pool, np.random.default_rng([0, entry.pool.key]))
+        assert len(group.indices) == case.policy.group_size
+        assert case.policy.group_size <= len(entry.pool) <= case.policy.max_samples
+        ledger.record_group(entry.pool.samples, group.indices)
+    ledger.record_waste(scheduler.waste)
+    ledger.check(drawn=scheduler.num_sent)
+    assert ledger.drawn == ledger.kept + ledger.unused + ledger.aborted
+    assert ledger.kept == case.policy.group_size * len(case.keys)
+    in_pools = sum(n * (n + 1) // 2 for n in (len(entry.pool) for entry in finished))
+    assert ledger.drawn_tokens == in_pools + scheduler.waste.total.tokens
+
+
+@given(cases(), st.sampled_from(SCHEDULERS), st.randoms())
+def test_prompts_are_independent_of_each_other_and_of_their_order(case: Case, name: Any, random: Any) -> None:
+    together = {entry.pool.key: entry.pool.samples for entry in case.run(name)[0]}
+    random.shuffle(case.keys)
+    reordered = case.run(name)[0]
+    assert [entry.pool.key for entry in reordered] == case.keys, "results stand in the order of the keys"
+    assert all(entry.pool.samples == together[entry.pool.key] for entry in reordered)
+    for key in list(case.keys):
+        case.keys = [key]
+        (alone,) = case.run(name)[0]
+        assert alone.pool.samples == together[key]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_pools_are_the_ones_that_were_given(name: Any) -> None:
+    pools = [PromptPool(key) for key in (3, 1, 2)]
+    policy = sequential(1, 1, n=2, wave=2, cap=4)
+    scheduler = Scheduler[Request](policy, pools, name, least_chance=0.2)
+    finished = run(scheduler, FakeFleet(flips(0), ORDERS["any"]), Limits(9, 9))
+    assert all(entry.pool is pool for entry, pool in zip(finished, pools, strict=True))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_no_prompts_need_no_engine(name: Any) -> None:
+    scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=2), [], name, least_chance=0.2)
+    assert run(scheduler, FakeFleet(flips(0), ORDERS["any"]), Limits(9, 9)) == []
+    assert scheduler.num_sent == 0
+
+
+@pytest.mark.parametrize("answered", [Request(0, 7), Request(1, 0), Request(0, 0, attempt=1)])
+def test_an_answer_that_nobody_asked_for_is_an_error(answered: Request) -> None:
+    class Confused(FakeFleet):
+        def wait(self) -> list[Finished[Request]]:
+            return [Finished(answered, Sample(answered.key, answered.index, 1.0, 1.0, 1), answered)]
+
+    scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=2), [PromptPool(0)], "waves", least_chance=0.2)
+    with pytest.raises(RuntimeError, match=r"an engine answered .*, which is not outstanding"):
+        run(scheduler, Confused(flips(0), ORDERS["any"]), Limits(9, 9))
+
+
+def test_an_answer_that_comes_twice_is_an_error() -> None:
+    class Stammering(FakeFleet):
+        def wait(self) -> list[Any]:
+            return [answer for answer in super().wait() for _ in range(2)]
+
+    scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=2), [PromptPool(0)], "waves", least_chance=0.2)
+    with pytest.raises(RuntimeError, match="not outstanding"):
+        run(scheduler, Stammering(flips(0), ORDERS["any"]), Limits(9, 9))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_any_policy_can_be_carried_out(name: Any) -> None:
+    """The scheduler decides nothing itself: a policy that draws 1, then 2, then closes is followed."""
+
+    class Growing:
+        def decide(self, pools: Sequence[PromptPool]) -> list[Draw | Close]:
+            return [Close(pool.key) if len(pool) == 3 else Draw(pool.key, len(pool) + 1) for pool in pools]
+
+        def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
+            return float(sent < 3)
+
+    policy: Any = Growing()
+    fleet = FakeFleet(lambda r: [0.0, 1.0, 1.0][r.index], ORDERS["backwards"])
+    scheduler = Scheduler[Request](policy, [PromptPool(1)], name, least_chance=0.2)
+    (finished,) = run(scheduler, fleet, Limits(9, 9))
+    assert finished.pool.metrics.tolist() == [0.0, 1.0, 1.0]
+    assert (finished.num_waves, len(fleet.sent)) == (2, 3)
 
 
 def test_unfinished_pools_are_not_handed_out() -> None:
@@ -215,7 +319,7 @@ def test_what_was_sent_ahead_in_vain_is_aborted_or_surplus() -> None:
     (finished,) = scheduler.finished
     assert len(finished.pool) == 2, "the prefix decides, not what has come in"
     waste = scheduler.waste
-    assert (waste.surplus, waste.aborted, waste.aborted_tokens, waste.failed) == (2, 2, 20, 0)
+    assert (waste.surplus, waste.stopped, waste.failed) == (Tally(2, 2), Tally(2, 20), Tally(0, 0))
 
 
 def test_prompts_with_long_answers_go_first() -> None:
@@ -234,7 +338,7 @@ def test_a_failed_rollout_is_sampled_again_before_anything_else() -> None:
     assert first == Request(0, 0)
     scheduler.fail(first, num_tokens=4)
     assert scheduler.take_required() == Request(0, 0, attempt=1)
-    assert (scheduler.waste.failed, scheduler.waste.failed_tokens) == (1, 4)
+    assert scheduler.waste.failed == Tally(1, 4)
 
 
 # -- which engine ----------------------------------------------------------------------------------------------------

@@ -54,6 +54,15 @@ def test_a_known_pass_rate_guides_the_first_guess() -> None:
     assert policy.chance_of_need(hard, [], sent=4) > 3 * policy.chance_of_need(easy, [], sent=4)
 
 
+@pytest.mark.parametrize("predicted", [0.0, 0.004, 0.996, 1.0])
+def test_a_prediction_of_certainty_is_a_guess_like_any_other(predicted: float) -> None:
+    """A critic may predict 0 or 1, and counts come close to them."""
+    for k_pos, k_neg in ((1, 0), (1, 1), (2, 2)):
+        pool = pool_of([])
+        pool.predicted = predicted
+        assert 0 <= sequential(k_pos, k_neg, n=2, wave=4, cap=8).chance_of_need(pool, [], sent=4) <= 1
+
+
 def test_fixed_sampling_is_certain() -> None:
     policy = sequential(0, 0, n=2, wave=4, cap=8)
     assert [policy.chance_of_need(pool_of([]), [], sent=i) for i in (0, 7, 8)] == [1.0, 1.0, 0.0]

@@ -80,7 +80,8 @@ class Sequential:
         known = [sample.metric > threshold for sample in ahead if sample.index < look]
         positives = pool.count_positives(threshold) + sum(known)
         num_known = len(pool) + len(known)
-        prior = 0.5 if pool.predicted is None else round(pool.predicted, 2)
+        # In steps, so that chances repeat and are remembered; a Beta prior has no mean of 0 or 1.
+        prior = 0.5 if pool.predicted is None else min(max(round(pool.predicted, 2), 0.01), 0.99)
         return chance_of_going_on(
             self.rule.k_pos, self.rule.k_neg, positives, num_known - positives, look - num_known, prior
         )
