@@ -189,6 +189,20 @@ class AdaConfig:
         metavar="SECONDS",
         kind=float,
     )
+    max_no_verdict: float = flag(
+        0.05,
+        "Share of a step's prompts that fresh ones may replace because a rollout came to no verdict (reward function "
+        "failed, timeout) and not when it was repeated either. More ends the run with the cause.",
+        metavar="SHARE",
+        kind=float,
+    )
+    engine_restarts: int = flag(
+        3,
+        "How often each vLLM engine is started again if it dies; its rollouts are sampled again. 0: its death ends "
+        "the run.",
+        metavar="COUNT",
+        kind=int,
+    )
     # -- the record -------------------------------------------------------------------------------------------------
     eval_ends: bool = flag(
         False, "Evaluate on --eval.dataset before the first and after the last step as well.", kind=bool
@@ -252,6 +266,8 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "prior_strength": (lambda v: v > 0, "it is a number of rollouts", "Try 2"),
     "floor": (lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
     "timeout": (lambda v: v > 0, "it is a time in seconds", "Try 1800"),
+    "max_no_verdict": (lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),
+    "engine_restarts": (lambda v: v >= 0, "it is a number of restarts", "Try 3"),
     "objective_power": (lambda v: 0.0 < v <= 1.0, "f = p^a / a rises and flattens for 0 < a <= 1", "Try 0.5"),
 }
 

@@ -41,17 +41,22 @@ class Failed:
     reason: str
 
 
-class RolloutError(RuntimeError):
-    """A rollout failed as often as it may."""
+@dataclass(frozen=True, slots=True)
+class EngineDown:
+    """An engine died: what it was asked will not be answered, and until it is up again it is asked nothing."""
 
-    def __init__(self, request: Request, reason: str) -> None:
-        super().__init__(f"rollout {request.index} of prompt {request.key} failed: {reason}")
-        self.request = request
-        self.reason = reason
+    engine: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUp:
+    """An engine that died can be asked again."""
+
+    engine: int
 
 
 class Fleet(Protocol[Payload_co]):
-    """Engines that sample. A request is answered once: finished, aborted or failed."""
+    """Engines that sample. A request is answered once, finished, aborted or failed, unless its engine dies."""
 
     @property
     def num_engines(self) -> int: ...
@@ -62,8 +67,8 @@ class Fleet(Protocol[Payload_co]):
         """Stop these. One that has just finished may still say so."""
         ...
 
-    def wait(self) -> Sequence[Finished[Payload_co] | Aborted | Failed]:
-        """Block until there is at least one answer."""
+    def wait(self) -> Sequence[Finished[Payload_co] | Aborted | Failed | EngineDown | EngineUp]:
+        """Block until something has happened."""
         ...
 
 
@@ -71,7 +76,7 @@ class Fleet(Protocol[Payload_co]):
 class Limits:
     """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all.
 
-    `attempts`: how often a rollout is tried.
+    `attempts`: how often a rollout is tried before its prompt is given up.
     """
 
     slots: int
@@ -88,14 +93,15 @@ class Dispatcher:
         self._emptiest = [(0, engine) for engine in range(num_engines)]
         self._homes: dict[PromptKey, int] = {}
         self._engines: dict[Request, int] = {}
+        self._down: set[int] = set()
 
-    @property
-    def num_outstanding(self) -> int:
-        return len(self._engines)
+    def room(self, per_engine: int) -> int:
+        """How many more may be sent, where an engine may have this many."""
+        return per_engine * (len(self._loads) - len(self._down)) - len(self._engines)
 
     def place(self, request: Request) -> int:
         engine = self._homes.get(request.key)
-        if engine is None or self._loads[engine] >= self._slots:
+        if engine is None or engine in self._down or self._loads[engine] >= self._slots:
             engine = self._find_emptiest()
             self._homes.setdefault(request.key, engine)
         self._engines[request] = engine
@@ -114,10 +120,24 @@ class Dispatcher:
             raise RuntimeError(f"an engine answered {request}, which is not outstanding")
         self._change(self._engines.pop(request), -1)
 
+    def close(self, engine: int) -> list[Request]:
+        """It died; returns what it was asked."""
+        lost = [request for request, where in self._engines.items() if where == engine]
+        for request in lost:
+            self.release(request)
+        self._down.add(engine)
+        # What it had cached is gone.
+        self._homes = {key: home for key, home in self._homes.items() if home != engine}
+        return lost
+
+    def reopen(self, engine: int) -> None:
+        self._down.discard(engine)
+        self._change(engine, 0)
+
     def _find_emptiest(self) -> int:
         while True:
             load, engine = self._emptiest[0]
-            if load == self._loads[engine]:
+            if load == self._loads[engine] and engine not in self._down:
                 return engine
             heapq.heappop(self._emptiest)
 
@@ -133,33 +153,46 @@ def run(
     on_progress: Callable[[int], None] = lambda num_closed: None,
     on_failure: Callable[[Failed], None] = lambda failed: None,
 ) -> list[FinishedPool[Payload]]:
-    """Sample until every prompt is closed and every request answered.
+    """Sample until every prompt is closed and every request answered, or lost with its engine and sent again.
 
-    `on_progress` gets the number of closed prompts whenever it has grown, `on_failure` every rollout that failed and
-    is repeated if it is still needed. Raises RolloutError where one that is needed failed as often as it may.
+    `on_progress` gets the number of closed prompts whenever it has grown, `on_failure` every rollout that failed. One
+    that is still needed is repeated, as often as it may; then its prompt is given up.
     """
     dispatcher = Dispatcher(fleet.num_engines, limits.slots)
     num_closed = 0
     while not scheduler.is_done:
         _send(scheduler, fleet, dispatcher, limits)
         needless: list[Request] = []
-        for answer in fleet.wait():
-            request = answer.request
-            dispatcher.release(request)
-            if isinstance(answer, Finished):
-                needless += scheduler.finish(request, answer.sample, answer.payload)
-            elif isinstance(answer, Aborted):
-                scheduler.acknowledge_abort(request, answer.num_tokens)
-            elif request.attempt + 1 < limits.attempts or not scheduler.is_open(request.key):
-                on_failure(answer)
-                scheduler.fail(request, answer.num_tokens)
+        for event in fleet.wait():
+            if isinstance(event, EngineUp):
+                dispatcher.reopen(event.engine)
+            elif isinstance(event, EngineDown):
+                for request in dispatcher.close(event.engine):
+                    scheduler.lose(request)
             else:
-                raise RolloutError(request, answer.reason)
+                dispatcher.release(event.request)
+                if isinstance(event, Failed):
+                    on_failure(event)
+                needless += _take(scheduler, event, limits.attempts)
         _abort(fleet, dispatcher, needless)
         if scheduler.num_closed > num_closed:
             num_closed = scheduler.num_closed
             on_progress(num_closed)
     return scheduler.finished
+
+
+def _take(scheduler: Scheduler[Payload], answer: Finished[Payload] | Aborted | Failed, attempts: int) -> list[Request]:
+    """Pass an answer on; returns the requests that nobody needs any more."""
+    request = answer.request
+    if isinstance(answer, Finished):
+        return scheduler.finish(request, answer.sample, answer.payload)
+    if isinstance(answer, Aborted):
+        scheduler.acknowledge_abort(request, answer.num_tokens)
+        return []
+    if request.attempt + 1 < attempts:
+        scheduler.fail(request, answer.num_tokens)
+        return []
+    return scheduler.give_up(request, answer.num_tokens, answer.reason)
 
 
 def _send(scheduler: Scheduler[Payload], fleet: Fleet[Payload], dispatcher: Dispatcher, limits: Limits) -> None:
@@ -168,7 +201,7 @@ def _send(scheduler: Scheduler[Payload], fleet: Fleet[Payload], dispatcher: Disp
         (scheduler.take_required, limits.slots),
         (scheduler.take_speculative, limits.speculative),
     ):
-        for _ in range(limit * fleet.num_engines - dispatcher.num_outstanding):
+        for _ in range(dispatcher.room(limit)):
             request = take()
             if request is None:
                 break

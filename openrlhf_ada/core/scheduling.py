@@ -38,11 +38,15 @@ class Request:
 
 @dataclass(slots=True)
 class FinishedPool(Generic[Payload]):
-    """A closed pool and, at the same positions, what the plumbing keeps of each sample."""
+    """A closed pool and, at the same positions, what the plumbing keeps of each sample.
+
+    `failure`: why the prompt was closed before its policy was through with it; empty as a rule.
+    """
 
     pool: PromptPool
     payloads: list[Payload] = field(default_factory=list[Payload])
     num_waves: int = 0
+    failure: str = ""
 
 
 class _Visit(Generic[Payload]):
@@ -86,8 +90,8 @@ class _Visit(Generic[Payload]):
 class Scheduler(Generic[Payload]):
     """Samples all prompts, whose pools come empty, until the policy has closed them.
 
-    Ask for requests with `take_required` and `take_speculative`, and answer each with `finish`, `fail` or
-    `acknowledge_abort`. What these return is to be aborted.
+    Ask for requests with `take_required` and `take_speculative`, and answer each with `finish`, `fail`, `give_up`,
+    `lose` or `acknowledge_abort`. What these return is to be aborted.
 
     `least_chance`: a sample is speculated on only if it is needed with at least this probability.
     """
@@ -119,9 +123,6 @@ class Scheduler(Generic[Payload]):
     @property
     def num_closed(self) -> int:
         return len(self._closed)
-
-    def is_open(self, key: PromptKey) -> bool:
-        return key in self._open
 
     @property
     def finished(self) -> list[FinishedPool[Payload]]:
@@ -190,16 +191,28 @@ class Scheduler(Generic[Payload]):
         if not self._has_barrier:
             return self._decide([visit])
         self._ready.append(visit)
-        if len(self._ready) < len(self._open):
-            return []
-        ready, self._ready = self._ready, []
-        return self._decide(ready)
+        return self._decide_at_barrier()
 
     def fail(self, request: Request, num_tokens: int) -> None:
-        """A rollout came to no verdict; it is sampled again, before anything else."""
+        """A rollout came to no verdict; another is sampled in its place, before anything else."""
         self.waste.failed.add(num_tokens)
         if self._answered(request) is not None:
             self._queue(Request(request.key, request.index, request.attempt + 1), inf)
+
+    def give_up(self, request: Request, num_tokens: int, reason: str) -> list[Request]:
+        """A rollout came to no verdict once too often: its prompt ends here. Returns what nobody needs any more."""
+        self.waste.failed.add(num_tokens)
+        visit = self._answered(request)
+        if visit is None:
+            return []
+        visit.finished.failure = reason
+        return self._close(visit) + self._decide_at_barrier()
+
+    def lose(self, request: Request) -> None:
+        """Its engine died; the same rollout is sampled elsewhere, before anything else."""
+        self.waste.lost.add(0)
+        if self._answered(request) is not None:
+            self._queue(request, inf)
 
     def acknowledge_abort(self, request: Request, num_tokens: int) -> None:
         """A rollout was stopped after so many tokens."""
@@ -216,6 +229,12 @@ class Scheduler(Generic[Payload]):
         return visit
 
     # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def _decide_at_barrier(self) -> list[Request]:
+        if not self._ready or len(self._ready) < len(self._open):
+            return []
+        ready, self._ready = self._ready, []
+        return self._decide(ready)
 
     def _decide(self, visits: list[_Visit[Payload]]) -> list[Request]:
         """Ask the policy about these prompts until each waits for a sample or is closed; returns what to abort."""

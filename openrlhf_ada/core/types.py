@@ -147,16 +147,18 @@ class Tally:
 class Waste:
     """Rollouts that were sent and entered no pool.
 
-    `surplus` finished in vain, `stopped` were aborted before their end, `failed` came to no verdict.
+    `surplus` finished in vain, `stopped` were aborted before their end, `failed` came to no verdict, `lost` died with
+    their engine, which takes the count of their tokens along.
     """
 
     surplus: Tally = field(default_factory=Tally)
     stopped: Tally = field(default_factory=Tally)
     failed: Tally = field(default_factory=Tally)
+    lost: Tally = field(default_factory=Tally)
 
     @property
     def total(self) -> Tally:
-        parts = (self.surplus, self.stopped, self.failed)
+        parts = (self.surplus, self.stopped, self.failed, self.lost)
         return Tally(sum(part.rollouts for part in parts), sum(part.tokens for part in parts))
 
 

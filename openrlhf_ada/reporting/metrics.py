@@ -41,7 +41,7 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/aborted": Metric(
         "rollouts",
-        "Rollouts that entered no pool: sent ahead and not needed (stopped, or finished too late), or failed.",
+        "Rollouts that entered no pool: sent ahead and not needed (stopped, or finished too late), failed, or lost.",
         "A large share of `drawn`: too much speculation.",
     ),
     "ada/failed": Metric(
@@ -49,6 +49,17 @@ METRICS: dict[str, Metric] = {
         "Rollouts of `ada/aborted` that came to no verdict: the reward function raised or gave nothing, or "
         "`ada.timeout` was over. Each was repeated once.",
         "Above 0: a note after the step says why the last one failed.",
+    ),
+    "ada/lost": Metric(
+        "rollouts",
+        "Rollouts of `ada/aborted` that died with their engine and were sampled again with the same seeds. Their "
+        "tokens are not counted: the engine took the number along.",
+        "Above 0: an engine died and was started again; its log says why.",
+    ),
+    "ada/no_verdict": Metric(
+        "prompts",
+        "Prompts that fresh ones replaced because a rollout came to no verdict, twice.",
+        "Above 0: look at these rows. More than `ada.max_no_verdict` of a step end the run.",
     ),
     "ada/drawn_tokens": Metric(
         "tokens",

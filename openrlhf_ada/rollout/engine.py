@@ -4,7 +4,11 @@ nobody needs any more. The host's executors do the sampling: single turns, agent
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import os
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,6 +18,7 @@ import ray
 from openrlhf.trainer.ray import vllm_engine as host
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.upstream import unwrap_ray_class
@@ -82,7 +87,10 @@ _current: ContextVar[_Rollout | None] = ContextVar("rollout", default=None)
 
 
 class _TrackedEngine:
-    """vLLM's engine, which learns from the task that calls it whose turn it samples. Everything else is vLLM's."""
+    """vLLM's engine, which learns from the task that calls it whose turn it samples. Everything else is vLLM's.
+
+    When its core is dead, so is this process: Ray knows how to start it again, and vLLM does not.
+    """
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -90,12 +98,25 @@ class _TrackedEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
 
+    async def check_health(self) -> None:
+        with _ending_with_the_engine():
+            await self._llm.check_health()
+
+    async def collective_rpc(self, *args: Any, **kwargs: Any) -> Any:
+        with _ending_with_the_engine():
+            return await self._llm.collective_rpc(*args, **kwargs)
+
+    async def _outputs(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
+        with _ending_with_the_engine():
+            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+                yield output
+
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
         """As vLLM's, without an output per token: nobody reads them."""
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         rollout = _current.get()
         if rollout is None:
-            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+            async for output in self._outputs(prompt, sampling_params, request_id):
                 yield output
             return
         if rollout.stopped:
@@ -103,13 +124,24 @@ class _TrackedEngine:
         sampling_params.seed = (rollout.job.seed + rollout.num_turns) % SEED_RANGE
         rollout.num_turns += 1
         rollout.request_id = request_id
-        async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+        async for output in self._outputs(prompt, sampling_params, request_id):
             rollout.request_id = None
             rollout.num_tokens += len(output.outputs[0].token_ids)
             if output.outputs[0].finish_reason != "abort":
                 yield output
         if rollout.stopped:
             raise RolloutStopped
+
+
+@contextmanager
+def _ending_with_the_engine() -> Iterator[None]:
+    try:
+        yield
+    except EngineDeadError as error:
+        # Nothing is flushed by what follows.
+        sys.stderr.write(f"This process ends with its vLLM engine: {error}\n")
+        sys.stderr.flush()
+        os._exit(1)
 
 
 class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
@@ -120,7 +152,21 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
         self.llm = _TrackedEngine(self.llm)
         self._running: dict[Request, _Rollout] = {}
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
+        self._incarnation = uuid.uuid4().hex
         _note_reward_errors(self.executor)
+
+    async def ready(self) -> str:
+        """Which of the processes that Ray has started for this engine answers; ends it where vLLM is dead."""
+        await self.llm.check_health()
+        return self._incarnation
+
+    async def reset(self) -> str:
+        """As `ready`, and give up every rollout: nobody listens to this process any more, if it is an old one."""
+        running = [rollout for rollout in self._running.values() if rollout.task is not None]
+        await self.stop([rollout.job.request for rollout in running])
+        await asyncio.gather(*(rollout.task for rollout in running if rollout.task is not None))
+        self._ended = asyncio.Queue()
+        return await self.ready()
 
     async def capacity(self) -> tuple[int, int]:
         """Requests that vLLM decodes at a time, and up to how many it is worth to speculate.
@@ -217,4 +263,6 @@ def _note(error: Exception) -> None:
         rollout.reward_error = f"{type(error).__name__}: {error}"
 
 
-RayAdaRolloutActor = ray.remote(AdaRolloutActor)
+def rollout_actor(restarts: int) -> Any:
+    """For Ray, which starts an engine whose process has died again this often."""
+    return ray.remote(max_restarts=restarts)(AdaRolloutActor)

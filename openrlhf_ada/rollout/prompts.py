@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torchdata.stateful_dataloader.sampler import RandomSampler
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.types import PromptKey
@@ -46,6 +46,13 @@ def take_prompts(loader: Iterator[Any], count: int, first_key: PromptKey) -> tup
     return requests, True
 
 
+def _seed_order(loader: Any, seed: int) -> None:
+    """Let the next iteration of the host's loader be in the order of this seed, unless its state is restored."""
+    if isinstance(loader.sampler, RandomSampler):
+        # It has a generator of its own, seeded at random when the loader was made.
+        loader.sampler.generator.manual_seed(seed)
+
+
 class PromptSource:
     """Batches of prompts for training, over all episodes, none lost and none twice.
 
@@ -72,8 +79,7 @@ class PromptSource:
     def next_batch(self) -> tuple[list[PromptRequest], bool]:
         """The next batch and whether the episode ends with it; no prompts where an incomplete batch waits."""
         if self._iterator is None:
-            # The host's loader shuffles with torch's global generator, which nobody seeds in this process.
-            torch.manual_seed(self._seed + self.episodes_done)
+            _seed_order(self._source, self._seed + self.episodes_done)
             self._iterator = iter(self._source)
         taken, exhausted = self._take(self._plan.prompts - len(self._waiting))
         requests, self._waiting = self._waiting + taken, []

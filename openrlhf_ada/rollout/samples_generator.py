@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,17 +14,20 @@ import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.fleet import Failed, Fleet, Limits, RolloutError, run
+from openrlhf_ada.core.fleet import Fleet, Limits, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
-from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup, Waste
+from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
+from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
+from openrlhf_ada.rollout.engine_lines import EngineLines, Restore
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
-from openrlhf_ada.rollout.ray_fleet import EngineLines, RayFleet
+from openrlhf_ada.rollout.ray_fleet import RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.records import GroupRecord, RolloutBatch, StepRecord, TaggedExperience, tagged_samples
+from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.rollout.responses import ResponseReader, sampling_params
 
 PromptValues = Callable[[Sequence[str]], Sequence[float]]
@@ -40,13 +43,16 @@ class SamplingOptions:
     rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read as a pass rate.
     `on_progress`: gets the prompts closed so far and in all; `on_note`: what a user should read. `scheduler` and
     `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to which it sends some ahead (None:
-    the engine's own figure). `timeout_s`: how long a rollout may take.
+    the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_verdict`: prompts of a step that may be
+    replaced as there is no verdict to be had. `restore_engine`: gives an engine that died its weights.
     """
 
     plan: BatchPlan
     refill_limit: int
     num_texts: int
     policy_version: Callable[[], int]
+    restore_engine: Restore
+    max_no_verdict: int = 0
     prompt_values: PromptValues | None = None
     verdict_above: float | None = None
     on_progress: Callable[[int, int], None] = lambda closed, total: None
@@ -55,19 +61,6 @@ class SamplingOptions:
     speculation: int | None = None
     least_chance: float = 0.1
     timeout_s: float = 1800.0
-
-
-@dataclass
-class _Batch:
-    """A training batch while it is being sampled."""
-
-    requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)
-    finished: list[tuple[FinishedPool[Experience], TrainingGroup]] = field(default_factory=list)
-    replaced: list[FinishedPool[Experience]] = field(default_factory=list)
-    num_rounds: int = 0
-    num_dispatched: int = 0
-    waste: list[Waste] = field(default_factory=list[Waste])
-    failures: list[Failed] = field(default_factory=list[Failed])
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -80,7 +73,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.prompts = PromptSource(
             self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
         )
-        self._lines = EngineLines(self.vllm_engines)
+        self._lines = EngineLines(self.vllm_engines, options.restore_engine, options.policy_version, options.on_note)
 
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from the host's initial ones)."""
@@ -96,12 +89,14 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         requests, exhausted = self.prompts.next_batch()
         if not requests:
             return RolloutBatch(), None, self.prompts.next_key - first_key, exhausted
-        batch = _Batch()
-        values = self._critic_values(requests)
-        self._sample(batch, requests, values, generate_kwargs)
-        exhausted = self._refill(batch, exhausted, generate_kwargs)
-        record = self._record(batch)
-        samples = [s for finished, group in batch.finished for s in tagged_samples(group, finished.payloads)]
+        batch = Batch()
+        self._sample(batch, requests, self._critic_values(requests), generate_kwargs)
+        exhausted = self._replace(batch, exhausted, generate_kwargs)
+        record = batch.record(
+            self._texts_of(batch), figures=self.policy.observe(batch.pools()), version=self.options.policy_version()
+        )
+        self._tell_of_failures(batch)
+        samples = batch.samples()
         self._check_size(samples, len(requests))
         checkpoint: dict[str, Any] = {"ada_policy": self.policy.state_dict()}
         if exhausted:
@@ -114,15 +109,27 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             exhausted,
         )
 
+    def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
+        """As the host's; once more from the start if an engine dies."""
+        self._lines.settle()
+        try:
+            return super().generate_eval_samples(**generate_kwargs)
+        except RayActorError:
+            self._lines.settle()
+            return super().generate_eval_samples(**generate_kwargs)
+
     @contextmanager
     def _awake(self) -> Iterator[None]:
+        """Every engine is up, before and after; one that died meanwhile is waited for."""
+        self._lines.settle()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
         yield
+        self._lines.settle()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
 
-    def _check_size(self, samples: Sequence[TaggedExperience], prompts: int) -> None:
+    def _check_size(self, samples: Sequence[Experience], prompts: int) -> None:
         expected = prompts * self.options.plan.group_size
         if len(samples) != expected:
             raise RuntimeError(f"{prompts} prompts gave {len(samples)} trained rollouts, expected {expected}")
@@ -139,12 +146,13 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     def _sample(
         self,
-        batch: _Batch,
+        batch: Batch,
         requests: Sequence[PromptRequest],
         values: Sequence[float] | None,
         generate_kwargs: dict[str, Any],
+        at: Sequence[int] | None = None,
     ) -> None:
-        """Sample these prompts to the end and append their groups to the batch."""
+        """Sample these prompts to the end, for new places in the batch or in place of the prompts `at` these."""
         batch.requests |= {request.key: request for request in requests}
         pools = [PromptPool(request.key, row=request.row) for request in requests]
         for pool, value in zip(pools, values or (), strict=values is not None):
@@ -153,46 +161,45 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             self.policy, pools, self.options.scheduler, least_chance=self.options.least_chance
         )
         fleet = self._fleet(batch.requests, generate_kwargs)
+        progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
         with self._awake():
-            finished = self._run(scheduler, fleet, batch, total=len(pools))
-        batch.num_rounds += max(entry.num_waves for entry in finished)
-        batch.num_dispatched += scheduler.num_sent
-        batch.waste.append(scheduler.waste)
-        batch.finished += [(entry, self._build(entry.pool)) for entry in finished]
+            run(scheduler, fleet, self._limits, progress, batch.failures.append)
+        batch.add(scheduler, self._build, at)
 
-    def _run(
-        self, scheduler: Scheduler[Experience], fleet: Fleet[Experience], batch: _Batch, *, total: int
-    ) -> list[FinishedPool[Experience]]:
-        progress = lambda num_closed: self.options.on_progress(num_closed, total)  # noqa: E731
-        try:
-            return run(scheduler, fleet, self._limits, progress, batch.failures.append)
-        except RolloutError as error:
-            request = batch.requests[error.request.key]
-            raise RuntimeError(
-                f"row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {error.reason}, again when it "
-                f"was repeated. A rollout without a verdict is not a wrong one, so the run ends here."
-            ) from error
-
-    def _refill(self, batch: _Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
-        """Replace unresolved prompts by fresh ones, within the limit; returns whether the episode ends here.
+    def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
+        """Fresh prompts in place of given-up and, within the limit, of unresolved ones; does the episode end here?
 
         Where limit or data end, the unresolved ones stay in the batch: nothing that was accepted is lost.
         """
         left = self.options.refill_limit
-        while left and not exhausted:
-            places = [i for i, (_, group) in enumerate(batch.finished) if not group.resolved][:left]
-            fresh, exhausted = self.prompts.spare(len(places)) if places else ([], False)
+        while True:
+            hopeless = batch.without_verdict()
+            self._check_verdicts(batch, hopeless)
+            places = hopeless + batch.unresolved()[:left]
+            fresh, exhausted = self.prompts.spare(len(places)) if places and not exhausted else ([], exhausted)
+            if len(fresh) < len(hopeless):
+                raise RuntimeError(f"{self._cause(batch)} No prompt is left in the data to take its place.")
             if not fresh:
-                break
-            left -= len(fresh)
-            rest = batch.finished
-            batch.finished = []
-            self._sample(batch, fresh, self._critic_values(fresh), generate_kwargs)
-            for place, replacement in zip(places, batch.finished, strict=False):
-                batch.replaced.append(rest[place][0])
-                rest[place] = replacement
-            batch.finished = rest
-        return exhausted
+                return exhausted
+            places = places[: len(fresh)]
+            left -= len(places) - len(hopeless)
+            self._sample(batch, fresh, self._critic_values(fresh), generate_kwargs, at=places)
+
+    def _check_verdicts(self, batch: Batch, hopeless: Sequence[int]) -> None:
+        count, allowed = len(batch.no_verdict) + len(hopeless), self.options.max_no_verdict
+        if count > allowed:
+            raise RuntimeError(
+                f"{self._cause(batch)} {count} prompts of this step came to no verdict and {allowed} may "
+                f"(--ada_max_no_verdict): a rollout without a verdict is not a wrong one, so the run ends here."
+            )
+
+    def _cause(self, batch: Batch) -> str:
+        last = batch.failures[-1]
+        request = batch.requests[last.request.key]
+        return (
+            f"Row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {last.reason}, again when it was "
+            f"repeated."
+        )
 
     def _build(self, pool: PromptPool) -> TrainingGroup:
         # Seeded by identity, so that the choice depends neither on the order of prompts nor on a shared stream.
@@ -213,10 +220,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             self.tokenizer,
             self.options.timeout_s,
         )
-        version = self.options.policy_version
-        return RayFleet(
-            self._lines, requests, setup, self._reader(generate_kwargs), seed=self.args.train.seed, version=version
-        )
+        return RayFleet(self._lines, requests, setup, self._reader(generate_kwargs), seed=self.args.train.seed)
 
     @cached_property
     def _limits(self) -> Limits:
@@ -226,47 +230,20 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
-    def _record(self, batch: _Batch) -> StepRecord:
-        ledger = Ledger()
-        for finished, group in batch.finished:
-            ledger.record_group(finished.pool.samples, group.indices)
-        for finished in batch.replaced:
-            ledger.record_group(finished.pool.samples, ())
-        for waste in batch.waste:
-            ledger.record_waste(waste)
-        ledger.check(drawn=batch.num_dispatched)
-        pools = [finished.pool for finished, _ in batch.finished] + [finished.pool for finished in batch.replaced]
-        # The log shows the prompts that came first.
-        shown = set(sorted(batch.requests)[: self.options.num_texts])
-        groups = [self._group_record(batch, finished, group, shown) for finished, group in batch.finished]
-        replaced = [self._group_record(batch, finished, None, shown) for finished in batch.replaced]
-        figures = self.policy.observe(pools)
-        self._tell_of_failures(batch)
-        version, num_failed = self.options.policy_version(), len(batch.failures)
-        return StepRecord(groups, replaced, ledger, batch.num_rounds, figures, version, num_failed)
-
-    def _tell_of_failures(self, batch: _Batch) -> None:
+    def _tell_of_failures(self, batch: Batch) -> None:
         if not batch.failures:
             return
         last = batch.failures[-1]
+        replaced = f" {len(batch.no_verdict)} prompts were given up and replaced." if batch.no_verdict else ""
         self.options.on_note(
             f"{len(batch.failures)} rollouts came to no verdict and were repeated where needed; the last, of row "
-            f"{batch.requests[last.request.key].row}: {last.reason}"
+            f"{batch.requests[last.request.key].row}: {last.reason}.{replaced}"
         )
 
-    def _group_record(
-        self, batch: _Batch, finished: FinishedPool[Experience], group: TrainingGroup | None, shown: set[PromptKey]
-    ) -> GroupRecord:
-        request = batch.requests[finished.pool.key]
-        return GroupRecord(
-            row=request.row,
-            prompt=request.prompt,
-            pool=finished.pool,
-            group=group,
-            lengths=[int(payload.response_length[0]) for payload in finished.payloads],
-            truncated=[bool(payload.truncated[0]) for payload in finished.payloads],
-            texts=[self._text(payload) for payload in finished.payloads] if request.key in shown else [],
-        )
+    def _texts_of(self, batch: Batch) -> Callable[[FinishedPool[Experience]], list[str]]:
+        # The log shows the prompts that came first.
+        shown = set(sorted(batch.requests)[: self.options.num_texts])
+        return lambda finished: [self._text(p) for p in finished.payloads] if finished.pool.key in shown else []
 
     def _text(self, payload: Experience) -> str:
         mask = payload.action_mask[0].bool()

@@ -29,7 +29,9 @@ def train(args: SimpleNamespace) -> None:
         return
     from openrlhf.trainer.ray import vllm_engine
 
-    from openrlhf_ada.rollout.engine import RayAdaRolloutActor
+    from openrlhf_ada.rollout.engine import rollout_actor
+    from openrlhf_ada.trainer.policy import RayAdaPolicyActor
 
-    with substituted(vllm_engine, RolloutRayActor=RayAdaRolloutActor):
+    actors["PolicyModelActor"] = RayAdaPolicyActor
+    with substituted(vllm_engine, RolloutRayActor=rollout_actor(args.ada.engine_restarts)):
         run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)

@@ -8,7 +8,14 @@ import ray
 from openrlhf.trainer import ppo_trainer as host
 
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
-from openrlhf_ada.trainer.sampling import eval_arguments, make_generator, optimizer_steps, restore, training_steps
+from openrlhf_ada.trainer.sampling import (
+    eval_arguments,
+    make_generator,
+    optimizer_steps,
+    restore,
+    restore_engine,
+    training_steps,
+)
 from openrlhf_ada.upstream import unwrap_ray_class
 
 
@@ -20,7 +27,12 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
         self.prepare_recording()
         values = None if self.prompt_critic is None else self.prompt_critic.values
         # Every training step is followed by one update of the engines' weights.
-        self.samples_generator = make_generator(self.samples_generator, lambda: self._step, values)
+        self.samples_generator = make_generator(
+            self.samples_generator,
+            policy_version=lambda: self._step,
+            prompt_values=values,
+            restore_engine=lambda engine: restore_engine(self.actor_model_group, engine),
+        )
 
     def fit(self, global_step: int = 0) -> None:
         """Train; with --ada_eval_ends also evaluate before the first and after the last step."""

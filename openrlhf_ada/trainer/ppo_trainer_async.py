@@ -17,7 +17,14 @@ from openrlhf_ada.rollout.recorded_generator import Scores
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
-from openrlhf_ada.trainer.sampling import eval_arguments, make_generator, optimizer_steps, restore, training_steps
+from openrlhf_ada.trainer.sampling import (
+    eval_arguments,
+    make_generator,
+    optimizer_steps,
+    restore,
+    restore_engine,
+    training_steps,
+)
 from openrlhf_ada.trainer.versioned_lock import VersionedLock
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
@@ -28,11 +35,17 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._critic: PromptCritic | None = None
+        self._policy: Any = None
         self.samples_generator = make_generator(
             self.samples_generator,
-            self._version,
-            lambda prompts: self._critic_of_run().values(prompts),
+            policy_version=self._version,
+            prompt_values=lambda prompts: self._critic_of_run().values(prompts),
+            restore_engine=lambda engine: restore_engine(self._policy, engine),
         )
+
+    def use_policy(self, group: Any) -> None:
+        """The Ray group that trains."""
+        self._policy = group
 
     def use_critic(self, group: Any) -> None:
         """The Ray group that predicts pass rates."""
@@ -115,6 +128,7 @@ class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
         }
         with substituted(host, **actors):
             super().__init__(pretrain, strategy, actor, critic, *groups, **kwargs)
+        ray.get(self.generator_actor.use_policy.remote(actor))
         if resolve(from_namespace(strategy.args.ada), strategy.args).reads_critic:
             ray.get(self.generator_actor.use_critic.remote(critic))
 

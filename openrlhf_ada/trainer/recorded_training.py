@@ -10,6 +10,7 @@ from typing import Any
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
 from openrlhf_ada.config import from_namespace
+from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.recorded_generator import Scores
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.settings import resolve
@@ -71,6 +72,12 @@ class RecordedTraining(BasePPOTrainer):
         episode = num_steps / self.args.train.num_episodes
         if self.settings.remembers and not self.settings.reads_critic and episode > 2 * self.ada.half_life:
             self.recorder.emit("note", text=_FORGETS.format(episode=episode, half_life=self.ada.half_life))
+
+    def broadcast_to_vllm(self) -> None:
+        if self.is_adaptive:
+            # One that has died is started again, and has to be there before the host pauses or wakes all.
+            incarnations(self.vllm_engines)
+        super().broadcast_to_vllm()
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf_ada.config import from_namespace
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.host_rules import batch_plan
+from openrlhf_ada.rollout.engine_lines import Restore
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
 from openrlhf_ada.settings import make_policy, resolve
@@ -17,7 +19,11 @@ from openrlhf_ada.trainer.recorder import emit
 
 
 def make_generator(
-    host: SamplesGenerator, policy_version: Callable[[], int], prompt_values: PromptValues | None
+    host: SamplesGenerator,
+    *,
+    policy_version: Callable[[], int],
+    prompt_values: PromptValues | None,
+    restore_engine: Restore,
 ) -> RecordedGenerator:
     """In place of the host's own. Mode off: the host's generator, which then also counts."""
     args = host.args
@@ -31,6 +37,8 @@ def make_generator(
         num_texts=config.log_texts,
         policy_version=policy_version,
         prompt_values=prompt_values,
+        restore_engine=restore_engine,
+        max_no_verdict=math.ceil(config.max_no_verdict * args.rollout.batch_size),
         scheduler=cast("SchedulerName", config.scheduler),
         speculation=config.speculation,
         timeout_s=config.timeout,
@@ -39,6 +47,11 @@ def make_generator(
         on_note=lambda text: emit(args, "note", text=text),
     )
     return AdaptiveSamplesGenerator(host, make_policy(settings), options)
+
+
+def restore_engine(policy: Any, engine: int) -> list[Any]:
+    """Let all processes of the policy, a Ray group, give one engine its weights."""
+    return policy.async_run_method(method_name="restore_engine", engine=engine)
 
 
 def restore(generator: RecordedGenerator, states: dict[str, Any]) -> None:

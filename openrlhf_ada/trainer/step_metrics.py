@@ -39,6 +39,8 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/rollouts_per_prompt": record.ledger.drawn / len(groups),
         "ada/rounds": record.num_rounds,
         "ada/failed": record.num_failed,
+        "ada/lost": record.num_lost,
+        "ada/no_verdict": record.num_no_verdict,
         "ada/metric_mean": float(metrics.mean()),
         "ada/first_wave_metric_mean": _first_wave_mean(everything, n),
         "ada/reward_mean": float(rewards.mean()),

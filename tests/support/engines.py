@@ -26,6 +26,9 @@ class Remote:
     def __init__(self, function: Any) -> None:
         self.remote = function
 
+    def options(self, **_: Any) -> Remote:
+        return self
+
 
 class Engine:
     """Answers with one token, two tokens and so on. Remembers the calls, and when it was woken and sent to sleep."""
@@ -84,6 +87,7 @@ class RolloutEngine(Engine):
         self.setups: list[SamplingSetup] = []
         self.ended: list[Answer] = []
         self.capacity = Remote(lambda: (64, 0))
+        self.ready = Remote(lambda: "the first")
         self.submit = Remote(self._submit)
         self.stop = Remote(lambda requests: Told())
         self.answers = Remote(lambda: Poll(self))
@@ -110,7 +114,7 @@ def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ready or timeout == 0, "waited for nothing"
         return ready, [poll for poll in polls if poll not in ready]
 
-    def get(ref: Any) -> Any:
+    def get(ref: Any, timeout: float | None = None) -> Any:
         if isinstance(ref, Told) and ref.error is not None:
             raise ref.error
         if not isinstance(ref, Poll):

@@ -81,7 +81,13 @@ class TableGenerator(AdaptiveSamplesGenerator):
         self, args: SimpleNamespace, loader: Any, policy: Policy, outcome: Outcome, plan: BatchPlan, **options: Any
     ) -> None:
         host = SamplesGenerator(SimpleNamespace(args=args), loader, None, None, [])
-        plain: dict[str, Any] = {"refill_limit": 0, "num_texts": 0, "policy_version": lambda: 0, "scheduler": "rounds"}
+        plain: dict[str, Any] = {
+            "refill_limit": 0,
+            "num_texts": 0,
+            "policy_version": lambda: 0,
+            "restore_engine": lambda engine: [],
+            "scheduler": "rounds",
+        }
         super().__init__(host, policy, SamplingOptions(plan=plan, **plain | options))
         self.outcome = outcome
         self.asked: list[tuple[int, int]] = []

@@ -14,7 +14,7 @@ from fleets import FakeFleet, Outcome, Preference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.fleet import Dispatcher, Finished, Limits, RolloutError, run
+from openrlhf_ada.core.fleet import Dispatcher, Failed, Finished, Limits, run
 from openrlhf_ada.core.policies import Close, Draw, Policy
 from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Request, Scheduler
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample, Tally
@@ -65,12 +65,20 @@ class Case:
     limits: Limits
     failing: float
     late: float
+    dying: float
 
     def pools(self) -> list[PromptPool]:
         return [PromptPool(key, row=key) for key in self.keys]
 
     def fleet(self) -> FakeFleet:
-        return FakeFleet(self.outcome, self.order, num_engines=self.num_engines, failing=self.failing, late=self.late)
+        return FakeFleet(
+            self.outcome,
+            self.order,
+            num_engines=self.num_engines,
+            failing=self.failing,
+            late=self.late,
+            dying=self.dying,
+        )
 
     def run(self, name: Any, least_chance: float = 0.2) -> tuple[list[FinishedPool[Request]], Scheduler[Request]]:
         scheduler = Scheduler[Request](self.policy, self.pools(), name, least_chance=least_chance)
@@ -92,6 +100,7 @@ def cases(draw: st.DrawFn) -> Case:
         limits=Limits(slots, draw(st.integers(0, slots)), attempts=100),
         failing=draw(st.sampled_from([0.0, 0.2])),
         late=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        dying=draw(st.sampled_from([0.0, 0.1])),
     )
 
 
@@ -123,28 +132,65 @@ def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
     waste = scheduler.waste
     in_pools = sum(len(entry.pool) for entry in finished)
     assert len(fleet.sent) == scheduler.num_sent == in_pools + waste.total.rollouts
-    assert len(set(fleet.sent)) == len(fleet.sent), "an attempt is sent once"
+    assert waste.lost.rollouts == fleet.num_lost
+    again = len(fleet.sent) - len({request for _, request in fleet.sent})
+    assert again <= fleet.num_lost, "an attempt is sent again only where its engine died"
     assert waste.failed.tokens == 2 * waste.failed.rollouts and waste.stopped.tokens == waste.stopped.rollouts
     assert max(fleet.most_at_once) <= case.limits.slots
 
 
-def test_a_rollout_that_fails_as_often_as_it_may_ends_the_step() -> None:
-    fleet = FakeFleet(lambda r: 1.0, lambda r: r.index, failing=1.0)
-    scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=3), [PromptPool(4)], "waves", least_chance=0.5)
-    with pytest.raises(RolloutError, match="rollout 0 of prompt 4 failed: test"):
-        run(scheduler, fleet, Limits(5, 5))
-    assert [request for _, request in fleet.sent] == [Request(4, 0), Request(4, 0, attempt=1)]
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_prompt_whose_rollout_fails_as_often_as_it_may_is_given_up(name: Any) -> None:
+    """Rollout 2 of prompt 4 never comes to a verdict; the other prompt has what it needs all the same."""
+    fleet = PoisonedFleet(flips(0), ORDERS["in order"], poison=(4, 2))
+    policy = sequential(9, 9, n=2, wave=2, cap=8)
+    scheduler = Scheduler[Request](policy, [PromptPool(4), PromptPool(3)], name, least_chance=0.0)
+    failures: list[Request] = []
+    given_up, other = run(scheduler, fleet, Limits(5, 5), on_failure=lambda failed: failures.append(failed.request))
+    assert failures == [Request(4, 2), Request(4, 2, attempt=1)]
+    assert given_up.failure == "test" and not other.failure
+    assert [s.index for s in given_up.pool.samples] == [0, 1], "the waves before it"
+    assert len(other.pool) == 8
+    assert scheduler.waste.failed == Tally(2, 4)
 
 
-def test_nobody_ends_a_run_over_a_rollout_that_is_not_needed_any_more() -> None:
+class PoisonedFleet(FakeFleet):
+    """One rollout always fails."""
+
+    def __init__(self, *args: Any, poison: tuple[int, int]) -> None:
+        super().__init__(*args)
+        self.poison = poison
+
+    def _end(self, request: Request) -> Finished[Request] | Failed:
+        self._failing = float((request.key, request.index) == self.poison)
+        return super()._end(request)
+
+
+def test_a_dead_engine_gets_nothing_until_it_is_back() -> None:
+    """Two engines with room for two; the second dies with two rollouts and is empty when it comes back."""
+    dispatcher = Dispatcher(2, slots=2)
+    requests = [Request(key, 0) for key in range(4)]
+    where = [dispatcher.place(request) for request in requests]
+    assert where == [0, 1, 0, 1] and dispatcher.room(2) == 0
+    assert dispatcher.close(1) == [requests[1], requests[3]]
+    assert dispatcher.room(2) == 0, "only one engine is left"
+    dispatcher.release(requests[0])
+    assert dispatcher.place(Request(1, 0)) == 0, "not to the one that has its prefix, for that is gone"
+    dispatcher.reopen(1)
+    assert dispatcher.room(2) == 2
+    assert [dispatcher.place(Request(5, i)) for i in range(2)] == [1, 1]
+
+
+def test_nobody_repeats_a_rollout_that_is_not_needed_any_more() -> None:
     """Both rollouts that are needed succeed; the one sent ahead fails after its prompt has closed, twice over."""
     policy = sequential(1, 0, n=2, wave=2, cap=3)
     scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
     assert drain(scheduler) == [(0, 0), (0, 1), (0, 2)]
     answer(scheduler, 0, 1.0, 1.0)
-    assert not scheduler.is_open(0)
-    scheduler.fail(Request(0, 2, attempt=1), num_tokens=5)
+    assert scheduler.num_closed == 1
+    assert scheduler.give_up(Request(0, 2), 5, "twice over") == []
     assert scheduler.take_required() is None
+    assert not scheduler.finished[0].failure
     assert [len(entry.pool) for entry in scheduler.finished] == [2]
 
 
@@ -351,7 +397,7 @@ def test_a_prompt_stays_on_its_engine_while_there_is_room() -> None:
     assert dispatcher.place(Request(0, 3)) == 1, "its own engine is full"
     dispatcher.release(Request(0, 1))
     assert dispatcher.place(Request(0, 4)) == 0, "and has room again"
-    assert (dispatcher.num_outstanding, dispatcher.engine_of(Request(0, 3))) == (5, 1)
+    assert (dispatcher.room(3), dispatcher.engine_of(Request(0, 3))) == (1, 1)
     assert not dispatcher.has(Request(0, 1))
 
 

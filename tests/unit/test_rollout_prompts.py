@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from rollouts import make_args, make_loader
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource, number_rows, take_prompts
@@ -38,6 +39,7 @@ class Loader:
 
     def __init__(self, num_rows: int, seed: int | None = None) -> None:
         self.dataset = Dataset(num_rows)
+        self.sampler = None
         self.random = None if seed is None else random.Random(seed)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -64,6 +66,21 @@ def serve_all(source: PromptSource, episodes: int) -> list[list[PromptRequest]]:
             if exhausted:
                 break
     return batches
+
+
+def test_order_is_that_of_the_seed_and_the_episode() -> None:
+    """Whatever happened before: the host's loader is seeded at random when it is made."""
+
+    def orders(seed: int) -> list[list[int]]:
+        args = make_args(num_episodes=2)
+        plan = BatchPlan(8, 2, 16, micro_batch=1, processes=1)
+        source = PromptSource(make_loader(8, args, shuffle=True), plan, seed, num_episodes=2)
+        return [[request.row for request in batch] for batch in serve_all(source, 2)]
+
+    first, second = orders(1)
+    assert orders(1) == [first, second]
+    assert sorted(first) == sorted(second) == list(range(8)) and first != second
+    assert orders(5)[0] != first
 
 
 def reported_lost(caplog: pytest.LogCaptureFixture) -> int:

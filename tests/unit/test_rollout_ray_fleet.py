@@ -58,7 +58,12 @@ def make_generator(
     loader = _Batches(dataset)
     host = SamplesGenerator(strategy, loader, None, None, engines)
     options = SamplingOptions(
-        plan=BatchPlan(2, 2, 4, 1, 1), refill_limit=0, num_texts=0, policy_version=policy_version, scheduler="rounds"
+        plan=BatchPlan(2, 2, 4, 1, 1),
+        refill_limit=0,
+        num_texts=0,
+        policy_version=policy_version,
+        restore_engine=lambda engine: [],
+        scheduler="rounds",
     )
     return AdaptiveSamplesGenerator(host, sequential(1, 1, n=2, wave=2, cap=4), options)
 
@@ -66,6 +71,7 @@ def make_generator(
 class _Batches:
     def __init__(self, dataset: PromptDataset) -> None:
         self.dataset = dataset
+        self.sampler = range(len(dataset))
 
     def __iter__(self) -> Any:
         return (self.dataset.collate_fn([self.dataset[i]]) for i in range(len(self.dataset)))

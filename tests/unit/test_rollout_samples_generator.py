@@ -36,8 +36,8 @@ from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import Sample
 from openrlhf_ada.data import toy
+from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.samples_generator import _Batch
 from openrlhf_ada.settings import make_policy, resolve
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
@@ -111,9 +111,9 @@ def trained(outcomes: Mapping[int, Sequence[float]], rows: Sequence[int], seed: 
     """(index, coefficient) pairs that are trained of each row when a batch consists of `rows`."""
     generator = make_generator(outcomes, cap=8, seed=seed)
     requests = [PromptRequest(key=row, row=row, prompt=f"{row}", label="", image=None) for row in rows]
-    batch = _Batch()
+    batch = Batch()
     generator._sample(batch, requests, None, GENERATE)
-    return {f.pool.row: set(zip(g.indices, g.coefficients, strict=True)) for f, g in batch.finished}
+    return {f.pool.row: set(zip(g.indices, g.coefficients, strict=True)) for f, g in batch.groups()}
 
 
 def test_a_group_does_not_depend_on_the_other_prompts_of_the_batch() -> None:
@@ -163,28 +163,57 @@ def test_rewards_have_at_least_single_precision(reward: Any) -> None:
     assert read(reward)[1].rewards.dtype == torch.float32
 
 
-def test_missing_reward_is_repeated_and_then_an_error_but_never_a_zero() -> None:
+ONCE, TWICE = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}
+"""Rollout 1 of the first prompt comes to no verdict, at its first attempt or at both."""
+
+EASY = {row: [1, 0] for row in range(4)}
+
+
+def test_missing_reward_is_repeated_and_told_but_never_a_zero() -> None:
     """The host goes on without a reward when the function raised; a zero would be a false verdict (R2)."""
     assert read(None) is None
-    failing = {(0, 1, 0)}
-    generator = FailingGenerator({0: [1, 0], 1: [0, 1]}, failing)
+    notes: list[str] = []
+    generator = FailingGenerator(EASY, ONCE, on_note=notes.append)
     samples, *_ = generator.generate_samples(**GENERATE)
     assert (samples.ledger.drawn, samples.ledger.kept, samples.ledger.aborted) == (5, 4, 1)
-    failing.add((0, 1, 1))
-    with pytest.raises(
-        RuntimeError, match=r"row 0 \(prompt '0\+1='\) has no verdict: the test says so, again when it"
-    ):
-        FailingGenerator({0: [1, 0], 1: [0, 1]}, failing).generate_samples(**GENERATE)
+    assert (samples.record.num_failed, samples.record.num_no_verdict) == (1, 0)
+    (note,) = notes
+    assert note.startswith("1 rollouts came to no verdict") and note.endswith("of row 0: the test says so.")
+
+
+def test_prompt_without_a_verdict_is_replaced_and_accounted_for() -> None:
+    """Row 0: a failed rollout and its failed repetition, and one that is in vain. Row 2 takes its place."""
+    notes: list[str] = []
+    generator = FailingGenerator(EASY, TWICE, max_no_verdict=1, on_note=notes.append)
+    samples, _, consumed, _ = generator.generate_samples(**GENERATE)
+    assert [group.row for group in samples.record.groups] == [2, 1]
+    assert consumed == 3
+    ledger = samples.ledger
+    assert (ledger.drawn, ledger.kept, ledger.unused, ledger.aborted) == (7, 4, 0, 3)
+    assert (samples.record.num_failed, samples.record.num_no_verdict) == (2, 1)
+    assert notes[0].endswith("1 prompts were given up and replaced.")
+
+
+def test_too_many_prompts_without_a_verdict_end_the_run_with_the_cause() -> None:
+    with pytest.raises(RuntimeError, match=r"Row 0 \(prompt '0\+1='\) has no verdict: the test says so, .* and 0 may"):
+        FailingGenerator(EASY, TWICE).generate_samples(**GENERATE)
+    always = {(key, 0, attempt) for key in range(4) for attempt in range(2)}
+    with pytest.raises(RuntimeError, match="2 prompts of this step came to no verdict and 1 may"):
+        FailingGenerator(EASY, always, max_no_verdict=1).generate_samples(**GENERATE)
+    with pytest.raises(RuntimeError, match="No prompt is left in the data to take its place"):
+        FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_verdict=1).generate_samples(**GENERATE)
 
 
 class FailingGenerator(TableGenerator):
     """These rollouts come to no verdict: (key, index, attempt)."""
 
-    def __init__(self, outcomes: Mapping[int, Sequence[float]], failing: set[tuple[int, int, int]]) -> None:
+    def __init__(
+        self, outcomes: Mapping[int, Sequence[float]], failing: set[tuple[int, int, int]], **options: Any
+    ) -> None:
         args = make_args(num_episodes=1)
         policy = sequential(1, 1, n=N, wave=2, cap=4)
         plan = BatchPlan(BATCH, N, BATCH * N, micro_batch=1, processes=1)
-        super().__init__(args, make_loader(len(outcomes), args), policy, table(outcomes), plan)
+        super().__init__(args, make_loader(len(outcomes), args), policy, table(outcomes), plan, **options)
         self.failing = failing
 
     def answer(self, reader: Any, request: Request, metric: float, prompt: str) -> Any:

@@ -26,7 +26,7 @@ def generator_for(argv: list[str], rows: int = 3) -> RecordedGenerator:
     args, _ = parse(argv)
     args.ada_events = None
     host = SamplesGenerator(SimpleNamespace(args=args), make_loader(rows, args), None, None, [])
-    return make_generator(host, policy_version=lambda: 7, prompt_values=None)
+    return make_generator(host, policy_version=lambda: 7, prompt_values=None, restore_engine=lambda engine: [])
 
 
 def test_mode_off_has_the_hosts_generator_which_also_counts(argv_with: ArgvWith) -> None:

@@ -1,0 +1,119 @@
+"""A training batch while it is being sampled, and the record that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_ada.core.fleet import Failed
+from openrlhf_ada.core.scheduling import FinishedPool, Scheduler
+from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup, Waste
+from openrlhf_ada.rollout.prompts import PromptRequest
+from openrlhf_ada.rollout.records import GroupRecord, StepRecord, TaggedExperience, tagged_samples
+
+
+@dataclass(slots=True)
+class _Place:
+    """One prompt's place in the batch; without a group where the prompt was given up."""
+
+    finished: FinishedPool[Experience]
+    group: TrainingGroup | None
+
+
+@dataclass
+class Batch:
+    """`places` in the order of the batch; `replaced` and `no_verdict` (a rollout came to none, twice) lost theirs."""
+
+    requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)
+    places: list[_Place] = field(default_factory=list[_Place])
+    replaced: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
+    no_verdict: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
+    failures: list[Failed] = field(default_factory=list[Failed])
+    _num_rounds: int = 0
+    _num_sent: int = 0
+    _waste: list[Waste] = field(default_factory=list[Waste])
+
+    def add(
+        self,
+        scheduler: Scheduler[Experience],
+        build: Callable[[PromptPool], TrainingGroup],
+        at: Sequence[int] | None = None,
+    ) -> None:
+        """What a scheduler has sampled: new places, or those `at` these positions, whose prompts lose theirs."""
+        entries = [_Place(e, None if e.failure else build(e.pool)) for e in scheduler.finished]
+        self._num_rounds += max(entry.finished.num_waves for entry in entries)
+        self._num_sent += scheduler.num_sent
+        self._waste.append(scheduler.waste)
+        if at is None:
+            self.places += entries
+            return
+        for position, entry in zip(at, entries, strict=True):
+            old = self.places[position]
+            (self.no_verdict if old.group is None else self.replaced).append(old.finished)
+            self.places[position] = entry
+
+    def without_verdict(self) -> list[int]:
+        """Places of prompts that were given up."""
+        return [i for i, place in enumerate(self.places) if place.group is None]
+
+    def unresolved(self) -> list[int]:
+        """Places of groups that have one outcome only."""
+        return [i for i, place in enumerate(self.places) if place.group is not None and not place.group.resolved]
+
+    def pools(self) -> list[PromptPool]:
+        """Those that were sampled to the end."""
+        return [place.finished.pool for place in self.places] + [finished.pool for finished in self.replaced]
+
+    def groups(self) -> list[tuple[FinishedPool[Experience], TrainingGroup]]:
+        """What is trained; raises RuntimeError while a place is without."""
+        groups = [(place.finished, place.group) for place in self.places if place.group is not None]
+        if len(groups) < len(self.places):
+            raise RuntimeError(f"{len(self.places) - len(groups)} prompts have no group")
+        return groups
+
+    def samples(self) -> list[TaggedExperience]:
+        return [sample for finished, group in self.groups() for sample in tagged_samples(group, finished.payloads)]
+
+    def record(
+        self, texts_of: Callable[[FinishedPool[Experience]], list[str]], *, figures: dict[str, float], version: int
+    ) -> StepRecord:
+        """`texts_of`: the answers of a prompt as far as they are recorded; `figures`: the policy's."""
+        describe = self._describe
+        return StepRecord(
+            [describe(finished, group, texts_of(finished)) for finished, group in self.groups()],
+            [describe(finished, None, texts_of(finished)) for finished in self.replaced],
+            self._ledger(),
+            self._num_rounds,
+            figures,
+            version,
+            num_failed=len(self.failures),
+            num_lost=sum(waste.lost.rollouts for waste in self._waste),
+            num_no_verdict=len(self.no_verdict),
+        )
+
+    def _ledger(self) -> Ledger:
+        ledger = Ledger()
+        for finished, group in self.groups():
+            ledger.record_group(finished.pool.samples, group.indices)
+        for finished in [*self.replaced, *self.no_verdict]:
+            ledger.record_group(finished.pool.samples, ())
+        for waste in self._waste:
+            ledger.record_waste(waste)
+        ledger.check(drawn=self._num_sent)
+        return ledger
+
+    def _describe(
+        self, finished: FinishedPool[Experience], group: TrainingGroup | None, texts: list[str]
+    ) -> GroupRecord:
+        request = self.requests[finished.pool.key]
+        return GroupRecord(
+            row=request.row,
+            prompt=request.prompt,
+            pool=finished.pool,
+            group=group,
+            lengths=[int(payload.response_length[0]) for payload in finished.payloads],
+            truncated=[bool(payload.truncated[0]) for payload in finished.payloads],
+            texts=texts,
+        )

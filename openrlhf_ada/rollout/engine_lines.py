@@ -1,0 +1,143 @@
+"""What the driver hears from vLLM engines in Ray actors, the death of one included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from openrlhf_ada.core.fleet import EngineDown, EngineUp
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.rollout.engine import Answer, Job
+from openrlhf_ada.rollout.incarnations import RESTART_S, answer, ask, not_back
+
+Restore = Callable[[int], Sequence[Any]]
+"""Starts to give an engine the policy's weights. References, one of each of the policy's processes: are these weights
+an update ahead of the other engines'?"""
+
+
+@dataclass
+class _Recovery:
+    """`waits_for`: the restarted engine's word, then the policy's processes."""
+
+    since: float
+    waits_for: list[Any]
+    has_restarted: bool = False
+
+
+class EngineLines:
+    """One open question per engine: which rollouts have ended? It stays open from step to step.
+
+    An engine whose process dies is started again by Ray. It counts as away until the policy has given it its weights;
+    the others go on meanwhile. Other errors of engines are raised here, by `wait`: nothing is told to an engine
+    without asking how it went.
+
+    `version`: updates that the engines' weights have had so far. `on_note`: gets what a user should read.
+    """
+
+    def __init__(
+        self, engines: Sequence[Any], restore: Restore, version: Callable[[], int], on_note: Callable[[str], None]
+    ) -> None:
+        self.engines = list(engines)
+        self._restore = restore
+        self._version = version
+        self._on_note = on_note
+        self._floors = [0] * len(self.engines)
+        self._incarnations: list[str] = []
+        self._asked: dict[Any, int] = {}
+        self._told: dict[Any, int] = {}
+        self._away: dict[int, _Recovery] = {}
+
+    def version_of(self, engine: int) -> int:
+        """Updates that the weights of this engine have had."""
+        return max(self._version(), self._floors[engine])
+
+    def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
+        self._told[self.engines[engine].submit.remote(jobs, setup)] = engine
+
+    def stop(self, engine: int, requests: Sequence[Request]) -> None:
+        self._told[self.engines[engine].stop.remote(list(requests))] = engine
+
+    def settle(self) -> None:
+        """Return when every engine is up with the policy's weights, whatever has happened to it since the last time.
+
+        Raises EngineLostError.
+        """
+        asked = [ask(actor, "reset" if engine in self._away else "ready") for engine, actor in enumerate(self.engines)]
+        answering = [answer(engine, ref) for engine, ref in enumerate(asked)]
+        for engine, known in enumerate(self._incarnations):
+            if known != answering[engine] or engine in self._away:
+                self._forget(engine)
+                self._welcome(engine, ray.get(list(self._restore(engine))))
+        self._incarnations = answering
+
+    def wait(self) -> list[Answer | EngineDown | EngineUp]:
+        """Block until something has happened: rollouts have ended, an engine has died or is back."""
+        asked = set(self._asked.values()) | set(self._away)
+        for index, engine in enumerate(self.engines):
+            if index not in asked:
+                self._asked[engine.answers.remote()] = index
+        events: list[Answer | EngineDown | EngineUp] = []
+        while not events:
+            for ref in self._wait_for_any():
+                events += self._read(ref)
+        return events
+
+    def _wait_for_any(self) -> list[Any]:
+        recovering = [ref for recovery in self._away.values() for ref in recovery.waits_for]
+        refs = [*self._asked, *self._told, *recovering]
+        first, rest = ray.wait(refs, num_returns=1, timeout=RESTART_S if recovering else None)
+        if not first:
+            raise not_back(next(iter(self._away)))
+        more, _ = ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
+        return [*first, *more]
+
+    def _read(self, ref: Any) -> Sequence[Answer | EngineDown | EngineUp]:
+        for engine, recovery in self._away.items():
+            if ref in recovery.waits_for:
+                return self._go_on(engine, recovery, ref)
+        # Of a dead engine nothing more is read.
+        engine = self._asked.get(ref, self._told.get(ref))
+        if engine is None:
+            return []
+        try:
+            value = ray.get(ref)
+        except RayActorError:
+            return [self._lose(engine)]
+        was_asked = self._asked.pop(ref, None) is not None
+        self._told.pop(ref, None)
+        return value if was_asked else []
+
+    # -- an engine that died ------------------------------------------------------------------------------------------
+
+    def _lose(self, engine: int) -> EngineDown:
+        self._forget(engine)
+        self._away[engine] = _Recovery(time.monotonic(), [ask(self.engines[engine], "reset")])
+        self._on_note(f"vLLM engine {engine} died; it is started again, and its rollouts are sampled again")
+        return EngineDown(engine)
+
+    def _forget(self, engine: int) -> None:
+        self._asked = {ref: of for ref, of in self._asked.items() if of != engine}
+        self._told = {ref: of for ref, of in self._told.items() if of != engine}
+
+    def _go_on(self, engine: int, recovery: _Recovery, ref: Any) -> list[EngineUp]:
+        if not recovery.has_restarted:
+            self._incarnations[engine] = answer(engine, ref)
+            recovery.has_restarted = True
+            recovery.waits_for = list(self._restore(engine))
+            return []
+        ray.wait(recovery.waits_for, num_returns=len(recovery.waits_for))
+        self._welcome(engine, ray.get(recovery.waits_for))
+        return [EngineUp(engine)]
+
+    def _welcome(self, engine: int, ahead: Sequence[bool]) -> None:
+        self._floors[engine] = self._version() + any(ahead)
+        recovery = self._away.pop(engine, None)
+        when = (
+            f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
+        )
+        self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")

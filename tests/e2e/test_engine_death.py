@@ -1,0 +1,67 @@
+"""An engine's process is killed in the middle of a step: the run goes on, with the same rollouts as without that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
+
+pytestmark = pytest.mark.e2e
+
+REWARDS = """
+import os, pathlib, signal
+import psutil
+from openrlhf_ada.reward import arithmetic
+
+DONE, VICTIM, CALLS = pathlib.Path({done!r}), {victim!r}, []
+
+def reward_func(queries, prompts, labels):
+    CALLS.append(1)
+    if len(CALLS) == {call} and not DONE.exists():
+        me = psutil.Process()
+        cores = [p for p in me.children() if "EngineCore" in p.name() + " ".join(p.cmdline())]
+        victim = me if VICTIM == "actor" else cores[0]
+        DONE.write_text(str(victim.pid))
+        os.kill(victim.pid, signal.SIGKILL)
+    return arithmetic.reward_func(queries, prompts, labels)
+"""
+"""Kills an engine's process, or vLLM's core below it, when that has answered so often; once."""
+
+SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr": 1e-3, "data__max_samples": 48}
+
+
+def rollouts(run: Path) -> list[tuple[Any, ...]]:
+    return sorted(
+        (row["step"], row["key"], row["index"], row["reward"], row["tokens"], row.get("text", ""))
+        for row in read_jsonl(run / "samples.jsonl")
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(toy_flags(toy, run, **SEQ))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("victim", "engines", "call"),
+    # The first step takes about 150 rollouts: on one engine the 200th is in the second step, as is the 100th of two.
+    [("actor", 2, 100), ("core", 1, 200)],
+)
+def test_rollouts_are_those_of_a_run_without_it(
+    toy: Toy, undisturbed: Path, tmp_path: Path, victim: str, engines: int, call: int
+) -> None:
+    """In the second step, so the restarted engine must have the weights after the first."""
+    run, rewards, killed = tmp_path / "run", tmp_path / "rewards.py", tmp_path / "killed"
+    rewards.write_text(REWARDS.format(done=str(killed), victim=victim, call=call))
+    done_run = train(toy_flags(toy, run, **SEQ, vllm__num_engines=engines, reward__remote_url=rewards))
+    told = done_run.stdout + done_run.stderr
+    assert killed.exists(), "nothing was killed"
+    assert "died; it is started again" in told and "is back with the policy's weights" in told
+    check_ledger(run, batch_size=16, group_size=4, cap=16)
+    lost = {row["step"]: row["ada/lost"] for row in steps_of(run)}
+    assert lost[2] > 0 and sum(lost.values()) == lost[2], lost
+    assert rollouts(run) == rollouts(undisturbed)

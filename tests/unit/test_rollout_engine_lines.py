@@ -1,0 +1,180 @@
+"""The death of an engine as the driver sees it: Ray's part is played by a table of references.
+
+The real thing is in tests/e2e/test_engine_death.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import ray
+from engines import Remote
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+
+from openrlhf_ada.core.fleet import EngineDown, EngineUp
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.rollout.engine import Answer
+from openrlhf_ada.rollout.engine_lines import EngineLines
+from openrlhf_ada.rollout.incarnations import EngineLostError
+
+DEAD = ActorUnavailableError("killed", None)
+
+
+class Ref:
+    """Pending until it has a value; an exception as value is raised by whoever reads it."""
+
+    def __init__(self, value: Any = None, *, pending: bool = False) -> None:
+        self.value, self.pending = value, pending
+
+    def set(self, value: Any) -> None:
+        self.value, self.pending = value, False
+
+
+class Actor:
+    """Hands out references and remembers the last of each kind. `incarnation` answers `ready` and `reset`."""
+
+    def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.last: dict[str, Ref] = {}
+        self.ready = Remote(lambda: Ref(self.incarnation))
+        self.reset = Remote(lambda: self._new("reset"))
+        self.answers = Remote(lambda: self._new("answers"))
+        self.submit = Remote(lambda jobs, setup: self._new("submit"))
+        self.stop = Remote(lambda requests: self._new("stop"))
+
+    def _new(self, kind: str) -> Ref:
+        self.last[kind] = Ref(pending=True)
+        return self.last[kind]
+
+
+class World:
+    """Two engines and a policy of two processes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.actors = [Actor("a0"), Actor("b0")]
+        self.restored: list[int] = []
+        self.policy = [Ref(pending=True), Ref(pending=True)]
+        self.version = 4
+        self.notes: list[str] = []
+        self.lines = EngineLines(self.actors, self._restore, lambda: self.version, self.notes.append)
+        monkeypatch.setattr(ray, "wait", _wait)
+        monkeypatch.setattr(ray, "get", _get)
+
+    def _restore(self, engine: int) -> Sequence[Ref]:
+        self.restored.append(engine)
+        return self.policy
+
+
+def _wait(refs: Sequence[Ref], num_returns: int, timeout: float | None = None) -> tuple[list[Ref], list[Ref]]:
+    ready = [ref for ref in refs if not ref.pending][:num_returns]
+    if len(ready) < num_returns and timeout != 0:
+        raise AssertionError("waits for ever")
+    return ready, [ref for ref in refs if ref not in ready]
+
+
+def _get(refs: Any, timeout: float | None = None) -> Any:
+    if isinstance(refs, list):
+        return [_get(ref) for ref in refs]
+    if refs.pending:
+        raise GetTimeoutError
+    if isinstance(refs.value, Exception):
+        raise refs.value
+    return refs.value
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """After the first look at the engines, with questions open."""
+    world = World(monkeypatch)
+    world.lines.settle()
+    world.lines.submit(0, [], None)
+    world.actors[0].last["submit"].set(None)
+    with pytest.raises(AssertionError, match="waits for ever"):
+        world.lines.wait()
+    return world
+
+
+def kill(actor: Actor, by: str = "answers") -> None:
+    actor.last[by].set(DEAD)
+
+
+def test_a_dead_engine_is_away_until_it_has_its_weights(world: World) -> None:
+    lines, (first, second) = world.lines, world.actors
+    kill(second)
+    assert lines.wait() == [EngineDown(1)]
+    assert world.notes == ["vLLM engine 1 died; it is started again, and its rollouts are sampled again"]
+    # The other one goes on.
+    answer = Answer(Request(3, 0), 5)
+    first.last["answers"].set([answer])
+    assert lines.wait() == [answer]
+    assert world.restored == []
+    second.last["reset"].set("b1")
+    with pytest.raises(AssertionError, match="waits for ever"):
+        lines.wait()
+    assert world.restored == [1]
+    for process, ahead in zip(world.policy, (False, True), strict=True):
+        process.set(ahead)
+    assert lines.wait() == [EngineUp(1)]
+    assert world.notes[-1].startswith("vLLM engine 1 is back with the policy's weights after ")
+    assert (lines.version_of(0), lines.version_of(1)) == (4, 5), "these weights were an update ahead"
+    world.version = 6
+    assert lines.version_of(1) == 6
+    lines.settle()
+    assert world.restored == [1], "nothing is left to do"
+
+
+def test_what_is_told_to_a_dead_engine_says_so_too_and_only_once(world: World) -> None:
+    lines, (_, second) = world.lines, world.actors
+    lines.submit(1, [], None)
+    kill(second, "submit")
+    kill(second)
+    assert lines.wait() == [EngineDown(1)]
+
+
+def test_other_errors_of_an_engine_are_raised(world: World) -> None:
+    world.lines.stop(0, [])
+    world.actors[0].last["stop"].set(ValueError("no such request"))
+    with pytest.raises(ValueError, match="no such request"):
+        world.lines.wait()
+
+
+def test_an_engine_that_died_between_two_steps_is_found_before_the_next(world: World) -> None:
+    world.actors[0].incarnation = "a1"
+    for process in world.policy:
+        process.set(False)
+    world.lines.settle()
+    assert world.restored == [0]
+    assert world.notes == ["vLLM engine 0 is back with the policy's weights (it died while nothing was sampled)"]
+    assert world.lines.version_of(0) == 4
+
+
+def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World) -> None:
+    """Restarted or even half restored: it starts over, and the next step finds it up."""
+    lines, (first, second) = world.lines, world.actors
+    kill(second)
+    lines.wait()
+    second.last["reset"].set("b1")
+    first.last["answers"].set([Answer(Request(3, 0), 5)])
+    lines.wait()
+    second.reset = Remote(lambda: Ref("b1"))
+    for process in world.policy:
+        process.set(False)
+    lines.settle()
+    assert world.restored[-1] == 1
+    second.last.pop("answers")
+    with pytest.raises(AssertionError, match="waits for ever"):
+        lines.wait()
+    assert "answers" in second.last, "it is asked again"
+
+
+def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
+    kill(world.actors[1])
+    world.lines.wait()
+    world.actors[1].last["reset"].set(ActorDiedError())
+    with pytest.raises(EngineLostError, match=r"engine 1 died once more than --ada_engine_restarts allows"):
+        world.lines.wait()
+    world.actors[0].ready = Remote(lambda: Ref(pending=True))
+    with pytest.raises(EngineLostError, match=r"engine 0 died and was not back after 900 s"):
+        world.lines.settle()
