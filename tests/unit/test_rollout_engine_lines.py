@@ -110,6 +110,7 @@ def test_a_dead_engine_is_away_until_it_has_its_weights(world: World) -> None:
     first.last["answers"].set([answer])
     assert lines.wait() == [answer]
     assert world.restored == []
+    second.incarnation = "b1"
     second.last["reset"].set("b1")
     with pytest.raises(AssertionError, match="waits for ever"):
         lines.wait()
@@ -155,6 +156,7 @@ def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World) -
     lines, (first, second) = world.lines, world.actors
     kill(second)
     lines.wait()
+    second.incarnation = "b1"
     second.last["reset"].set("b1")
     first.last["answers"].set([Answer(Request(3, 0), 5)])
     lines.wait()
