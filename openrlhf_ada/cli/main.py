@@ -14,6 +14,7 @@ COMMANDS = """commands:
   demo-model   write the demo's model as a Hugging Face checkpoint
   demo-data    write the demo's prompts: train.jsonl and heldout.jsonl
   report       write report.html and plot.png of a run directory
+  simulate     how long sampling would take with other policies, schedulers and numbers of engines
 """
 
 
@@ -71,12 +72,19 @@ def _report(argv: Sequence[str]) -> int:
     return 0
 
 
+def _simulate(argv: Sequence[str]) -> int:
+    from openrlhf_ada.cli.simulate import main as simulate
+
+    return simulate(argv)
+
+
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "demo": _demo,
     "demo-model": _demo_model,
     "demo-data": _demo_data,
     "report": _report,
+    "simulate": _simulate,
 }
 
 

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: SimpleNamespace, config: AdaConfig) -> int:
     """Train with checked flags, showing progress; everything that was started is ended before this returns."""
-    with ProgressView() as view, _quiet(config.verbose):
+    with ProgressView() as view, quiet(config.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError
 
@@ -97,7 +97,7 @@ def run(args: SimpleNamespace, config: AdaConfig) -> int:
 
 
 @contextmanager
-def _quiet(verbose: bool) -> Iterator[None]:
+def quiet(verbose: bool) -> Iterator[None]:
     """Keep what libraries narrate off the terminal; progress and errors go to stderr and stay."""
     if verbose:
         yield

@@ -8,6 +8,10 @@ from math import exp, lgamma
 
 from openrlhf_ada.core.types import PromptKey
 
+LEAST_CHANCE = 0.2
+"""Samples that are needed with a smaller probability are not sent ahead: in virtual time they gain nothing and are
+most of what is wasted (benchmarks/scheduler.py)."""
+
 PRIOR_STRENGTH = 2.0
 """Rollouts that the guess of a pass rate before sampling is worth: as many as in a uniform prior."""
 

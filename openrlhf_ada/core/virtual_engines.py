@@ -21,8 +21,9 @@ Answer = Callable[[Request], Sample]
 class EngineModel:
     """What one engine takes, in seconds: a decoding step at each batch size (linear in between), and a prefill.
 
-    `prefill` is per request whose prompt the engine has not seen, `shared_prefill` per further one. `slots`: requests
-    that decode at a time.
+    `prefill` is per request whose prompt the engine has not seen, `shared_prefill` per further one; both hold up the
+    whole engine and include the request's share of everything else. `latency`: from the end of a rollout to the
+    driver's answer. `slots`: requests that decode at a time.
     """
 
     batch_sizes: tuple[int, ...]
@@ -30,6 +31,13 @@ class EngineModel:
     slots: int
     prefill: float = 0.0
     shared_prefill: float = 0.0
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.batch_sizes) != len(self.step_seconds) or len(self.batch_sizes) < 2:
+            raise ValueError(
+                f"{len(self.batch_sizes)} batch sizes, {len(self.step_seconds)} times: expected as many, at least two"
+            )
 
     def steps(self) -> list[float]:
         """Seconds per step with 0, 1, ..., `slots` requests."""
@@ -114,7 +122,8 @@ class VirtualFleet:
         seconds = model.steps()
         self._engines = [_Engine(seconds, model.slots) for _ in range(num_engines)]
         self._events: list[tuple[float, int, int]] = []
-        self._stopped: list[Aborted] = []
+        self._answers: list[Finished[None] | Aborted] = []
+        self._first_answer = 0.0
 
     @property
     def num_engines(self) -> int:
@@ -133,23 +142,40 @@ class VirtualFleet:
     def abort(self, engine: int, requests: Sequence[Request]) -> None:
         target = self._engines[engine]
         target.advance(self.now)
-        self._stopped += [Aborted(request, target.remove(request)) for request in requests]
+        for request in requests:
+            self._answer_at(self.now, Aborted(request, target.remove(request)))
         self._reschedule(engine)
 
     def wait(self) -> Sequence[Finished[None] | Aborted]:
-        if self._stopped:
-            stopped, self._stopped = self._stopped, []
-            return stopped
-        while True:
-            when, stamp, engine = heapq.heappop(self._events)
-            target = self._engines[engine]
-            if stamp == target.stamp:
-                break
-        self.now = when
-        target.advance(when)
-        request, sample = target.take_ended()
+        """What has ended by the time that the first answer arrives."""
+        if not self._answers:
+            self._end_next()
+        while (when := self._next_event()) is not None and when <= self._first_answer + self._model.latency:
+            self._end_next()
+        self.now = max(self.now, self._first_answer + self._model.latency)
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _answer_at(self, when: float, answer: Finished[None] | Aborted) -> None:
+        if not self._answers:
+            self._first_answer = when
+        self._answers.append(answer)
+
+    def _next_event(self) -> float | None:
+        while self._events and self._events[0][1] != self._engines[self._events[0][2]].stamp:
+            heapq.heappop(self._events)
+        return self._events[0][0] if self._events else None
+
+    def _end_next(self) -> None:
+        """One rollout ends, where it does so first."""
+        when = self._next_event()
+        if when is None:
+            raise RuntimeError("nothing is running, so nothing can be waited for")
+        engine = self._events[0][2]
+        self._engines[engine].advance(when)
+        request, sample = self._engines[engine].take_ended()
         self._reschedule(engine)
-        return [Finished(request, sample, None)]
+        self._answer_at(when, Finished(request, sample, None))
 
     def _reschedule(self, engine: int) -> None:
         target = self._engines[engine]

@@ -102,6 +102,10 @@ class _TrackedEngine:
         with _ending_with_the_engine():
             await self._llm.check_health()
 
+    async def pause_generation(self, **kwargs: Any) -> None:
+        with _ending_with_the_engine():
+            await self._llm.pause_generation(**kwargs)
+
     async def collective_rpc(self, *args: Any, **kwargs: Any) -> Any:
         with _ending_with_the_engine():
             return await self._llm.collective_rpc(*args, **kwargs)

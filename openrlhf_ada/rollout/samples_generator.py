@@ -20,6 +20,7 @@ from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.fleet import Fleet, Limits, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
+from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
@@ -59,7 +60,7 @@ class SamplingOptions:
     on_note: Callable[[str], None] = lambda text: None
     scheduler: SchedulerName = "stream"
     speculation: int | None = None
-    least_chance: float = 0.1
+    least_chance: float = LEAST_CHANCE
     timeout_s: float = 1800.0
 
 
@@ -160,7 +161,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         scheduler = Scheduler[Experience](
             self.policy, pools, self.options.scheduler, least_chance=self.options.least_chance
         )
-        fleet = self._fleet(batch.requests, generate_kwargs)
+        fleet = self.fleet(batch.requests, generate_kwargs)
         progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
         with self._awake():
             run(scheduler, fleet, self._limits, progress, batch.failures.append)
@@ -210,9 +211,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         process = partial(SamplesGenerator._process_response_into_experience, self, **generate_kwargs)
         return ResponseReader(self.args, process, self.options.verdict_above)
 
-    def _fleet(
-        self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
-    ) -> Fleet[Experience]:
+    def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Fleet[Experience]:
         """The engines, for these prompts."""
         setup = SamplingSetup(
             sampling_params(self.args, generate_kwargs),

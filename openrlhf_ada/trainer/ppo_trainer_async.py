@@ -6,13 +6,17 @@ holds the state that belongs to the batch it was written after, not to the ones 
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import ray
 from openrlhf.trainer import ppo_trainer_async as host
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+from ray.exceptions import RayActorError
 
 from openrlhf_ada.config import from_namespace
+from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.recorded_generator import Scores
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
@@ -27,6 +31,8 @@ from openrlhf_ada.trainer.sampling import (
 )
 from openrlhf_ada.trainer.versioned_lock import VersionedLock
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
+
+logger = logging.getLogger(__name__)
 
 
 class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
@@ -96,7 +102,10 @@ class _VersionedBroadcast(BasePPOTrainer):
         ray.get(self.vllm_lock.set_version.remote(self._step + self._broadcasts_update))
 
 
-class AdaTrainingActor(RecordedTraining, unwrap_ray_class(host.TrainingActor), _VersionedBroadcast):
+HostTrainingActor = unwrap_ray_class(host.TrainingActor)
+
+
+class AdaTrainingActor(RecordedTraining, HostTrainingActor, _VersionedBroadcast):
     """Trains on the batches that arrive."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -106,6 +115,35 @@ class AdaTrainingActor(RecordedTraining, unwrap_ray_class(host.TrainingActor), _
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._broadcasts_update = True
         return super().train_step(rollout_samples, global_step)
+
+    def broadcast_to_vllm(self) -> None:
+        if not (self._partial_rollout and self.is_adaptive):
+            super().broadcast_to_vllm()
+            return
+        # As the host's, which would keep the lock if it met an engine that dies while rollouts are on their way.
+        ray.get(self.vllm_lock.acquire.remote())
+        try:
+            self._pause_engines()
+            _VersionedBroadcast.broadcast_to_vllm(self)
+            self._resume_engines()
+        finally:
+            ray.get(self.vllm_lock.release.remote())
+
+    def _pause_engines(self) -> None:
+        while True:
+            incarnations(self.vllm_engines)
+            try:
+                batch_vllm_engine_call(self.vllm_engines, "pause_generation")
+                return
+            except RayActorError:
+                logger.warning("an engine died while weights were to be sent; waiting for it")
+
+    def _resume_engines(self) -> None:
+        for ref in [engine.resume_generation.remote() for engine in self.vllm_engines]:
+            try:
+                ray.get(ref)
+            except RayActorError:
+                logger.warning("an engine died after weights were sent; the generator deals with it")
 
     def fit(self, global_step: int = 0) -> None:
         self.recorder.emit("phase", text="training")

@@ -98,7 +98,7 @@ class TableGenerator(AdaptiveSamplesGenerator):
         self.consumed += consumed
         return batch, rate, consumed, exhausted
 
-    def _fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Any:
+    def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Any:
         return TableFleet(self, requests, self._reader(generate_kwargs))
 
     @property

@@ -64,6 +64,30 @@ def test_an_abort_frees_the_slot_and_says_what_was_sampled() -> None:
     assert ends(fleet, 1) == [(2, 1.3)]
 
 
+def test_answers_arrive_late_and_with_those_that_end_meanwhile() -> None:
+    """The first ends at 0.3 s, the second at 0.5 s: both are there at 0.55 s, and the third 0.25 s after its end."""
+    model = EngineModel((1, 4), (0.1, 0.1), slots=4, latency=0.25)
+    fleet = VirtualFleet(1, model, tokens(3, 5, 9))
+    fleet.submit(0, requests(3))
+    assert [answer.request.index for answer in fleet.wait()] == [0, 1]
+    assert fleet.now == pytest.approx(0.55)
+    assert ends(fleet, 1) == [(2, pytest.approx(1.15))]
+    fleet.submit(0, [Request(1, 0)])
+    fleet.abort(0, [Request(1, 0)])
+    assert fleet.wait() == [Aborted(Request(1, 0), 0)]
+    assert fleet.now == pytest.approx(1.4), "a refusal is an answer, too"
+
+
+def test_waiting_for_nothing_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="nothing is running"):
+        VirtualFleet(1, TENTH, tokens(1)).wait()
+
+
+def test_a_model_needs_two_points() -> None:
+    with pytest.raises(ValueError, match="expected as many, at least two"):
+        EngineModel((1,), (0.1,), slots=4)
+
+
 def test_engines_do_not_slow_each_other_down() -> None:
     fleet = VirtualFleet(2, SLOWING, tokens(10, 10))
     for engine, request in enumerate(requests(2)):
@@ -99,9 +123,11 @@ def first_come_first_kept(count: int) -> list[int]:
     for key in range(count):
         fleet.submit(key % 2, [Request(key, index) for index in range(16)])
     arrived: dict[int, PromptPool] = {pool.key: pool for pool in pools(count)}
-    for _ in range(16 * count):
+    left = 16 * count
+    while left:
         for answer in fleet.wait():
             assert isinstance(answer, Finished)
+            left -= 1
             pool, sample = arrived[answer.request.key], answer.sample
             is_met = len(pool) >= 4 and policy.rule.is_met(pool)
             if not is_met:

@@ -85,7 +85,7 @@ REQUESTS = {
 
 def sample(engines: list[RolloutEngine], *requests: Request, **options: Any) -> dict[Request, Experience]:
     """These rollouts through the fleet, the odd ones on the second engine."""
-    fleet = make_generator(engines, **options)._fleet(REQUESTS, GENERATE)
+    fleet = make_generator(engines, **options).fleet(REQUESTS, GENERATE)
     for request in requests:
         fleet.submit(request.index % 2, [request])
     finished: dict[Request, Experience] = {}

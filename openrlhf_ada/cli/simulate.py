@@ -1,0 +1,269 @@
+"""How long sampling takes, and what it gives, on engines in virtual time: any policy, scheduler and number of engines.
+
+The workload is a recorded run's (RUN_DIR), the engine the one that --calibrate measured. Without RUN_DIR both are
+made up: hundreds of prompts of all pass rates, long answers, an engine like a GPU's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.config import AdaConfig, from_namespace
+from openrlhf_ada.core.forecast import Cluster, Forecast, forecast
+from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
+from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.virtual_engines import Answer, EngineModel
+from openrlhf_ada.core.workload import MadeUpAnswers, RecordedAnswers
+from openrlhf_ada.reporting.recorded_workload import recorded_steps
+from openrlhf_ada.reporting.run_record import Run, read_run
+from openrlhf_ada.settings import make_policy, resolve
+
+PROG = "openrlhf-ada simulate"
+ENGINE_FILE = "engine.json"
+
+GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=256)
+"""Memory-bound decoding: 256 rollouts at a time take not three times as long as one."""
+
+MADE_UP = MadeUpAnswers(alpha=1.5, beta=1.5, median=500.0, spread=0.9, longest=4096)
+MADE_UP_PROMPTS, MADE_UP_ENGINES = 512, 8
+
+POLICIES = ("recorded", "uniform", "pos", "balance")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The prompts of one step, as fresh pools, and what they answer."""
+
+    keys: Sequence[int]
+    rows: Sequence[int]
+    answer: Answer
+
+    def pools(self) -> list[PromptPool]:
+        return [PromptPool(key, row=row) for key, row in zip(self.keys, self.rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated. `host`: OpenRLHF's flags as far as policies read them; `recorded_s`: seconds of sampling per
+    step that the run took, if it is one."""
+
+    config: AdaConfig
+    host: SimpleNamespace
+    steps: Sequence[Step]
+    engine: EngineModel
+    num_engines: int
+    recorded_s: float | None = None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit status (2: bad input)."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.calibrate:
+            return _calibrate(args)
+        scenario = _recorded(args) if args.run_dir else _made_up(args)
+        rows = list(_simulate(scenario, args))
+    except (ValueError, FileNotFoundError) as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2
+    _show(scenario, rows)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="a run of --ada_mode seq or est")
+    add("--calibrate", action="store_true", help=f"measure RUN_DIR's engine on this machine: RUN_DIR/{ENGINE_FILE}")
+    add("--engine", type=Path, metavar="FILE", help=f"measured engine (default: RUN_DIR/{ENGINE_FILE})")
+    add("--engines", type=_counts, metavar="N,...", help="numbers of engines, 1 to 1000 (default: as in the run)")
+    add("--schedulers", type=_names(SCHEDULERS), default=list(SCHEDULERS), metavar="NAME,...", help="default: all")
+    add(
+        "--policies",
+        type=_names(POLICIES),
+        default=None,
+        metavar="NAME,...",
+        help="recorded (the run's own), uniform, pos, balance (default: recorded,uniform; made up: balance,uniform)",
+    )
+    add("--prompts", type=int, metavar="N", help="prompts of a step (default: as in the run)")
+    add("--steps", type=int, default=8, metavar="N", help="last steps of the run to repeat (default 8)")
+    add("--speculation", type=int, metavar="N", help="as --ada_speculation (default: the engine's slots)")
+    add("--json", type=Path, metavar="FILE", help="write the figures there")
+    return parser
+
+
+def _counts(text: str) -> list[int]:
+    counts = [int(part) for part in text.split(",")]
+    if not all(1 <= count <= 1000 for count in counts):
+        raise argparse.ArgumentTypeError(f"{text}: expected numbers from 1 to 1000")
+    return counts
+
+
+def _names(known: Sequence[str]) -> Any:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is unknown: expected some of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+# -- what is simulated ------------------------------------------------------------------------------------------------
+
+
+def _recorded(args: argparse.Namespace) -> Scenario:
+    run = read_run(args.run_dir)
+    host = namespace(run.config)
+    config = from_namespace(host.ada)
+    if resolve(config, host).reads_critic and "recorded" in (args.policies or ["recorded"]):
+        raise ValueError("the run's pass rates come from a critic, which is not simulated: try --policies uniform")
+    file = args.engine or args.run_dir / ENGINE_FILE
+    if not file.exists():
+        raise FileNotFoundError(f"no engine was measured ({file}): run `{PROG} --calibrate {args.run_dir}` first")
+    taken = list(recorded_steps(run))[-args.steps :]
+    steps: list[Step] = []
+    for recorded in taken:
+        step = recorded.enlarged(args.prompts, host.train.seed) if args.prompts else recorded
+        answer = RecordedAnswers(
+            step.rollouts, positive_above=config.positive_threshold, replay=not args.prompts, seed=host.train.seed
+        )
+        steps.append(Step(list(step.rollouts), list(step.rows.values()), answer))
+    return Scenario(
+        config, host, steps, _read_engine(file), host.vllm.num_engines, _seconds(run, [step.step for step in taken])
+    )
+
+
+def _made_up(args: argparse.Namespace) -> Scenario:
+    keys = range(args.prompts or MADE_UP_PROMPTS)
+    rollout = {"n_samples_per_prompt": 4, "batch_size": len(keys)}
+    host = namespace({"rollout": rollout, "algo": {"advantage": {"estimator": "dr_grpo"}}})
+    engine = _read_engine(args.engine) if args.engine else GPU_LIKE
+    config = AdaConfig(mode="seq", wave=8, max_samples=32)
+    return Scenario(config, host, [Step(keys, keys, MADE_UP)], engine, MADE_UP_ENGINES)
+
+
+def _seconds(run: Run, steps: Sequence[int]) -> float:
+    return mean(row["timing/generation"] for row in run.steps if row["step"] in steps)
+
+
+def _read_engine(file: Path) -> EngineModel:
+    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    for name in ("batch_sizes", "step_seconds"):
+        fields[name] = tuple(fields[name])
+    return EngineModel(**fields)
+
+
+def namespace(flags: Any) -> Any:
+    """A run's flags as OpenRLHF's parser gives them."""
+    if isinstance(flags, dict):
+        return SimpleNamespace(**{name: namespace(value) for name, value in flags.items()})
+    return flags
+
+
+# -- simulating -------------------------------------------------------------------------------------------------------
+
+
+def _simulate(scenario: Scenario, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    policies = args.policies or (["recorded", "uniform"] if args.run_dir else ["balance", "uniform"])
+    for num_engines in args.engines or [scenario.num_engines]:
+        engine = scenario.engine
+        wanted = args.speculation if args.speculation is not None else scenario.config.speculation
+        cluster = Cluster(num_engines, engine, engine.slots if wanted is None else wanted)
+        for name in policies:
+            # Uniform sampling asks once, so that all schedulers are the same.
+            schedulers: list[SchedulerName] = ["rounds"] if name == "uniform" else args.schedulers
+            for scheduler in schedulers:
+                policy = make_policy(resolve(_configured(scenario, name), scenario.host))
+                steps = [forecast(policy, s.pools(), s.answer, scheduler, cluster) for s in scenario.steps]
+                prompts = sum(len(step.keys) for step in scenario.steps)
+                yield {"policy": name, "scheduler": scheduler, "engines": num_engines} | _mean(steps, prompts)
+
+
+def _configured(scenario: Scenario, name: str) -> AdaConfig:
+    config = scenario.config
+    if name == "recorded":
+        return config
+    plain = AdaConfig(mode="seq", wave=config.wave, max_samples=config.max_samples)
+    if name == "uniform":
+        return replace(plain, exit="fixed", max_samples=scenario.host.rollout.n_samples_per_prompt)
+    return replace(plain, exit=name)
+
+
+def _mean(steps: Sequence[Forecast], prompts: int) -> dict[str, float]:
+    """Of a step; shares over all steps."""
+    tokens = sum(step.tokens for step in steps)
+    return {
+        "seconds": mean(step.seconds for step in steps),
+        "work_seconds": mean(step.work_seconds for step in steps),
+        "floor_seconds": mean(step.floor_seconds for step in steps),
+        "rollouts_per_prompt": sum(step.rollouts for step in steps) / prompts,
+        "tokens": tokens / len(steps),
+        "waste_share": sum(step.wasted_tokens for step in steps) / tokens,
+        "signal_share": mean(step.signal_share for step in steps),
+    }
+
+
+def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for column in ("policy", "scheduler"):
+        table.add_column(column)
+    for column in ("engines", "seconds", "known", "rollouts", "tokens", "waste", "signal"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        figures = {name: f"{row[name]:.3g}" for name in ("seconds", "work_seconds", "rollouts_per_prompt")}
+        figures |= {name: f"{row[name]:.0%}" for name in ("waste_share", "signal_share")}
+        table.add_row(
+            row["policy"], row["scheduler"], str(row["engines"]), figures["seconds"], figures["work_seconds"],
+            figures["rollouts_per_prompt"], f"{row['tokens']:,.0f}", figures["waste_share"], figures["signal_share"],
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print(
+        f"\nMeans of {len(scenario.steps)} steps: seconds of sampling, and what they would be were the needed rollouts "
+        f"known from the start; rollouts per prompt; tokens and the share in vain; groups with a signal."
+    )
+    if scenario.recorded_s is not None:
+        run = f"recorded ({scenario.config.scheduler}, {scenario.num_engines} engines)"
+        console.print(f"{run}: {scenario.recorded_s:.3g} s of sampling per step")
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    if args.run_dir is None:
+        raise ValueError("--calibrate needs a RUN_DIR, whose engine, model and data it takes")
+    from openrlhf_ada.cli.train_ppo_ray import quiet
+    from openrlhf_ada.platforms.session import ray_session
+
+    host = namespace(read_run(args.run_dir).config)
+    from_namespace(host.ada)
+    host.ada_events = None
+    with quiet(verbose=False):
+        print("starting Ray and one engine", file=sys.stderr)
+        with ray_session(host, verbose=False):
+            from openrlhf_ada.trainer.calibration import calibrate
+
+            say = lambda size, slots: print(f"measuring batches of {size} (of {slots})", file=sys.stderr)  # noqa: E731
+            engine = calibrate(host, say)
+    file = args.engine or args.run_dir / ENGINE_FILE
+    file.write_text(json.dumps(asdict(engine), indent=1), encoding="utf-8")
+    print(file)
+    return 0

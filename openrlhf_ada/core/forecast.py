@@ -1,0 +1,104 @@
+"""How long sampling a step will take, and what it will give, on engines in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_ada.core.fleet import Limits, run
+from openrlhf_ada.core.policies import Policy
+from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
+from openrlhf_ada.core.speculation import LEAST_CHANCE
+from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.core.virtual_engines import Answer, EngineModel, VirtualFleet
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Engines that are all alike. `speculation`: rollouts on an engine up to which some are sent ahead."""
+
+    num_engines: int
+    model: EngineModel
+    speculation: int
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.model.slots, min(self.speculation, self.model.slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """One step's sampling. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool.
+
+    `signal_share`: groups whose kept rollouts have both outcomes. `work_seconds`: what the rollouts of the pools would
+    take if all were known to be needed from the start, first come, first served. `floor_seconds`: below which no
+    schedule of these rollouts can be: every slot always in use at the engine's best throughput, or its longest rollout
+    alone on an engine.
+    """
+
+    seconds: float
+    rollouts: int
+    tokens: int
+    wasted_tokens: int
+    signal_share: float
+    work_seconds: float
+    floor_seconds: float
+
+    @property
+    def waste_share(self) -> float:
+        return self.wasted_tokens / self.tokens
+
+
+def forecast(
+    policy: Policy,
+    pools: Sequence[PromptPool],
+    answer: Answer,
+    scheduler: SchedulerName,
+    cluster: Cluster,
+    *,
+    least_chance: float = LEAST_CHANCE,
+    seed: int = 0,
+) -> Forecast:
+    """Sample these pools, which come empty, as a run would; the policy sees the result as after a training step."""
+    fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
+    state = Scheduler[None](policy, pools, scheduler, least_chance=least_chance)
+    finished = run(state, fleet, cluster.limits)
+    groups = [policy.build(entry.pool, np.random.default_rng([seed, entry.pool.key])) for entry in finished]
+    samples = [sample for entry in finished for sample in entry.pool.samples]
+    waste = state.waste.total
+    policy.observe([entry.pool for entry in finished])
+    return Forecast(
+        seconds=fleet.now,
+        rollouts=state.num_sent,
+        tokens=sum(sample.num_tokens for sample in samples) + waste.tokens,
+        wasted_tokens=waste.tokens,
+        signal_share=sum(group.resolved for group in groups) / len(groups),
+        work_seconds=_work_seconds(samples, answer, cluster),
+        floor_seconds=_floor_seconds(samples, cluster),
+    )
+
+
+def _work_seconds(samples: Sequence[Sample], answer: Answer, cluster: Cluster) -> float:
+    fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
+    loads = [(0, engine) for engine in range(cluster.num_engines)]
+    shares: list[list[Request]] = [[] for _ in loads]
+    for sample in sorted(samples, key=lambda sample: (sample.index, sample.key)):
+        load, engine = heapq.heappop(loads)
+        shares[engine].append(Request(sample.key, sample.index))
+        heapq.heappush(loads, (load + 1, engine))
+    for engine, requests in enumerate(shares):
+        fleet.submit(engine, requests)
+    left = len(samples)
+    while left:
+        left -= len(fleet.wait())
+    return fleet.now
+
+
+def _floor_seconds(samples: Sequence[Sample], cluster: Cluster) -> float:
+    steps = cluster.model.steps()
+    best = min(seconds / running for running, seconds in enumerate(steps) if running)
+    work = sum(sample.num_tokens for sample in samples) * best / cluster.num_engines
+    return max(work, max(sample.num_tokens for sample in samples) * steps[1])

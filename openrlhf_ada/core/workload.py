@@ -1,0 +1,103 @@
+"""What engines in virtual time answer: the rollouts of a recorded run, or made-up ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.types import PromptKey, Sample
+
+PRIOR_STRENGTH = 2.0
+"""Rollouts that the mean pass rate counts for in a prompt's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRollout:
+    """Verdict in [0, 1], reward, and length in tokens."""
+
+    metric: float
+    reward: float
+    tokens: int
+
+
+class RecordedAnswers:
+    """A prompt's recorded rollouts in their order. Beyond them, or without `replay`, others like them.
+
+    Those are positive with the prompt's pass rate (posterior mean; the prior is the mean of all prompts) and a copy of
+    one of the prompt's own rollouts with that outcome, or of any prompt's where it has none. Which one depends on the
+    identity of the rollout only.
+    """
+
+    def __init__(
+        self,
+        rollouts: Mapping[PromptKey, Sequence[RecordedRollout]],
+        *,
+        positive_above: float,
+        replay: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self._rollouts = rollouts
+        self._replay = replay
+        self._threshold = positive_above
+        self._seed = seed
+        every = [rollout for of_prompt in rollouts.values() for rollout in of_prompt]
+        if not every:
+            raise ValueError("no rollout was recorded")
+        self._by_outcome = {side: [r for r in every if self._is_positive(r) is side] for side in (False, True)}
+        self._mean = len(self._by_outcome[True]) / len(every)
+
+    def __call__(self, request: Request) -> Sample:
+        recorded = self._rollouts[request.key]
+        if self._replay and request.index < len(recorded):
+            rollout = recorded[request.index]
+        else:
+            rollout = self._more_like(recorded, np.random.default_rng([self._seed, request.key, request.index]))
+        return Sample(request.key, request.index, rollout.metric, rollout.reward, rollout.tokens)
+
+    def _more_like(self, recorded: Sequence[RecordedRollout], rng: np.random.Generator) -> RecordedRollout:
+        positives = sum(map(self._is_positive, recorded))
+        rate = (positives + PRIOR_STRENGTH * self._mean) / (len(recorded) + PRIOR_STRENGTH)
+        side = bool(rng.random() < rate)
+        similar = [rollout for rollout in recorded if self._is_positive(rollout) is side] or self._by_outcome[side]
+        return similar[int(rng.integers(len(similar)))]
+
+    def _is_positive(self, rollout: RecordedRollout) -> bool:
+        return rollout.metric > self._threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUpAnswers:
+    """Pass rates Beta(`alpha`, `beta`); lengths lognormal with this median, spread and longest, in tokens.
+
+    `shared`: share of the variance of log-length that a prompt's rollouts have in common. Metric and reward are 1 or
+    0. A rollout depends on its identity only.
+    """
+
+    alpha: float
+    beta: float
+    median: float
+    spread: float
+    longest: int
+    shared: float = 0.0
+    seed: int = 0
+
+    def __call__(self, request: Request) -> Sample:
+        rate, common = _made_up_prompt(self, request.key)
+        rng = np.random.default_rng([self.seed, request.key, request.index])
+        metric = float(rng.random() < rate)
+        own = math.sqrt(1.0 - self.shared) * float(rng.standard_normal())
+        length = self.median * math.exp(common + self.spread * own)
+        tokens = min(max(int(length), 1), self.longest)
+        return Sample(request.key, request.index, metric, metric, tokens)
+
+
+@lru_cache(maxsize=1 << 20)
+def _made_up_prompt(of: MadeUpAnswers, key: PromptKey) -> tuple[float, float]:
+    """(pass rate, what its rollouts share of log-length)."""
+    rng = np.random.default_rng([of.seed, key])
+    return float(rng.beta(of.alpha, of.beta)), of.spread * math.sqrt(of.shared) * float(rng.standard_normal())

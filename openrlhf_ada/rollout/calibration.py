@@ -1,0 +1,112 @@
+"""What an engine takes, measured on the real one, through everything that a run's rollouts pass through."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import ray
+
+from openrlhf_ada.core.fleet import Fleet
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.types import PromptKey
+from openrlhf_ada.core.virtual_engines import EngineModel
+from openrlhf_ada.rollout.prompts import PromptRequest, take_prompts
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
+
+REPEATS = 3
+SHARING = 8
+"""Rollouts of a prompt where they share it."""
+LONGEST_S = 20.0
+"""Batches that would take longer are not measured; the line goes on as steeply as it was."""
+MOST_TOKENS = 128
+
+
+class Calibrator:
+    """Measures the first engine of a generator, with the prompts of its data.
+
+    Rollouts of equal, forced length: of two lengths, so that what a token takes and what a rollout takes besides can
+    be told apart. Everything that the machine does meanwhile counts: rewards, tokenisation, the driver.
+    """
+
+    def __init__(self, generator: AdaptiveSamplesGenerator, generate_kwargs: dict[str, Any]) -> None:
+        self._generator = generator
+        self._kwargs = generate_kwargs
+        self._engine = generator.vllm_engines[0]
+        self._slots, _ = ray.get(self._engine.capacity.remote())
+        self._prompts, _ = take_prompts(iter(generator.prompts_dataloader), self._slots, 0)
+        self._keys: Iterator[PromptKey] = count()
+        longest = max(self._num_tokens(prompt.prompt) for prompt in self._prompts)
+        room = min(generate_kwargs["max_len"] - longest, MOST_TOKENS)
+        self._lengths = (max(room // 4, 1), room)
+        if room < 2:
+            raise ValueError(f"prompts of up to {longest} tokens leave no room for answers: raise --data.max_len")
+
+    def measure(self, on_progress: Callable[[int, int], None]) -> EngineModel:
+        """Takes minutes on a CPU. `on_progress`: the batch that is measured, and the largest possible."""
+        short, long = self._lengths
+        generator_sizes = [1 << power for power in range(int(math.log2(self._slots)) + 1)]
+        self._seconds(4, short)  # warm-up
+        sizes: list[int] = []
+        steps: list[float] = []
+        alone: list[float] = []
+        shared: list[float] = []
+        for size in generator_sizes:
+            on_progress(size, self._slots)
+            brief, lengthy = self._seconds(size, short), self._seconds(size, long)
+            sizes.append(size)
+            steps.append(max((lengthy - brief) / (long - short), 1e-6))
+            alone.append(brief - short * steps[-1])
+            shared.append(self._seconds(size, short, sharing=SHARING) - short * steps[-1])
+            if 2 * lengthy > LONGEST_S:
+                break
+        prefill, latency = _line(sizes, alone)
+        groups = [math.ceil(size / SHARING) for size in sizes]
+        rest = [(t - latency - prefill * g) / (b - g) for t, g, b in zip(shared, groups, sizes, strict=True) if b > g]
+        return EngineModel(
+            batch_sizes=tuple(sizes),
+            # A larger batch does not take less; where it seems so, that is noise.
+            step_seconds=tuple(np.maximum.accumulate(steps).tolist()),
+            slots=self._slots,
+            prefill=prefill,
+            shared_prefill=max(statistics.median(rest), 0.0) if rest else prefill,
+            latency=latency,
+        )
+
+    def _seconds(self, size: int, tokens: int, *, sharing: int = 1) -> float:
+        """Median time of a batch of rollouts from its submission to its last verdict."""
+        return statistics.median(self._once(size, tokens, sharing) for _ in range(REPEATS))
+
+    def _once(self, size: int, tokens: int, sharing: int) -> float:
+        ray.get(self._engine.reset_prefix_cache.remote())
+        prompts = [self._prompts[i % len(self._prompts)] for i in range(math.ceil(size / sharing))]
+        visits = {next(self._keys): prompt for prompt in prompts}
+        requests = [Request(key, index) for key in visits for index in range(sharing)][:size]
+        fleet = self._fleet(visits, tokens)
+        start = time.monotonic()
+        fleet.submit(0, requests)
+        left = size
+        while left:
+            left -= len(fleet.wait())
+        return time.monotonic() - start
+
+    def _fleet(self, visits: dict[PromptKey, PromptRequest], tokens: int) -> Fleet[Any]:
+        kwargs = self._kwargs | {"max_new_tokens": tokens, "min_new_tokens": tokens}
+        return self._generator.fleet(visits, kwargs)
+
+    def _num_tokens(self, prompt: str) -> int:
+        return len(self._generator.tokenizer.load()(prompt)["input_ids"])
+
+
+def _line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """(slope, intercept) of seconds over sizes, neither below 0; large batches count by their relative error."""
+    x, y = np.asarray(sizes, dtype=float), np.asarray(seconds)
+    slope, intercept = np.polyfit(x, y, 1, w=1.0 / np.maximum(y, 1e-3))
+    if intercept < 0:
+        return max(float((x * y).sum() / (x * x).sum()), 0.0), 0.0
+    return max(float(slope), 0.0), float(intercept)

@@ -1,0 +1,51 @@
+"""One engine as a run would start it, to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf.cli import train_ppo_ray as host
+from openrlhf.trainer.ppo_trainer import prepare_datasets
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ray import vllm_engine
+
+from openrlhf_ada.core.virtual_engines import EngineModel
+from openrlhf_ada.rollout.calibration import Calibrator
+from openrlhf_ada.rollout.engine import rollout_actor
+from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
+from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
+from openrlhf_ada.trainer.sampling import make_generator
+from openrlhf_ada.upstream import substituted
+
+
+def calibrate(args: SimpleNamespace, on_progress: Callable[[int, int], None]) -> EngineModel:
+    """Measure an engine with these flags, model and data; Ray must be initialised."""
+    strategy: Any = host.get_strategy(args)
+    with substituted(vllm_engine, RolloutRayActor=rollout_actor(restarts=0)):
+        engines = vllm_engine.create_vllm_engines(
+            1,
+            args.vllm.tensor_parallel_size,
+            args.actor.model_name_or_path,
+            args.train.seed,
+            args.train.full_determinism_enable,
+            args.vllm.enable_prefix_caching,
+            args.vllm.enforce_eager,
+            args.data.max_len,
+            gpu_memory_utilization=args.vllm.gpu_memory_utilization,
+            agent_func_path=args.train.agent_func_path,
+            remote_rm_url=args.reward.remote_url,
+        )
+    tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
+    loader, _, _ = prepare_datasets(strategy, tokenizer.load())
+    generator = make_generator(
+        SamplesGenerator(strategy, loader, None, tokenizer, engines),
+        policy_version=lambda: 0,
+        prompt_values=None,
+        restore_engine=lambda engine: [],
+    )
+    if not isinstance(generator, AdaptiveSamplesGenerator):
+        raise TypeError("an engine is calibrated as the adaptive modes use it, and --ada_mode is off")
+    kwargs = {"max_len": args.data.max_len, "temperature": args.rollout.temperature, "top_p": args.rollout.top_p}
+    return Calibrator(generator, kwargs).measure(on_progress)
