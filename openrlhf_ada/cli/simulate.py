@@ -236,8 +236,8 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"\nMeans of {len(scenario.steps)} steps: seconds of sampling, and what they would be were the needed rollouts "
-        f"known from the start; rollouts per prompt; tokens and the share in vain; groups with a signal."
+        f"\nMeans of {len(scenario.steps)} steps: seconds of sampling, and what they would be were the needed "
+        f"rollouts known from the start; rollouts per prompt; tokens and the share in vain; groups with a signal."
     )
     if scenario.recorded_s is not None:
         run = f"recorded ({scenario.config.scheduler}, {scenario.num_engines} engines)"

@@ -164,13 +164,12 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
         await self.llm.check_health()
         return self._incarnation
 
-    async def reset(self) -> str:
-        """As `ready`, and give up every rollout: nobody listens to this process any more, if it is an old one."""
+    async def reset(self) -> None:
+        """Give up every rollout: nobody waits for them any more."""
         running = [rollout for rollout in self._running.values() if rollout.task is not None]
         await self.stop([rollout.job.request for rollout in running])
         await asyncio.gather(*(rollout.task for rollout in running if rollout.task is not None))
         self._ended = asyncio.Queue()
-        return await self.ready()
 
     async def capacity(self) -> tuple[int, int]:
         """Requests that vLLM decodes at a time, and up to how many it is worth to speculate.

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Answer, Job
-from openrlhf_ada.rollout.incarnations import RESTART_S, answer, ask, not_back
+from openrlhf_ada.rollout.incarnations import RESTART_S, answer, ask_ready, incarnations, not_back
 
 Restore = Callable[[int], Sequence[Any]]
 """Starts to give an engine the policy's weights. References, one of each of the policy's processes: are these weights
@@ -22,11 +22,11 @@ an update ahead of the other engines'?"""
 
 @dataclass
 class _Recovery:
-    """`waits_for`: the restarted engine's word, then the policy's processes."""
+    """`waits_for`: the engine's word that it is up, and which process it is; then the policy's processes."""
 
     since: float
     waits_for: list[Any]
-    has_restarted: bool = False
+    incarnation: str = ""
 
 
 class EngineLines:
@@ -67,13 +67,15 @@ class EngineLines:
 
         Raises EngineLostError.
         """
-        asked = [ask(actor, "reset" if engine in self._away else "ready") for engine, actor in enumerate(self.engines)]
-        answering = [answer(engine, ref) for engine, ref in enumerate(asked)]
-        for engine, known in enumerate(self._incarnations):
-            if known != answering[engine] or engine in self._away:
+        answering = incarnations(self.engines)
+        if not self._incarnations:
+            self._incarnations = answering
+        for engine, incarnation in enumerate(answering):
+            if incarnation != self._incarnations[engine]:
                 self._forget(engine)
-                self._welcome(engine, ray.get(list(self._restore(engine))))
-        self._incarnations = answering
+                self._welcome(engine, incarnation, ray.get(list(self._restore(engine))))
+            elif engine in self._away:
+                self._reset(engine)
 
     def wait(self) -> list[Answer | EngineDown | EngineUp]:
         """Block until something has happened: rollouts have ended, an engine has died or is back."""
@@ -116,7 +118,7 @@ class EngineLines:
 
     def _lose(self, engine: int) -> EngineDown:
         self._forget(engine)
-        self._away[engine] = _Recovery(time.monotonic(), [ask(self.engines[engine], "reset")])
+        self._away[engine] = _Recovery(time.monotonic(), [ask_ready(self.engines[engine])])
         self._on_note(f"vLLM engine {engine} died; it is started again, and its rollouts are sampled again")
         return EngineDown(engine)
 
@@ -125,16 +127,26 @@ class EngineLines:
         self._told = {ref: of for ref, of in self._told.items() if of != engine}
 
     def _go_on(self, engine: int, recovery: _Recovery, ref: Any) -> list[EngineUp]:
-        if not recovery.has_restarted:
-            self._incarnations[engine] = answer(engine, ref)
-            recovery.has_restarted = True
+        if not recovery.incarnation:
+            recovery.incarnation = answer(engine, ref)
+            if recovery.incarnation == self._incarnations[engine]:
+                self._reset(engine)
+                return [EngineUp(engine)]
             recovery.waits_for = list(self._restore(engine))
             return []
-        ray.wait(recovery.waits_for, num_returns=len(recovery.waits_for))
-        self._welcome(engine, ray.get(recovery.waits_for))
+        self._welcome(engine, recovery.incarnation, ray.get(recovery.waits_for))
         return [EngineUp(engine)]
 
-    def _welcome(self, engine: int, ahead: Sequence[bool]) -> None:
+    def _reset(self, engine: int) -> None:
+        """It could not be reached, but lives: its weights are right, and what it samples is nobody's any more.
+
+        Without repetition: a repeated call could come late, and take the next step's rollouts away.
+        """
+        ray.get(self.engines[engine].reset.remote())
+        del self._away[engine]
+
+    def _welcome(self, engine: int, incarnation: str, ahead: Sequence[bool]) -> None:
+        self._incarnations[engine] = incarnation
         self._floors[engine] = self._version() + any(ahead)
         recovery = self._away.pop(engine, None)
         when = (

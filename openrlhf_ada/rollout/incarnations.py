@@ -18,13 +18,16 @@ class EngineLostError(RuntimeError):
 
 def incarnations(engines: Sequence[Any]) -> list[str]:
     """Which process answers for each engine. Waits for those that are being started again; raises EngineLostError."""
-    asked = [ask(engine, "ready") for engine in engines]
+    asked = [ask_ready(engine) for engine in engines]
     return [answer(number, ref) for number, ref in enumerate(asked)]
 
 
-def ask(engine: Any, method: str) -> Any:
-    """A reference to what `engine.method()` will say, if need be from the process that comes next."""
-    return getattr(engine, method).options(max_task_retries=-1).remote()
+def ask_ready(engine: Any) -> Any:
+    """A reference to the engine's name for itself, if need be from the process that comes next.
+
+    Ray repeats the call, at a time of its choosing: only for calls that change nothing.
+    """
+    return engine.ready.options(max_task_retries=-1).remote()
 
 
 def answer(number: int, ref: Any) -> Any:

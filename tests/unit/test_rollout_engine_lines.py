@@ -33,16 +33,31 @@ class Ref:
 
 
 class Actor:
-    """Hands out references and remembers the last of each kind. `incarnation` answers `ready` and `reset`."""
+    """Hands out references and remembers the last of each kind. Without an `incarnation`, nobody is `ready`."""
 
     def __init__(self, incarnation: str) -> None:
-        self.incarnation = incarnation
+        self.incarnation: str | None = incarnation
         self.last: dict[str, Ref] = {}
-        self.ready = Remote(lambda: Ref(self.incarnation))
-        self.reset = Remote(lambda: self._new("reset"))
+        self.num_resets = 0
+        self.ready = Remote(self._ready)
+        self.reset = Remote(self._reset)
         self.answers = Remote(lambda: self._new("answers"))
         self.submit = Remote(lambda jobs, setup: self._new("submit"))
         self.stop = Remote(lambda requests: self._new("stop"))
+
+    def _ready(self) -> Ref:
+        ref = self._new("ready")
+        if self.incarnation is not None:
+            ref.set(self.incarnation)
+        return ref
+
+    def _reset(self) -> Ref:
+        self.num_resets += 1
+        return Ref(None)
+
+    def come_back(self, incarnation: str) -> None:
+        self.incarnation = incarnation
+        self.last["ready"].set(incarnation)
 
     def _new(self, kind: str) -> Ref:
         self.last[kind] = Ref(pending=True)
@@ -97,6 +112,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def kill(actor: Actor, by: str = "answers") -> None:
+    actor.incarnation = None
     actor.last[by].set(DEAD)
 
 
@@ -110,8 +126,7 @@ def test_a_dead_engine_is_away_until_it_has_its_weights(world: World) -> None:
     first.last["answers"].set([answer])
     assert lines.wait() == [answer]
     assert world.restored == []
-    second.incarnation = "b1"
-    second.last["reset"].set("b1")
+    second.come_back("b1")
     with pytest.raises(AssertionError, match="waits for ever"):
         lines.wait()
     assert world.restored == [1]
@@ -151,32 +166,51 @@ def test_an_engine_that_died_between_two_steps_is_found_before_the_next(world: W
     assert world.lines.version_of(0) == 4
 
 
-def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World) -> None:
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World, is_back: bool) -> None:
     """Restarted or even half restored: it starts over, and the next step finds it up."""
     lines, (first, second) = world.lines, world.actors
     kill(second)
     lines.wait()
-    second.incarnation = "b1"
-    second.last["reset"].set("b1")
+    if is_back:
+        second.come_back("b1")
     first.last["answers"].set([Answer(Request(3, 0), 5)])
     lines.wait()
-    second.reset = Remote(lambda: Ref("b1"))
+    second.incarnation = "b1"
     for process in world.policy:
         process.set(False)
     lines.settle()
-    assert world.restored[-1] == 1
+    assert world.restored == [1] * (1 + is_back)
+    assert world.notes[-1].startswith("vLLM engine 1 is back with the policy's weights after ")
     second.last.pop("answers")
     with pytest.raises(AssertionError, match="waits for ever"):
         lines.wait()
     assert "answers" in second.last, "it is asked again"
+    lines.settle()
+    assert world.restored == [1] * (1 + is_back), "once is enough"
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_an_engine_that_could_not_be_reached_but_lives_is_emptied_and_keeps_its_weights(
+    world: World, settles: bool
+) -> None:
+    lines, second = world.lines, world.actors[1]
+    kill(second)
+    lines.wait()
+    second.come_back("b0")
+    if settles:
+        lines.settle()
+    else:
+        assert lines.wait() == [EngineUp(1)]
+    assert (second.num_resets, world.restored) == (1, [])
 
 
 def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
     kill(world.actors[1])
     world.lines.wait()
-    world.actors[1].last["reset"].set(ActorDiedError())
+    world.actors[1].last["ready"].set(ActorDiedError())
     with pytest.raises(EngineLostError, match=r"engine 1 died once more than --ada_engine_restarts allows"):
         world.lines.wait()
-    world.actors[0].ready = Remote(lambda: Ref(pending=True))
+    world.actors[0].incarnation = None
     with pytest.raises(EngineLostError, match=r"engine 0 died and was not back after 900 s"):
         world.lines.settle()
