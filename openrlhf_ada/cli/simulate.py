@@ -259,7 +259,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     with quiet(verbose=False):
         print("starting Ray and one engine", file=sys.stderr)
         with ray_session(host, verbose=False):
-            from openrlhf_ada.trainer.calibration import calibrate
+            from openrlhf_ada.trainer.sampling_only import calibrate
 
             say = lambda size, slots: print(f"measuring batches of {size} (of {slots})", file=sys.stderr)  # noqa: E731
             engine = calibrate(host, say)

@@ -1,4 +1,4 @@
-"""One engine as a run would start it, to be measured."""
+"""Sampling without training: engines and a generator as a run would start them, to be measured."""
 
 from __future__ import annotations
 
@@ -21,11 +21,26 @@ from openrlhf_ada.upstream import substituted
 
 
 def calibrate(args: SimpleNamespace, on_progress: Callable[[int, int], None]) -> EngineModel:
-    """Measure an engine with these flags, model and data; Ray must be initialised."""
+    """Measure one engine with these flags, model and data; Ray must be initialised."""
+    return Calibrator(start_sampling(args, num_engines=1), generate_kwargs(args)).measure(on_progress)
+
+
+def generate_kwargs(args: SimpleNamespace) -> dict[str, Any]:
+    """What the host's trainers hand to their generator."""
+    return {
+        "max_len": args.data.max_len,
+        "max_new_tokens": args.rollout.max_new_tokens,
+        "temperature": args.rollout.temperature,
+        "top_p": args.rollout.top_p,
+    }
+
+
+def start_sampling(args: SimpleNamespace, num_engines: int) -> AdaptiveSamplesGenerator:
+    """Engines with the model as it is, and their generator; Ray must be initialised."""
     strategy: Any = host.get_strategy(args)
     with substituted(vllm_engine, RolloutRayActor=rollout_actor(restarts=0)):
         engines = vllm_engine.create_vllm_engines(
-            1,
+            num_engines,
             args.vllm.tensor_parallel_size,
             args.actor.model_name_or_path,
             args.train.seed,
@@ -46,6 +61,5 @@ def calibrate(args: SimpleNamespace, on_progress: Callable[[int, int], None]) ->
         restore_engine=lambda engine: [],
     )
     if not isinstance(generator, AdaptiveSamplesGenerator):
-        raise TypeError("an engine is calibrated as the adaptive modes use it, and --ada_mode is off")
-    kwargs = {"max_len": args.data.max_len, "temperature": args.rollout.temperature, "top_p": args.rollout.top_p}
-    return Calibrator(generator, kwargs).measure(on_progress)
+        raise TypeError("only the adaptive modes sample like this, and --ada_mode is off")
+    return generator
