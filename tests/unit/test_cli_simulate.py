@@ -1,0 +1,119 @@
+"""`openrlhf-ada simulate`: a recorded run on other schedulers and numbers of engines; wrong input is said at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.cli.simulate import GPU_LIKE, main
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.virtual_engines import EngineModel
+
+ENGINE = EngineModel(batch_sizes=(1, 4), step_seconds=(0.1, 0.1), slots=4)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Two steps of two prompts with waves of two. Prompt A is done at once, B takes a second wave."""
+    flags: dict[str, Any] = {
+        "ada": asdict(AdaConfig(mode="seq", wave=2, max_samples=4, k_pos=1, k_neg=1)),
+        "rollout": {"n_samples_per_prompt": 2, "batch_size": 2},
+        "algo": {"advantage": {"estimator": "dr_grpo"}},
+        "train": {"seed": 1},
+        "vllm": {"num_engines": 1},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(flags))
+    lines = [json.dumps({"step": step, "timing/generation": 2.0 + step}) for step in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    outcomes = {"7": [1, 0], "8": [0, 0, 1, 1]}
+    samples = [
+        {"step": step, "prompt_id": row, "key": 2 * step + i, "index": k, "metric": m, "reward": m, "tokens": 10 + k}
+        for step in (1, 2)
+        for i, (row, metrics) in enumerate(outcomes.items())
+        for k, m in enumerate(metrics)
+    ]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    (tmp_path / "engine.json").write_text(json.dumps(asdict(ENGINE)))
+    return tmp_path
+
+
+def figures(run_dir: Path, *argv: str) -> list[dict[str, Any]]:
+    out = run_dir / "out.json"
+    assert main([str(run_dir), "--json", str(out), *argv]) == 0
+    return json.loads(out.read_text())
+
+
+def test_recorded_run_by_hand(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four slots: the first wave of both prompts takes 11 steps, B's second wave 13; tenths of a second each."""
+    rounds, waves, uniform = figures(run_dir, "--schedulers", "rounds,waves", "--policies", "recorded,uniform")
+    assert (rounds["policy"], rounds["scheduler"], rounds["engines"]) == ("recorded", "rounds", 1)
+    assert rounds["seconds"] == waves["seconds"] == pytest.approx(2.4)
+    assert rounds["rollouts_per_prompt"] == 3
+    assert rounds["tokens"] == 10 + 11 + 10 + 11 + 12 + 13
+    assert (rounds["waste_share"], rounds["signal_share"]) == (0.0, 1.0)
+    assert (uniform["seconds"], uniform["rollouts_per_prompt"], uniform["signal_share"]) == (
+        pytest.approx(1.1),
+        2,
+        0.5,
+    )
+    output = capsys.readouterr().out
+    assert "recorded (stream, 1 engines): 3.5 s of sampling per step" in output
+
+
+def test_steps_engines_and_prompts_can_be_chosen(run_dir: Path) -> None:
+    one = figures(run_dir, "--steps", "1", "--schedulers", "stream", "--policies", "recorded", "--engines", "1,9")
+    assert [row["engines"] for row in one] == [1, 9]
+    more = figures(run_dir, "--prompts", "40", "--schedulers", "stream", "--policies", "balance,pos")
+    assert [row["policy"] for row in more] == ["balance", "pos"]
+    assert more[0]["seconds"] > 10 * one[0]["seconds"]
+
+
+def test_without_a_run_everything_is_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--prompts", "32", "--engines", "1", "--json", str(tmp_path / "out.json")]) == 0
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert [(row["policy"], row["scheduler"]) for row in rows] == [
+        *(("balance", name) for name in ("rounds", "waves", "stream")),
+        ("uniform", "rounds"),
+    ]
+    assert rows[2]["seconds"] < rows[0]["seconds"]
+    assert "recorded" not in capsys.readouterr().out
+    assert GPU_LIKE.slots == 256
+
+
+@pytest.mark.parametrize(
+    ("break_it", "argv", "says"),
+    [
+        ("engine.json", [], "no engine was measured"),
+        ("samples.jsonl", [], "has no record of single rollouts"),
+        ("config.json", [], "is not a run directory"),
+        (None, ["--calibrate"], "--calibrate needs a RUN_DIR"),
+    ],
+)
+def test_what_is_missing_is_named(
+    run_dir: Path, break_it: str | None, argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if break_it:
+        (run_dir / break_it).unlink()
+    assert main(argv if break_it is None else [str(run_dir), *argv]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("openrlhf-ada simulate: error: ") and says in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--schedulers", "flow"], "flow is unknown: expected some of rounds, waves, stream"),
+        (["--policies", "best"], "best is unknown: expected some of recorded, uniform, pos, balance"),
+        (["--engines", "0"], "expected numbers from 1 to 1000"),
+        (["--engines", "two"], "--engines"),
+    ],
+)
+def test_wrong_names_are_refused(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(argv)
+    assert error.value.code == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,87 @@
+"""Forecasts: what is answered in virtual time, and the bounds between which every schedule lies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import sequential
+
+from openrlhf_ada.core.forecast import Cluster, Forecast, forecast
+from openrlhf_ada.core.scheduling import SCHEDULERS, Request, SchedulerName
+from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.virtual_engines import Answer, EngineModel
+from openrlhf_ada.core.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
+
+ENGINE = EngineModel(batch_sizes=(1, 16), step_seconds=(0.01, 0.02), slots=16, prefill=0.005, latency=0.01)
+MADE_UP = MadeUpAnswers(alpha=1.0, beta=1.0, median=40.0, spread=0.8, longest=400, seed=3)
+
+
+def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: Answer = MADE_UP, prompts: int = 40) -> Forecast:
+    policy = sequential(1, 1, n=4, wave=4, cap=16)
+    pools = [PromptPool(key, row=key) for key in range(prompts)]
+    return forecast(policy, pools, answer, scheduler, Cluster(num_engines, ENGINE, speculation=16))
+
+
+# -- answers ------------------------------------------------------------------------------------------------------
+
+
+def test_made_up_answers_have_the_statistics_that_were_asked_for() -> None:
+    answer = MadeUpAnswers(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=10**6, shared=0.4, seed=1)
+    samples = [[answer(Request(key, index)) for index in range(20)] for key in range(2000)]
+    rates = np.array([[s.metric for s in row] for row in samples]).mean(axis=1)
+    assert rates.mean() == pytest.approx(0.4, abs=0.02)
+    # Var of the mean of 20 flips with p ~ Beta(2, 3): Var p + E p(1-p) / 20 = 0.04 + 0.2 / 20
+    assert rates.var() == pytest.approx(0.04 + 0.2 / 20, rel=0.1)
+    logs = np.log([[s.num_tokens for s in row] for row in samples])
+    assert np.exp(np.median(logs)) == pytest.approx(100, rel=0.03)
+    assert logs.std() == pytest.approx(0.5, rel=0.03)
+    assert logs.mean(axis=1).var() == pytest.approx(0.25 * (0.4 + 0.6 / 20), rel=0.1)
+    assert answer(Request(5, 7)) == answer(Request(5, 7, attempt=1)), "by identity"
+
+
+def test_recorded_answers_come_first_and_others_are_like_them() -> None:
+    """A prompt with 1 of 2 right, 5 and 9 tokens; another without a right one."""
+    right, wrong = RecordedRollout(0.9, 1.5, 5), RecordedRollout(0.2, -1.0, 9)
+    answer = RecordedAnswers({0: [right, wrong], 1: [wrong] * 4}, positive_above=0.5)
+    assert [answer(Request(0, i)).num_tokens for i in range(2)] == [5, 9]
+    more = [answer(Request(0, i)) for i in range(2, 3000)]
+    assert {(s.metric, s.reward, s.num_tokens) for s in more} == {(0.9, 1.5, 5), (0.2, -1.0, 9)}
+    # Mean of all: 1/6. (1 + 2/6) / (2 + 2)
+    assert np.mean([s.metric > 0.5 for s in more]) == pytest.approx((1 + 2 / 6) / 4, abs=0.03)
+    hopeless = [answer(Request(1, i)) for i in range(4, 3000)]
+    assert np.mean([s.metric > 0.5 for s in hopeless]) == pytest.approx((2 / 6) / 6, abs=0.02)
+    assert {s.num_tokens for s in hopeless if s.metric > 0.5} == {5}, "as another prompt's right one"
+    shuffled = RecordedAnswers({0: [right, wrong]}, positive_above=0.5, replay=False)
+    assert {shuffled(Request(0, index)).num_tokens for index in range(50)} == {5, 9}
+    assert [shuffled(Request(0, index)).num_tokens for index in range(9)] != [5, 9, *[9] * 7]
+    with pytest.raises(ValueError, match="no rollout was recorded"):
+        RecordedAnswers({0: []}, positive_above=0.5)
+
+
+# -- forecasts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_no_schedule_beats_the_floor(name: SchedulerName) -> None:
+    for num_engines in (1, 2, 7):
+        result = step(name, num_engines=num_engines)
+        assert result.floor_seconds <= result.work_seconds
+        assert result.floor_seconds <= result.seconds
+
+
+def test_every_scheduler_has_the_same_groups_and_stream_is_the_fastest() -> None:
+    rounds, waves, stream = (step(name) for name in SCHEDULERS)
+    assert rounds.signal_share == waves.signal_share == stream.signal_share > 0.8
+    assert stream.seconds < waves.seconds < rounds.seconds
+    assert rounds.waste_share == waves.waste_share == 0 < stream.waste_share < 0.5
+    needed = rounds.tokens
+    assert stream.tokens - stream.wasted_tokens == waves.tokens == needed
+    assert stream.work_seconds == rounds.work_seconds
+
+
+def test_one_rollout_takes_its_prefill_its_tokens_and_the_way_back() -> None:
+    policy = sequential(0, 0, n=1, wave=1, cap=1)
+    answer = RecordedAnswers({0: [RecordedRollout(1.0, 1.0, 50)]}, positive_above=0.5)
+    result = forecast(policy, [PromptPool(0)], answer, "rounds", Cluster(1, ENGINE, speculation=0))
+    assert result.seconds == pytest.approx(0.005 + 50 * 0.01 + 0.01)
+    assert (result.rollouts, result.tokens, result.wasted_tokens) == (1, 50, 0)
