@@ -28,8 +28,7 @@ from openrlhf_ada.data.demo_model import build_smollm2
 CACHE = Path(__file__).parent.parent / ".cache"
 THINGS = (
     "river", "violin", "bridge", "whale", "candle", "desert", "poem", "train", "garden", "planet", "bakery", "storm",
-    "library", "mountain", "clock", "forest", "harbour", "painter", "engine", "island", "market", "winter", "lantern",
-    "castle",
+    "library", "mountain", "clock",
 )  # fmt: skip
 QUESTION = "<|im_start|>user\nWhat is a {thing}? One short sentence.<|im_end|>\n<|im_start|>assistant\n"
 
@@ -46,9 +45,9 @@ def measure(*, quick: bool) -> dict[str, Any]:
     from openrlhf_ada.platforms.session import ray_session
 
     with tempfile.TemporaryDirectory() as folder:
-        args = _flags(Path(folder), num_prompts=8 if quick else 24)
+        args = _flags(Path(folder), num_prompts=6 if quick else 12)
         with quiet(verbose=False), ray_session(args, verbose=False):
-            return _measure(args, repeats=2 if quick else 4, calibrates=not quick)
+            return _measure(args, repeats=2 if quick else 3, calibrates=not quick)
 
 
 def _flags(folder: Path, num_prompts: int) -> SimpleNamespace:
@@ -91,6 +90,9 @@ def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[s
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     pools: dict[str, list[PromptPool]] = {}
     shares: dict[str, list[float]] = {name: [] for name in cases}
+    _say("warming up")
+    generator.policy = uniform
+    generator.generate_samples(**kwargs)
     for repeat in range(repeats):
         # In another order each time, as the machine's mood drifts.
         for name in sorted(cases, key=lambda name: (list(cases).index(name) + repeat) % len(cases)):

@@ -24,7 +24,9 @@ SHARING = 8
 """Rollouts of a prompt where they share it."""
 LONGEST_S = 20.0
 """Batches that would take longer are not measured; the line goes on as steeply as it was."""
-MOST_TOKENS = 128
+MOST_TOKENS = 64
+SLOW_S = 2.0
+"""Batches that take longer are measured once: noise is small beside them."""
 
 
 class Calibrator:
@@ -50,13 +52,12 @@ class Calibrator:
     def measure(self, on_progress: Callable[[int, int], None]) -> EngineModel:
         """Takes minutes on a CPU. `on_progress`: the batch that is measured, and the largest possible."""
         short, long = self._lengths
-        generator_sizes = [1 << power for power in range(int(math.log2(self._slots)) + 1)]
         self._seconds(4, short)  # warm-up
         sizes: list[int] = []
         steps: list[float] = []
         alone: list[float] = []
         shared: list[float] = []
-        for size in generator_sizes:
+        for size in (1 << power for power in range(int(math.log2(self._slots)) + 1)):
             on_progress(size, self._slots)
             brief, lengthy = self._seconds(size, short), self._seconds(size, long)
             sizes.append(size)
@@ -80,7 +81,10 @@ class Calibrator:
 
     def _seconds(self, size: int, tokens: int, *, sharing: int = 1) -> float:
         """Median time of a batch of rollouts from its submission to its last verdict."""
-        return statistics.median(self._once(size, tokens, sharing) for _ in range(REPEATS))
+        first = self._once(size, tokens, sharing)
+        if first > SLOW_S:
+            return first
+        return statistics.median([first, *(self._once(size, tokens, sharing) for _ in range(REPEATS - 1))])
 
     def _once(self, size: int, tokens: int, sharing: int) -> float:
         ray.get(self._engine.reset_prefix_cache.remote())

@@ -16,6 +16,8 @@ from openrlhf_ada.upstream import TRAIN_MODULE, _main_block, host_root
 TRAINER, ASYNC = "trainer/ppo_trainer.py", "trainer/ppo_trainer_async.py"
 GENERATOR = "trainer/ppo_utils/samples_generator.py"
 
+ENGINE, ACTOR, AGENT = "trainer/ray/vllm_engine.py", "trainer/ray/ppo_actor.py", "utils/agent.py"
+
 FACTS = {  # (our file, the host's file, function): [(what must stand in it, what we build on that)]
     ("trainer/ppo_trainer.py", TRAINER, "PPOTrainer.fit"): [
         (
@@ -29,6 +31,26 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("eval_logs = self.evaluate(global_step, **eval_generate_kwargs)", "its figures come back with their scores"),
         ("self.save_best_checkpoint(eval_logs, global_step, client_states)", "evaluations are recorded there"),
         ("for episode in range(start_episode, self.args.train.num_episodes)", "episodes_done starts there"),
+    ],
+    ("rollout/engine.py", ENGINE, "RolloutRayActor.generate"): [
+        (
+            "self.llm.generate(prompt, deepcopy(sampling_params), request_id=random_uuid())",
+            "our engine takes its place, may change the parameters, and aborts by this id",
+        ),
+        ("async for request_output in generator", "one last output is enough"),
+    ],
+    ("rollout/engine.py", ENGINE, "RolloutRayActor.generate_responses"): [
+        ("llm_engine=self", "an executor calls the actor's generate, and so our engine's"),
+    ],
+    ("rollout/samples_generator.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
+        ("engine.reset_prefix_cache.remote()", "prefix caching may be on: no rollout sees another policy's cache"),
+    ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
+        ("for engine in self.vllm_engines", "with one engine there, it reaches this one only"),
+    ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer._init_vllm_sync_group"): [
+        ("vllm_num_engines = self.strategy.args.vllm.num_engines", "the size of the group follows the flag"),
+        ("for i, engine in enumerate(self.vllm_engines)", "and its members follow the list"),
     ],
     ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.train_step"): [
         ("status['generated_samples'] = sample0", "it is not a metric and left out"),
@@ -63,6 +85,8 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("self.save_logs_and_checkpoints(global_step, status, client_states)", "the record is written there"),
     ],
     ("trainer/ppo_trainer_async.py", ASYNC, "TrainingActor.broadcast_to_vllm"): [
+        ("batch_vllm_engine_call(self.vllm_engines, 'pause_generation')", "we pause in the same way"),
+        ("batch_vllm_engine_call(self.vllm_engines, 'resume_generation')", "and resume"),
         ("ray.get(self.vllm_lock.acquire.remote())", "updates are counted while it is held"),
         ("super().broadcast_to_vllm()", "the next class in line, ours, counts"),
     ],

@@ -13,6 +13,13 @@ import pytest
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.upstream import TRAIN_MODULE, host_root
 
+FETCH = "self, queries_list, prompts_list, labels_list"
+ENGINES = (
+    "num_engines, tensor_parallel_size, pretrain, seed, full_determinism, enable_prefix_caching, enforce_eager, "
+    "max_model_len, shared_pg=, gpu_memory_utilization=, vllm_enable_sleep=, logprobs_mode=, agent_func_path=, "
+    "remote_rm_url=, max_images_per_prompt="
+)
+
 SIGNATURES = {  # (our file, the host's file): {name: parameters}
     ("trainer/ppo_trainer.py", "trainer/ppo_trainer.py"): {
         "PPOTrainer.__init__": (
@@ -61,13 +68,37 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
     ("rollout/samples_generator.py", "trainer/ppo_utils/samples_generator.py"): {
         "SamplesGenerator.__init__": "self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines",
         "SamplesGenerator.generate_samples": "self, **generate_kwargs",
-        "SamplesGenerator._dispatch_prompts_to_vllm": "self, prompts, labels, *, images=, **generate_kwargs",
         "SamplesGenerator._process_response_into_experience": "self, response, **generate_kwargs",
     },
     ("rollout/recorded_generator.py", "trainer/ppo_utils/samples_generator.py"): {
         "SamplesGenerator.generate_eval_samples": "self, **generate_kwargs",
     },
-    ("rollout/samples_generator.py", "trainer/ppo_utils/length_penalty.py"): {
+    ("rollout/engine.py", "trainer/ray/vllm_engine.py"): {
+        "RolloutRayActor.__init__": (
+            "self, *args, bundle_indices=, agent_func_path=, remote_rm_url=, mm_pad_token_ids=, **kwargs"
+        ),
+        "RolloutRayActor.generate": "self, prompt_token_ids, sampling_params, multi_modal_data=",
+        "RolloutRayActor.pause_generation": "self",
+        "RolloutRayActor.reset_prefix_cache": "self",
+    },
+    ("rollout/engine.py", "utils/agent.py"): {
+        "AgentExecutorBase.execute": (
+            "self, prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images="
+        ),
+        "SingleTurnAgentExecutor._fetch_rewards_via_http": FETCH,
+    },
+    ("rollout/responses.py", "trainer/ppo_utils/samples_generator.py"): {
+        "SamplesGenerator._dispatch_prompts_to_vllm": "self, prompts, labels, *, images=, **generate_kwargs",
+    },
+    ("trainer/policy.py", "trainer/ray/ppo_actor.py"): {
+        "ActorPPOTrainer._init_vllm_sync_group": "self, backend",
+        "ActorPPOTrainer.broadcast_to_vllm": "self",
+        "PolicyModelActor.broadcast_to_vllm": "self",
+        "PolicyModelActor.fit": "self, kl_ctl=",
+    },
+    ("trainer/sampling_only.py", "trainer/ray/vllm_engine.py"): {"create_vllm_engines": ENGINES},
+    ("trainer/sampling_only.py", "trainer/ppo_trainer.py"): {"prepare_datasets": "strategy, tokenizer"},
+    ("rollout/responses.py", "trainer/ppo_utils/length_penalty.py"): {
         "apply_length_penalties": "experiences, args",
     },
     ("rollout/samples_generator.py", "trainer/ray/vllm_engine.py"): {
@@ -126,9 +157,16 @@ ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we 
     ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "PPOTrainerAsync.__init__"): {
         *("generator_actor", "trainer_actor"),
     },
-    ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "TrainingActor.__init__"): {"vllm_lock"},
+    ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "TrainingActor.__init__"): {
+        *("vllm_lock", "_partial_rollout"),
+    },
     ("trainer/prompt_critic.py", "trainer/ray/ppo_critic.py", "CriticModelActor.init_model_from_pretrained"): {
         *("critic", "critic_optim", "critic_scheduler"),
+    },
+    ("rollout/engine.py", "trainer/ray/vllm_engine.py", "RolloutRayActor.__init__"): {"executor", "llm"},
+    ("trainer/policy.py", "trainer/ray/ppo_actor.py", "ActorPPOTrainer.__init__"): {"use_cuda_ipc", "vllm_engines"},
+    ("trainer/policy.py", "trainer/ray/ppo_actor.py", "PolicyModelActor.init_model_from_pretrained"): {
+        *("trainer", "vllm_engines"),
     },
     ("rollout/recorded_generator.py", "trainer/ppo_utils/samples_generator.py", "SamplesGenerator.__init__"): {
         *("strategy", "args", "tokenizer", "vllm_engines", "prompts_dataloader", "eval_dataloader"),
