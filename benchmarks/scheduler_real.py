@@ -26,11 +26,9 @@ from openrlhf_ada.core.workload import RecordedAnswers, RecordedRollout
 from openrlhf_ada.data.demo_model import build_smollm2
 
 CACHE = Path(__file__).parent.parent / ".cache"
-THINGS = (
-    "river", "violin", "bridge", "whale", "candle", "desert", "poem", "train", "garden", "planet", "bakery", "storm",
-    "library", "mountain", "clock",
-)  # fmt: skip
-QUESTION = "<|im_start|>user\nWhat is a {thing}? One short sentence.<|im_end|>\n<|im_start|>assistant\n"
+THINGS = ("river", "violin", "bridge", "whale", "candle", "desert")
+QUESTION = "<|im_start|>user\nDescribe a {thing} in a few words or a few sentences.<|im_end|>\n<|im_start|>assistant\n"
+"""Answers have 51 tokens on average, half of them less than 34, few up to 256: about lognormal, as reasoning is."""
 
 REWARDS = """
 import zlib
@@ -45,16 +43,17 @@ def measure(*, quick: bool) -> dict[str, Any]:
     from openrlhf_ada.platforms.session import ray_session
 
     with tempfile.TemporaryDirectory() as folder:
-        args = _flags(Path(folder), num_prompts=6 if quick else 12)
+        args = _flags(Path(folder))
         with quiet(verbose=False), ray_session(args, verbose=False):
-            return _measure(args, repeats=2 if quick else 3, calibrates=not quick)
+            return _measure(args, repeats=2 if quick else 4, calibrates=not quick)
 
 
-def _flags(folder: Path, num_prompts: int) -> SimpleNamespace:
+def _flags(folder: Path) -> SimpleNamespace:
+    num_prompts = len(THINGS)
     (folder / "rewards.py").write_text(REWARDS)
     rows = [
         {"input": QUESTION.format(thing=thing), "label": str(0.05 + 0.9 * i / (num_prompts - 1))}
-        for i, thing in enumerate(THINGS[:num_prompts])
+        for i, thing in enumerate(THINGS)
     ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags: dict[str, Any] = {
@@ -62,8 +61,8 @@ def _flags(folder: Path, num_prompts: int) -> SimpleNamespace:
         "actor.model_name_or_path": build_smollm2(CACHE / "smollm2-chat-model"), "vllm.num_engines": 1,
         "vllm.sync_backend": "gloo", "ds.attn_implementation": "sdpa", "algo.advantage.estimator": "group_norm",
         "algo.kl.init_coef": 0, "data.prompt_dataset": folder / "prompts.jsonl", "data.input_key": "input",
-        "data.label_key": "label", "data.max_len": 160, "reward.remote_url": folder / "rewards.py",
-        "rollout.batch_size": num_prompts, "rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 96,
+        "data.label_key": "label", "data.max_len": 320, "reward.remote_url": folder / "rewards.py",
+        "rollout.batch_size": num_prompts, "rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 256,
         "train.batch_size": num_prompts * 4, "ada_run_dir": folder / "run", "ckpt.path": folder / "ckpt",
         "ckpt.output_dir": folder / "model",
     }  # fmt: skip
@@ -142,7 +141,9 @@ def _predictions(
         pool.key: [RecordedRollout(s.metric, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
     }
     answer = RecordedAnswers(recorded, positive_above=0.5)
-    cluster = Cluster(1, engine, speculation=32)
+    from openrlhf_ada.rollout.engine import CPU_SPECULATION
+
+    cluster = Cluster(1, engine, speculation=CPU_SPECULATION)
     predicted: dict[str, float] = {}
     for name in seconds:
         scheduler: Any = "rounds" if name == "uniform" else name

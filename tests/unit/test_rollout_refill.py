@@ -69,6 +69,12 @@ def test_replacement_takes_the_place_of_the_replaced() -> None:
     assert rows_of(one_batch(generator)[1].groups) == [3, 4], "the next batch goes on after the prompt that was taken"
 
 
+def test_progress_is_of_the_prompts_that_are_sampled_now() -> None:
+    progress: list[tuple[int, int]] = []
+    one_batch(make_generator(5, resolved=[1, 2], limit=2, on_progress=lambda *counts: progress.append(counts)))
+    assert [counts for counts in progress if counts[0] == counts[1]] == [(2, 2), (1, 1)]
+
+
 def test_rollouts_of_the_replaced_are_drawn_and_unused() -> None:
     """Row 0: 4 rollouts of 1, 2, 3 and 4 tokens, replaced. Rows 1 and 2: 2 rollouts of 1 and 2 tokens, trained."""
     batch, record, *_ = one_batch(make_generator(5, resolved=[1, 2], limit=2))
