@@ -141,9 +141,7 @@ def _predictions(
         pool.key: [RecordedRollout(s.metric, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
     }
     answer = RecordedAnswers(recorded, positive_above=0.5)
-    from openrlhf_ada.rollout.engine import CPU_SPECULATION
-
-    cluster = Cluster(1, engine, speculation=CPU_SPECULATION)
+    cluster = Cluster(1, engine, speculation=engine.speculation or 0)
     predicted: dict[str, float] = {}
     for name in seconds:
         scheduler: Any = "rounds" if name == "uniform" else name

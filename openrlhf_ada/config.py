@@ -179,7 +179,7 @@ class AdaConfig:
     speculation: int | None = flag(
         None,
         "Rollouts on an engine up to which --ada_scheduler stream sends some ahead; 0: none. Default: all that the "
-        "engine decodes at a time on a GPU, 32 on a CPU.",
+        "engine decodes at a time on a GPU, 16 on a CPU.",
         metavar="COUNT",
         kind=int,
     )

@@ -37,6 +37,8 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
     _check_host_modes(config, host, estimator)
     check_settings(settings)
     _check_asynchronous(config, host)
+    if config.engine_restarts:
+        _check_engines_can_return(host)
     if settings.reads_critic and estimator == "gae":
         _check_value_is_pass_rate(host)
     if settings.own_critic:
@@ -90,6 +92,31 @@ def _check_asynchronous(config: AdaConfig, host: SimpleNamespace) -> None:
             f"--ada_mode {config.mode} decides itself how much to sample for a batch",
             "Leave it out",
         )
+
+
+def _check_engines_can_return(host: SimpleNamespace) -> None:
+    """An engine that was started again needs the policy's weights in the middle of a step."""
+    otherwise = "or give --ada_engine_restarts 0: the death of an engine then ends the run"
+    if host.vllm.sync_with_ray:
+        raise ConfigError(
+            "--vllm.sync_with_ray",
+            True,
+            "Ray's collective groups cannot be formed again for an engine that was started again",
+            f"Leave it out, {otherwise}",
+        )
+    several = host.actor.num_nodes * host.actor.num_gpus_per_node > 1
+    for name, value, in_parts in (
+        ("--ds.zero_stage", host.ds.zero_stage, host.ds.zero_stage == 3),
+        ("--ds.tensor_parallel_size", host.ds.tensor_parallel_size, host.ds.tensor_parallel_size > 1),
+    ):
+        if host.train.async_enable and several and in_parts:
+            raise ConfigError(
+                name,
+                value,
+                "with --train.async_enable an engine that was started again gets its weights while the policy trains, "
+                "and processes that hold them in parts would wait for each other in different calls",
+                f"Leave it out, {otherwise}",
+            )
 
 
 def _check_own_critic(host: SimpleNamespace) -> None:

@@ -97,18 +97,27 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help="recorded (the run's own), uniform, pos, balance (default: recorded,uniform; made up: balance,uniform)",
     )
-    add("--prompts", type=int, metavar="N", help="prompts of a step (default: as in the run)")
-    add("--steps", type=int, default=8, metavar="N", help="last steps of the run to repeat (default 8)")
-    add("--speculation", type=int, metavar="N", help="as --ada_speculation (default: the engine's slots)")
+    add("--prompts", type=_at_least(1), metavar="N", help="prompts of a step (default: as in the run)")
+    add("--steps", type=_at_least(1), default=8, metavar="N", help="last steps of RUN_DIR to repeat (default 8)")
+    add("--speculation", type=_at_least(0), metavar="N", help="as --ada_speculation (default: the run's, else auto)")
     add("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser
 
 
 def _counts(text: str) -> list[int]:
-    counts = [int(part) for part in text.split(",")]
-    if not all(1 <= count <= 1000 for count in counts):
+    parts = text.split(",")
+    if not all(part.isdecimal() and 1 <= int(part) <= 1000 for part in parts):
         raise argparse.ArgumentTypeError(f"{text}: expected numbers from 1 to 1000")
-    return counts
+    return [int(part) for part in parts]
+
+
+def _at_least(least: int) -> Any:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: expected a whole number of at least {least}")
+        return int(text)
+
+    return parse
 
 
 def _names(known: Sequence[str]) -> Any:
@@ -161,10 +170,13 @@ def _seconds(run: Run, steps: Sequence[int]) -> float:
 
 
 def _read_engine(file: Path) -> EngineModel:
-    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    for name in ("batch_sizes", "step_seconds"):
-        fields[name] = tuple(fields[name])
-    return EngineModel(**fields)
+    try:
+        fields: dict[str, Any] = dict(json.loads(file.read_text(encoding="utf-8")))
+        for name in ("batch_sizes", "step_seconds"):
+            fields[name] = tuple(fields[name])
+        return EngineModel(**fields)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} does not describe an engine as --calibrate writes it: {error!r}") from error
 
 
 def namespace(flags: Any) -> Any:
@@ -182,7 +194,8 @@ def _simulate(scenario: Scenario, args: argparse.Namespace) -> Iterator[dict[str
     for num_engines in args.engines or [scenario.num_engines]:
         engine = scenario.engine
         wanted = args.speculation if args.speculation is not None else scenario.config.speculation
-        cluster = Cluster(num_engines, engine, engine.slots if wanted is None else wanted)
+        automatic = engine.slots if engine.speculation is None else engine.speculation
+        cluster = Cluster(num_engines, engine, automatic if wanted is None else wanted)
         for name in policies:
             # Uniform sampling asks once, so that all schedulers are the same.
             schedulers: list[SchedulerName] = ["rounds"] if name == "uniform" else args.schedulers
@@ -254,7 +267,8 @@ def _calibrate(args: argparse.Namespace) -> int:
     from openrlhf_ada.platforms.session import ray_session
 
     host = namespace(read_run(args.run_dir).config)
-    from_namespace(host.ada)
+    if from_namespace(host.ada).mode == "off":
+        raise ValueError(f"{args.run_dir} was made with --ada_mode off, whose engines are asked in another way")
     host.ada_events = None
     with quiet(verbose=False):
         print("starting Ray and one engine", file=sys.stderr)

@@ -152,11 +152,13 @@ def run(
     limits: Limits,
     on_progress: Callable[[int], None] = lambda num_closed: None,
     on_failure: Callable[[Failed], None] = lambda failed: None,
+    on_give_up: Callable[[Failed], None] = lambda failed: None,
 ) -> list[FinishedPool[Payload]]:
     """Sample until every prompt is closed and every request answered, or lost with its engine and sent again.
 
     `on_progress` gets the number of closed prompts whenever it has grown, `on_failure` every rollout that failed. One
-    that is still needed is repeated, as often as it may; then its prompt is given up.
+    that is still needed is repeated, as often as it may; then its prompt is given up, and `on_give_up` told why. What
+    they raise ends the sampling.
     """
     dispatcher = Dispatcher(fleet.num_engines, limits.slots)
     num_closed = 0
@@ -173,6 +175,8 @@ def run(
                 dispatcher.release(event.request)
                 if isinstance(event, Failed):
                     on_failure(event)
+                    if scheduler.is_open(event.request.key) and event.request.attempt + 1 >= limits.attempts:
+                        on_give_up(event)
                 needless += _take(scheduler, event, limits.attempts)
         _abort(fleet, dispatcher, needless)
         if scheduler.num_closed > num_closed:

@@ -6,9 +6,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from openrlhf_ada.core.fleet import Limits, run
+from openrlhf_ada.core.grouping import is_spread
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
 from openrlhf_ada.core.speculation import LEAST_CHANCE
@@ -33,7 +32,8 @@ class Cluster:
 class Forecast:
     """One step's sampling. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool.
 
-    `signal_share`: groups whose kept rollouts have both outcomes. `work_seconds`: what the rollouts of the pools would
+    `signal_share`: prompts whose pools have more than one
+    outcome. `work_seconds`: what the rollouts of the pools would
     take if all were known to be needed from the start, first come, first served. `floor_seconds`: below which no
     schedule of these rollouts can be: every slot always in use at the engine's best throughput, or its longest rollout
     alone on an engine.
@@ -60,13 +60,12 @@ def forecast(
     cluster: Cluster,
     *,
     least_chance: float = LEAST_CHANCE,
-    seed: int = 0,
 ) -> Forecast:
     """Sample these pools, which come empty, as a run would; the policy sees the result as after a training step."""
     fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
     state = Scheduler[None](policy, pools, scheduler, least_chance=least_chance)
     finished = run(state, fleet, cluster.limits)
-    groups = [policy.build(entry.pool, np.random.default_rng([seed, entry.pool.key])) for entry in finished]
+    resolved = sum(is_spread(entry.pool.metrics) for entry in finished)
     samples = [sample for entry in finished for sample in entry.pool.samples]
     waste = state.waste.total
     policy.observe([entry.pool for entry in finished])
@@ -75,7 +74,7 @@ def forecast(
         rollouts=state.num_sent,
         tokens=sum(sample.num_tokens for sample in samples) + waste.tokens,
         wasted_tokens=waste.tokens,
-        signal_share=sum(group.resolved for group in groups) / len(groups),
+        signal_share=resolved / len(finished),
         work_seconds=_work_seconds(samples, answer, cluster),
         floor_seconds=_floor_seconds(samples, cluster),
     )

@@ -124,6 +124,9 @@ class Scheduler(Generic[Payload]):
     def num_closed(self) -> int:
         return len(self._closed)
 
+    def is_open(self, key: PromptKey) -> bool:
+        return key in self._open
+
     @property
     def finished(self) -> list[FinishedPool[Payload]]:
         """Closed pools in the order in which the prompts were given; raises RuntimeError while some are open."""

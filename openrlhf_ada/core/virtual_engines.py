@@ -6,6 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,7 +24,8 @@ class EngineModel:
 
     `prefill` is per request whose prompt the engine has not seen, `shared_prefill` per further one; both hold up the
     whole engine and include the request's share of everything else. `latency`: from the end of a rollout to the
-    driver's answer. `slots`: requests that decode at a time.
+    driver's answer. `slots`: requests that decode at a time; `speculation`: up to which it is worth to send some ahead
+    (None: all slots). Raises ValueError for figures without a meaning.
     """
 
     batch_sizes: tuple[int, ...]
@@ -32,12 +34,17 @@ class EngineModel:
     prefill: float = 0.0
     shared_prefill: float = 0.0
     latency: float = 0.0
+    speculation: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.batch_sizes) != len(self.step_seconds) or len(self.batch_sizes) < 2:
             raise ValueError(
                 f"{len(self.batch_sizes)} batch sizes, {len(self.step_seconds)} times: expected as many, at least two"
             )
+        if any(later <= earlier for earlier, later in pairwise(self.batch_sizes)):
+            raise ValueError(f"batch sizes {self.batch_sizes}: expected them to rise")
+        if self.slots < 1 or min(self.step_seconds) <= 0 or min(self.prefill, self.shared_prefill, self.latency) < 0:
+            raise ValueError("expected slots and seconds per step above 0, and no time below it")
 
     def steps(self) -> list[float]:
         """Seconds per step with 0, 1, ..., `slots` requests."""

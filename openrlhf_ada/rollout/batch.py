@@ -31,6 +31,7 @@ class Batch:
     replaced: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
     no_verdict: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
     failures: list[Failed] = field(default_factory=list[Failed])
+    num_hopeless: int = 0
     _num_rounds: int = 0
     _num_sent: int = 0
     _waste: list[Waste] = field(default_factory=list[Waste])
@@ -57,6 +58,10 @@ class Batch:
     def without_verdict(self) -> list[int]:
         """Places of prompts that were given up."""
         return [i for i, place in enumerate(self.places) if place.group is None]
+
+    def with_verdict(self) -> list[PromptRequest]:
+        """Prompts that were sampled to the end."""
+        return [self.requests[place.finished.pool.key] for place in self.places if place.group is not None]
 
     def unresolved(self) -> list[int]:
         """Places of groups that have one outcome only."""

@@ -40,7 +40,7 @@ class Calibrator:
         self._generator = generator
         self._kwargs = generate_kwargs
         self._engine = generator.vllm_engines[0]
-        self._slots, _ = ray.get(self._engine.capacity.remote())
+        self._slots, self._speculation = ray.get(self._engine.capacity.remote())
         self._prompts, _ = take_prompts(iter(generator.prompts_dataloader), self._slots, 0)
         self._keys: Iterator[PromptKey] = count()
         longest = max(self._num_tokens(prompt.prompt) for prompt in self._prompts)
@@ -77,6 +77,7 @@ class Calibrator:
             prefill=prefill,
             shared_prefill=max(statistics.median(rest), 0.0) if rest else prefill,
             latency=latency,
+            speculation=self._speculation,
         )
 
     def _seconds(self, size: int, tokens: int, *, sharing: int = 1) -> float:

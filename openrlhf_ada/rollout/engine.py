@@ -7,8 +7,8 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,6 +27,8 @@ SEED_RANGE = 1 << 63
 
 CPU_SPECULATION = 16
 """On the CPU that was measured (docs/scheduling.md) the step takes 4 to 8 % less than with 32, at half the waste."""
+
+WATCH_S = 0.5
 
 GATHER_S = 0.01
 """Seconds; about a decoding step."""
@@ -66,8 +68,8 @@ class Answer:
     error: str = ""
 
 
-class RolloutStopped(Exception):
-    """Nobody needs this rollout any more."""
+class RolloutStopped(asyncio.CancelledError):
+    """Nobody needs this rollout any more. No agent's `except Exception` may keep it."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ class _Rollout:
     num_tokens: int = 0
     reward_error: str = ""
     task: asyncio.Task[None] | None = None
+    started: bool = False
     stopped: bool = False
 
 
@@ -88,10 +91,7 @@ _current: ContextVar[_Rollout | None] = ContextVar("rollout", default=None)
 
 
 class _TrackedEngine:
-    """vLLM's engine, which learns from the task that calls it whose turn it samples. Everything else is vLLM's.
-
-    When its core is dead, so is this process: Ray knows how to start it again, and vLLM does not.
-    """
+    """vLLM's engine, which learns from the task that calls it whose turn it samples. Everything else is vLLM's."""
 
     def __init__(self, llm: Any) -> None:
         self._llm = llm
@@ -99,29 +99,12 @@ class _TrackedEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
 
-    async def check_health(self) -> None:
-        with _ending_with_the_engine():
-            await self._llm.check_health()
-
-    async def pause_generation(self, **kwargs: Any) -> None:
-        with _ending_with_the_engine():
-            await self._llm.pause_generation(**kwargs)
-
-    async def collective_rpc(self, *args: Any, **kwargs: Any) -> Any:
-        with _ending_with_the_engine():
-            return await self._llm.collective_rpc(*args, **kwargs)
-
-    async def _outputs(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
-        with _ending_with_the_engine():
-            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
-                yield output
-
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
         """As vLLM's, without an output per token: nobody reads them."""
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         rollout = _current.get()
         if rollout is None:
-            async for output in self._outputs(prompt, sampling_params, request_id):
+            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
                 yield output
             return
         if rollout.stopped:
@@ -129,7 +112,7 @@ class _TrackedEngine:
         sampling_params.seed = (rollout.job.seed + rollout.num_turns) % SEED_RANGE
         rollout.num_turns += 1
         rollout.request_id = request_id
-        async for output in self._outputs(prompt, sampling_params, request_id):
+        async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
             rollout.request_id = None
             rollout.num_tokens += len(output.outputs[0].token_ids)
             if output.outputs[0].finish_reason != "abort":
@@ -138,15 +121,17 @@ class _TrackedEngine:
             raise RolloutStopped
 
 
-@contextmanager
-def _ending_with_the_engine() -> Iterator[None]:
-    try:
-        yield
-    except EngineDeadError as error:
-        # Nothing is flushed by what follows.
-        sys.stderr.write(f"This process ends with its vLLM engine: {error}\n")
-        sys.stderr.flush()
-        os._exit(1)
+async def _end_with(llm: Any) -> None:
+    """When vLLM's core is dead, so is this process: Ray can start it again, and vLLM cannot.
+
+    Watched, since vLLM leaves those waiting who are in a call other than `generate` when its core dies.
+    """
+    while not llm.errored:
+        await asyncio.sleep(WATCH_S)
+    # Nothing is flushed by what follows.
+    sys.stderr.write(f"This process ends with its vLLM engine: {llm.dead_error}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
@@ -159,10 +144,13 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
         self._incarnation = uuid.uuid4().hex
         _note_reward_errors(self.executor)
+        self._watch = asyncio.create_task(_end_with(self.llm))
 
     async def ready(self) -> str:
-        """Which of the processes that Ray has started for this engine answers; ends it where vLLM is dead."""
-        await self.llm.check_health()
+        """Which of the processes that Ray has started for this engine answers."""
+        if self.llm.errored:
+            # The watch ends this process, and the next one answers.
+            await asyncio.Event().wait()
         return self._incarnation
 
     async def reset(self) -> None:
@@ -193,25 +181,31 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
             if rollout is None or rollout.task is None:
                 continue
             rollout.stopped = True
-            if rollout.request_id is not None:
+            known = self.llm.output_processor.external_req_ids
+            if rollout.request_id is not None and rollout.request_id in known:
                 await self.llm.abort(rollout.request_id)
-            elif rollout.num_turns:
-                # Between turns, or waiting for its reward.
+            elif rollout.started:
+                # Before, between or after its turns, or on the way into vLLM, where an abort would find nothing.
                 rollout.task.cancel()
 
     async def answers(self) -> list[Answer]:
         """Wait until a rollout has ended; all that have, with those that follow within a moment."""
-        ended = [await self._ended.get()]
+        # A reset puts another in its place.
+        queue = self._ended
+        ended = [await queue.get()]
         # Rollouts that end in the same step get their rewards one after the other; a message each would cost more.
         await asyncio.sleep(GATHER_S)
-        while not self._ended.empty():
-            ended.append(self._ended.get_nowait())
+        while not queue.empty():
+            ended.append(queue.get_nowait())
         return ended
 
     async def _sample(self, rollout: _Rollout, setup: SamplingSetup) -> None:
         _current.set(rollout)
         job, response, error = rollout.job, None, ""
         try:
+            rollout.started = True
+            if rollout.stopped:
+                raise RolloutStopped
             async with asyncio.timeout(setup.timeout_s):
                 response = await self.executor.execute(
                     prompt=job.prompt,
@@ -223,12 +217,16 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
                     llm_engine=self,
                     images=job.image,
                 )
-            error = rollout.reward_error
-        except (RolloutStopped, asyncio.CancelledError):
-            if not rollout.stopped:
-                raise
+            error = rollout.reward_error or ("" if response else "the agent returned nothing")
+        except asyncio.CancelledError:
+            error = "" if rollout.stopped else "it was cancelled, and not by us"
+        except EngineDeadError:
+            # This process is about to end, and nobody is to count that as a failure of the rollout.
+            await asyncio.Event().wait()
         except TimeoutError:
             error = f"no answer and verdict within {setup.timeout_s:g} s"
+            # A reward function that hangs keeps its thread. The pool has few, and others must not wait for it.
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
             error = f"{type(failure).__name__}: {failure}"
         del self._running[job.request]

@@ -15,6 +15,8 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Answer, Job
 from openrlhf_ada.rollout.incarnations import RESTART_S, answer, ask_ready, incarnations, not_back
 
+SILENCE_S = 30.0
+
 Restore = Callable[[int], Sequence[Any]]
 """Starts to give an engine the policy's weights. References, one of each of the policy's processes: are these weights
 an update ahead of the other engines'?"""
@@ -37,15 +39,24 @@ class EngineLines:
     without asking how it went.
 
     `version`: updates that the engines' weights have had so far. `on_note`: gets what a user should read.
+    `patience_s`: when no engine has said a word for so long, those that do not answer at all are ended, and started
+    again by Ray.
     """
 
     def __init__(
-        self, engines: Sequence[Any], restore: Restore, version: Callable[[], int], on_note: Callable[[str], None]
+        self,
+        engines: Sequence[Any],
+        restore: Restore,
+        version: Callable[[], int],
+        on_note: Callable[[str], None],
+        patience_s: float,
     ) -> None:
         self.engines = list(engines)
         self._restore = restore
         self._version = version
         self._on_note = on_note
+        self._patience_s = patience_s
+        self._latest_version: int | None = None
         self._floors = [0] * len(self.engines)
         self._incarnations: list[str] = []
         self._asked: dict[Any, int] = {}
@@ -53,8 +64,10 @@ class EngineLines:
         self._away: dict[int, _Recovery] = {}
 
     def version_of(self, engine: int) -> int:
-        """Updates that the weights of this engine have had."""
-        return max(self._version(), self._floors[engine])
+        """Updates that the weights of this engine have had, when something was last heard of the engines."""
+        if self._latest_version is None:
+            self._latest_version = self._version()
+        return max(self._latest_version, self._floors[engine])
 
     def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
         self._told[self.engines[engine].submit.remote(jobs, setup)] = engine
@@ -67,15 +80,18 @@ class EngineLines:
 
         Raises EngineLostError.
         """
+        self._latest_version = None
         answering = incarnations(self.engines)
         if not self._incarnations:
             self._incarnations = answering
         for engine, incarnation in enumerate(answering):
             if incarnation != self._incarnations[engine]:
                 self._forget(engine)
+                ray.get(self.engines[engine].reset.remote())
                 self._welcome(engine, incarnation, ray.get(list(self._restore(engine))))
             elif engine in self._away:
-                self._reset(engine)
+                ray.get(self.engines[engine].reset.remote())
+                del self._away[engine]
 
     def wait(self) -> list[Answer | EngineDown | EngineUp]:
         """Block until something has happened: rollouts have ended, an engine has died or is back."""
@@ -87,16 +103,30 @@ class EngineLines:
         while not events:
             for ref in self._wait_for_any():
                 events += self._read(ref)
+        self._latest_version = None
         return events
 
     def _wait_for_any(self) -> list[Any]:
-        recovering = [ref for recovery in self._away.values() for ref in recovery.waits_for]
-        refs = [*self._asked, *self._told, *recovering]
-        first, rest = ray.wait(refs, num_returns=1, timeout=RESTART_S if recovering else None)
+        refs = [*self._asked, *self._told, *(ref for recovery in self._away.values() for ref in recovery.waits_for)]
+        first, rest = ray.wait(refs, num_returns=1, timeout=self._patience_s)
+        for engine, recovery in self._away.items():
+            if not recovery.incarnation and time.monotonic() - recovery.since > RESTART_S:
+                raise not_back(engine)
         if not first:
-            raise not_back(next(iter(self._away)))
+            self._end_the_silent()
+            return []
         more, _ = ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
         return [*first, *more]
+
+    def _end_the_silent(self) -> None:
+        """A reward function that holds Python's lock stops all else in its engine's process, its clock included."""
+        for engine in range(len(self.engines)):
+            if engine in self._away:
+                continue
+            answered, _ = ray.wait([self.engines[engine].ready.remote()], num_returns=1, timeout=SILENCE_S)
+            if not answered:
+                self._on_note(f"vLLM engine {engine} does not answer and is ended: does a reward function hang?")
+                ray.kill(self.engines[engine], no_restart=False)
 
     def _read(self, ref: Any) -> Sequence[Answer | EngineDown | EngineUp]:
         for engine, recovery in self._away.items():
@@ -129,21 +159,16 @@ class EngineLines:
     def _go_on(self, engine: int, recovery: _Recovery, ref: Any) -> list[EngineUp]:
         if not recovery.incarnation:
             recovery.incarnation = answer(engine, ref)
+            # It may have been sent rollouts before its predecessor's death was known.
+            ray.get(self.engines[engine].reset.remote())
             if recovery.incarnation == self._incarnations[engine]:
-                self._reset(engine)
+                # It could not be reached, but lives, and its weights are right.
+                del self._away[engine]
                 return [EngineUp(engine)]
             recovery.waits_for = list(self._restore(engine))
             return []
         self._welcome(engine, recovery.incarnation, ray.get(recovery.waits_for))
         return [EngineUp(engine)]
-
-    def _reset(self, engine: int) -> None:
-        """It could not be reached, but lives: its weights are right, and what it samples is nobody's any more.
-
-        Without repetition: a repeated call could come late, and take the next step's rollouts away.
-        """
-        ray.get(self.engines[engine].reset.remote())
-        del self._away[engine]
 
     def _welcome(self, engine: int, incarnation: str, ahead: Sequence[bool]) -> None:
         self._incarnations[engine] = incarnation

@@ -38,7 +38,8 @@ def answer(number: int, ref: Any) -> Any:
         raise not_back(number) from None
     except ActorDiedError as error:
         raise EngineLostError(
-            f"vLLM engine {number} died once more than --ada_engine_restarts allows. Its log has the reason. {error}"
+            f"vLLM engine {number} died, or failed to start, more often than --ada_engine_restarts allows. Its log "
+            f"has the reason. {error}"
         ) from error
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any
 
 from torchdata.stateful_dataloader.sampler import RandomSampler
@@ -102,6 +103,12 @@ class PromptSource:
         if self._iterator is None:
             return [], True
         return self._take(count)
+
+    def revisit(self, requests: Sequence[PromptRequest], count: int) -> list[PromptRequest]:
+        """So many of these prompts once more, as new visits: where the episode has no others."""
+        again = [replace(request, key=self.next_key + i) for i, request in enumerate(islice(cycle(requests), count))]
+        self.next_key += len(again)
+        return again
 
     def _take(self, count: int) -> tuple[list[PromptRequest], bool]:
         taken, exhausted = take_prompts(self._iterator, count, self.next_key)

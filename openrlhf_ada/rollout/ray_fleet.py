@@ -81,6 +81,10 @@ class RayFleet:
 
 
 def rollout_seed(run_seed: int, request: Request) -> int:
-    """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order."""
-    identity = [run_seed, request.key, request.index, request.attempt]
+    """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order.
+
+    And at every attempt: were others sampled until one has a verdict, those that tend to have none, such as long ones
+    before a time limit, would be rarer than the policy makes them.
+    """
+    identity = [run_seed, request.key, request.index]
     return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))

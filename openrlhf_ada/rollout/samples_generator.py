@@ -17,14 +17,14 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.fleet import Fleet, Limits, run
+from openrlhf_ada.core.fleet import Failed, Fleet, Limits, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
-from openrlhf_ada.rollout.engine_lines import EngineLines, Restore
+from openrlhf_ada.rollout.engine_lines import SILENCE_S, EngineLines, Restore
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -74,7 +74,14 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.prompts = PromptSource(
             self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
         )
-        self._lines = EngineLines(self.vllm_engines, options.restore_engine, options.policy_version, options.on_note)
+        self._lines = EngineLines(
+            self.vllm_engines,
+            options.restore_engine,
+            options.policy_version,
+            options.on_note,
+            # An engine tells of a rollout that takes too long itself.
+            patience_s=options.timeout_s + SILENCE_S,
+        )
 
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from the host's initial ones)."""
@@ -164,7 +171,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         fleet = self.fleet(batch.requests, generate_kwargs)
         progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
         with self._awake():
-            run(scheduler, fleet, self._limits, progress, batch.failures.append)
+            run(scheduler, fleet, self._limits, progress, batch.failures.append, partial(self._bear, batch))
         batch.add(scheduler, self._build, at)
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
@@ -175,32 +182,30 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         left = self.options.refill_limit
         while True:
             hopeless = batch.without_verdict()
-            self._check_verdicts(batch, hopeless)
             places = hopeless + batch.unresolved()[:left]
             fresh, exhausted = self.prompts.spare(len(places)) if places and not exhausted else ([], exhausted)
             if len(fresh) < len(hopeless):
-                raise RuntimeError(f"{self._cause(batch)} No prompt is left in the data to take its place.")
+                # The episode has no other prompts: some of this batch take their places, as visits of their own.
+                fresh = fresh + self.prompts.revisit(batch.with_verdict(), len(hopeless) - len(fresh))
+            if len(fresh) < len(hopeless):
+                raise RuntimeError(f"no prompt of this step came to a verdict; the last: {batch.failures[-1].reason}")
             if not fresh:
                 return exhausted
             places = places[: len(fresh)]
             left -= len(places) - len(hopeless)
             self._sample(batch, fresh, self._critic_values(fresh), generate_kwargs, at=places)
 
-    def _check_verdicts(self, batch: Batch, hopeless: Sequence[int]) -> None:
-        count, allowed = len(batch.no_verdict) + len(hopeless), self.options.max_no_verdict
-        if count > allowed:
+    def _bear(self, batch: Batch, failed: Failed) -> None:
+        """A prompt was given up; raises RuntimeError where that is one too many."""
+        batch.num_hopeless += 1
+        allowed = self.options.max_no_verdict
+        if batch.num_hopeless > allowed:
+            request = batch.requests[failed.request.key]
             raise RuntimeError(
-                f"{self._cause(batch)} {count} prompts of this step came to no verdict and {allowed} may "
+                f"Row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {failed.reason}, again when it "
+                f"was repeated. {batch.num_hopeless} prompts of this step came to no verdict and {allowed} may "
                 f"(--ada_max_no_verdict): a rollout without a verdict is not a wrong one, so the run ends here."
             )
-
-    def _cause(self, batch: Batch) -> str:
-        last = batch.failures[-1]
-        request = batch.requests[last.request.key]
-        return (
-            f"Row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {last.reason}, again when it was "
-            f"repeated."
-        )
 
     def _build(self, pool: PromptPool) -> TrainingGroup:
         # Seeded by identity, so that the choice depends neither on the order of prompts nor on a shared stream.

@@ -8,13 +8,13 @@ from typing import Any
 
 import ray
 import torch
-from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
+from openrlhf.trainer.ray import ppo_actor
 
 from openrlhf_ada.rollout.incarnations import incarnations
-from openrlhf_ada.upstream import unwrap_ray_class
+from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
-class AdaPolicyActor(unwrap_ray_class(PolicyModelActor)):
+class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
     """The host's. Its broadcast reaches engines that Ray has started anew since the last one."""
 
     _is_ahead = False
@@ -39,12 +39,14 @@ class AdaPolicyActor(unwrap_ray_class(PolicyModelActor)):
         super().broadcast_to_vllm()
         self._is_ahead = False
 
-    def restore_engine(self, engine: int) -> bool:
-        """Send the weights to one engine alone; returns whether they are an update ahead of the other engines'.
+    def restore_engine(self, engine: int, *, alone: bool = False) -> bool:
+        """Send the weights to one engine only; returns whether they are an update ahead of the other engines'.
 
-        To be called in all of the policy's processes, since together they may hold the weights in parts.
+        To be called in all of the policy's processes, or in the first, `alone`, where that has them whole.
         """
-        with self._alone(engine):
+        # The host's broadcast ends with a barrier of all processes.
+        barrier = {"torch_dist_barrier_and_cuda_sync": torch.cuda.synchronize} if alone else {}
+        with self._only(engine), substituted(ppo_actor, **barrier):
             if self._sends_over_group:
                 self._form_group()
                 # The next broadcast is for all engines again.
@@ -60,7 +62,7 @@ class AdaPolicyActor(unwrap_ray_class(PolicyModelActor)):
         self.trainer._init_vllm_sync_group(self.strategy.args.vllm.sync_backend)
 
     @contextmanager
-    def _alone(self, engine: int) -> Iterator[None]:
+    def _only(self, engine: int) -> Iterator[None]:
         """Let the host's broadcast see this engine only."""
         trainer, flags = self.trainer, self.trainer.strategy.args.vllm
         engines, trainer.vllm_engines = trainer.vllm_engines, [trainer.vllm_engines[engine]]

@@ -31,7 +31,7 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
             self.samples_generator,
             policy_version=lambda: self._step,
             prompt_values=values,
-            restore_engine=lambda engine: restore_engine(self.actor_model_group, engine),
+            restore_engine=lambda engine: restore_engine(self.actor_model_group, engine, rank_0_only=False),
         )
 
     def fit(self, global_step: int = 0) -> None:

@@ -46,7 +46,7 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
             self.samples_generator,
             policy_version=self._version,
             prompt_values=lambda prompts: self._critic_of_run().values(prompts),
-            restore_engine=lambda engine: restore_engine(self._policy, engine),
+            restore_engine=lambda engine: restore_engine(self._policy, engine, rank_0_only=True),
         )
 
     def use_policy(self, group: Any) -> None:

@@ -49,8 +49,14 @@ def make_generator(
     return AdaptiveSamplesGenerator(host, make_policy(settings), options)
 
 
-def restore_engine(policy: Any, engine: int) -> list[Any]:
-    """Let all processes of the policy, a Ray group, give one engine its weights."""
+def restore_engine(policy: Any, engine: int, *, rank_0_only: bool) -> list[Any]:
+    """Let the policy, a Ray group, give one engine its weights: all of its processes, which may hold them in parts.
+
+    `rank_0_only`: the first alone, which must have them whole. While another caller lets them train, the processes
+    might get the two calls in different orders, and wait for each other.
+    """
+    if rank_0_only:
+        return [policy._actor_handlers[0].restore_engine.remote(engine, alone=True)]
     return policy.async_run_method(method_name="restore_engine", engine=engine)
 
 

@@ -1,4 +1,7 @@
-"""An engine's process is killed in the middle of a step: the run goes on, with the same rollouts as without that."""
+"""An engine's process is killed in the middle of a step: the run goes on, with the same rollouts as without that.
+
+What the driver does when is in tests/unit/test_rollout_engine_lines.py.
+"""
 
 from __future__ import annotations
 
@@ -65,3 +68,18 @@ def test_rollouts_are_those_of_a_run_without_it(
     lost = {row["step"]: row["ada/lost"] for row in steps_of(run)}
     assert lost[2] > 0 and sum(lost.values()) == lost[2], lost
     assert rollouts(run) == rollouts(undisturbed)
+
+
+def test_partial_rollouts_and_weight_updates_go_on(toy: Toy, tmp_path: Path) -> None:
+    """vLLM's core of one of two engines dies while the trainer may be about to pause them."""
+    run, rewards, killed = tmp_path / "run", tmp_path / "rewards.py", tmp_path / "killed"
+    rewards.write_text(REWARDS.format(done=str(killed), victim="core", call=150))
+    train(
+        toy_flags(
+            toy, run, **SEQ, vllm__num_engines=2, reward__remote_url=rewards, train__async_enable=True,
+            train__partial_rollout_enable=True, algo__advantage__is_correction_level="token",
+        )
+    )  # fmt: skip
+    assert killed.exists(), "nothing was killed"
+    check_ledger(run, batch_size=16, group_size=4, cap=16)
+    assert [row["step"] for row in steps_of(run)] == [1, 2, 3]

@@ -64,6 +64,22 @@ def test_recorded_run_by_hand(run_dir: Path, capsys: pytest.CaptureFixture[str])
     assert "recorded (stream, 1 engines): 3.5 s of sampling per step" in output
 
 
+@pytest.mark.parametrize(
+    "content", ["{}", "[1]", "no json", '{"batch_sizes": [1, 2], "step_seconds": [1, 1], "slots": 0}']
+)
+def test_an_engine_file_that_is_none_is_named(run_dir: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_dir / "engine.json").write_text(content)
+    assert main([str(run_dir)]) == 2
+    assert "engine.json does not describe an engine as --calibrate writes it" in capsys.readouterr().err
+
+
+def test_a_run_of_mode_off_is_not_calibrated(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = run_dir / "config.json"
+    config.write_text(config.read_text().replace('"mode": "seq"', '"mode": "off"'))
+    assert main([str(run_dir), "--calibrate"]) == 2
+    assert "was made with --ada_mode off" in capsys.readouterr().err
+
+
 def test_steps_engines_and_prompts_can_be_chosen(run_dir: Path) -> None:
     one = figures(run_dir, "--steps", "1", "--schedulers", "stream", "--policies", "recorded", "--engines", "1,9")
     assert [row["engines"] for row in one] == [1, 9]
@@ -109,7 +125,10 @@ def test_what_is_missing_is_named(
         (["--schedulers", "flow"], "flow is unknown: expected some of rounds, waves, stream"),
         (["--policies", "best"], "best is unknown: expected some of recorded, uniform, pos, balance"),
         (["--engines", "0"], "expected numbers from 1 to 1000"),
-        (["--engines", "two"], "--engines"),
+        (["--engines", "two"], "two: expected numbers from 1 to 1000"),
+        (["--prompts", "-5"], "-5: expected a whole number of at least 1"),
+        (["--steps", "0"], "0: expected a whole number of at least 1"),
+        (["--speculation", "-3"], "-3: expected a whole number of at least 0"),
     ],
 )
 def test_wrong_names_are_refused(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ class Generator:
         self.clock = 0.0
         self.asked: list[dict[str, Any]] = []
         engine = SimpleNamespace(
-            capacity=Remote(lambda: (SLOTS, SLOTS)), reset_prefix_cache=Remote(lambda: None)
+            capacity=Remote(lambda: (SLOTS, 8)), reset_prefix_cache=Remote(lambda: None)
         )  # fmt: skip
         self.vllm_engines = [engine]
         self.prompts_dataloader = [([i], [f"p{i}"], [""], [None]) for i in range(num_prompts)]
@@ -67,7 +67,7 @@ def test_the_engine_is_found_again(generator: Generator) -> None:
     found = Calibrator(generator, {"max_len": 74}).measure(lambda size, slots: told.append(size))  # type: ignore[arg-type]
     assert told == list(found.batch_sizes) == list(ENGINE.batch_sizes)
     assert found.step_seconds == pytest.approx(ENGINE.step_seconds, rel=1e-6)
-    assert found.slots == SLOTS
+    assert (found.slots, found.speculation) == (SLOTS, 8)
     assert found.prefill == pytest.approx(ENGINE.prefill, rel=1e-3)
     assert found.shared_prefill == pytest.approx(ENGINE.shared_prefill, rel=1e-3)
     assert found.latency == pytest.approx(ENGINE.latency, rel=1e-3)

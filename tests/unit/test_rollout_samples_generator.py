@@ -200,8 +200,22 @@ def test_too_many_prompts_without_a_verdict_end_the_run_with_the_cause() -> None
     always = {(key, 0, attempt) for key in range(4) for attempt in range(2)}
     with pytest.raises(RuntimeError, match="2 prompts of this step came to no verdict and 1 may"):
         FailingGenerator(EASY, always, max_no_verdict=1).generate_samples(**GENERATE)
-    with pytest.raises(RuntimeError, match="No prompt is left in the data to take its place"):
-        FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_verdict=1).generate_samples(**GENERATE)
+
+
+def test_where_the_episode_has_no_other_prompt_one_of_the_batch_comes_again() -> None:
+    generator = FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_verdict=1)
+    samples, _, consumed, exhausted = generator.generate_samples(**GENERATE)
+    assert [(group.row, group.pool.key) for group in samples.record.groups] == [(1, 2), (1, 1)]
+    assert (consumed, exhausted, samples.record.num_no_verdict) == (3, True, 1)
+    always = {(key, 0, attempt) for key in range(2) for attempt in range(2)}
+    with pytest.raises(RuntimeError, match="no prompt of this step came to a verdict; the last: the test says so"):
+        FailingGenerator({row: [1, 0] for row in range(2)}, always, max_no_verdict=2).generate_samples(**GENERATE)
+
+
+def test_the_error_names_the_prompt_that_was_given_up() -> None:
+    failing = {(0, 0, 0), (0, 0, 1), (1, 1, 0)}
+    with pytest.raises(RuntimeError, match=r"^Row 0 "):
+        FailingGenerator(EASY, failing).generate_samples(**GENERATE)
 
 
 class FailingGenerator(TableGenerator):
