@@ -218,3 +218,27 @@ def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
     world.actors[0].incarnation = None
     with pytest.raises(EngineLostError, match=r"engine 0 died and was not back after 900 s"):
         world.lines.settle()
+
+
+def test_an_engine_that_stands_still_is_ended_and_the_others_are_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has said a word for the whole of a rollout's time limit; the first engine answers when asked."""
+    first, second = world.actors
+    killed: list[Any] = []
+
+    def kill_silent(actor: Actor, *, no_restart: bool) -> None:
+        assert not no_restart
+        killed.append(actor)
+        kill(actor)
+
+    def wait(refs: Sequence[Ref], num_returns: int, timeout: float | None = None) -> Any:
+        return _wait(refs, num_returns, timeout=0)
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "kill", kill_silent)
+    second.incarnation = None
+    assert world.lines.wait() == [EngineDown(1)]
+    assert killed == [second]
+    assert world.notes[0] == "vLLM engine 1 does not answer and is ended: does a reward function hang?"
+    assert first.incarnation == "a0"

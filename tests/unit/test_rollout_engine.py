@@ -1,0 +1,186 @@
+"""The rollout actor with agents that misbehave. With the real vLLM: tests/e2e/test_engine.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.rollout import engine as module
+from openrlhf_ada.rollout.engine import AdaRolloutActor, Answer, Job, SamplingSetup, _end_with, _TrackedEngine
+
+Execute = Callable[[Any], Awaitable[Any]]
+"""What an agent does with the engine."""
+
+
+class Llm:
+    """Answers with three tokens once `delay_s` is over; knows a request only `preprocessing_s` after it came."""
+
+    def __init__(self, delay_s: float = 0.0, preprocessing_s: float = 0.0) -> None:
+        self.delay_s, self.preprocessing_s = delay_s, preprocessing_s
+        self.output_processor = SimpleNamespace(external_req_ids=defaultdict(list))
+        self.aborted: dict[str, asyncio.Event] = {}
+        self.num_calls = 0
+        self.errored = False
+        self.dead_error = RuntimeError("the core is gone")
+
+    async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[Any]:
+        self.num_calls += 1
+        await asyncio.sleep(self.preprocessing_s)
+        stopped = self.aborted[request_id] = asyncio.Event()
+        self.output_processor.external_req_ids[request_id] = [request_id]
+        reason = "stop"
+        try:
+            await asyncio.wait_for(stopped.wait(), self.delay_s)
+            reason = "abort"
+        except TimeoutError:
+            pass
+        del self.output_processor.external_req_ids[request_id]
+        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1, 2, 3], finish_reason=reason)])
+
+    async def abort(self, request_id: str) -> None:
+        self.aborted[request_id].set()
+
+
+def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
+    actor: Any = AdaRolloutActor.__new__(AdaRolloutActor)
+    actor.llm = _TrackedEngine(llm or Llm())
+    actor.executor = SimpleNamespace(execute=lambda **call: execute(call["llm_engine"].llm))
+    actor._running, actor._ended = {}, asyncio.Queue()
+    actor._incarnation = "this one"
+    return actor
+
+
+async def turn(llm: Any, request_id: str = "r") -> dict[str, Any]:
+    params = SimpleNamespace(output_kind=None, seed=None)
+    outputs = [output async for output in llm.generate(None, params, request_id)]
+    return {"tokens": outputs[-1].outputs[0].token_ids, "seed": params.seed}
+
+
+JOB = Job(Request(4, 2), "1+1=", "2", None, seed=7)
+
+
+async def answer_of(actor: Any, *, stop_after: float | None = None, timeout_s: float = 5.0) -> Answer:
+    await actor.submit([JOB], SamplingSetup({}, 99, None, timeout_s))
+    if stop_after is not None:
+        await asyncio.sleep(stop_after)
+        await actor.stop([JOB.request])
+    (answer,) = await asyncio.wait_for(actor.answers(), 5)
+    assert answer.request == JOB.request and not actor._running
+    return answer
+
+
+def test_a_rollout_has_its_seed_and_its_tokens_are_counted() -> None:
+    answer = asyncio.run(answer_of(make_actor(turn)))
+    assert answer == Answer(JOB.request, 3, {"tokens": [1, 2, 3], "seed": 7})
+
+
+def test_an_agent_that_returns_nothing_has_failed() -> None:
+    async def nothing(llm: Any) -> None:
+        await turn(llm)
+
+    assert asyncio.run(answer_of(make_actor(nothing))) == Answer(JOB.request, 3, None, "the agent returned nothing")
+
+
+def test_a_cancellation_that_is_not_ours_is_a_failure_and_not_lost() -> None:
+    async def cancels_a_part_of_itself(llm: Any) -> None:
+        part = asyncio.ensure_future(asyncio.sleep(9))
+        part.cancel()
+        await part
+
+    answer = asyncio.run(answer_of(make_actor(cancels_a_part_of_itself)))
+    assert (answer.response, answer.error) == (None, "it was cancelled, and not by us")
+
+
+def test_an_agent_that_catches_everything_is_stopped_all_the_same() -> None:
+    async def stubborn(llm: Any) -> None:
+        for number in range(10**6):
+            try:
+                await turn(llm, str(number))
+            except Exception:  # noqa: BLE001 - that is the point
+                continue
+
+    llm = Llm(delay_s=0.01)
+    answer = asyncio.run(answer_of(make_actor(stubborn, llm), stop_after=0.05))
+    assert (answer.response, answer.error) == (None, "")
+    assert 3 <= answer.num_tokens <= 18 and llm.num_calls < 9
+
+
+@pytest.mark.parametrize(("delay_s", "preprocessing_s"), [(9.0, 0.0), (0.0, 9.0)], ids=["decoding", "on its way in"])
+def test_a_stop_is_immediate_wherever_the_rollout_is(delay_s: float, preprocessing_s: float) -> None:
+    start = time.monotonic()
+    answer = asyncio.run(answer_of(make_actor(turn, Llm(delay_s, preprocessing_s)), stop_after=0.05))
+    assert time.monotonic() - start < 2
+    assert (answer.response, answer.error, answer.num_tokens) == (None, "", 3 if delay_s else 0)
+
+
+def test_a_stop_before_the_first_turn_ends_a_long_start() -> None:
+    async def slow_start(llm: Any) -> dict[str, Any]:
+        await asyncio.sleep(9)
+        return await turn(llm)
+
+    for wait in (0.0, 0.05):
+        answer = asyncio.run(answer_of(make_actor(slow_start), stop_after=wait))
+        assert (answer.response, answer.error, answer.num_tokens) == (None, "", 0)
+
+
+def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are threads hang; the next one has its verdict all the same."""
+    hangs = True
+
+    async def rewarded(llm: Any) -> dict[str, Any]:
+        await asyncio.to_thread(time.sleep, 1.5 if hangs else 0.0)
+        return {"reward": 1.0}
+
+    async def scenario() -> list[Answer]:
+        nonlocal hangs
+        actor = make_actor(rewarded)
+        requests = [Request(0, index) for index in range(40)]
+        await actor.submit([Job(r, "", "", None, 0) for r in requests], SamplingSetup({}, 99, None, 0.2))
+        hung: list[Answer] = []
+        while len(hung) < 40:
+            hung += await actor.answers()
+        assert {answer.error for answer in hung} == {"no answer and verdict within 0.2 s"}
+        hangs = False
+        return [await answer_of(actor, timeout_s=1.0)]
+
+    assert asyncio.run(scenario())[0].error == ""
+
+
+def test_a_reset_leaves_nothing() -> None:
+    async def scenario() -> None:
+        actor = make_actor(turn, Llm(delay_s=9.0))
+        await actor.submit([JOB], SamplingSetup({}, 99, None, 60.0))
+        old = asyncio.ensure_future(actor.answers())
+        await asyncio.sleep(0.05)
+        await actor.reset()
+        assert not actor._running and actor._ended.empty()
+        actor.llm._llm.delay_s = 0.0
+        assert (await answer_of(actor)).num_tokens == 3, "its answer goes to who asks now"
+        old.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(module.os, "_exit", codes.append)
+    monkeypatch.setattr(module, "WATCH_S", 0.01)
+
+    async def scenario() -> None:
+        llm = Llm()
+        watch = asyncio.ensure_future(_end_with(llm))
+        await asyncio.sleep(0.05)
+        assert not codes
+        llm.errored = True
+        await watch
+
+    asyncio.run(scenario())
+    assert codes == [1]
+    assert "ends with its vLLM engine: the core is gone" in capsys.readouterr().err
