@@ -251,7 +251,10 @@ def without_effect(s: Settings) -> list[str]:
                 ("floor",) if c.mode == "seq" and s.correction in ("none", "positives") else (),
                 "no weight is computed from a pass rate",
             ),
-            (("wave",) if c.mode == "seq" and c.exit == "fixed" else (), "exit fixed has no waves"),
+            (
+                ("wave", "scheduler", "speculation") if c.mode == "seq" and c.exit == "fixed" else (),
+                "exit fixed has no waves",
+            ),
             (
                 ("speculation",) if c.mode == "seq" and c.scheduler != "stream" else (),
                 f"--ada_scheduler {c.scheduler} sends nothing ahead",

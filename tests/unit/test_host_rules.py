@@ -45,6 +45,20 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "--algo.advantage.is_correction_level token",
     ),
     (
+        "engines cannot return over Ray's collectives",
+        {"--vllm.sync_with_ray": ""},
+        "--vllm.sync_with_ray is True",
+        "cannot be formed again for an engine that was started again",
+        "--ada_engine_restarts 0",
+    ),
+    (
+        "engines cannot return beside training in parts",
+        ASYNC | {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2"},
+        "--ds.zero_stage is 3",
+        "would wait for each other in different calls",
+        "--ada_engine_restarts 0",
+    ),
+    (
         "sampling ahead by the host",
         {"--rollout.vllm_generate_batch_size": "4"},
         "--rollout.vllm_generate_batch_size is 4",
@@ -131,6 +145,9 @@ def test_models_that_share_gpus_have_equally_many(refusal: Refusal, changes: Fla
     [
         ASYNC,
         ASYNC | {"--train.partial_rollout_enable": "", "--algo.advantage.is_correction_level": "token"},
+        {"--vllm.sync_with_ray": "", "--ada_engine_restarts": "0"},
+        {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2"},
+        ASYNC | {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "1"},
         {"--rollout.vllm_generate_batch_size": "2"},
         {"--ada_mode": "off"} | ASYNC | {"--train.partial_rollout_enable": ""},
         {"--ada_mode": "off"} | ASYNC | {"--rollout.vllm_generate_batch_size": "4"},

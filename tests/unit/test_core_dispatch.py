@@ -1,0 +1,148 @@
+"""What a scheduler sends when, and where to: the state machine and the dispatcher, call by call."""
+
+from __future__ import annotations
+
+from cases import sequential
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_ada.core.fleet import Dispatcher
+from openrlhf_ada.core.scheduling import Request, Scheduler
+from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Tally
+
+# -- rounds, waves, stream: what is sent when ------------------------------------------------------------------------
+
+
+def drain(scheduler: Scheduler[None]) -> list[tuple[PromptKey, int]]:
+    """Everything that may be sent now, required first."""
+    sent: list[tuple[PromptKey, int]] = []
+    for take in (scheduler.take_required, scheduler.take_speculative):
+        while (request := take()) is not None:
+            sent.append((request.key, request.index))
+    return sent
+
+
+def answer(scheduler: Scheduler[None], key: PromptKey, *outcomes: float, first: int = 0) -> None:
+    for index, outcome in enumerate(outcomes, start=first):
+        scheduler.finish(Request(key, index), Sample(key, index, outcome, outcome, num_tokens=1), None)
+
+
+def test_rounds_wait_for_all_prompts_and_waves_for_their_own() -> None:
+    policy = sequential(1, 0, n=2, wave=2, cap=4)
+    for name, expected in (("rounds", []), ("waves", [(0, 2), (0, 3)])):
+        scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], name, least_chance=0.0)  # type: ignore[arg-type]
+        assert drain(scheduler) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        answer(scheduler, 0, 0.0, 0.0)
+        assert drain(scheduler) == expected
+    answer(scheduler, 1, 1.0, 0.0)
+    assert scheduler.num_closed == 1
+
+
+def test_stream_sends_ahead_what_is_likely_to_be_needed() -> None:
+    policy = sequential(1, 0, n=2, wave=2, cap=6)
+    scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1), PromptPool(2)], "stream", least_chance=0.5)
+    assert len(drain(scheduler)) == 6, "with nothing known, two more are needed with probability 1/3"
+    answer(scheduler, 0, 0.0)
+    answer(scheduler, 1, 1.0)
+    assert drain(scheduler) == [(0, 2), (0, 3), (0, 4), (0, 5)][:2], "a first wrong answer: 2/3, and 1/2 after that"
+    answer(scheduler, 0, 0.0, first=1)
+    assert drain(scheduler) == [(0, 4), (0, 5)], "what was sent ahead is now waited for"
+    assert scheduler.num_outstanding == 7
+
+
+def test_what_was_sent_ahead_in_vain_is_aborted_or_surplus() -> None:
+    policy = sequential(1, 0, n=2, wave=2, cap=6)
+    scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
+    assert drain(scheduler) == [(0, i) for i in range(6)], "at any probability"
+    answer(scheduler, 0, 1.0, first=3)
+    needless = scheduler.finish(Request(0, 0), Sample(0, 0, 0.0, 0.0, num_tokens=1), None)
+    assert not needless, "the rule reads whole waves"
+    needless = scheduler.finish(Request(0, 1), Sample(0, 1, 1.0, 1.0, num_tokens=1), None)
+    assert sorted(r.index for r in needless) == [2, 4, 5]
+    answer(scheduler, 0, 1.0, first=2)  # it finished before it could be stopped
+    for index in (4, 5):
+        scheduler.acknowledge_abort(Request(0, index), 10)
+    (finished,) = scheduler.finished
+    assert len(finished.pool) == 2, "the prefix decides, not what has come in"
+    waste = scheduler.waste
+    assert (waste.surplus, waste.stopped, waste.failed) == (Tally(2, 2), Tally(2, 20), Tally(0, 0))
+
+
+def test_prompts_with_long_answers_go_first() -> None:
+    policy = sequential(1, 0, n=1, wave=1, cap=3)
+    scheduler = Scheduler[None](policy, [PromptPool(key) for key in (0, 1, 2)], "waves", least_chance=0.5)
+    drain(scheduler)
+    for key, tokens in ((0, 5), (1, 50), (2, 7)):
+        scheduler.finish(Request(key, 0), Sample(key, 0, 0.0, 0.0, num_tokens=tokens), None)
+    assert drain(scheduler) == [(1, 1), (2, 1), (0, 1)]
+
+
+def test_a_failed_rollout_is_sampled_again_before_anything_else() -> None:
+    policy = sequential(1, 0, n=1, wave=1, cap=3)
+    scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], "waves", least_chance=0.5)
+    first = scheduler.take_required()
+    assert first == Request(0, 0)
+    scheduler.fail(first, num_tokens=4)
+    assert scheduler.take_required() == Request(0, 0, attempt=1)
+    assert scheduler.waste.failed == Tally(1, 4)
+
+
+def test_nobody_repeats_a_rollout_that_is_not_needed_any_more() -> None:
+    """Both rollouts that are needed succeed; the one sent ahead fails after its prompt has closed, twice over."""
+    policy = sequential(1, 0, n=2, wave=2, cap=3)
+    scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
+    assert drain(scheduler) == [(0, 0), (0, 1), (0, 2)]
+    answer(scheduler, 0, 1.0, 1.0)
+    assert scheduler.num_closed == 1
+    assert scheduler.give_up(Request(0, 2), 5, "twice over") == []
+    assert scheduler.take_required() is None
+    assert not scheduler.finished[0].failure
+    assert [len(entry.pool) for entry in scheduler.finished] == [2]
+
+
+# -- which engine ----------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_stays_on_its_engine_while_there_is_room() -> None:
+    dispatcher = Dispatcher(num_engines=2, slots=3)
+    assert [dispatcher.place(Request(0, i)) for i in range(3)] == [0, 0, 0]
+    assert dispatcher.place(Request(1, 0)) == 1, "the emptiest"
+    assert dispatcher.place(Request(0, 3)) == 1, "its own engine is full"
+    dispatcher.release(Request(0, 1))
+    assert dispatcher.place(Request(0, 4)) == 0, "and has room again"
+    assert (dispatcher.room(3), dispatcher.engine_of(Request(0, 3))) == (1, 1)
+    assert not dispatcher.has(Request(0, 1))
+
+
+@given(st.integers(1, 5), st.lists(st.booleans(), max_size=60))
+def test_prompts_go_to_the_emptiest_engine(num_engines: int, arrivals: list[bool]) -> None:
+    """New prompts, and ends in between: nobody is given more than the least loaded has."""
+    dispatcher = Dispatcher(num_engines, slots=10**6)
+    running: list[Request] = []
+    loads = [0] * num_engines
+    for number, arrives in enumerate(arrivals):
+        if arrives or not running:
+            request = Request(number, 0)
+            engine = dispatcher.place(request)
+            assert loads[engine] == min(loads)
+            loads[engine] += 1
+            running.append(request)
+        else:
+            request = running.pop(number % len(running))
+            loads[dispatcher.engine_of(request)] -= 1
+            dispatcher.release(request)
+
+
+def test_a_dead_engine_gets_nothing_until_it_is_back() -> None:
+    """Two engines with room for two; the second dies with two rollouts and is empty when it comes back."""
+    dispatcher = Dispatcher(2, slots=2)
+    requests = [Request(key, 0) for key in range(4)]
+    where = [dispatcher.place(request) for request in requests]
+    assert where == [0, 1, 0, 1] and dispatcher.room(2) == 0
+    assert dispatcher.close(1) == [requests[1], requests[3]]
+    assert dispatcher.room(2) == 0, "only one engine is left"
+    dispatcher.release(requests[0])
+    assert dispatcher.place(Request(1, 0)) == 0, "not to the one that has its prefix, for that is gone"
+    dispatcher.reopen(1)
+    assert dispatcher.room(2) == 2
+    assert [dispatcher.place(Request(5, i)) for i in range(2)] == [1, 1]

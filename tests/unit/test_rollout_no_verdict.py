@@ -1,0 +1,92 @@
+"""Rollouts without a verdict: repeated, then their prompt is replaced, never counted as wrong (R2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from cases import sequential
+from rollouts import (
+    BATCH,
+    GENERATE,
+    N,
+    TableGenerator,
+    make_args,
+    make_loader,
+    table,
+)
+
+from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.scheduling import Request
+
+ONCE, TWICE = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}
+"""Rollout 1 of the first prompt comes to no verdict, at its first attempt or at both."""
+
+EASY = {row: [1, 0] for row in range(4)}
+
+
+def test_missing_reward_is_repeated_and_told_but_never_a_zero() -> None:
+    """The host goes on without a reward when the function raised; a zero would be a false verdict (R2)."""
+    notes: list[str] = []
+    generator = FailingGenerator(EASY, ONCE, on_note=notes.append)
+    samples, *_ = generator.generate_samples(**GENERATE)
+    assert (samples.ledger.drawn, samples.ledger.kept, samples.ledger.aborted) == (5, 4, 1)
+    assert (samples.record.num_failed, samples.record.num_no_verdict) == (1, 0)
+    (note,) = notes
+    assert note.startswith("1 rollouts came to no verdict") and note.endswith("of row 0: the test says so.")
+
+
+def test_prompt_without_a_verdict_is_replaced_and_accounted_for() -> None:
+    """Row 0: a failed rollout and its failed repetition, and one that is in vain. Row 2 takes its place."""
+    notes: list[str] = []
+    generator = FailingGenerator(EASY, TWICE, max_no_verdict=1, on_note=notes.append)
+    samples, _, consumed, _ = generator.generate_samples(**GENERATE)
+    assert [group.row for group in samples.record.groups] == [2, 1]
+    assert consumed == 3
+    ledger = samples.ledger
+    assert (ledger.drawn, ledger.kept, ledger.unused, ledger.aborted) == (7, 4, 0, 3)
+    assert (samples.record.num_failed, samples.record.num_no_verdict) == (2, 1)
+    assert notes[0].endswith("1 prompts were given up and replaced.")
+
+
+def test_too_many_prompts_without_a_verdict_end_the_run_with_the_cause() -> None:
+    with pytest.raises(RuntimeError, match=r"Row 0 \(prompt '0\+1='\) has no verdict: the test says so, .* and 0 may"):
+        FailingGenerator(EASY, TWICE).generate_samples(**GENERATE)
+    always = {(key, 0, attempt) for key in range(4) for attempt in range(2)}
+    with pytest.raises(RuntimeError, match="2 prompts of this step came to no verdict and 1 may"):
+        FailingGenerator(EASY, always, max_no_verdict=1).generate_samples(**GENERATE)
+
+
+def test_where_the_episode_has_no_other_prompt_one_of_the_batch_comes_again() -> None:
+    generator = FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_verdict=1)
+    samples, _, consumed, exhausted = generator.generate_samples(**GENERATE)
+    assert [(group.row, group.pool.key) for group in samples.record.groups] == [(1, 2), (1, 1)]
+    assert (consumed, exhausted, samples.record.num_no_verdict) == (3, True, 1)
+    always = {(key, 0, attempt) for key in range(2) for attempt in range(2)}
+    with pytest.raises(RuntimeError, match="no prompt of this step came to a verdict; the last: the test says so"):
+        FailingGenerator({row: [1, 0] for row in range(2)}, always, max_no_verdict=2).generate_samples(**GENERATE)
+
+
+def test_the_error_names_the_prompt_that_was_given_up() -> None:
+    failing = {(0, 0, 0), (0, 0, 1), (1, 1, 0)}
+    with pytest.raises(RuntimeError, match=r"^Row 0 "):
+        FailingGenerator(EASY, failing).generate_samples(**GENERATE)
+
+
+class FailingGenerator(TableGenerator):
+    """These rollouts come to no verdict: (key, index, attempt)."""
+
+    def __init__(
+        self, outcomes: Mapping[int, Sequence[float]], failing: set[tuple[int, int, int]], **options: Any
+    ) -> None:
+        args = make_args(num_episodes=1)
+        policy = sequential(1, 1, n=N, wave=2, cap=4)
+        plan = BatchPlan(BATCH, N, BATCH * N, micro_batch=1, processes=1)
+        super().__init__(args, make_loader(len(outcomes), args), policy, table(outcomes), plan, **options)
+        self.failing = failing
+
+    def answer(self, reader: Any, request: Request, metric: float, prompt: str) -> Any:
+        if (request.key, request.index, request.attempt) in self.failing:
+            return None
+        return super().answer(reader, request, metric, prompt)
