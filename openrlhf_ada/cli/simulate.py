@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
@@ -137,7 +137,7 @@ def _names(known: Sequence[str]) -> Any:
 def _recorded(args: argparse.Namespace) -> Scenario:
     run = read_run(args.run_dir)
     host = namespace(run.config)
-    config = from_namespace(host.ada)
+    config = _ada_flags(host, args.run_dir)
     if resolve(config, host).reads_critic and "recorded" in (args.policies or ["recorded"]):
         raise ValueError("the run's pass rates come from a critic, which is not simulated: try --policies uniform")
     file = args.engine or args.run_dir / ENGINE_FILE
@@ -165,16 +165,23 @@ def _made_up(args: argparse.Namespace) -> Scenario:
     return Scenario(config, host, [Step(keys, keys, MADE_UP)], engine, MADE_UP_ENGINES)
 
 
+def _ada_flags(host: SimpleNamespace, run_dir: Path) -> AdaConfig:
+    unknown = sorted(set(vars(host.ada)) - {f.name for f in fields(AdaConfig)})
+    if unknown:
+        raise ValueError(f"{run_dir} is of another version of openrlhf_ada: there is no --ada_{unknown[0]} here")
+    return from_namespace(host.ada)
+
+
 def _seconds(run: Run, steps: Sequence[int]) -> float:
     return mean(row["timing/generation"] for row in run.steps if row["step"] in steps)
 
 
 def _read_engine(file: Path) -> EngineModel:
     try:
-        fields: dict[str, Any] = dict(json.loads(file.read_text(encoding="utf-8")))
+        figures: dict[str, Any] = dict(json.loads(file.read_text(encoding="utf-8")))
         for name in ("batch_sizes", "step_seconds"):
-            fields[name] = tuple(fields[name])
-        return EngineModel(**fields)
+            figures[name] = tuple(figures[name])
+        return EngineModel(**figures)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{file} does not describe an engine as --calibrate writes it: {error!r}") from error
 
@@ -267,7 +274,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     from openrlhf_ada.platforms.session import ray_session
 
     host = namespace(read_run(args.run_dir).config)
-    if from_namespace(host.ada).mode == "off":
+    if _ada_flags(host, args.run_dir).mode == "off":
         raise ValueError(f"{args.run_dir} was made with --ada_mode off, whose engines are asked in another way")
     host.ada_events = None
     with quiet(verbose=False):

@@ -73,6 +73,13 @@ def test_an_engine_file_that_is_none_is_named(run_dir: Path, content: str, capsy
     assert "engine.json does not describe an engine as --calibrate writes it" in capsys.readouterr().err
 
 
+def test_a_run_of_another_version_is_named(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = run_dir / "config.json"
+    config.write_text(config.read_text().replace('"mode": "seq"', '"mode": "seq", "old_flag": 1'))
+    assert main([str(run_dir)]) == 2
+    assert "is of another version of openrlhf_ada: there is no --ada_old_flag here" in capsys.readouterr().err
+
+
 def test_a_run_of_mode_off_is_not_calibrated(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = run_dir / "config.json"
     config.write_text(config.read_text().replace('"mode": "seq"', '"mode": "off"'))
