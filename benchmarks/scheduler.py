@@ -188,6 +188,20 @@ def overhead(num_engines: int = 40, num_prompts: int = 2560) -> dict[str, float]
     }
 
 
+def _measure_real(*, quick: bool) -> dict[str, Any]:
+    from scheduler_real import LONG, QUICK, SHORT, measure
+
+    if quick:
+        real = {"long": measure(QUICK, repeats=2, calibrates=False)}
+    else:
+        real = {
+            "long": measure(LONG, repeats=4, calibrates=True),
+            "short": measure(SHORT, repeats=3, calibrates=True),
+        }
+    print(json.dumps(real))
+    return real
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, toy model only: under 5 minutes")
@@ -203,15 +217,10 @@ def main() -> None:
     costs = [overhead() for _ in range(3)]
     cost = {name: statistics.median(c[name] for c in costs) for name in costs[0]}
     print(json.dumps(cost))
-    real: dict[str, Any] = {}
-    if not args.no_real:
-        from scheduler_real import measure
-
-        real = measure(quick=args.quick)
-        print(json.dumps(real))
+    real = {} if args.no_real else _measure_real(quick=args.quick)
     figures = {
         "stream_over_rounds_sim": simulated[0]["stream_over_rounds"],
-        "stream_over_rounds_real": real.get("stream_over_rounds"),
+        "stream_over_rounds_real": real["long"]["stream_over_rounds"] if real else None,
         "stream_over_bound": simulated[0]["stream_over_work"],
         "waste_share": simulated[0]["waste_share"],
         "ada_over_grpo_step": simulated[0]["step_over_grpo"]["stream"],

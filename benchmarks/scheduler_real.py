@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +22,33 @@ from openrlhf_ada.core.forecast import Cluster, forecast
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.core.virtual_engines import EngineModel
-from openrlhf_ada.core.workload import RecordedAnswers, RecordedRollout
+from openrlhf_ada.core.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
 from openrlhf_ada.data.demo_model import build_smollm2
 
 CACHE = Path(__file__).parent.parent / ".cache"
-THINGS = ("river", "violin", "bridge", "whale", "candle", "desert")
-QUESTION = "<|im_start|>user\nDescribe a {thing} in a few words or a few sentences.<|im_end|>\n<|im_start|>assistant\n"
-"""Answers have 51 tokens on average, half of them less than 34, few up to 256: about lognormal, as reasoning is."""
+THINGS = (
+    "river", "violin", "bridge", "whale", "candle", "desert", "poem", "train", "garden", "planet", "bakery", "storm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked about so many things, and at most how many tokens an answer may have."""
+
+    text: str
+    count: int
+    longest: int
+
+
+LONG = Questions("Describe a {thing} in a few words or a few sentences.", 6, 256)
+"""Few prompts, answers about lognormal, as reasoning is: 68 tokens on average, few up to 256."""
+
+SHORT = Questions("What is a {thing}? One short sentence.", 12, 96)
+"""More prompts, and answers that end soon: 35 tokens on average."""
+
+QUICK = Questions(LONG.text, 4, 96)
+
+PROMPT = "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 REWARDS = """
 import zlib
@@ -38,22 +58,25 @@ def reward_func(queries, prompts, labels):
 """
 
 
-def measure(*, quick: bool) -> dict[str, Any]:
+def measure(questions: Questions, *, repeats: int, calibrates: bool) -> dict[str, Any]:
     """Median seconds by scheduler, whether pools were the same, and predicted by measured seconds."""
     from openrlhf_ada.platforms.session import ray_session
 
     with tempfile.TemporaryDirectory() as folder:
-        args = _flags(Path(folder))
+        args = _flags(Path(folder), questions)
         with quiet(verbose=False), ray_session(args, verbose=False):
-            return _measure(args, repeats=2 if quick else 4, calibrates=not quick)
+            return asdict(questions) | _measure(args, repeats=repeats, calibrates=calibrates)
 
 
-def _flags(folder: Path) -> SimpleNamespace:
-    num_prompts = len(THINGS)
+def _flags(folder: Path, questions: Questions) -> SimpleNamespace:
+    num_prompts = questions.count
     (folder / "rewards.py").write_text(REWARDS)
     rows = [
-        {"input": QUESTION.format(thing=thing), "label": str(0.05 + 0.9 * i / (num_prompts - 1))}
-        for i, thing in enumerate(THINGS)
+        {
+            "input": PROMPT.format(question=questions.text.format(thing=thing)),
+            "label": str(0.05 + 0.9 * i / (num_prompts - 1)),
+        }
+        for i, thing in enumerate(THINGS[:num_prompts])
     ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags: dict[str, Any] = {
@@ -61,8 +84,9 @@ def _flags(folder: Path) -> SimpleNamespace:
         "actor.model_name_or_path": build_smollm2(CACHE / "smollm2-chat-model"), "vllm.num_engines": 1,
         "vllm.sync_backend": "gloo", "ds.attn_implementation": "sdpa", "algo.advantage.estimator": "group_norm",
         "algo.kl.init_coef": 0, "data.prompt_dataset": folder / "prompts.jsonl", "data.input_key": "input",
-        "data.label_key": "label", "data.max_len": 320, "reward.remote_url": folder / "rewards.py",
-        "rollout.batch_size": num_prompts, "rollout.n_samples_per_prompt": 4, "rollout.max_new_tokens": 256,
+        "data.label_key": "label", "data.max_len": questions.longest + 64, "reward.remote_url": folder / "rewards.py",
+        "rollout.batch_size": num_prompts, "rollout.n_samples_per_prompt": 4,
+        "rollout.max_new_tokens": questions.longest,
         "train.batch_size": num_prompts * 4, "ada_run_dir": folder / "run", "ckpt.path": folder / "ckpt",
         "ckpt.output_dir": folder / "model",
     }  # fmt: skip
@@ -77,7 +101,7 @@ def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[s
     from openrlhf_ada.trainer.sampling_only import generate_kwargs, start_sampling
 
     args.ada_events = None
-    generator = start_sampling(args, num_engines=1)
+    generator = start_sampling(args)
     kwargs = generate_kwargs(args)
     engine = None
     if calibrates:
@@ -149,7 +173,34 @@ def _predictions(
         policy = uniform if name == "uniform" else adaptive
         predicted[name] = forecast(policy, fresh, answer, scheduler, cluster).seconds
     ratios = {name: predicted[name] / statistics.median(seconds[name]) for name in seconds}
-    return {"engine": asdict(engine), "predicted": predicted, "predicted_over_measured": ratios}
+    return {
+        "engine": asdict(engine),
+        "predicted": predicted,
+        "predicted_over_measured": ratios,
+        "speculation": speculation(engine, adaptive),
+    }
+
+
+def speculation(engine: EngineModel, policy: Any) -> list[dict[str, float]]:
+    """Stream by rounds in virtual time on the measured engine, by how far it is filled up; means of eight seeds."""
+    rows: list[dict[str, float]] = []
+    for count in (6, 12, 24):
+        for filled in (0, 8, 16, 32):
+            ratios: list[float] = []
+            waste: list[float] = []
+            for seed in range(8):
+                answer = MadeUpAnswers(alpha=1.0, beta=1.0, median=40.0, spread=0.9, longest=256, seed=seed)
+                rounds, stream = (
+                    forecast(
+                        policy, [PromptPool(k, row=k) for k in range(count)], answer, name, Cluster(1, engine, filled)
+                    )
+                    for name in ("rounds", "stream")
+                )
+                ratios.append(stream.seconds / rounds.seconds)
+                waste.append(stream.waste_share)
+            figures = {"stream_over_rounds": statistics.mean(ratios), "waste_share": statistics.mean(waste)}
+            rows.append({"prompts": count, "filled_up_to": filled} | figures)
+    return rows
 
 
 def _say(text: str) -> None:
@@ -157,4 +208,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(quick="--quick" in sys.argv)))
+    print(json.dumps(measure(QUICK, repeats=2, calibrates=False)))

@@ -175,9 +175,7 @@ def run(
                 dispatcher.release(event.request)
                 if isinstance(event, Failed):
                     on_failure(event)
-                    if scheduler.is_open(event.request.key) and event.request.attempt + 1 >= limits.attempts:
-                        on_give_up(event)
-                needless += _take(scheduler, event, limits.attempts)
+                needless += _take(scheduler, event, limits.attempts, on_give_up)
         _abort(fleet, dispatcher, needless)
         if scheduler.num_closed > num_closed:
             num_closed = scheduler.num_closed
@@ -185,7 +183,12 @@ def run(
     return scheduler.finished
 
 
-def _take(scheduler: Scheduler[Payload], answer: Finished[Payload] | Aborted | Failed, attempts: int) -> list[Request]:
+def _take(
+    scheduler: Scheduler[Payload],
+    answer: Finished[Payload] | Aborted | Failed,
+    attempts: int,
+    on_give_up: Callable[[Failed], None],
+) -> list[Request]:
     """Pass an answer on; returns the requests that nobody needs any more."""
     request = answer.request
     if isinstance(answer, Finished):
@@ -196,6 +199,8 @@ def _take(scheduler: Scheduler[Payload], answer: Finished[Payload] | Aborted | F
     if request.attempt + 1 < attempts:
         scheduler.fail(request, answer.num_tokens)
         return []
+    if scheduler.is_open(request.key):
+        on_give_up(answer)
     return scheduler.give_up(request, answer.num_tokens, answer.reason)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import ray
 
-from openrlhf_ada.core.fleet import Fleet
+from openrlhf_ada.core.fleet import Finished, Fleet
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey
 from openrlhf_ada.core.virtual_engines import EngineModel
-from openrlhf_ada.rollout.prompts import PromptRequest, take_prompts
+from openrlhf_ada.rollout.prompts import take_prompts
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 
 REPEATS = 3
@@ -64,7 +64,7 @@ class Calibrator:
             steps.append(max((lengthy - brief) / (long - short), 1e-6))
             alone.append(brief - short * steps[-1])
             shared.append(self._seconds(size, short, sharing=SHARING) - short * steps[-1])
-            if 2 * lengthy > LONGEST_S:
+            if 2 * lengthy > LONGEST_S and len(sizes) > 1:
                 break
         prefill, latency = _line(sizes, alone)
         groups = [math.ceil(size / SHARING) for size in sizes]
@@ -92,17 +92,18 @@ class Calibrator:
         prompts = [self._prompts[i % len(self._prompts)] for i in range(math.ceil(size / sharing))]
         visits = {next(self._keys): prompt for prompt in prompts}
         requests = [Request(key, index) for key in visits for index in range(sharing)][:size]
-        fleet = self._fleet(visits, tokens)
+        fleet: Fleet[Any] = self._generator.fleet(
+            visits, self._kwargs | {"max_new_tokens": tokens, "min_new_tokens": tokens}
+        )
         start = time.monotonic()
         fleet.submit(0, requests)
         left = size
         while left:
-            left -= len(fleet.wait())
+            for event in fleet.wait():
+                if not isinstance(event, Finished):
+                    raise RuntimeError(f"a rollout came to no verdict, so there is nothing to measure: {event}")
+                left -= 1
         return time.monotonic() - start
-
-    def _fleet(self, visits: dict[PromptKey, PromptRequest], tokens: int) -> Fleet[Any]:
-        kwargs = self._kwargs | {"max_new_tokens": tokens, "min_new_tokens": tokens}
-        return self._generator.fleet(visits, kwargs)
 
     def _num_tokens(self, prompt: str) -> int:
         return len(self._generator.tokenizer.load()(prompt)["input_ids"])

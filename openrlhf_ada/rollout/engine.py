@@ -29,6 +29,7 @@ CPU_SPECULATION = 16
 """On the CPU that was measured (docs/scheduling.md) the step takes 4 to 8 % less than with 32, at half the waste."""
 
 WATCH_S = 0.5
+"""Seconds between looks at whether vLLM's core lives."""
 
 GATHER_S = 0.01
 """Seconds; about a decoding step."""

@@ -16,6 +16,7 @@ from openrlhf_ada.rollout.engine import Answer, Job
 from openrlhf_ada.rollout.incarnations import RESTART_S, answer, ask_ready, incarnations, not_back
 
 SILENCE_S = 30.0
+"""Seconds in which a process that lives answers a question, however busy it is."""
 
 Restore = Callable[[int], Sequence[Any]]
 """Starts to give an engine the policy's weights. References, one of each of the policy's processes: are these weights
@@ -85,12 +86,16 @@ class EngineLines:
         if not self._incarnations:
             self._incarnations = answering
         for engine, incarnation in enumerate(answering):
-            if incarnation != self._incarnations[engine]:
-                self._forget(engine)
-                ray.get(self.engines[engine].reset.remote())
+            is_new = incarnation != self._incarnations[engine]
+            if not is_new and engine not in self._away:
+                continue
+            self._forget(engine)
+            if not self._empty(engine):
+                self.settle()
+                return
+            if is_new:
                 self._welcome(engine, incarnation, ray.get(list(self._restore(engine))))
-            elif engine in self._away:
-                ray.get(self.engines[engine].reset.remote())
+            else:
                 del self._away[engine]
 
     def wait(self) -> list[Answer | EngineDown | EngineUp]:
@@ -158,10 +163,12 @@ class EngineLines:
 
     def _go_on(self, engine: int, recovery: _Recovery, ref: Any) -> list[EngineUp]:
         if not recovery.incarnation:
-            recovery.incarnation = answer(engine, ref)
-            # It may have been sent rollouts before its predecessor's death was known.
-            ray.get(self.engines[engine].reset.remote())
-            if recovery.incarnation == self._incarnations[engine]:
+            incarnation = answer(engine, ref)
+            if not self._empty(engine):
+                recovery.waits_for = [ask_ready(self.engines[engine])]
+                return []
+            recovery.incarnation = incarnation
+            if incarnation == self._incarnations[engine]:
                 # It could not be reached, but lives, and its weights are right.
                 del self._away[engine]
                 return [EngineUp(engine)]
@@ -169,6 +176,14 @@ class EngineLines:
             return []
         self._welcome(engine, recovery.incarnation, ray.get(recovery.waits_for))
         return [EngineUp(engine)]
+
+    def _empty(self, engine: int) -> bool:
+        """Take away what it may have been sent before a death was known; False where it has died once more."""
+        try:
+            ray.get(self.engines[engine].reset.remote())
+        except RayActorError:
+            return False
+        return True
 
     def _welcome(self, engine: int, incarnation: str, ahead: Sequence[bool]) -> None:
         self._incarnations[engine] = incarnation

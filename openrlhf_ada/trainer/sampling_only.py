@@ -1,4 +1,4 @@
-"""Sampling without training: engines and a generator as a run would start them, to be measured."""
+"""Sampling without training: an engine and a generator as a run would start them, to be measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from openrlhf_ada.upstream import substituted
 
 def calibrate(args: SimpleNamespace, on_progress: Callable[[int, int], None]) -> EngineModel:
     """Measure one engine with these flags, model and data; Ray must be initialised."""
-    return Calibrator(start_sampling(args, num_engines=1), generate_kwargs(args)).measure(on_progress)
+    return Calibrator(start_sampling(args), generate_kwargs(args)).measure(on_progress)
 
 
 def generate_kwargs(args: SimpleNamespace) -> dict[str, Any]:
@@ -35,12 +35,12 @@ def generate_kwargs(args: SimpleNamespace) -> dict[str, Any]:
     }
 
 
-def start_sampling(args: SimpleNamespace, num_engines: int) -> AdaptiveSamplesGenerator:
-    """Engines with the model as it is, and their generator; Ray must be initialised."""
+def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
+    """One engine with the model as it is, and its generator; Ray must be initialised."""
     strategy: Any = host.get_strategy(args)
     with substituted(vllm_engine, RolloutRayActor=rollout_actor(restarts=0)):
         engines = vllm_engine.create_vllm_engines(
-            num_engines,
+            1,
             args.vllm.tensor_parallel_size,
             args.actor.model_name_or_path,
             args.train.seed,
@@ -49,8 +49,10 @@ def start_sampling(args: SimpleNamespace, num_engines: int) -> AdaptiveSamplesGe
             args.vllm.enforce_eager,
             args.data.max_len,
             gpu_memory_utilization=args.vllm.gpu_memory_utilization,
+            logprobs_mode=None if args.algo.advantage.is_correction_level == "off" else "processed_logprobs",
             agent_func_path=args.train.agent_func_path,
             remote_rm_url=args.reward.remote_url,
+            max_images_per_prompt=args.data.max_images_per_prompt,
         )
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
     loader, _, _ = prepare_datasets(strategy, tokenizer.load())

@@ -35,7 +35,7 @@ if __name__ == "__main__":
         from openrlhf_ada.rollout.prompts import PromptSource
         from openrlhf_ada.trainer.sampling_only import generate_kwargs, start_sampling
 
-        generator = start_sampling(args, num_engines=1)
+        generator = start_sampling(args)
         options = generator.options
         arms = {}
         for name, scheduler, seed in (("rounds", "rounds", 1), ("same", "stream", 1), ("other", "stream", 2)):

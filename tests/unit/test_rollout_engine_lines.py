@@ -40,6 +40,7 @@ class Actor:
         self.incarnation: str | None = incarnation
         self.last: dict[str, Ref] = {}
         self.num_resets = 0
+        self.deaths_to_come = 0
         self.ready = Remote(self._ready)
         self.reset = Remote(self._reset)
         self.answers = Remote(lambda: self._new("answers"))
@@ -54,7 +55,7 @@ class Actor:
 
     def _reset(self) -> Ref:
         self.num_resets += 1
-        return Ref(None)
+        return Ref(DEAD if self.num_resets <= self.deaths_to_come else None)
 
     def come_back(self, incarnation: str) -> None:
         self.incarnation = incarnation
@@ -143,6 +144,22 @@ def test_a_dead_engine_is_away_until_it_has_its_weights(world: World) -> None:
     lines.settle()
     assert lines.version_of(1) == 6
     assert world.restored == [1], "nothing is left to do"
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_an_engine_that_dies_again_at_once_is_waited_for_again(world: World, settles: bool) -> None:
+    lines, second = world.lines, world.actors[1]
+    kill(second)
+    lines.wait()
+    second.deaths_to_come = 2
+    second.come_back("b1")
+    for process in world.policy:
+        process.set(False)
+    if settles:
+        lines.settle()
+    else:
+        assert lines.wait() == [EngineUp(1)]
+    assert (second.num_resets, world.restored) == (3, [1])
 
 
 def test_what_is_told_to_a_dead_engine_says_so_too_and_only_once(world: World) -> None:
