@@ -110,6 +110,9 @@ def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         "block_size": 32,
         # Its own process for the model would load torch and vLLM once more before the first token.
         "distributed_executor_backend": EXECUTOR,
+        # The core dies when a prompt with a seed is computed in parts: vLLM then winds the generator back, which those
+        # of a CPU cannot.
+        "enable_chunked_prefill": False,
         # Compiling takes longer than a short run and needs a C++ compiler.
         "enforce_eager": True,
     }

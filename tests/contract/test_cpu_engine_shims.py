@@ -73,6 +73,7 @@ def test_engine_arguments_win_over_the_hosts_and_keep_the_rest(monkeypatch: pyte
     assert (arguments["dtype"], arguments["seed"]) == ("float32", 3)
     assert arguments["gpu_memory_utilization"] < 0.95
     assert arguments["enforce_eager"] is True
+    assert arguments["enable_chunked_prefill"] is False
 
 
 def test_worker_extension_is_found_by_its_name() -> None:

@@ -41,8 +41,8 @@ def setup(max_tokens, timeout_s=60.0):
     params = SamplingParams(temperature=1.0, max_tokens=max_tokens, min_tokens=max_tokens)
     return SamplingSetup(params, 60, tokenizer, timeout_s)
 
-def job(index, *, seed=7, label="", key=0):
-    return Job(Request(key, index), "1+1=", label, None, seed)
+def job(index, *, seed=7, label="", key=0, prompt="1+1="):
+    return Job(Request(key, index), prompt, label, None, seed)
 
 async def gather(engine, count):
     found = []
@@ -60,6 +60,13 @@ async def main():
         distributed_executor_backend="uni", worker_extension_cls="", tensor_parallel_size=1,
     )
     out = {"capacity": await engine.capacity()}
+
+    # More than the engine computes in a step, several times over.
+    await engine.submit([job(i, seed=i, prompt=f"{i:03}+{i:03}=" * 6) for i in range(128)], setup(4))
+    crowd = await gather(engine, 128)
+    budget = engine.llm.vllm_config.scheduler_config.max_num_batched_tokens
+    out["crowd"] = [a.num_tokens for a in crowd.values()]
+    out["crowd_by_budget"] = sum(len(tokens(a)) - 4 for a in crowd.values()) / budget
 
     await engine.submit([job(0), job(1), job(2, seed=8), job(3, seed=9)], setup(8))
     first = await gather(engine, 4)
@@ -135,6 +142,12 @@ def test_a_rollout_is_what_its_seed_says(seen: dict[str, Any]) -> None:
     assert seen["rewards"] == [1.0] * 4
     slots, speculation = seen["capacity"]
     assert slots >= speculation > 0
+
+
+def test_prompts_beyond_the_budget_of_a_step_wait(seen: dict[str, Any]) -> None:
+    """vLLM's core would die of a prompt that it computes in parts for a request with a seed, on a CPU."""
+    assert seen["crowd"] == [4] * 128
+    assert seen["crowd_by_budget"] > 1.5
 
 
 def test_stopped_rollouts_say_what_they_cost_and_the_others_go_on(seen: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from cases import sequential
+from ray.exceptions import ActorDiedError
 from rollouts import (
     BATCH,
     GENERATE,
@@ -38,6 +39,7 @@ from openrlhf_ada.core.types import Sample
 from openrlhf_ada.data import toy
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.prompts import PromptRequest
+from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.settings import make_policy, resolve
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
@@ -266,3 +268,27 @@ def test_state_of_another_policy_is_refused() -> None:
     step = next(train(resumable("sequential", 4, 1), INITIAL_STATES))
     with pytest.raises(ValueError, match=r"holds no state of --ada_mode est \(found: memory\)"):
         resumable("estimated", 4, 1).restore(step.states)
+
+
+# -- evaluation -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_evaluation_starts_again_once_if_an_engine_dies(monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
+    """The host asks every engine for its share and cannot repeat a part of it. Engines are up before each try."""
+    generator, calls = make_generator({}), []
+
+    def host(_self: Any, **kwargs: Any) -> list[str]:
+        calls.append(kwargs)
+        if calls.count(kwargs) <= deaths:
+            raise ActorDiedError
+        return ["samples"]
+
+    monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", host)
+    monkeypatch.setattr(generator._lines, "settle", lambda: calls.append("settle"))
+    if deaths < 2:
+        assert generator.generate_eval_samples(n_samples_per_prompt=4) == ["samples"]
+    else:
+        with pytest.raises(ActorDiedError):
+            generator.generate_eval_samples(n_samples_per_prompt=4)
+    assert calls == ["settle", {"n_samples_per_prompt": 4}] * min(deaths + 1, 2)
