@@ -106,7 +106,7 @@ class _TrackedEngine:
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         rollout = _current.get()
         if rollout is None:
-            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+            async for output in self._outputs(prompt, sampling_params, request_id):
                 yield output
             return
         if rollout.stopped:
@@ -114,13 +114,21 @@ class _TrackedEngine:
         sampling_params.seed = (rollout.job.seed + rollout.num_turns) % SEED_RANGE
         rollout.num_turns += 1
         rollout.request_id = request_id
-        async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+        async for output in self._outputs(prompt, sampling_params, request_id):
             rollout.request_id = None
             rollout.num_tokens += len(output.outputs[0].token_ids)
             if output.outputs[0].finish_reason != "abort":
                 yield output
         if rollout.stopped:
             raise RolloutStopped
+
+    async def _outputs(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
+        try:
+            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+                yield output
+        except EngineDeadError:
+            # This process is about to end, and nobody is to take that for a failure of the rollout.
+            await asyncio.Event().wait()
 
 
 async def _end_with(llm: Any) -> None:
@@ -222,9 +230,6 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
             error = rollout.reward_error or ("" if response else "the agent returned nothing")
         except asyncio.CancelledError:
             error = "" if rollout.stopped else "it was cancelled, and not by us"
-        except EngineDeadError:
-            # This process is about to end, and nobody is to count that as a failure of the rollout.
-            await asyncio.Event().wait()
         except TimeoutError:
             error = f"no answer and verdict within {setup.timeout_s:g} s"
             # A reward function that hangs keeps its thread. The pool has few, and others must not wait for it.

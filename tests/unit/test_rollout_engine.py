@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as module
@@ -46,6 +47,15 @@ class Llm:
 
     async def abort(self, request_id: str) -> None:
         self.aborted[request_id].set()
+
+
+class DyingLlm(Llm):
+    """Its core dies while it samples."""
+
+    async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[Any]:
+        self.errored = True
+        raise EngineDeadError
+        yield
 
 
 def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
@@ -184,3 +194,16 @@ def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: p
     asyncio.run(scenario())
     assert codes == [1]
     assert "ends with its vLLM engine: the core is gone" in capsys.readouterr().err
+
+
+def test_nobody_takes_the_death_of_the_core_for_a_failure_of_the_rollout() -> None:
+    """The process ends with it, and Ray tells. Neither a rollout nor a call of the host's own, as in evaluation."""
+
+    async def wait() -> None:
+        actor = make_actor(turn, DyingLlm())
+        await actor.submit([JOB], SamplingSetup({}, 99, None, 5.0))
+        for waiting in (actor.answers(), turn(actor.llm)):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(waiting, 0.05)
+
+    asyncio.run(wait())
