@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config_ranges import MINIMA, RANGES
 from openrlhf_ada.core.allocation import PRIORITIES
 from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
@@ -203,6 +203,32 @@ class AdaConfig:
         metavar="COUNT",
         kind=int,
     )
+    # -- weights: from the policy to the engines ---------------------------------------------------------------------
+    verify_sync: str = flag(
+        "first",
+        "Compare checksums of every tensor that the policy sends and the engines receive. first: in the first update, "
+        "and whenever engines have been started. always: in every update. A difference ends the run.",
+        choices=("off", "first", "always"),
+    )
+    logprob_steps: int = flag(
+        10,
+        "Every so many steps, from the first on, the engines also say the log-probability of every sampled token, and "
+        "it is compared with the policy's. 0: never.",
+        metavar="STEPS",
+        kind=int,
+    )
+    logprob_warn: float = flag(
+        0.1,
+        "Mean distance of log-probabilities per token from which on a note is shown.",
+        metavar="GAP",
+        kind=float,
+    )
+    logprob_stop: float = flag(
+        1.0,
+        "And from which on the run ends, before anything is trained.",
+        metavar="GAP",
+        kind=float,
+    )
     # -- the record -------------------------------------------------------------------------------------------------
     eval_ends: bool = flag(
         False, "Evaluate on --eval.dataset before the first and after the last step as well.", kind=bool
@@ -226,11 +252,11 @@ class AdaConfig:
     def __post_init__(self) -> None:
         for f in fields(self):
             check_choice(f, getattr(self, f.name))
-        for name, minimum in _MINIMA.items():
+        for name, minimum in MINIMA.items():
             value = getattr(self, name)
             if value is not None:
                 check_minimum(f"--ada_{name}", value, minimum)
-        for name, (is_right, rule, remedy) in _RANGES.items():
+        for name, (is_right, rule, remedy) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and is_right(value)):
                 raise ConfigError(f"--ada_{name}", value, rule, remedy)
@@ -238,38 +264,6 @@ class AdaConfig:
     def resolved_run_dir(self, run_name: str) -> Path:
         """The run directory: --ada_run_dir, or runs/<run name> with ':' made file-system safe."""
         return Path(self.run_dir) if self.run_dir else Path("runs") / run_name.replace(":", "-")
-
-
-_MINIMA = {
-    "wave": 1,
-    "max_samples": 1,
-    "min_samples": 2,
-    "k_pos": 1,
-    "k_neg": 1,
-    "give_up": 0,
-    "trust_steps": 1,
-    "refill_limit": 1,
-    "log_texts": 0,
-    "speculation": 0,
-}
-
-_RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
-    "positive_threshold": (
-        lambda v: 0.0 <= v < 1.0,
-        "the metric lies in [0, 1] and must exceed the threshold, so the threshold lies in [0, 1)",
-        "0.5 is right for 0/1 verdicts",
-    ),
-    "spread": (lambda v: 0.0 < v <= 1.0, "metrics lie in [0, 1], and equal ones are not spread", "Try 0.5"),
-    "budget": (lambda v: v >= 2, "a prompt gets at least two rollouts", "Leave it out for n rollouts on average"),
-    "half_life": (lambda v: v > 0, "it is a number of steps", "50 is a good start"),
-    "prior_mean": (lambda v: 0.0 < v < 1.0, "it is a pass rate between 0 and 1", "Try 0.5"),
-    "prior_strength": (lambda v: v > 0, "it is a number of rollouts", "Try 2"),
-    "floor": (lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
-    "timeout": (lambda v: v > 0, "it is a time in seconds", "Try 1800"),
-    "max_no_verdict": (lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),
-    "engine_restarts": (lambda v: v >= 0, "it is a number of restarts", "Try 3"),
-    "objective_power": (lambda v: 0.0 < v <= 1.0, "f = p^a / a rises and flattens for 0 < a <= 1", "Try 0.5"),
-}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_values import check_equal
 from openrlhf_ada.method_rules import check_settings
 from openrlhf_ada.settings import resolve
+from openrlhf_ada.weight_rules import check_weights
 
 
 def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
@@ -31,6 +32,7 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
             f"--algo.advantage.estimator {estimator} compares the samples of one prompt and needs at least 2",
             "Use --rollout.n_samples_per_prompt 4",
         )
+    check_weights(config, host)
     if config.mode == "off":
         return
     settings = resolve(config, host)
@@ -84,6 +86,14 @@ def _check_asynchronous(config: AdaConfig, host: SimpleNamespace) -> None:
             f"and nothing corrects for that",
             "Add --algo.advantage.is_correction_level token, or leave --train.partial_rollout_enable out",
         )
+    if partial and host.vllm.enable_prefix_caching:
+        raise ConfigError(
+            "--vllm.enable_prefix_caching",
+            True,
+            "with --train.partial_rollout_enable weights change while rollouts hold what is cached, and prompts would "
+            "go on with what old weights made of them",
+            "Leave one of the two out",
+        )
     generated = host.rollout.vllm_generate_batch_size
     if generated is not None and generated != host.rollout.batch_size:
         raise ConfigError(
@@ -97,13 +107,6 @@ def _check_asynchronous(config: AdaConfig, host: SimpleNamespace) -> None:
 def _check_engines_can_return(host: SimpleNamespace) -> None:
     """An engine that was started again needs the policy's weights in the middle of a step."""
     otherwise = "or give --ada_engine_restarts 0: the death of an engine then ends the run"
-    if host.vllm.sync_with_ray:
-        raise ConfigError(
-            "--vllm.sync_with_ray",
-            True,
-            "Ray's collective groups cannot be formed again for an engine that was started again",
-            f"Leave it out, {otherwise}",
-        )
     several = host.actor.num_nodes * host.actor.num_gpus_per_node > 1
     for name, value, in_parts in (
         ("--ds.zero_stage", host.ds.zero_stage, host.ds.zero_stage == 3),

@@ -24,8 +24,8 @@ class Sample:
     `metric` in [0, 1] is the verifier's verdict: it alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
-    `version` counts the weight updates before it was dispatched: the policy that it was sampled from, or with partial
-    rollouts began to be.
+    `version` counts the updates that the engine's weights had had at its first token, `last_version` at its last: more
+    only with partial rollouts.
     """
 
     key: PromptKey
@@ -34,6 +34,7 @@ class Sample:
     reward: float
     num_tokens: int
     version: int = 0
+    last_version: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.metric <= 1.0:
@@ -64,7 +65,7 @@ class PromptPool:
         self.critic_value: float | None = None
         self.predicted: float | None = None
         self._values = array("d")  # metric, reward, metric, reward, ...
-        self._counts = array("i")  # num_tokens, version, ...
+        self._counts = array("i")  # num_tokens, version, last_version, ...
         self.add(samples)
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -76,7 +77,9 @@ class PromptPool:
             if sample.index != expected:
                 raise ValueError(f"pool of prompt {self.key}: expected index {expected}, got {sample.index}")
         self._values += array("d", [value for sample in ordered for value in (sample.metric, sample.reward)])
-        self._counts += array("i", [count for sample in ordered for count in (sample.num_tokens, sample.version)])
+        self._counts += array(
+            "i", [count for s in ordered for count in (s.num_tokens, s.version, s.last_version)]
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._values) // 2
@@ -98,8 +101,9 @@ class PromptPool:
     @property
     def samples(self) -> list[Sample]:
         """The samples as objects, in index order."""
-        columns = zip(self._values[::2], self._values[1::2], self._counts[::2], self._counts[1::2], strict=True)
-        return [Sample(self.key, i, m, r, t, v) for i, (m, r, t, v) in enumerate(columns)]
+        counts = (self._counts[start::3] for start in range(3))
+        columns = zip(self._values[::2], self._values[1::2], *counts, strict=True)
+        return [Sample(self.key, i, *values) for i, values in enumerate(columns)]
 
 
 @dataclass(frozen=True, slots=True)

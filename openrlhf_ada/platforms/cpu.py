@@ -23,6 +23,9 @@ SETUP_HOOK = "openrlhf_ada.platforms.cpu.activate"
 THREADS_VARIABLE = "OPENRLHF_ADA_TORCH_THREADS"
 """Threads of each training process. Ray gives every actor one OpenMP thread, whatever the machine has."""
 
+ENGINES_VARIABLE = "OPENRLHF_ADA_ENGINES"
+"""Engines that share this machine's cores. Threads of two that wait for each other's take several times as long."""
+
 _KEEP_FREED_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
@@ -57,7 +60,6 @@ def activate() -> None:
             "torch": adapt_torch,
             "torch.distributed.device_mesh": adapt_device_mesh,
             "deepspeed.ops": adapt_deepspeed_ops,
-            "openrlhf.utils.distributed_util": adapt_weight_sync_group,
             "openrlhf.utils.utils": adapt_model_dtype,
             "openrlhf.utils.deepspeed.deepspeed": adapt_strategy,
             "openrlhf.models.actor": adapt_actor,
@@ -73,10 +75,14 @@ def is_needed() -> bool:
     return not torch.cuda.is_available()
 
 
-def worker_environment() -> dict[str, str]:
-    """Environment of every Ray worker on a CPU, inherited by vLLM's sub-processes. A value that the user set wins."""
+def worker_environment(num_engines: int = 1) -> dict[str, str]:
+    """Environment of every Ray worker on a CPU, inherited by vLLM's sub-processes. A value that the user set wins.
+
+    `num_engines`: how many share this machine.
+    """
     defaults = {
         "DS_ACCELERATOR": "cpu",
+        ENGINES_VARIABLE: str(num_engines),
         THREADS_VARIABLE: str(len(os.sched_getaffinity(0))),
         SHARE_VARIABLE: "1",
         # GiB of KV cache per engine: rollouts on a CPU are short.
@@ -161,13 +167,6 @@ def adapt_deepspeed_ops(ops: Any) -> None:
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def adapt_weight_sync_group(distributed_util: Any) -> None:
-    """The trainer's end of the weight broadcast is NCCL in the host; gloo does the same between CPU processes."""
-    from openrlhf_ada.platforms.cpu_engine import gloo_broadcast_group
-
-    distributed_util.stateless_init_process_group = gloo_broadcast_group
-
-
 def adapt_model_dtype(host_utils: Any) -> None:
     """The host knows half precisions only (`--ds.param_dtype`); load weights in what the processor computes."""
     convert = host_utils.convert_to_torch_dtype
@@ -211,7 +210,7 @@ def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt_engine(vllm_engine: Any) -> None:
-    """Rollout actors start vLLM with CPU settings and our worker extension (the host names its own, for CUDA)."""
+    """Rollout actors start vLLM with CPU settings."""
     from openrlhf_ada.platforms.cpu_engine import cpu_rollout_actor
 
     vllm_engine.RolloutRayActor = cpu_rollout_actor(vllm_engine.RolloutRayActor)

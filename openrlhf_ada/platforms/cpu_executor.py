@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from vllm.utils.ompmultiprocessing import OMPProcessManager
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from openrlhf_ada.platforms.cpu import ENGINES_VARIABLE
 
 
 class OneProcessExecutor(UniProcExecutor):
@@ -18,5 +22,5 @@ class OneProcessExecutor(UniProcExecutor):
         cores = OMPProcessManager(self.vllm_config).cpu_lists
         # None: the user asked vLLM to bind nothing (VLLM_CPU_OMP_THREADS_BIND=nobind).
         if cores:
-            torch.set_num_threads(len(cores[0]))
+            torch.set_num_threads(max(len(cores[0]) // int(os.environ.get(ENGINES_VARIABLE, "1")), 1))
         super()._init_executor()

@@ -137,14 +137,15 @@ def _start_local(
         num_cpus=slots.cpus,
         object_store_memory=GIB,
         include_dashboard=False,
-        runtime_env=_runtime_env(environment, on_cpu=True),
+        runtime_env=_runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines),
         **common,
     )
 
 
-def _runtime_env(environment: dict[str, str], *, on_cpu: bool) -> dict[str, Any]:
+def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
     environment = environment | {RUN_VARIABLE: "1"}
     if not on_cpu:
         return {"env_vars": environment}
     cpu.activate()
-    return {"env_vars": environment | cpu.worker_environment(), "worker_process_setup_hook": cpu.SETUP_HOOK}
+    on_each = environment | cpu.worker_environment(num_engines)
+    return {"env_vars": on_each, "worker_process_setup_hook": cpu.SETUP_HOOK}

@@ -166,9 +166,24 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/mixed_version_share": Metric(
         "share, 0 to 1",
-        "Share of prompts whose sampling saw an update of the weights. Above 0 with `train.partial_rollout_enable` "
-        "only.",
-        "Above 0 elsewhere: a defect.",
+        "Share of prompts whose sampling saw an update of the weights: with `train.partial_rollout_enable`, and in "
+        "asynchronous training when an engine was started again.",
+        "Above 0 in synchronous training: a defect.",
+    ),
+    "ada/logprob_gap_mean": Metric(
+        "nats",
+        "Distance of policy and engines in the log-probability of a sampled token, mean over the trained rollouts. In "
+        "the steps of `ada.logprob_steps`. In asynchronous training the policy is ahead, which is part of it.",
+        "Rising from step to step, or above `ada.logprob_warn`: the engines sample from another policy.",
+    ),
+    "ada/logprob_gap_max": Metric(
+        "nats", "The same, at its largest.", "Of single tokens it may be large in half precision: watch the mean."
+    ),
+    "ada/logprob_ratio_mean": Metric(
+        "ratio",
+        "Mean over tokens of the policy's probability by the engine's. 1 in expectation, were all rollouts trained: "
+        "which are is decided by their verdicts.",
+        "Far from 1: what engines call log-probability is not what they sample by.",
     ),
     # -- what is predicted ------------------------------------------------------------------------------------------
     "ada/estimator_brier": Metric(

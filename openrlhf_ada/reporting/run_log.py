@@ -47,6 +47,8 @@ class SampleRecord:
     """Pass rate that the prompt's rollouts were decided by, and what a critic gave it; None where there is none."""
     critic_value: float | None = None
     version: int = 0
+    last_version: int = 0
+    """Updates that the engine's weights had had at its first and at its last token."""
 
 
 def sample_records(
@@ -75,6 +77,7 @@ def sample_records(
             reward=sample.reward,
             num_tokens=sample.num_tokens,
             version=sample.version,
+            last_version=sample.last_version,
             kept=sample.index in coefficients,
             coefficient=coefficients.get(sample.index),
             prompt=prompt,
@@ -213,6 +216,8 @@ class RunLog:
             "kept": record.kept,
             "coefficient": record.coefficient,
         }
+        if record.last_version != record.version:
+            row["last_version"] = record.last_version
         if record.index == 0:
             # Of the prompt, not of the sample.
             known = {"predicted": record.predicted, "critic_value": record.critic_value}

@@ -82,7 +82,7 @@ class Batch:
         return [sample for finished, group in self.groups() for sample in tagged_samples(group, finished.payloads)]
 
     def record(
-        self, texts_of: Callable[[FinishedPool[Experience]], list[str]], *, figures: dict[str, float], version: int
+        self, texts_of: Callable[[FinishedPool[Experience]], list[str]], figures: dict[str, float]
     ) -> StepRecord:
         """`texts_of`: the answers of a prompt as far as they are recorded; `figures`: the policy's."""
         describe = self._describe
@@ -92,7 +92,6 @@ class Batch:
             self._ledger(),
             self._num_rounds,
             figures,
-            version,
             num_failed=len(self.failures),
             num_lost=sum(waste.lost.rollouts for waste in self._waste),
             num_no_verdict=len(self.no_verdict),

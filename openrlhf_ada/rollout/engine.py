@@ -7,9 +7,8 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,11 @@ from typing import Any
 import ray
 from openrlhf.trainer.ray import vllm_engine as host
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.rollout.engine_weights import ReceivesWeights
+from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.upstream import unwrap_ray_class
-
-SEED_RANGE = 1 << 63
 
 CPU_SPECULATION = 16
 """On the CPU that was measured the step takes 5 % less than with 32 to 3 % more, at half the waste or less
@@ -34,17 +31,6 @@ WATCH_S = 0.5
 
 GATHER_S = 0.01
 """Seconds; about a decoding step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A rollout to sample: which one, of what, and the seed of its first turn."""
-
-    request: Request
-    prompt: str
-    label: str
-    image: Any
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,74 +47,15 @@ class SamplingSetup:
 class Answer:
     """A rollout's response as the host's executors give it, or None where it was aborted or `error` says why not.
 
-    `num_tokens`: sampled for it, whatever became of it.
+    `num_tokens`: sampled for it, whatever became of it. `versions`: updates of the policy that the weights had had at
+    its first and at its last token.
     """
 
     request: Request
     num_tokens: int
+    versions: tuple[int, int] = (0, 0)
     response: dict[str, Any] | None = None
     error: str = ""
-
-
-class RolloutStopped(asyncio.CancelledError):
-    """Nobody needs this rollout any more. No agent's `except Exception` may keep it."""
-
-
-@dataclass
-class _Rollout:
-    """One rollout while it is being sampled. `request_id`: vLLM's, while a turn of it runs."""
-
-    job: Job
-    request_id: str | None = None
-    num_turns: int = 0
-    num_tokens: int = 0
-    reward_error: str = ""
-    task: asyncio.Task[None] | None = None
-    started: bool = False
-    stopped: bool = False
-
-
-_current: ContextVar[_Rollout | None] = ContextVar("rollout", default=None)
-"""The rollout for which the host's executor is running, in its task and in the threads of its reward function."""
-
-
-class _TrackedEngine:
-    """vLLM's engine, which learns from the task that calls it whose turn it samples. Everything else is vLLM's."""
-
-    def __init__(self, llm: Any) -> None:
-        self._llm = llm
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
-
-    async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
-        """As vLLM's, without an output per token: nobody reads them."""
-        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
-        rollout = _current.get()
-        if rollout is None:
-            async for output in self._outputs(prompt, sampling_params, request_id):
-                yield output
-            return
-        if rollout.stopped:
-            raise RolloutStopped
-        sampling_params.seed = (rollout.job.seed + rollout.num_turns) % SEED_RANGE
-        rollout.num_turns += 1
-        rollout.request_id = request_id
-        async for output in self._outputs(prompt, sampling_params, request_id):
-            rollout.request_id = None
-            rollout.num_tokens += len(output.outputs[0].token_ids)
-            if output.outputs[0].finish_reason != "abort":
-                yield output
-        if rollout.stopped:
-            raise RolloutStopped
-
-    async def _outputs(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
-        try:
-            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
-                yield output
-        except EngineDeadError:
-            # This process is about to end, and nobody is to take that for a failure of the rollout.
-            await asyncio.Event().wait()
 
 
 async def _end_with(llm: Any) -> None:
@@ -144,17 +71,22 @@ async def _end_with(llm: Any) -> None:
     os._exit(1)
 
 
-class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
+class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
     """One engine. Rollouts are handed in with `submit` and `stop`; `answers` waits for those that have ended."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
-        await super().__init__(*args, **kwargs)
-        self.llm = _TrackedEngine(self.llm)
-        self._running: dict[Request, _Rollout] = {}
+        await super().__init__(*args, **self.with_receiver(kwargs))
+        self.open_gate()
+        self.llm = TrackedEngine(self.llm, self)
+        self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
         self._incarnation = uuid.uuid4().hex
         _note_reward_errors(self.executor)
         self._watch = asyncio.create_task(_end_with(self.llm))
+
+    def _configure_vllm_env(self, *args: Any, **kwargs: Any) -> None:
+        super()._configure_vllm_env(*args, **kwargs)
+        self.forbid_pickle()
 
     async def ready(self) -> str:
         """Which of the processes that Ray has started for this engine answers."""
@@ -181,7 +113,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
     async def submit(self, jobs: Sequence[Job], setup: SamplingSetup) -> None:
         """Start sampling these; returns at once."""
         for job in jobs:
-            rollout = self._running[job.request] = _Rollout(job)
+            rollout = self._running[job.request] = Rollout(job)
             rollout.task = asyncio.create_task(self._sample(rollout, setup))
 
     async def stop(self, requests: Sequence[Request]) -> None:
@@ -209,8 +141,8 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
             ended.append(queue.get_nowait())
         return ended
 
-    async def _sample(self, rollout: _Rollout, setup: SamplingSetup) -> None:
-        _current.set(rollout)
+    async def _sample(self, rollout: Rollout, setup: SamplingSetup) -> None:
+        current_rollout.set(rollout)
         job, response, error = rollout.job, None, ""
         try:
             rollout.started = True
@@ -237,7 +169,11 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor)):
         except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
             error = f"{type(failure).__name__}: {failure}"
         del self._running[job.request]
-        self._ended.put_nowait(Answer(job.request, rollout.num_tokens, None if error else response, error))
+        last = self.version
+        first = last if rollout.first_version is None else rollout.first_version
+        self._ended.put_nowait(
+            Answer(job.request, rollout.num_tokens, (first, last), None if error else response, error)
+        )
 
 
 def _note_reward_errors(executor: Any) -> None:
@@ -267,11 +203,12 @@ def _noting(function: Any) -> Any:
 
 
 def _note(error: Exception) -> None:
-    rollout = _current.get()
+    rollout = current_rollout.get()
     if rollout is not None:
         rollout.reward_error = f"{type(error).__name__}: {error}"
 
 
-def rollout_actor(restarts: int) -> Any:
+def rollout_actor(restarts: int, *, over_ipc: bool = False) -> Any:
     """For Ray, which starts an engine whose process has died again this often."""
-    return ray.remote(max_restarts=restarts)(AdaRolloutActor)
+    actor = type("AdaRolloutActor", (AdaRolloutActor,), {"over_ipc": over_ipc})
+    return ray.remote(max_restarts=restarts)(actor)

@@ -39,7 +39,7 @@ class EngineLines:
     the others go on meanwhile. Other errors of engines are raised here, by `wait`: nothing is told to an engine
     without asking how it went.
 
-    `version`: updates that the engines' weights have had so far. `on_note`: gets what a user should read.
+    `restore`: has the policy give an engine its weights. `on_note`: gets what a user should read.
     `patience_s`: when no engine has said a word for so long, those that do not answer at all are ended, and started
     again by Ray.
     """
@@ -48,27 +48,17 @@ class EngineLines:
         self,
         engines: Sequence[Any],
         restore: Restore,
-        version: Callable[[], int],
         on_note: Callable[[str], None],
         patience_s: float,
     ) -> None:
         self.engines = list(engines)
         self._restore = restore
-        self._version = version
         self._on_note = on_note
         self._patience_s = patience_s
-        self._latest_version: int | None = None
-        self._floors = [0] * len(self.engines)
         self._incarnations: list[str] = []
         self._asked: dict[Any, int] = {}
         self._told: dict[Any, int] = {}
         self._away: dict[int, _Recovery] = {}
-
-    def version_of(self, engine: int) -> int:
-        """Updates that the weights of this engine have had, when something was last heard of the engines."""
-        if self._latest_version is None:
-            self._latest_version = self._version()
-        return max(self._latest_version, self._floors[engine])
 
     def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
         self._told[self.engines[engine].submit.remote(jobs, setup)] = engine
@@ -81,7 +71,6 @@ class EngineLines:
 
         Raises EngineLostError.
         """
-        self._latest_version = None
         answering = incarnations(self.engines)
         if not self._incarnations:
             self._incarnations = answering
@@ -94,7 +83,8 @@ class EngineLines:
                 self.settle()
                 return
             if is_new:
-                self._welcome(engine, incarnation, ray.get(list(self._restore(engine))))
+                ray.get(list(self._restore(engine)))
+                self._welcome(engine, incarnation)
             else:
                 del self._away[engine]
 
@@ -108,7 +98,6 @@ class EngineLines:
         while not events:
             for ref in self._wait_for_any():
                 events += self._read(ref)
-        self._latest_version = None
         return events
 
     def _wait_for_any(self) -> list[Any]:
@@ -174,7 +163,8 @@ class EngineLines:
                 return [EngineUp(engine)]
             recovery.waits_for = list(self._restore(engine))
             return []
-        self._welcome(engine, recovery.incarnation, ray.get(recovery.waits_for))
+        ray.get(recovery.waits_for)
+        self._welcome(engine, recovery.incarnation)
         return [EngineUp(engine)]
 
     def _empty(self, engine: int) -> bool:
@@ -185,9 +175,8 @@ class EngineLines:
             return False
         return True
 
-    def _welcome(self, engine: int, incarnation: str, ahead: Sequence[bool]) -> None:
+    def _welcome(self, engine: int, incarnation: str) -> None:
         self._incarnations[engine] = incarnation
-        self._floors[engine] = self._version() + any(ahead)
         recovery = self._away.pop(engine, None)
         when = (
             f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"

@@ -15,14 +15,15 @@ from openrlhf_ada.core.types import PromptKey, Sample
 from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
 from openrlhf_ada.rollout.engine_lines import EngineLines
 from openrlhf_ada.rollout.prompts import PromptRequest
+from openrlhf_ada.rollout.responses import NoVerdictError
 
 
 class Convert(Protocol):
-    """Makes a sample and an experience of a response; None where the response has no verdict."""
+    """Makes a sample and an experience of a response; raises NoVerdictError."""
 
     def __call__(
-        self, request: Request, response: dict[str, Any], version: int
-    ) -> tuple[Sample, Experience] | None: ...
+        self, request: Request, response: dict[str, Any], versions: tuple[int, int]
+    ) -> tuple[Sample, Experience]: ...
 
 
 class RayFleet:
@@ -45,7 +46,6 @@ class RayFleet:
         self._requests = requests
         self._convert = convert
         self._seed = seed
-        self._versions: dict[Request, int] = {}
         self._setup = ray.put(setup)
 
     @property
@@ -53,11 +53,9 @@ class RayFleet:
         return len(self._lines.engines)
 
     def submit(self, engine: int, requests: Sequence[Request]) -> None:
-        version = self._lines.version_of(engine)
         jobs: list[Job] = []
         for request in requests:
             prompt = self._requests[request.key]
-            self._versions[request] = version
             jobs.append(Job(request, prompt.prompt, prompt.label, prompt.image, rollout_seed(self._seed, request)))
         self._lines.submit(engine, jobs, self._setup)
 
@@ -69,15 +67,14 @@ class RayFleet:
 
     def _read(self, answer: Answer) -> Finished[Experience] | Aborted | Failed:
         request = answer.request
-        version = self._versions.pop(request)
         if answer.error:
             return Failed(request, answer.num_tokens, answer.error)
         if answer.response is None:
             return Aborted(request, answer.num_tokens)
-        converted = self._convert(request, answer.response, version)
-        if converted is None:
-            return Failed(request, answer.num_tokens, "the reward function returned no reward")
-        return Finished(request, *converted)
+        try:
+            return Finished(request, *self._convert(request, answer.response, answer.versions))
+        except NoVerdictError as error:
+            return Failed(request, answer.num_tokens, str(error))
 
 
 def rollout_seed(run_seed: int, request: Request) -> int:

@@ -49,8 +49,8 @@ class GroupRecord:
 class StepRecord:
     """One step's sampling: trained groups in batch order, then replaced prompts; what it cost; the policy's figures.
 
-    `last_version`: policy version when the last sample was in. `num_failed`: rollouts without a verdict; `num_lost`:
-    rollouts that died with their engine; `num_no_verdict`: prompts that were replaced for want of a verdict.
+    `num_failed`: rollouts without a verdict; `num_lost`: rollouts that died with their engine; `num_no_verdict`:
+    prompts that were replaced for want of a verdict.
     """
 
     groups: Sequence[GroupRecord]
@@ -58,7 +58,6 @@ class StepRecord:
     ledger: Ledger
     num_rounds: int
     figures: dict[str, float]
-    last_version: int
     num_failed: int = 0
     num_lost: int = 0
     num_no_verdict: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,12 @@ from openrlhf_ada.core.types import Sample
 logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
 
 
-def sampling_params(args: Any, generate_kwargs: dict[str, Any]) -> SamplingParams:
-    """What the host's dispatch would ask vLLM for."""
+class NoVerdictError(ValueError):
+    """A response that must be neither counted nor trained."""
+
+
+def sampling_params(args: Any, generate_kwargs: dict[str, Any], *, logprobs: bool) -> SamplingParams:
+    """What the host's dispatch would ask vLLM for. `logprobs`: also where nothing but a check needs them."""
     return SamplingParams(
         temperature=generate_kwargs.get("temperature", 1.0),
         top_p=generate_kwargs.get("top_p", 1.0),
@@ -27,7 +32,7 @@ def sampling_params(args: Any, generate_kwargs: dict[str, Any]) -> SamplingParam
         max_tokens=generate_kwargs.get("max_new_tokens"),
         min_tokens=generate_kwargs.get("min_new_tokens", 1),
         skip_special_tokens=generate_kwargs.get("skip_special_tokens", False),
-        logprobs=None if args.algo.advantage.is_correction_level == "off" else 1,
+        logprobs=1 if logprobs or args.algo.advantage.is_correction_level != "off" else None,
     )
 
 
@@ -45,11 +50,14 @@ class ResponseReader:
         self._process = process
         self._verdict_above = verdict_above
 
-    def __call__(self, request: Request, response: dict[str, Any], version: int) -> tuple[Sample, Experience] | None:
-        """None where the response has no verdict: the host leaves the reward out, and a zero would be a false one."""
+    def __call__(
+        self, request: Request, response: dict[str, Any], versions: tuple[int, int]
+    ) -> tuple[Sample, Experience]:
+        """Raises NoVerdictError: the host leaves the reward out, and a zero would be a false one."""
+        check_log_probs(response)
         experience = self._process(response)
         if experience.rewards is None or experience.scores is None:
-            return None
+            raise NoVerdictError("the reward function returned no reward")
         # Group statistics need more than half precision, as in the host.
         dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
         experience.rewards = experience.rewards.to(dtype)
@@ -57,9 +65,9 @@ class ResponseReader:
         if self._args.reward.clip_range is not None:
             # Before any baseline is taken from them.
             experience.rewards = experience.rewards.clamp(*self._args.reward.clip_range)
-        return self._describe(request, experience, version), experience
+        return self._describe(request, experience, versions), experience
 
-    def _describe(self, request: Request, experience: Experience, version: int) -> Sample:
+    def _describe(self, request: Request, experience: Experience, versions: tuple[int, int]) -> Sample:
         # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
         metric, reward = float(experience.scores[0]), float(experience.rewards[0])
         threshold = self._verdict_above
@@ -69,4 +77,17 @@ class ResponseReader:
                 f"--ada_estimator critic PPO's value of a prompt must be its pass rate, so rewards must be 1 for "
                 f"positives and 0 for others. Use --ada_estimator ema for other rewards."
             )
-        return Sample(request.key, request.index, metric, reward, int(experience.action_mask.sum()), version)
+        return Sample(request.key, request.index, metric, reward, int(experience.action_mask.sum()), *versions)
+
+
+def check_log_probs(response: dict[str, Any]) -> None:
+    """One number per token, finite and at most 0 where a token was sampled; raises NoVerdictError."""
+    values = response["rollout_log_probs"]
+    if values is None:
+        return
+    if len(values) != len(response["observation_tokens"]):
+        raise NoVerdictError(f"{len(response['observation_tokens'])} tokens have {len(values)} log-probabilities")
+    for start, end in response["action_ranges"]:
+        wrong = [value for value in values[start:end] if not -math.inf < value <= 0.0]
+        if wrong:
+            raise NoVerdictError(f"a sampled token has the log-probability {wrong[0]}")

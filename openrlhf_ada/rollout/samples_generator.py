@@ -40,18 +40,18 @@ class SamplingOptions:
     """What the generator needs besides a policy.
 
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
-    answers are recorded as text. `policy_version`: updates that the engines' weights have had so far. `verdict_above`:
-    rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read as a pass rate.
+    answers are recorded as text. `verdict_above`: rewards must be 1 for verdicts above this and 0 for others, as the
+    critic that learns them is read as a pass rate.
     `on_progress`: gets the prompts closed so far and in all; `on_note`: what a user should read. `scheduler` and
     `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to which it sends some ahead (None:
     the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_verdict`: prompts of a step that may be
-    replaced as there is no verdict to be had. `restore_engine`: gives an engine that died its weights.
+    replaced as there is no verdict to be had. `restore_engine`: gives an engine that died its weights. Every
+    `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never).
     """
 
     plan: BatchPlan
     refill_limit: int
     num_texts: int
-    policy_version: Callable[[], int]
     restore_engine: Restore
     max_no_verdict: int = 0
     prompt_values: PromptValues | None = None
@@ -62,6 +62,7 @@ class SamplingOptions:
     speculation: int | None = None
     least_chance: float = LEAST_CHANCE
     timeout_s: float = 1800.0
+    logprob_steps: int = 0
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -71,13 +72,13 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         super().__init__(host)
         self.policy = policy
         self.options = options
+        self._num_batches = 0
         self.prompts = PromptSource(
             self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
         )
         self._lines = EngineLines(
             self.vllm_engines,
             options.restore_engine,
-            options.policy_version,
             options.on_note,
             # An engine tells of a rollout that takes too long itself.
             patience_s=options.timeout_s + SILENCE_S,
@@ -100,9 +101,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         batch = Batch()
         self._sample(batch, requests, self._critic_values(requests), generate_kwargs)
         exhausted = self._replace(batch, exhausted, generate_kwargs)
-        record = batch.record(
-            self._texts_of(batch), figures=self.policy.observe(batch.pools()), version=self.options.policy_version()
-        )
+        self._num_batches += 1
+        record = batch.record(self._texts_of(batch), self.policy.observe(batch.pools()))
         self._tell_of_failures(batch)
         samples = batch.samples()
         self._check_size(samples, len(requests))
@@ -219,12 +219,17 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Fleet[Experience]:
         """The engines, for these prompts."""
         setup = SamplingSetup(
-            sampling_params(self.args, generate_kwargs),
+            sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs),
             generate_kwargs["max_len"],
             self.tokenizer,
             self.options.timeout_s,
         )
         return RayFleet(self._lines, requests, setup, self._reader(generate_kwargs), seed=self.args.train.seed)
+
+    @property
+    def _asks_logprobs(self) -> bool:
+        steps = self.options.logprob_steps
+        return steps > 0 and self._num_batches % steps == 0
 
     @cached_property
     def _limits(self) -> Limits:

@@ -11,6 +11,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
+from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
@@ -37,6 +38,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             host.tokenizer,
         )
         self.group_scale = 1.0
+        self.gap: LogprobGap | None = None
         self._tags: list[SampleTag] = []
 
     @torch.no_grad()
@@ -52,8 +54,12 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
         """Fill advantages and returns, shape (B, A) each, from the tags of the current batch.
 
+        Raises LogprobGapError where the engines sampled from something else than the policy.
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
         """
+        self.gap = logprob_gap(experiences)
+        if self.gap is not None:
+            check_gap(self.gap, self.args.ada.logprob_stop)
         for experience in experiences:
             tags = [self._tags[i] for i in experience.index]
             experience.info[CRITIC_WEIGHT] = torch.tensor([tag.critic_weight for tag in tags])

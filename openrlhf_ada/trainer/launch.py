@@ -8,6 +8,7 @@ from typing import Any
 from openrlhf_ada.config import from_namespace
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.upstream import run_training, substituted
+from openrlhf_ada.weight_rules import shares_gpus
 
 
 def train(args: SimpleNamespace) -> None:
@@ -24,14 +25,13 @@ def train(args: SimpleNamespace) -> None:
         from openrlhf_ada.trainer.critic import RayAdaCritic
 
         actors["CriticModelActor"] = RayAdaCritic
-    if args.ada.mode == "off":
-        run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)
-        return
     from openrlhf.trainer.ray import vllm_engine
 
     from openrlhf_ada.rollout.engine import rollout_actor
     from openrlhf_ada.trainer.policy import RayAdaPolicyActor
 
     actors["PolicyModelActor"] = RayAdaPolicyActor
-    with substituted(vllm_engine, RolloutRayActor=rollout_actor(args.ada.engine_restarts)):
+    # Mode off has the host's sampling, which does not go on without an engine.
+    restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
+    with substituted(vllm_engine, RolloutRayActor=rollout_actor(restarts, over_ipc=shares_gpus(args))):
         run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)

@@ -1,76 +1,141 @@
-"""The policy's processes, which also give a restarted engine its weights."""
+"""The policy's processes: the host's, which send their weights our way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import ray
 import torch
+from deepspeed.module_inject.layers import GatherReplacedLayerParams
+from deepspeed.runtime.zero import GatheredParameters
 from openrlhf.trainer.ray import ppo_actor
+from peft import PeftModel
+from torch.nn import Module, Parameter
 
 from openrlhf_ada.rollout.incarnations import incarnations
+from openrlhf_ada.rollout.weight_sync import WeightSync, join_in
+from openrlhf_ada.trainer.policy_weights import PolicyWeights
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
-class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
-    """The host's. Its broadcast reaches engines that Ray has started anew since the last one."""
+class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
+    """The host's, but for how weights are sent. CUDA IPC, of colocated training on GPUs, stays the host's."""
 
-    _is_ahead = False
+    version = 0
+    """Training steps that the weights have had."""
+
     _members: Sequence[str] = ()
     """Incarnations of the engines in the group over which weights are sent."""
 
-    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        super().init_model_from_pretrained(*args, **kwargs)
-        if self._sends_over_group:
-            self._members = incarnations(self.vllm_engines)
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        """The group is formed with the first update."""
 
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        self._is_ahead = True
-        return super().fit(*args, **kwargs)
+    @cached_property
+    def _sync(self) -> WeightSync:
+        args = self.strategy.args
+        device = torch.device(torch.cuda.current_device())
+        return WeightSync(args.vllm.sync_backend, device, args.vllm.tensor_parallel_size, args.ada.verify_sync)
+
+    @cached_property
+    def _weights(self) -> PolicyWeights:
+        actor = self.actor
+        gather, shape_of = sharding(self.strategy.args, actor.model.module)
+        # An image encoder stays what the engines have loaded.
+        return PolicyWeights(actor.model.module, gather, shape_of, only_trained=getattr(actor, "is_vlm", False))
 
     def broadcast_to_vllm(self) -> None:
-        if self._sends_over_group:
+        """To all engines; also to those that Ray has started anew since the last time."""
+        if self.use_cuda_ipc:
+            self._share_memory()
+            return
+        torch.cuda.empty_cache()
+        if torch.distributed.get_rank() == 0:
             members = incarnations(self.vllm_engines)
             if members != self._members:
-                self._form_group()
+                self._sync.connect(dict(enumerate(self.vllm_engines)), self._weights.manifest)
                 self._members = members
-        super().broadcast_to_vllm()
-        self._is_ahead = False
+            self._sync.update(self._weights, self.version)
+        else:
+            join_in(self._weights)
+        torch.cuda.empty_cache()
+        ppo_actor.torch_dist_barrier_and_cuda_sync()
 
-    def restore_engine(self, engine: int, *, alone: bool = False) -> bool:
-        """Send the weights to one engine only; returns whether they are an update ahead of the other engines'.
-
-        To be called in all of the policy's processes, or in the first, `alone`, where that has them whole.
-        """
-        # The host's broadcast ends with a barrier of all processes.
-        barrier = {"torch_dist_barrier_and_cuda_sync": torch.cuda.synchronize} if alone else {}
-        with self._only(engine), substituted(ppo_actor, **barrier):
-            if self._sends_over_group:
-                self._form_group()
-                # The next broadcast is for all engines again.
-                self._members = ()
-            self.trainer.broadcast_to_vllm()
-        return self._is_ahead
-
-    @property
-    def _sends_over_group(self) -> bool:
-        return torch.distributed.get_rank() == 0 and not self.trainer.use_cuda_ipc
-
-    def _form_group(self) -> None:
-        self.trainer._init_vllm_sync_group(self.strategy.args.vllm.sync_backend)
-
-    @contextmanager
-    def _only(self, engine: int) -> Iterator[None]:
-        """Let the host's broadcast see this engine only."""
-        trainer, flags = self.trainer, self.trainer.strategy.args.vllm
-        engines, trainer.vllm_engines = trainer.vllm_engines, [trainer.vllm_engines[engine]]
-        num_engines, flags.num_engines = flags.num_engines, 1
+    def _share_memory(self) -> None:
+        """The host's way, but for adapters, of which it would send the parts."""
+        actor, engines = self.actor, self.vllm_engines
+        if isinstance(actor.model.module, PeftModel):
+            merged = SimpleNamespace(named_parameters=self._weights.as_parameters)
+            self.actor = SimpleNamespace(model=SimpleNamespace(module=merged))
         try:
-            yield
+            super().broadcast_to_vllm()
         finally:
-            trainer.vllm_engines, flags.num_engines = engines, num_engines
+            self.actor = actor
+        if torch.distributed.get_rank() == 0:
+            ray.get([engine.admit_shared.remote(self.version) for engine in engines])
+
+    def send_to(self, engine: int, *, alone: bool) -> None:
+        """To one engine only. To be called in all of the policy's processes, or in the first, `alone`, where that has
+        the weights whole.
+        """
+        if self.use_cuda_ipc:
+            raise RuntimeError(f"vLLM engine {engine} cannot be given weights through shared GPU memory alone")
+        if torch.distributed.get_rank() == 0:
+            self._sync.connect({engine: self.vllm_engines[engine]}, self._weights.manifest)
+            # The next update is for all engines again.
+            self._members = ()
+            self._sync.update(self._weights, self.version)
+        else:
+            join_in(self._weights)
+        if not alone:
+            ppo_actor.torch_dist_barrier_and_cuda_sync()
+
+
+def sharding(args: Any, model: Module) -> tuple[Any, Any]:
+    """How parameters become whole, and what shape they then have."""
+    if args.ds.tensor_parallel_size > 1:
+
+        @contextmanager
+        def gather(parameters: list[Parameter]) -> Iterator[None]:
+            with ExitStack() as stack:
+                for parameter in parameters:
+                    stack.enter_context(GatherReplacedLayerParams([parameter], model, enabled=True))
+                yield
+
+        def shape_of(parameter: Parameter) -> Sequence[int]:
+            with gather([parameter]):
+                return tuple(parameter.shape)
+
+        return gather, shape_of
+    is_split = args.ds.zero_stage == 3
+
+    def gather_shards(parameters: list[Parameter]) -> AbstractContextManager[Any]:
+        return GatheredParameters(parameters, enabled=is_split)
+
+    return gather_shards, lambda parameter: parameter.ds_shape if is_split else parameter.shape
+
+
+class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
+    """The host's, with our trainer in it."""
+
+    trainer: AdaActorTrainer
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        with substituted(ppo_actor, ActorPPOTrainer=AdaActorTrainer):
+            super().init_model_from_pretrained(*args, **kwargs)
+        self.trainer.version = self.checkpoint_states.get("global_step", 0)
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        status = super().fit(*args, **kwargs)
+        self.trainer.version += 1
+        return status
+
+    def restore_engine(self, engine: int, *, alone: bool = False) -> None:
+        """See `AdaActorTrainer.send_to`."""
+        self.trainer.send_to(engine, alone=alone)
 
 
 RayAdaPolicyActor = ray.remote(num_gpus=1)(AdaPolicyActor)

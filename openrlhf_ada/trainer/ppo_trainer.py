@@ -26,10 +26,8 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
         super().__init__(*args, **kwargs)
         self.prepare_recording()
         values = None if self.prompt_critic is None else self.prompt_critic.values
-        # Every training step is followed by one update of the engines' weights.
         self.samples_generator = make_generator(
             self.samples_generator,
-            policy_version=lambda: self._step,
             prompt_values=values,
             restore_engine=lambda engine: restore_engine(self.actor_model_group, engine, rank_0_only=False),
         )
@@ -39,6 +37,9 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
         states = self.init_checkpoint_states()
         self.open_record(states, training_steps(self.args, len(self.prompts_dataloader)))
         restore(self.samples_generator, states)
+        if not self._step:
+            # Else the host does, from a checkpoint. Engines sample with no weights but the policy's.
+            self.broadcast_to_vllm()
         if self.evaluates_start():
             self._evaluate_now()
         self.recorder.emit("phase", text="training")

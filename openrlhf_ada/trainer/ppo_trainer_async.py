@@ -19,6 +19,7 @@ from openrlhf_ada.config import from_namespace
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.recorded_generator import Scores
 from openrlhf_ada.settings import resolve
+from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.sampling import (
@@ -29,7 +30,6 @@ from openrlhf_ada.trainer.sampling import (
     restore_engine,
     training_steps,
 )
-from openrlhf_ada.trainer.versioned_lock import VersionedLock
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
         self._policy: Any = None
         self.samples_generator = make_generator(
             self.samples_generator,
-            policy_version=self._version,
             prompt_values=lambda prompts: self._critic_of_run().values(prompts),
             restore_engine=lambda engine: restore_engine(self._policy, engine, rank_0_only=True),
         )
@@ -72,7 +71,7 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
 
     def _version(self) -> int:
         """Updates that the engines' weights have had."""
-        return ray.get(self.vllm_lock.version.remote())
+        return ray.get(self.samples_generator.vllm_engines[0].weights_version.remote())
 
     def evaluate(self) -> tuple[Scores, int]:
         """Scores on held-out prompts, outside the training loop, and the version of the policy."""
@@ -90,31 +89,15 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
         return training_steps(self.args, len(self.prompts_dataloader))
 
 
-class _VersionedBroadcast(BasePPOTrainer):
-    """Behind the host's trainer in the order of bases: its broadcast calls this one while it holds the lock."""
-
-    vllm_lock: Any
-    _step: int
-    _broadcasts_update = False
-
-    def broadcast_to_vllm(self) -> None:
-        super().broadcast_to_vllm()
-        ray.get(self.vllm_lock.set_version.remote(self._step + self._broadcasts_update))
-
-
 HostTrainingActor = unwrap_ray_class(host.TrainingActor)
 
 
-class AdaTrainingActor(RecordedTraining, HostTrainingActor, _VersionedBroadcast):
+class AdaTrainingActor(RecordedTraining, HostTrainingActor):
     """Trains on the batches that arrive."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.prepare_recording()
-
-    def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
-        self._broadcasts_update = True
-        return super().train_step(rollout_samples, global_step)
 
     def broadcast_to_vllm(self) -> None:
         if not (self._partial_rollout and self.is_adaptive):
@@ -124,7 +107,7 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor, _VersionedBroadcast)
         ray.get(self.vllm_lock.acquire.remote())
         try:
             self._pause_engines()
-            _VersionedBroadcast.broadcast_to_vllm(self)
+            BasePPOTrainer.broadcast_to_vllm(self)
             self._resume_engines()
         finally:
             ray.get(self.vllm_lock.release.remote())
@@ -160,7 +143,7 @@ class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
 
     def __init__(self, pretrain: str, strategy: Any, actor: Any, critic: Any, *groups: Any, **kwargs: Any) -> None:
         actors = {
-            "VLLMLock": ray.remote(num_cpus=0)(VersionedLock),
+            "VLLMLock": ray.remote(num_cpus=0)(EngineLock),
             "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor),
             "TrainingActor": ray.remote(AdaTrainingActor),
         }
@@ -173,9 +156,12 @@ class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
     def fit(self) -> None:
         """Train; with --ada_eval_ends also evaluate before the first and after the last step."""
         generator, trainer = self.generator_actor, self.trainer_actor
-        states = ray.get(trainer.init_checkpoint_states.remote())
+        states: Any = ray.get(trainer.init_checkpoint_states.remote())
         ray.get(trainer.open_record.remote(states, ray.get(generator.training_steps.remote())))
         ray.get(generator.restore.remote(states))
+        if not states["global_step"]:
+            # Else the host does, from a checkpoint. Engines sample with no weights but the policy's.
+            ray.get(trainer.broadcast_to_vllm.remote())
         if ray.get(trainer.evaluates_start.remote()):
             ray.get(trainer.record_evaluation.remote(*ray.get(generator.evaluate.remote())))
         super().fit()

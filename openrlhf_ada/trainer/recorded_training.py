@@ -29,6 +29,12 @@ _FORGETS = (
 )
 
 
+_GAP = (
+    "policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), more than "
+    "--ada_logprob_warn {limit:g}"
+)
+
+
 class ScoredLogs(dict[str, float]):
     """An evaluation's figures as the host logs them, with the scores they are made of and the policy's version."""
 
@@ -138,7 +144,15 @@ class RecordedTraining(BasePPOTrainer):
         status |= first_wave_stats(record, self.settings.group_size)
         status |= step_metrics(record, self.settings, version)
         status["ada/group_scale"] = self.experience_maker.group_scale
-        return status
+        return status | self._logprob_metrics()
+
+    def _logprob_metrics(self) -> dict[str, float]:
+        gap = self.experience_maker.gap
+        if gap is None:
+            return {}
+        if gap.mean > self.ada.logprob_warn:
+            self.recorder.emit("note", text=_GAP.format(gap=gap, limit=self.ada.logprob_warn))
+        return gap.metrics()
 
     def _record(self) -> StepRecord:
         if self._batch.record is None:

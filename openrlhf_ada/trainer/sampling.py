@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -21,7 +20,6 @@ from openrlhf_ada.trainer.recorder import emit
 def make_generator(
     host: SamplesGenerator,
     *,
-    policy_version: Callable[[], int],
     prompt_values: PromptValues | None,
     restore_engine: Restore,
 ) -> RecordedGenerator:
@@ -35,13 +33,13 @@ def make_generator(
         plan=batch_plan(args),
         refill_limit=settings.refill_limit if settings.refills else 0,
         num_texts=config.log_texts,
-        policy_version=policy_version,
         prompt_values=prompt_values,
         restore_engine=restore_engine,
         max_no_verdict=math.ceil(config.max_no_verdict * args.rollout.batch_size),
         scheduler=cast("SchedulerName", config.scheduler),
         speculation=config.speculation,
         timeout_s=config.timeout,
+        logprob_steps=config.logprob_steps,
         verdict_above=config.positive_threshold if settings.reads_critic and not settings.own_critic else None,
         on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
         on_note=lambda text: emit(args, "note", text=text),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import ray
 from openrlhf.cli import train_ppo_ray as host
 from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -54,11 +55,11 @@ def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
             remote_rm_url=args.reward.remote_url,
             max_images_per_prompt=args.data.max_images_per_prompt,
         )
+    ray.get([engine.serve_from_disk.remote() for engine in engines])
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
     loader, _, _ = prepare_datasets(strategy, tokenizer.load())
     generator = make_generator(
         SamplesGenerator(strategy, loader, None, tokenizer, engines),
-        policy_version=lambda: 0,
         prompt_values=None,
         restore_engine=lambda engine: [],
     )

@@ -49,7 +49,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/resolved_share": sum(is_spread(g.pool.metrics) for g in everything) / len(everything),
         "ada/stratum_factor_std": statistics.pstdev(factors),
         "ada/staleness_mean": version - _mean([s.version for g in groups for s in g.pool.samples]),
-        "ada/mixed_version_share": sum(_mixes_versions(g, record.last_version) for g in groups) / len(groups),
+        "ada/mixed_version_share": sum(_mixes_versions(g) for g in groups) / len(groups),
         "ada/draws_histogram": draws_histogram(drawn for drawn, _ in counts),
         "ada/allocation_by_pass_rate": allocation_by_pass_rate(counts),
         "ada/effective_weight": mean_by_pass_rate(
@@ -105,9 +105,9 @@ def _weight_of(record: GroupRecord, threshold: float, n: int, in_ppo: bool) -> f
     return effective_weight(coefficients, positive, p, n)
 
 
-def _mixes_versions(record: GroupRecord, last_version: int) -> bool:
-    """Did the weights change between the first and the last token of this pool (or of the batch it waited for)?"""
-    return any(sample.version != last_version for sample in record.pool.samples)
+def _mixes_versions(record: GroupRecord) -> bool:
+    """Did the weights change between the first and the last token of this pool?"""
+    return len({version for s in record.pool.samples for version in (s.version, s.last_version)}) > 1
 
 
 def _mean(values: Sequence[float]) -> float:

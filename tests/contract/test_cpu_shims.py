@@ -22,14 +22,11 @@ import torch
 from openrlhf.models import actor as host_actor
 from openrlhf.models import ring_attn_utils
 from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
-from openrlhf.trainer.ray import ppo_actor
-from openrlhf.utils import distributed_util
 from openrlhf.utils import utils as host_utils
 from transformers.utils import is_flash_attn_2_available
 
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE, compute_dtype
-from openrlhf_ada.platforms.cpu_engine import gloo_broadcast_group
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 
@@ -216,15 +213,6 @@ def test_compute_dtype_refuses_another_value(value: str, monkeypatch: pytest.Mon
 
 
 # -- processes ----------------------------------------------------------------------------------------------------
-
-
-def test_weight_sync_joins_a_gloo_group(host_source: Any) -> None:
-    expected = host_source.parameters("utils/distributed_util.py", "stateless_init_process_group")
-    assert parameters(gloo_broadcast_group) == expected.split(", ")
-    assert distributed_util.stateless_init_process_group is gloo_broadcast_group
-    assert ppo_actor.stateless_init_process_group is gloo_broadcast_group, "imported by name after the change"
-    text = host_source.text("trainer/ray/ppo_actor.py", "ActorPPOTrainer.broadcast_to_vllm")
-    assert "self._model_update_group.broadcast(param.data, src=0, stream=torch.cuda.current_stream())" in text
 
 
 def test_entropy_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

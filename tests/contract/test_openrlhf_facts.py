@@ -45,13 +45,6 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("rollout/samples_generator.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
         ("engine.reset_prefix_cache.remote()", "prefix caching may be on: no rollout sees another policy's cache"),
     ],
-    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
-        ("for engine in self.vllm_engines", "with one engine there, it reaches this one only"),
-    ],
-    ("trainer/policy.py", ACTOR, "ActorPPOTrainer._init_vllm_sync_group"): [
-        ("vllm_num_engines = self.strategy.args.vllm.num_engines", "the size of the group follows the flag"),
-        ("for i, engine in enumerate(self.vllm_engines)", "and its members follow the list"),
-    ],
     ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.train_step"): [
         ("status['generated_samples'] = sample0", "it is not a metric and left out"),
         ("return (status, global_step + 1)", "we return the same pair"),
@@ -87,8 +80,23 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("trainer/ppo_trainer_async.py", ASYNC, "TrainingActor.broadcast_to_vllm"): [
         ("batch_vllm_engine_call(self.vllm_engines, 'pause_generation')", "we pause in the same way"),
         ("batch_vllm_engine_call(self.vllm_engines, 'resume_generation')", "and resume"),
-        ("ray.get(self.vllm_lock.acquire.remote())", "updates are counted while it is held"),
-        ("super().broadcast_to_vllm()", "the next class in line, ours, counts"),
+        ("ray.get(self.vllm_lock.acquire.remote())", "it waits until no evaluation is sampled"),
+    ],
+    ("trainer/policy.py", ACTOR, "PolicyModelActor.init_model_from_pretrained"): [
+        ("self.trainer = ActorPPOTrainer(", "the name that is substituted"),
+        ("self.checkpoint_states = states", "how many steps the weights have had"),
+    ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.__init__"): [
+        ("self._init_vllm_sync_group(backend)", "which we leave for the first update"),
+        (
+            "backend == 'nccl' and self.args.train.colocate_all and (not self.args.train.async_enable)",
+            "weight_rules.shares_gpus says the same",
+        ),
+    ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
+        ("model.named_parameters()", "over CUDA IPC adapters are merged behind this name"),
+        ("weight = param.data.clone()", "and each parameter's data is read once"),
+        ("p.requires_grad or not getattr(self.actor, 'is_vlm', False)", "frozen image encoders are not sent"),
     ],
     ("trainer/prompt_critic.py", "trainer/ray/launcher.py", "RayActorGroup.async_run_method_batch"): [
         ("effective_actors = num_actors // self.duplicate_actors", "how many processes see different data"),

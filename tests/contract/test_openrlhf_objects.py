@@ -15,9 +15,10 @@ from openrlhf.models.utils import compute_reward
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ray import ppo_critic, vllm_engine
+from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from openrlhf_ada.rollout.engine import AdaRolloutActor
 from openrlhf_ada.rollout.prompts import number_rows, take_prompts
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import TaggedExperience
@@ -25,11 +26,12 @@ from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.trainer import ppo_trainer as our_trainer
 from openrlhf_ada.trainer import ppo_trainer_async as our_async
 from openrlhf_ada.trainer.critic import AdaCriticModelActor, StratumCriticTrainer
+from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
+from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
 from openrlhf_ada.trainer.ppo_trainer import AdaPPOTrainer
 from openrlhf_ada.trainer.prompt_critic import PassRateCriticActor
 from openrlhf_ada.trainer.recorded_training import RecordedTraining
-from openrlhf_ada.trainer.versioned_lock import VersionedLock
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
@@ -42,6 +44,8 @@ from openrlhf_ada.upstream import substituted, unwrap_ray_class
         (ppo_trainer_async.GenerateSamplesActor, our_async.AdaGenerateSamplesActor),
         (ppo_critic.CriticModelActor, AdaCriticModelActor),
         (ppo_critic.CriticModelActor, PassRateCriticActor),
+        (ppo_actor.PolicyModelActor, AdaPolicyActor),
+        (vllm_engine.RolloutRayActor, AdaRolloutActor),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -56,16 +60,18 @@ def test_ray_classes_are_reached_for_subclassing(wrapped: object, ours: type) ->
 def test_lock_has_the_methods_of_the_hosts() -> None:
     theirs = {name for name in vars(unwrap_ray_class(ppo_trainer_async.VLLMLock)) if not name.startswith("_")}
     assert theirs == {"acquire", "release"}
-    assert all(inspect.iscoroutinefunction(getattr(VersionedLock, name)) for name in theirs)
+    assert all(inspect.iscoroutinefunction(getattr(EngineLock, name)) for name in theirs)
 
 
 OVERRIDES = {  # a host method that was renamed would leave ours uncalled, without a sound
     RecordedTraining: ("train_step", "save_logs_and_checkpoints", "save_best_checkpoint"),
     AdaPPOTrainer: ("fit", "evaluate", "get_max_steps"),
     our_async.AdaPPOTrainerAsync: ("fit",),
-    our_async.AdaTrainingActor: ("fit", "train_step"),
+    our_async.AdaTrainingActor: ("fit", "broadcast_to_vllm"),
     our_async.AdaGenerateSamplesActor: ("_run_eval", "get_max_steps"),
-    our_async._VersionedBroadcast: ("broadcast_to_vllm",),
+    AdaActorTrainer: ("_init_vllm_sync_group", "broadcast_to_vllm"),
+    AdaPolicyActor: ("init_model_from_pretrained", "fit"),
+    AdaRolloutActor: ("_configure_vllm_env",),
     AdaCriticModelActor: ("init_model_from_pretrained",),
     PassRateCriticActor: ("init_model_from_pretrained",),
     StratumCriticTrainer: ("training_step",),
@@ -82,14 +88,10 @@ def test_every_override_overrides_something(ours: type) -> None:
         assert any(hasattr(base, name) for base in ours.__bases__), f"{ours.__name__}.{name}: the host has none"
 
 
-def test_what_both_trainers_record_comes_before_the_host_and_its_broadcast_before_ours() -> None:
-    """trainer/ppo_trainer_async.py: the host's broadcast takes the lock, calls ours, which counts the update."""
+def test_what_both_trainers_record_comes_before_the_host() -> None:
     sync, training = AdaPPOTrainer.__mro__, our_async.AdaTrainingActor.__mro__
-    host_training = unwrap_ray_class(ppo_trainer_async.TrainingActor)
     assert sync.index(RecordedTraining) < sync.index(unwrap_ray_class(ppo_trainer.PPOTrainer))
-    places = [training.index(c) for c in (RecordedTraining, host_training, our_async._VersionedBroadcast)]
-    assert places == sorted(places)
-    assert our_async._VersionedBroadcast.__base__ is ppo_trainer.BasePPOTrainer
+    assert training.index(RecordedTraining) < training.index(unwrap_ray_class(ppo_trainer_async.TrainingActor))
 
 
 def test_names_that_training_substitutes_are_the_hosts() -> None:

@@ -16,11 +16,12 @@ from conftest import LIMIT_S, ROOT, Toy, read_jsonl, toy_flags
 pytestmark = pytest.mark.e2e
 
 PARITY = ROOT / "tests" / "parity"
+PYTHONPATH = f"{PARITY}:{ROOT / 'tests' / 'support'}"
 
 
 def run(module_or_file: list[str], flags: list[str], log: Path) -> None:
     done = subprocess.run(
-        ["env", f"SERIAL_AGENT_LOG={log}", f"PYTHONPATH={PARITY}", sys.executable, *module_or_file, *flags],
+        ["env", f"SERIAL_AGENT_LOG={log}", f"PYTHONPATH={PYTHONPATH}", sys.executable, *module_or_file, *flags],
         capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 
+import host_weight_sync
+
 from openrlhf_ada.config import add_flags
+from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.session import ray_session
 from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.upstream import parse_host_arguments
 
 if __name__ == "__main__":
+    cpu.SETUP_HOOK = f"{host_weight_sync.__name__}.activate"
+    host_weight_sync.activate()
     args = parse_host_arguments(sys.argv[1:], add_flags, check_flags, prog="host", description="")
     with ray_session(args, verbose=False):
         from openrlhf.cli import train_ppo_ray

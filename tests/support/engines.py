@@ -86,6 +86,7 @@ class RolloutEngine(Engine):
         self.jobs: list[Job] = []
         self.setups: list[SamplingSetup] = []
         self.ended: list[Answer] = []
+        self.versions = (0, 0)
         self.capacity = Remote(lambda: (64, 0))
         self.ready = Remote(lambda: "the first")
         self.submit = Remote(self._submit)
@@ -102,7 +103,9 @@ class RolloutEngine(Engine):
             self.jobs.append(job)
             call = {"prompt": job.prompt, "label": job.label, "images": job.image}
             index = job.request.index
-            self.ended.append(Answer(job.request, index + 1, self._answer(call, int(job.prompt), index)))
+            self.ended.append(
+                Answer(job.request, index + 1, self.versions, self._answer(call, int(job.prompt), index))
+            )
         return Told()
 
 

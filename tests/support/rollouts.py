@@ -84,7 +84,6 @@ class TableGenerator(AdaptiveSamplesGenerator):
         plain: dict[str, Any] = {
             "refill_limit": 0,
             "num_texts": 0,
-            "policy_version": lambda: 0,
             "restore_engine": lambda engine: [],
             "scheduler": "rounds",
         }
@@ -107,7 +106,7 @@ class TableGenerator(AdaptiveSamplesGenerator):
 
     def answer(self, reader: ResponseReader, request: Request, metric: float, prompt: str) -> Any:
         """(sample, experience) of a rollout; None: no verdict."""
-        return reader(request, response(prompt, metric, tokens=request.index + 1), 0)
+        return reader(request, response(prompt, metric, tokens=request.index + 1), (0, 0))
 
 
 class TableFleet:

@@ -168,7 +168,6 @@ def test_values_that_fail_minutes_later_are_refused_in_every_mode(
     [
         ({"--ds.attn_implementation": "flash_attention_2"}, "--ds.attn_implementation"),
         ({"--ds.packing_samples": ""}, "--ds.packing_samples"),
-        ({"--ds.lora.rank": "8"}, "--ds.lora.rank"),
         ({"--vllm.sync_backend": "nccl"}, "--vllm.sync_backend"),
         ({"--vllm.tensor_parallel_size": "2"}, "--vllm.tensor_parallel_size"),
         ({}, None),

@@ -45,11 +45,44 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "--algo.advantage.is_correction_level token",
     ),
     (
-        "engines cannot return over Ray's collectives",
+        "weights travel without Ray",
         {"--vllm.sync_with_ray": ""},
         "--vllm.sync_with_ray is True",
-        "cannot be formed again for an engine that was started again",
-        "--ada_engine_restarts 0",
+        "in a group of our own making",
+        "Leave it out",
+    ),
+    (
+        "weights travel by what is there",
+        {"--vllm.sync_backend": "mpi"},
+        "--vllm.sync_backend is 'mpi'",
+        "by nccl or gloo",
+        "Use nccl on GPUs",
+    ),
+    (
+        "adapters cannot be merged into 4 bits",
+        {"--ds.lora.rank": "8", "--ds.load_in_4bit": ""},
+        "--ds.load_in_4bit is True",
+        "4-bit weights cannot hold what an adapter adds",
+        "Leave it out",
+    ),
+    (
+        "a run ends before anybody is warned",
+        {"--ada_logprob_warn": "2"},
+        "--ada_logprob_stop is 1.0",
+        "before anybody is warned (--ada_logprob_warn 2)",
+        "Use a larger one",
+    ),
+    (
+        "cached prompts survive an update",
+        ASYNC
+        | {
+            "--train.partial_rollout_enable": "",
+            "--algo.advantage.is_correction_level": "token",
+            "--vllm.enable_prefix_caching": "",
+        },
+        "--vllm.enable_prefix_caching is True",
+        "prompts would go on with what old weights made of them",
+        "Leave one of the two out",
     ),
     (
         "engines cannot return beside training in parts",
@@ -145,7 +178,6 @@ def test_models_that_share_gpus_have_equally_many(refusal: Refusal, changes: Fla
     [
         ASYNC,
         ASYNC | {"--train.partial_rollout_enable": "", "--algo.advantage.is_correction_level": "token"},
-        {"--vllm.sync_with_ray": "", "--ada_engine_restarts": "0"},
         {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2"},
         ASYNC | {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "1"},
         {"--rollout.vllm_generate_batch_size": "2"},
@@ -215,8 +247,8 @@ PARTIAL: Flags = {
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({}, True), ({"--ada_mode": "off"}, False), (PARTIAL, False), ({**PARTIAL, PREFIX: ""}, True)],
-    ids=["adaptive", "off", "partial rollouts", "given"],
+    [({}, True), ({"--ada_mode": "off"}, False), (PARTIAL, False)],
+    ids=["adaptive", "off", "partial rollouts"],
 )
 def test_prefixes_are_cached_where_the_cache_can_be_emptied(
     argv_with: Callable[[Flags], list[str]], changes: Flags, expected: bool

@@ -14,7 +14,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as module
-from openrlhf_ada.rollout.engine import AdaRolloutActor, Answer, Job, SamplingSetup, _end_with, _TrackedEngine
+from openrlhf_ada.rollout.engine import AdaRolloutActor, Answer, SamplingSetup, _end_with
+from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
 
 Execute = Callable[[Any], Awaitable[Any]]
 """What an agent does with the engine."""
@@ -60,7 +61,9 @@ class DyingLlm(Llm):
 
 def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
     actor: Any = AdaRolloutActor.__new__(AdaRolloutActor)
-    actor.llm = _TrackedEngine(llm or Llm())
+    actor.open_gate()
+    actor._admit(3)
+    actor.llm = TrackedEngine(llm or Llm(), actor)
     actor.executor = SimpleNamespace(execute=lambda **call: execute(call["llm_engine"].llm))
     actor._running, actor._ended = {}, asyncio.Queue()
     actor._incarnation = "this one"
@@ -88,14 +91,16 @@ async def answer_of(actor: Any, *, stop_after: float | None = None, timeout_s: f
 
 def test_a_rollout_has_its_seed_and_its_tokens_are_counted() -> None:
     answer = asyncio.run(answer_of(make_actor(turn)))
-    assert answer == Answer(JOB.request, 3, {"tokens": [1, 2, 3], "seed": 7})
+    assert answer == Answer(JOB.request, 3, (3, 3), {"tokens": [1, 2, 3], "seed": 7})
 
 
 def test_an_agent_that_returns_nothing_has_failed() -> None:
     async def nothing(llm: Any) -> None:
         await turn(llm)
 
-    assert asyncio.run(answer_of(make_actor(nothing))) == Answer(JOB.request, 3, None, "the agent returned nothing")
+    assert asyncio.run(answer_of(make_actor(nothing))) == Answer(
+        JOB.request, 3, (3, 3), None, "the agent returned nothing"
+    )
 
 
 def test_a_cancellation_that_is_not_ours_is_a_failure_and_not_lost() -> None:

@@ -5,7 +5,6 @@ The engines are stand-ins that answer at once; what a response becomes is the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,9 +32,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[RolloutEngine]:
     return [RolloutEngine(lambda number, k: float(number % 2 == 0)) for _ in range(2)]
 
 
-def make_generator(
-    engines: list[RolloutEngine], policy_version: Callable[[], int] = lambda: 0, **reward: Any
-) -> AdaptiveSamplesGenerator:
+def make_generator(engines: list[RolloutEngine], **reward: Any) -> AdaptiveSamplesGenerator:
     args = SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path="model"),
         rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, max_new_tokens=8),
@@ -61,7 +58,6 @@ def make_generator(
         plan=BatchPlan(2, 2, 4, 1, 1),
         refill_limit=0,
         num_texts=0,
-        policy_version=policy_version,
         restore_engine=lambda engine: [],
         scheduler="rounds",
     )
@@ -153,14 +149,12 @@ def test_whole_batch_is_tagged_and_accounted_for(engines: list[RolloutEngine]) -
     assert samples.ledger.drawn == sum(engine.drawn for engine in engines) == 8
 
 
-def test_samples_have_the_policy_version_before_their_wave_and_the_record_the_last(
-    engines: list[RolloutEngine],
-) -> None:
-    """One outcome each, so two waves of two; the weights change after each wave."""
-    version = lambda: 3 + sum(engine.drawn for engine in engines) // 4  # noqa: E731
-    samples, *_ = make_generator(engines, version).generate_samples(**GENERATE)
-    assert [[s.version for s in group.pool.samples] for group in samples.record.groups] == [[3, 3, 4, 4]] * 2
-    assert samples.record.last_version == 5
+def test_samples_have_the_versions_that_their_engine_names(engines: list[RolloutEngine]) -> None:
+    for number, engine in enumerate(engines):
+        engine.versions = (3 + number, 4 + number)
+    samples, *_ = make_generator(engines).generate_samples(**GENERATE)
+    drawn = [s for group in samples.record.groups for s in group.pool.samples]
+    assert {(s.version, s.last_version) for s in drawn} == {(3, 4), (4, 5)}
 
 
 @pytest.mark.parametrize(("sleeps", "calls"), [(True, ["wake_up", "sleep"]), (False, [])])

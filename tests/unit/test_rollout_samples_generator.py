@@ -40,6 +40,7 @@ from openrlhf_ada.data import toy
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
+from openrlhf_ada.rollout.responses import NoVerdictError
 from openrlhf_ada.settings import make_policy, resolve
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
@@ -143,12 +144,12 @@ def test_constant_group_is_trained_with_exactly_zero() -> None:
 
 def read(reward: Any, score: float | None = None, **options: Any) -> Any:
     reader = make_generator({}, **options)._reader(GENERATE)
-    return reader(Request(0, 3), response("p", reward, score=score), 5)
+    return reader(Request(0, 3), response("p", reward, score=score), (5, 6))
 
 
 def test_metric_is_the_score_and_reward_is_what_is_trained() -> None:
     sample, _ = read(-0.5, score=1.0)
-    assert sample == Sample(0, 3, metric=1.0, reward=-0.5, num_tokens=2, version=5)
+    assert sample == Sample(0, 3, metric=1.0, reward=-0.5, num_tokens=2, version=5, last_version=6)
 
 
 @pytest.mark.parametrize(("reward", "score"), [(-1.0, 0.0), (0.5, 1.0), (0.0, 0.7)])
@@ -162,7 +163,8 @@ def test_rewards_that_are_no_verdicts_are_refused_where_a_value_is_read_as_a_pas
 
 def test_a_missing_reward_is_no_verdict() -> None:
     """What becomes of the rollout is in test_rollout_no_verdict.py."""
-    assert read(None) is None
+    with pytest.raises(NoVerdictError, match="returned no reward"):
+        read(None)
 
 
 @pytest.mark.parametrize("reward", [1.0, 1, True])

@@ -30,10 +30,11 @@ def settings_of(mode: str = "seq", advantage: str = "dr_grpo", **flags: Any) -> 
     return resolve(AdaConfig(mode=mode, **plain | flags), host)
 
 
-def group_of(settings: Settings, key: int, outcomes: Outcomes, versions: Sequence[int], trained: bool) -> GroupRecord:
+def group_of(settings: Settings, key: int, outcomes: Outcomes, versions: Sequence[Any], trained: bool) -> GroupRecord:
     """Sample i is i + 1 tokens long and truncated from the third on."""
     samples = [
-        Sample(key, i, o, o, i + 1, version) for i, (o, version) in enumerate(zip(outcomes, versions, strict=True))
+        Sample(key, i, o, o, i + 1, *(version if isinstance(version, tuple) else (version, version)))
+        for i, (o, version) in enumerate(zip(outcomes, versions, strict=True))
     ]
     pool = PromptPool(key, samples, row=key)
     pool.predicted = 0.5 if settings.remembers else None
@@ -52,8 +53,7 @@ def make_record(
     *pools: Outcomes,
     settings: Settings | None = None,
     replaced: Sequence[Outcomes] = (),
-    versions: Sequence[Sequence[int]] | None = None,
-    last_version: int = 0,
+    versions: Sequence[Sequence[Any]] | None = None,
     figures: dict[str, float] | None = None,
 ) -> StepRecord:
     """One trained group per pool of outcomes, then one replaced prompt per pool of `replaced`."""
@@ -66,7 +66,7 @@ def make_record(
     ledger = Ledger()
     for record in records:
         ledger.record_group(record.pool.samples, () if record.group is None else record.group.indices)
-    return StepRecord(records[: len(pools)], records[len(pools) :], ledger, 4, figures or {}, last_version)
+    return StepRecord(records[: len(pools)], records[len(pools) :], ledger, 4, figures or {})
 
 
 def metrics_of(record: StepRecord, settings: Settings | None = None, version: int = 0) -> dict[str, Any]:
@@ -183,21 +183,22 @@ def test_stratum_correction_has_the_effective_weight_that_its_objective_asks_for
 
 
 def test_synchronous_training_is_never_stale() -> None:
-    metrics = metrics_of(make_record(EASY, HOPELESS, versions=[[7] * 2, [7] * 8], last_version=7), version=7)
+    metrics = metrics_of(make_record(EASY, HOPELESS, versions=[[7] * 2, [7] * 8]), version=7)
     assert (metrics["ada/staleness_mean"], metrics["ada/mixed_version_share"]) == (0.0, 0.0)
 
 
 def test_staleness_is_the_mean_over_the_rollouts_of_trained_prompts() -> None:
     """Trained on version 9: two rollouts are four updates old, two are three; the replaced prompt's do not count."""
     versions = [[5, 5], [6, 6], [0] * 8]
-    record = make_record(EASY, (1, 0), replaced=[HOPELESS], versions=versions, last_version=6)
+    record = make_record(EASY, (1, 0), replaced=[HOPELESS], versions=versions)
     metrics = metrics_of(record, version=9)
     assert metrics["ada/staleness_mean"] == pytest.approx((4 + 4 + 3 + 3) / 4)
-    assert metrics["ada/mixed_version_share"] == 0.5, "the first prompt waited while the weights changed"
+    assert metrics["ada/mixed_version_share"] == 0.0, "no prompt saw an update"
 
 
-def test_pool_that_saw_an_update_mixes_versions() -> None:
-    record = make_record((1, 0, 0, 0), EASY, versions=[[5, 5, 6, 6], [6, 6]], last_version=6)
+@pytest.mark.parametrize("seen", [[5, 5, 6, 6], [6, 6, (6, 7), 6]], ids=["between rollouts", "within one"])
+def test_pool_that_saw_an_update_mixes_versions(seen: list[Any]) -> None:
+    record = make_record((1, 0, 0, 0), EASY, versions=[seen, [6, 6]])
     assert metrics_of(record, version=6)["ada/mixed_version_share"] == 0.5
 
 

@@ -1,6 +1,6 @@
-"""The policy's end of an engine's return: which engines a broadcast reaches, over which group, and how new it is.
+"""The policy's end of weight updates: over which group, to which engines, and as which version.
 
-With the real stack: tests/e2e/test_engine_death.py.
+With the real stack: tests/e2e/test_weight_sync.py and test_engine_death.py.
 """
 
 from __future__ import annotations
@@ -12,88 +12,124 @@ import pytest
 import ray
 import torch
 from engines import Remote
+from openrlhf.trainer.ray import ppo_actor
+from peft import LoraConfig, get_peft_model
 
-from openrlhf_ada.trainer.policy import AdaPolicyActor
+from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
+
+
+class Sync:
+    """Notes which engines a group was formed with, and which version went to them."""
+
+    def __init__(self, sent: list[tuple[str, Any]]) -> None:
+        self.sent = sent
+
+    def connect(self, engines: dict[int, Any], manifest: Any) -> None:
+        self.sent.append(("group", list(engines)))
+
+    def update(self, weights: Any, version: int) -> None:
+        self.sent.append(("weights", version))
 
 
 class World:
-    """A policy of one process and two engines; `sent` has what went out: a group was formed, or weights were sent."""
+    """The first process of a policy, and two engines; `sent` has what went out."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, uses_ipc: bool = False) -> None:
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rank: int = 0, uses_ipc: bool = False) -> None:
+        self.sent: list[tuple[str, Any]] = []
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         monkeypatch.setattr(ray, "get", lambda ref, timeout=None: ref)
+        monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: self.sent.append(("barrier", None)))
         self.names = ["a0", "b0"]
-        self.engines = [SimpleNamespace(ready=Remote(lambda i=i: self.names[i]), number=i) for i in range(2)]
-        self.sent: list[tuple[str, list[int], int]] = []
+        self.engines = [
+            SimpleNamespace(
+                ready=Remote(lambda i=i: self.names[i]),
+                admit_shared=Remote(lambda version, i=i: self.sent.append((f"admitted {i}", version))),
+            )
+            for i in range(2)
+        ]
+        self.model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1))
+        self.trainer: Any = AdaActorTrainer.__new__(AdaActorTrainer)
+        self.trainer.strategy = SimpleNamespace(args=args)
+        self.trainer.actor = SimpleNamespace(model=SimpleNamespace(module=self.model))
+        self.trainer.vllm_engines, self.trainer.use_cuda_ipc = self.engines, uses_ipc
+        self.trainer._sync = Sync(self.sent)
         self.policy: Any = AdaPolicyActor.__new__(AdaPolicyActor)
-        self.flags = SimpleNamespace(num_engines=2, sync_backend="gloo")
-        self.policy.strategy = SimpleNamespace(args=SimpleNamespace(vllm=self.flags))
-        self.policy.vllm_engines = self.engines
-        self.policy.trainer = SimpleNamespace(
-            vllm_engines=self.engines,
-            strategy=self.policy.strategy,
-            use_cuda_ipc=uses_ipc,
-            broadcast_to_vllm=lambda: self._note("weights"),
-            _init_vllm_sync_group=lambda backend: self._note("group"),
-        )
-        self.policy._members = ["a0", "b0"]
+        self.policy.trainer = self.trainer
 
-    def _note(self, what: str) -> None:
-        engines = [engine.number for engine in self.policy.trainer.vllm_engines]
-        self.sent.append((what, engines, self.flags.num_engines))
-
-    def take(self) -> list[tuple[str, list[int], int]]:
-        sent, self.sent = self.sent, []
+    def take(self) -> list[tuple[str, Any]]:
+        sent, self.sent[:] = list(self.sent), []
         return sent
 
 
-def test_a_broadcast_forms_the_group_anew_where_an_engine_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+BARRIER = ("barrier", None)
+
+
+def test_the_group_is_formed_with_the_first_update_and_anew_where_an_engine_is_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(monkeypatch)
-    world.policy.broadcast_to_vllm()
-    assert world.take() == [("weights", [0, 1], 2)]
-    world.names[1] = "b1"
+    world.trainer._init_vllm_sync_group("gloo")
+    assert world.take() == [], "engines may still be starting"
     for _ in range(2):
-        world.policy.broadcast_to_vllm()
-    assert world.take() == [("group", [0, 1], 2), ("weights", [0, 1], 2), ("weights", [0, 1], 2)]
+        world.trainer.broadcast_to_vllm()
+    assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER, ("weights", 0), BARRIER]
+    world.names[1] = "b1"
+    world.trainer.broadcast_to_vllm()
+    assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER]
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_one_engine_gets_its_weights_and_the_next_broadcast_is_for_all(
+def test_one_engine_gets_its_weights_and_the_next_update_is_for_all(
     monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     world = World(monkeypatch)
-    world.names[1] = "b1"
-    assert world.policy.restore_engine(1, alone=alone) is False
-    assert world.take() == [("group", [1], 1), ("weights", [1], 1)]
-    assert world.flags.num_engines == 2
-    world.policy.broadcast_to_vllm()
-    assert world.take() == [("group", [0, 1], 2), ("weights", [0, 1], 2)]
+    world.policy.restore_engine(1, alone=alone)
+    assert world.take() == [("group", [1]), ("weights", 0), *([] if alone else [BARRIER])]
+    world.trainer.broadcast_to_vllm()
+    assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER]
 
 
-def test_weights_between_training_and_broadcast_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_of_the_policy_join_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold some of the weights, or nothing more than the barrier."""
+    world = World(monkeypatch, rank=1)
+    world.trainer.broadcast_to_vllm()
+    world.policy.restore_engine(1)
+    assert world.take() == [BARRIER, BARRIER]
+
+
+def test_every_training_step_makes_a_version_and_a_checkpoint_knows_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    monkeypatch.setattr(AdaPolicyActor.__mro__[1], "fit", lambda self: {})
-    world.policy.fit()
-    assert world.policy.restore_engine(0) is True
-    world.policy.broadcast_to_vllm()
-    assert world.policy.restore_engine(0) is False
+    host = AdaPolicyActor.__mro__[1]
+    monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
+    monkeypatch.setattr(host, "init_model_from_pretrained", lambda self: None)
+    world.policy.checkpoint_states = {"global_step": 7}
+    world.policy.init_model_from_pretrained()
+    assert world.policy.fit() == {"loss": 1.0}
+    world.trainer.broadcast_to_vllm()
+    assert world.take() == [("group", [0, 1]), ("weights", 8), BARRIER]
+    world.policy.checkpoint_states = {}
+    world.policy.init_model_from_pretrained()
+    assert world.trainer.version == 0
 
 
-def test_a_failed_restoration_leaves_the_flags_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
-
-    def fail() -> None:
-        raise RuntimeError("the engine died again")
-
-    world.policy.trainer.broadcast_to_vllm = fail
-    with pytest.raises(RuntimeError, match="died again"):
-        world.policy.restore_engine(0)
-    assert (world.flags.num_engines, world.policy.trainer.vllm_engines) == (2, world.engines)
-
-
-def test_on_one_gpu_there_is_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("adapts", [False, True])
+def test_over_ipc_the_host_sends_merged_weights_and_engines_are_told_their_version(
+    monkeypatch: pytest.MonkeyPatch, adapts: bool
+) -> None:
     world = World(monkeypatch, uses_ipc=True)
-    world.names[0] = "a1"
-    world.policy.restore_engine(0)
-    world.policy.broadcast_to_vllm()
-    assert world.take() == [("weights", [0], 1), ("weights", [0, 1], 2)]
+    if adapts:
+        adapted: Any = get_peft_model(world.model, LoraConfig(r=1, target_modules=["0"]))
+        world.trainer.actor.model.module = adapted
+    actor, read = world.trainer.actor, []
+    monkeypatch.setattr(
+        ppo_actor.ActorPPOTrainer,
+        "broadcast_to_vllm",
+        lambda self: read.extend(name for name, _ in self.actor.model.module.named_parameters()),
+    )
+    world.trainer.broadcast_to_vllm()
+    assert read == ["0.weight", "0.bias"], "as a checkpoint without adapters has them"
+    assert world.take() == [("admitted 0", 0), ("admitted 1", 0)]
+    assert world.trainer.actor is actor
+    with pytest.raises(RuntimeError, match="cannot be given weights through shared GPU memory alone"):
+        world.policy.restore_engine(0)

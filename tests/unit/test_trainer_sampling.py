@@ -26,7 +26,7 @@ def generator_for(argv: list[str], rows: int = 3) -> RecordedGenerator:
     args, _ = parse(argv)
     args.ada_events = None
     host = SamplesGenerator(SimpleNamespace(args=args), make_loader(rows, args), None, None, [])
-    return make_generator(host, policy_version=lambda: 7, prompt_values=None, restore_engine=lambda engine: [])
+    return make_generator(host, prompt_values=None, restore_engine=lambda engine: [])
 
 
 def test_mode_off_has_the_hosts_generator_which_also_counts(argv_with: ArgvWith) -> None:
@@ -43,7 +43,7 @@ def test_adaptive_mode_has_the_policy_of_the_flags(argv_with: ArgvWith, mode: st
     assert isinstance(generator, AdaptiveSamplesGenerator)
     assert isinstance(generator.policy, policy)
     options = generator.options
-    assert (options.refill_limit, options.num_texts, options.policy_version()) == (0, 2, 7)
+    assert (options.refill_limit, options.num_texts, options.logprob_steps) == (0, 2, 10)
     restore(generator, {"total_consumed_prompts": 4, "episode": 1, "global_step": 0})
     assert (generator.prompts.next_key, generator.prompts.episodes_done) == (4, 1)
 

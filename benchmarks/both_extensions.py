@@ -1,0 +1,9 @@
+"""For weight_sync.py: workers of vLLM that can be sent weights both ways. Found by name in vLLM's processes."""
+
+from host_weight_sync import HostWorkerExtension
+
+from openrlhf_ada.rollout.weight_receiver import PolicyWeightsExtension
+
+
+class BothExtensions(PolicyWeightsExtension, HostWorkerExtension):
+    """Ours and the host's methods."""

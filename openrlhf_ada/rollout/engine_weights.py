@@ -1,0 +1,101 @@
+"""A rollout actor's part in weight updates: nothing is sampled from weights that are not confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+
+from openrlhf_ada.rollout.weight_receiver import BACKEND, PolicyWeightsExtension
+
+FROM_DISK = -1
+"""Version of an engine that samples with the weights it was started with, as nobody trains."""
+
+
+class WeightError(RuntimeError):
+    """An update that must not go on, or whose result must not be used."""
+
+
+class ReceivesWeights:
+    """Mixed into a rollout actor. An update is begun, received and admitted, by the policy; whatever fails in between
+    leaves the engine without admission for good.
+    """
+
+    llm: Any
+    version: int
+    """Updates of the policy that the weights have had."""
+
+    over_ipc = False
+    """Weights come the host's way, through memory of a GPU that engine and policy share."""
+
+    def with_receiver(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments for vLLM's engine, with our end of weight updates, and log-probabilities as tokens are sampled."""
+        arguments = {"logprobs_mode": "processed_logprobs", "max_logprobs": 1} | arguments
+        if self.over_ipc:
+            return arguments
+        extension = f"{PolicyWeightsExtension.__module__}.{PolicyWeightsExtension.__qualname__}"
+        return arguments | {"worker_extension_cls": extension, "weight_transfer_config": {"backend": BACKEND}}
+
+    def forbid_pickle(self) -> None:
+        """Nothing but plain values crosses to vLLM's processes: they need not unpickle what they are sent."""
+        if not self.over_ipc:
+            os.environ.pop("VLLM_ALLOW_INSECURE_SERIALIZATION", None)
+
+    def open_gate(self) -> None:
+        """To be called when the actor is made."""
+        self._admitted = asyncio.Event()
+
+    async def admitted(self) -> None:
+        """Return when the weights are confirmed ones."""
+        await self._admitted.wait()
+
+    async def weights_version(self) -> int:
+        """Updates of the policy that the weights have had, when they are confirmed."""
+        await self.admitted()
+        return self.version
+
+    async def serve_from_disk(self) -> None:
+        """Sample with the weights the engine was started with."""
+        self._admit(FROM_DISK)
+
+    async def node(self) -> str:
+        """Ray's name for the machine."""
+        return ray.get_runtime_context().get_node_id()
+
+    async def join_weight_group(self, group: dict[str, Any]) -> None:
+        """Blocks until everybody has joined. `group`: see `JoinGroup`."""
+        await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=group))
+
+    async def begin_update(self) -> None:
+        """Raises WeightError while rollouts are on their way, unless they are paused."""
+        self._admitted.clear()
+        running = self.llm.output_processor.get_num_unfinished_requests()
+        if running and not await self.llm.is_paused():
+            raise WeightError(f"{running} rollouts are on their way, and would go on with other weights")
+        await self.llm.start_weight_update()
+
+    async def receive_update(self, manifest: dict[str, Any], *, sums: bool) -> list[list[int]]:
+        """Checksums of what each worker has received, if they are asked for. `manifest`: see `Manifest.to_plain`."""
+        request = WeightTransferUpdateRequest(update_info={"manifest": manifest, "sums": sums})
+        await self.llm.update_weights(request)
+        return await self.llm.collective_rpc("received_sums") if sums else []
+
+    async def admit_update(self, version: int) -> None:
+        """From now on sample with what was received. Raises WeightError if answers of the old weights stay cached."""
+        await self.llm.finish_weight_update(str(version))
+        if self.llm.vllm_config.cache_config.enable_prefix_caching and not await self.llm.reset_prefix_cache():
+            raise WeightError(
+                "vLLM could not empty its prefix cache, which holds what the old weights made of prompts"
+            )
+        self._admit(version)
+
+    async def admit_shared(self, version: int) -> None:
+        """Weights have come through GPU memory that engine and policy share. The host has emptied the prefix cache."""
+        self._admit(version)
+
+    def _admit(self, version: int) -> None:
+        self.version = version
+        self._admitted.set()

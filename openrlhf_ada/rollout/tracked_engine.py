@@ -1,0 +1,96 @@
+"""vLLM's engine as a rollout actor uses it: each call is one turn of a rollout, with the seed of that rollout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.rollout.engine_weights import ReceivesWeights
+
+SEED_RANGE = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A rollout to sample: which one, of what, and the seed of its first turn."""
+
+    request: Request
+    prompt: str
+    label: str
+    image: Any
+    seed: int
+
+
+class RolloutStopped(asyncio.CancelledError):
+    """Nobody needs this rollout any more. No agent's `except Exception` may keep it."""
+
+
+@dataclass
+class Rollout:
+    """One rollout while it is being sampled. `request_id`: vLLM's, while a turn of it runs."""
+
+    job: Job
+    request_id: str | None = None
+    num_turns: int = 0
+    num_tokens: int = 0
+    reward_error: str = ""
+    task: asyncio.Task[None] | None = None
+    first_version: int | None = None
+    started: bool = False
+    stopped: bool = False
+
+
+current_rollout: ContextVar[Rollout | None] = ContextVar("rollout", default=None)
+"""The rollout for which the host's executor is running, in its task and in the threads of its reward function."""
+
+
+class TrackedEngine:
+    """vLLM's engine, which learns from the task that calls it whose turn it samples, and has it wait for confirmed
+    weights. Everything else is vLLM's. `weights`: of which version they are.
+    """
+
+    def __init__(self, llm: Any, weights: ReceivesWeights) -> None:
+        self._llm = llm
+        self._weights = weights
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
+        """As vLLM's, without an output per token: nobody reads them."""
+        sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        await self._weights.admitted()
+        rollout = current_rollout.get()
+        if rollout is None:
+            async for output in self._outputs(prompt, sampling_params, request_id):
+                yield output
+            return
+        if rollout.stopped:
+            raise RolloutStopped
+        sampling_params.seed = (rollout.job.seed + rollout.num_turns) % SEED_RANGE
+        rollout.num_turns += 1
+        if rollout.first_version is None:
+            rollout.first_version = self._weights.version
+        rollout.request_id = request_id
+        async for output in self._outputs(prompt, sampling_params, request_id):
+            rollout.request_id = None
+            rollout.num_tokens += len(output.outputs[0].token_ids)
+            if output.outputs[0].finish_reason != "abort":
+                yield output
+        if rollout.stopped:
+            raise RolloutStopped
+
+    async def _outputs(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
+        try:
+            async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+                yield output
+        except EngineDeadError:
+            # This process is about to end, and nobody is to take that for a failure of the rollout.
+            await asyncio.Event().wait()

@@ -1,0 +1,169 @@
+"""How bytes get from the policy, rank 0, to the engines' workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How a process joins. `address`, `port`: where rank 0 waits for the others.
+
+    `shared`: a file in memory that all members can map, for two slots of `slot_bytes`; empty where there is none.
+    """
+
+    backend: str
+    address: str
+    port: int
+    rank: int
+    world_size: int
+    shared: str = ""
+    slot_bytes: int = 0
+
+
+class BroadcastGroup(Protocol):
+    """Buckets go one after the other from rank 0 to all others, two at most at a time."""
+
+    def slot(self, num_bytes: int) -> torch.Tensor:
+        """Rank 0: where to pack the next bucket, shape (num_bytes,)."""
+        ...
+
+    def publish(self, packed: torch.Tensor) -> None:
+        """Rank 0: let the others have it. It must stay as it is until the bucket after the next is published."""
+        ...
+
+    def finish(self) -> None:
+        """Rank 0: return when all have arrived."""
+        ...
+
+    def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+        """The others: every bucket when it is there, while the next one is on its way. It is theirs to keep."""
+        ...
+
+
+def join(membership: Membership, device: torch.device) -> BroadcastGroup:
+    """Blocks until all members have joined. `device`: where this process's weights are."""
+    if membership.backend == "nccl":
+        return NcclGroup(membership, device)
+    return SharedMemoryGroup(membership, device) if membership.shared else GlooGroup(membership, device)
+
+
+class _Broadcasts:
+    """By the broadcasts of a process group; `_start` begins one and gives a function that waits for its end."""
+
+    _device: torch.device
+
+    def __init__(self) -> None:
+        self._on_its_way: Callable[[], object] | None = None
+
+    def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
+        raise NotImplementedError
+
+    def slot(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+
+    def publish(self, packed: torch.Tensor) -> None:
+        self.finish()
+        self._on_its_way = self._start(packed)
+
+    def finish(self) -> None:
+        if self._on_its_way is not None:
+            self._on_its_way()
+        self._on_its_way = None
+
+    def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+        arriving: list[tuple[torch.Tensor, Callable[[], object]]] = []
+        for size in sizes:
+            buffer = self.slot(size)
+            arriving.append((buffer, self._start(buffer)))
+            del buffer
+            if len(arriving) == 2:
+                yield _arrived(arriving)
+        while arriving:
+            yield _arrived(arriving)
+
+
+def _arrived(arriving: list[tuple[torch.Tensor, Callable[[], object]]]) -> torch.Tensor:
+    buffer, wait = arriving.pop(0)
+    wait()
+    return buffer
+
+
+class NcclGroup(_Broadcasts):
+    """Between GPUs."""
+
+    def __init__(self, membership: Membership, device: torch.device) -> None:
+        from openrlhf.utils.distributed_util import stateless_init_process_group
+
+        super().__init__()
+        self._device = device
+        self._communicator: Any = stateless_init_process_group(
+            membership.address, membership.port, membership.rank, membership.world_size, device
+        )
+
+    def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
+        self._communicator.broadcast(tensor, src=0, stream=torch.cuda.current_stream())
+        return torch.cuda.current_stream().synchronize
+
+
+class GlooGroup(_Broadcasts):
+    """Between processes of any kind, over the network."""
+
+    def __init__(self, membership: Membership, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._group = gloo(membership)
+
+    def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
+        in_memory = tensor.cpu()
+        work = self._group.broadcast(in_memory, 0)
+
+        def arrive() -> None:
+            work.wait()
+            if in_memory.data_ptr() != tensor.data_ptr():
+                tensor.copy_(in_memory)
+
+        return arrive
+
+
+class SharedMemoryGroup:
+    """Between processes of one machine: all map the same two slots, and wait for each other at every bucket."""
+
+    def __init__(self, membership: Membership, device: torch.device) -> None:
+        self._device = device
+        self._group = gloo(membership)
+        size = membership.slot_bytes
+        mapped = torch.from_file(membership.shared, shared=True, size=2 * size, dtype=torch.uint8)
+        self._slots = (mapped[:size], mapped[size:])
+        self._count = 0
+
+    def slot(self, num_bytes: int) -> torch.Tensor:
+        return self._slots[self._count % 2][:num_bytes]
+
+    def publish(self, packed: torch.Tensor) -> None:
+        """Others come to this point when they have the bucket before: its slot may then be used again."""
+        self._group.barrier().wait()
+        self._count += 1
+
+    def finish(self) -> None:
+        self._group.barrier().wait()
+
+    def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+        for size in sizes:
+            self._group.barrier().wait()
+            yield self.slot(size).to(self._device, copy=True)
+            self._count += 1
+        self._group.barrier().wait()
+
+
+def gloo(membership: Membership) -> Any:
+    """A process group for processes that have no other in common."""
+    from vllm.distributed.utils import stateless_init_torch_distributed_process_group
+
+    return stateless_init_torch_distributed_process_group(
+        membership.address, membership.port, membership.rank, membership.world_size, "gloo"
+    )

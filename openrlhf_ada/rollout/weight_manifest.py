@@ -1,0 +1,139 @@
+"""What a weight update consists of: names, types and shapes of tensors, the buckets they travel in, checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import prod
+from typing import Any
+
+import torch
+
+BUCKET_BYTES = 64 << 20
+"""Both ends hold two buckets at a time: one on its way, one being packed or loaded."""
+
+ALIGNMENT = 16
+"""Bytes. A tensor is read where it lies in its bucket, which must suit its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor under the name that it has in a checkpoint; `dtype` as torch calls it ("bfloat16")."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * getattr(torch, self.dtype).itemsize
+
+    @property
+    def padded_bytes(self) -> int:
+        return -(-self.num_bytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All tensors of an update, in the order in which they are sent.
+
+    `is_whole`: an engine has no weights beyond these. (A frozen image encoder is not sent.)
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    is_whole: bool = True
+    bucket_bytes: int = BUCKET_BYTES
+
+    def buckets(self) -> Iterator[Sequence[TensorSpec]]:
+        """Consecutive tensors of `bucket_bytes` at most; both ends come to the same.
+
+        The tensors of a module stay together, as vLLM holds on to them until it has all: it joins those of attention
+        and those of an MLP. A bucket is larger only if one of them is.
+        """
+        bucket: list[TensorSpec] = []
+        size = 0
+        for _, group in groupby(self.tensors, key=lambda tensor: tensor.name.rsplit(".", 2)[0]):
+            module = list(group)
+            module_size = sum(tensor.padded_bytes for tensor in module)
+            if bucket and size + module_size > self.bucket_bytes:
+                yield bucket
+                bucket, size = [], 0
+            bucket += module
+            size += module_size
+        if bucket:
+            yield bucket
+
+    def to_plain(self) -> dict[str, Any]:
+        """Of strings, numbers and lists, to cross process borders without pickle."""
+        return {
+            "tensors": [[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in self.tensors],
+            "is_whole": self.is_whole,
+            "bucket_bytes": self.bucket_bytes,
+        }
+
+    @staticmethod
+    def from_plain(plain: dict[str, Any]) -> Manifest:
+        """The reverse of `to_plain`."""
+        tensors = tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in plain["tensors"])
+        return Manifest(tensors, plain["is_whole"], plain["bucket_bytes"])
+
+
+def bucket_size(bucket: Sequence[TensorSpec]) -> int:
+    """Bytes of a bucket on its way."""
+    return sum(tensor.padded_bytes for tensor in bucket)
+
+
+def pack(bucket: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
+    """The tensors one after the other into `packed`, shape (bucket_size(bucket),) of bytes.
+
+    Raises ValueError if one is not what the manifest says: the other end would read all after it wrongly.
+    """
+    for spec, tensor, view in zip(bucket, tensors, unpack(bucket, packed), strict=True):
+        if tensor.shape != spec.shape or tensor.dtype != view.dtype:
+            raise ValueError(f"{spec.name} is {tensor.dtype} {tuple(tensor.shape)}, announced was {spec}")
+        view.copy_(tensor)
+
+
+def unpack(bucket: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Tensor]:
+    """Views of `packed`, one per tensor."""
+    views: list[torch.Tensor] = []
+    start = 0
+    for spec in bucket:
+        view = packed[start : start + spec.num_bytes].view(getattr(torch, spec.dtype))
+        views.append(view.view(spec.shape))
+        start += spec.padded_bytes
+    return views
+
+
+_ROW = 1024
+_CHUNK = 1024 * _ROW
+"""Elements that are widened to 64 bits at a time."""
+
+_MIX = 0x9E3779B1
+"""Odd, so that multiplying by it loses nothing."""
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """64 bits of a tensor's bytes and of where they stand; the same on every device.
+
+    Sums over the rows and over the columns of a table of integers, each weighted by its place. Integers add up to the
+    same in any order.
+    """
+    data = tensor.detach().contiguous().view(-1)
+    data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
+    total = torch.zeros((), dtype=torch.int64, device=data.device)
+    for start in range(0, data.numel(), _CHUNK):
+        chunk = data[start : start + _CHUNK].to(torch.int64)
+        chunk = torch.nn.functional.pad(chunk, (0, -chunk.numel() % _ROW)).view(-1, _ROW)
+        rows = torch.arange(start // _ROW, start // _ROW + len(chunk), device=data.device)
+        columns = torch.arange(_ROW, device=data.device)
+        total += (chunk.sum(0) * _weights(columns)).sum() + (chunk.sum(1) * _weights(rows + _ROW)).sum()
+    return int(total)
+
+
+def _weights(places: torch.Tensor) -> torch.Tensor:
+    """A number of 31 bits for each place, without a pattern that differences of weights could follow."""
+    mixed = places * _MIX & 0xFFFFFFFF
+    mixed = (mixed ^ (mixed >> 15)) * _MIX & 0xFFFFFFFF
+    return (mixed ^ (mixed >> 13)) & 0x7FFFFFFF

@@ -1,0 +1,140 @@
+"""The engine workers' end of a weight update, in vLLM's own machinery (start, update, finish).
+
+Imported by name inside vLLM's processes, as `worker_extension_cls` of the engine, which also registers the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from openrlhf_ada.rollout.weight_group import BroadcastGroup, Membership, join
+from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+
+BACKEND = "openrlhf_ada"
+"""Name of this machinery among vLLM's weight transfer backends."""
+
+
+class IncompleteWeightsError(RuntimeError):
+    """Some of the engine's weights are not among those that came."""
+
+
+@dataclass
+class JoinGroup(WeightTransferInitInfo):
+    """As `Membership`. `first_rank`: of this engine's workers in the group."""
+
+    backend: str
+    address: str
+    port: int
+    first_rank: int
+    world_size: int
+    shared: str
+    slot_bytes: int
+
+
+@dataclass
+class Update(WeightTransferUpdateInfo):
+    """What comes, and whether to sum it up. `manifest`: see `Manifest.to_plain`."""
+
+    manifest: dict[str, Any]
+    sums: bool
+
+
+class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
+    """Receives buckets and loads what is in them; vLLM re-packs a layer for its kernels as soon as it is complete."""
+
+    init_info_cls = JoinGroup
+    update_info_cls = Update
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._group: BroadcastGroup | None = None
+        self.sums: list[int] = []
+
+    def init_transfer_engine(self, init_info: JoinGroup) -> None:
+        """Join the group; the previous one, if there was one, is left."""
+        fields = asdict(init_info)
+        rank = fields.pop("first_rank") + self.parallel_config.rank
+        self._group = join(Membership(rank=rank, **fields), self.device)
+
+    def start_weight_update(self) -> None:
+        """From here on the model is of no use until `finish_weight_update`."""
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: Update) -> None:
+        """Raises what loading raised, when everything has been received: the sender would wait for ever."""
+        if self._group is None:
+            raise RuntimeError("weights were announced before this engine has joined the policy's group")
+        manifest = Manifest.from_plain(update_info.manifest)
+        self.sums = []
+        failure: Exception | None = None
+        buckets = list(manifest.buckets())
+        arrivals = self._group.arrivals([bucket_size(bucket) for bucket in buckets])
+        for bucket, packed in zip(buckets, arrivals, strict=True):
+            if failure is None:
+                try:
+                    self._load(bucket, unpack(bucket, packed), sums=update_info.sums)
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failure = error
+            # Else it would be there beside the next two.
+            del packed
+        if failure is not None:
+            raise failure
+        if manifest.is_whole and update_info.sums:
+            self._check_complete()
+
+    def _load(self, bucket: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
+        if sums:
+            # Of what came, since what vLLM makes of it cannot be read back.
+            self.sums += [checksum(tensor) for tensor in tensors]
+        model: Any = self.model
+        model.load_weights((spec.name, tensor) for spec, tensor in zip(bucket, tensors, strict=True))
+
+    def _check_complete(self) -> None:
+        """vLLM keeps the old weights of a layer that got none, and of one that got some completes it with anything."""
+        present = {parameter.data_ptr() for parameter in self.model.parameters() if not parameter.is_meta}
+        missing = [name for name, layer in self.model.named_modules() if _lacks_weights(layer, present)]
+        if missing:
+            raise IncompleteWeightsError(f"no or not all weights came for {', '.join(missing)}")
+
+    def finish_weight_update(self) -> None:
+        """The model is whole again."""
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        self._group = None
+
+
+def _lacks_weights(layer: torch.nn.Module, present: set[int]) -> bool:
+    """`present`: where in memory the weights lie that came."""
+    info = get_layerwise_info(layer)
+    if not info.can_load() or info.kernel_tensors is None:
+        return False
+    if isinstance(layer, VocabParallelEmbedding) and info.load_numel:
+        # Padded to a round number of rows, for which nothing comes.
+        return False
+    parameters, _ = info.kernel_tensors
+    # An output layer may have its weights in common with the embedding.
+    return any(parameter.data_ptr() not in present for parameter in parameters.values())
+
+
+class PolicyWeightsExtension:
+    """Methods that vLLM's workers gain."""
+
+    weight_transfer_engine: WeightReceiver
+
+    def received_sums(self) -> list[int]:
+        """Checksums of the tensors of the last update, as they came."""
+        return self.weight_transfer_engine.sums
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, WeightReceiver)

@@ -1,0 +1,225 @@
+"""The policy's end of weight updates: its first process sends all tensors to all engines and checks what arrived."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+import torch
+from ray.exceptions import RayError
+
+from openrlhf_ada.rollout.weight_group import BroadcastGroup, Membership, join
+from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+
+VERIFY = ("off", "first", "always")
+
+IN_MEMORY = Path("/dev/shm")
+
+GRACE_S = 60.0
+"""Seconds in which the broadcast must notice by itself that an engine is gone. NCCL never does."""
+
+
+class WeightSyncError(RuntimeError):
+    """Weights did not reach an engine as they are. Which one, in which phase, and why."""
+
+
+class WeightSource(Protocol):
+    """The policy's weights. `gathered` is entered by all processes of the policy, one bucket after the other."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def gathered(self, bucket: Sequence[TensorSpec]) -> AbstractContextManager[list[torch.Tensor]]: ...
+
+
+class WeightSync:
+    """Updates over one broadcast group, made anew when `engines` change. For the policy's first process.
+
+    `workers_per_engine`: tensor parallel size. `verify`: compare checksums of what was sent and what arrived `off`:
+    never, `first`: in the first update over a group, `always`.
+    """
+
+    def __init__(self, backend: str, device: torch.device, workers_per_engine: int, verify: str) -> None:
+        self._backend = backend
+        self._device = device
+        self._workers = workers_per_engine
+        self._verify = verify
+        self._engines: dict[int, Any] = {}
+        self._group: BroadcastGroup | None = None
+        self._is_proven = False
+
+    def connect(self, engines: dict[int, Any], manifest: Manifest) -> None:
+        """Form the group with these engines, by number; blocks until all have joined."""
+        address, port = ray.util.get_node_ip_address(), _free_port()
+        world_size = 1 + len(engines) * self._workers
+        slot_bytes = max(bucket_size(bucket) for bucket in manifest.buckets())
+        with self._shared_memory(engines, 2 * slot_bytes) as shared:
+            group = Membership(self._backend, address, port, 0, world_size, shared, slot_bytes)
+            refs: dict[int, Any] = {}
+            for place, (number, engine) in enumerate(engines.items()):
+                plain = asdict(group) | {"first_rank": 1 + place * self._workers}
+                del plain["rank"]
+                refs[number] = engine.join_weight_group.remote(plain)
+            self._group = join(group, self._device)
+            _collect(refs, "joining the policy's broadcast group")
+        self._engines = engines
+        self._is_proven = False
+
+    @contextmanager
+    def _shared_memory(self, engines: dict[int, Any], num_bytes: int) -> Iterator[str]:
+        """A file of that size in memory while the group is formed, if all members are processes of this machine.
+
+        Empty where some are not, or where there is no room for it (containers have 64 MB unless told).
+        """
+        here = ray.get_runtime_context().get_node_id()
+        nodes = _collect({number: engine.node.remote() for number, engine in engines.items()}, "starting")
+        if self._backend != "gloo" or self._workers > 1 or set(nodes.values()) != {here} or not IN_MEMORY.is_dir():
+            yield ""
+            return
+        with tempfile.NamedTemporaryFile(dir=IN_MEMORY, prefix="openrlhf-ada-") as file:
+            try:
+                # Else a page that there is no room for would kill the process that touches it.
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+            except OSError:
+                yield ""
+                return
+            yield file.name
+
+    def update(self, source: WeightSource, version: int) -> None:
+        """Send all weights; engines sample with them afterwards, as version `version`. Raises WeightSyncError."""
+        if self._group is None:
+            raise RuntimeError("connect() comes first")
+        manifest, sums = source.manifest, self._verifies()
+        self._call("begin_update", "preparing for an update")
+        received = self._start("receive_update", manifest.to_plain(), sums=sums)
+        with _watching(received):
+            try:
+                with _one_thread():
+                    sent = _send(source, self._group, sums=sums)
+            except RuntimeError as error:
+                raise _explained(error, received) from error
+        for number, workers in _collect(received, "receiving weights").items():
+            for worker, arrived in enumerate(workers):
+                _compare(manifest, sent, arrived, f"vLLM engine {number}, worker {worker}")
+        self._call("admit_update", "taking new weights into use", version)
+        self._is_proven = True
+
+    def _verifies(self) -> bool:
+        return self._verify == "always" or (self._verify == "first" and not self._is_proven)
+
+    def _start(self, method: str, *args: Any, **kwargs: Any) -> dict[int, Any]:
+        return {number: getattr(engine, method).remote(*args, **kwargs) for number, engine in self._engines.items()}
+
+    def _call(self, method: str, phase: str, *args: Any) -> None:
+        _collect(self._start(method, *args), phase)
+
+
+def join_in(source: WeightSource) -> None:
+    """The part of the policy's other processes, which hold some of the weights."""
+    for bucket in source.manifest.buckets():
+        with source.gathered(bucket):
+            pass
+
+
+def _send(source: WeightSource, group: BroadcastGroup, *, sums: bool) -> list[int]:
+    """Checksums of the tensors, before they are packed."""
+    sent: list[int] = []
+    for bucket in source.manifest.buckets():
+        with source.gathered(bucket) as tensors:
+            if sums:
+                sent += [checksum(tensor) for tensor in tensors]
+            packed = group.slot(bucket_size(bucket))
+            pack(bucket, tensors, packed)
+        group.publish(packed)
+    group.finish()
+    return sent
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Engines on this machine load a bucket while the next is packed: more threads than cores would wait for each
+    other.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _explained(error: RuntimeError, refs: dict[int, Any]) -> Exception:
+    """A broadcast that failed knows no more than that a connection is gone: who was at the other end?"""
+    ended, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=GRACE_S)
+    number, failure = _first_failure({number: ref for number, ref in refs.items() if ref in ended})
+    if failure is None:
+        return error
+    return WeightSyncError(f"vLLM engine {number} failed while receiving weights: {failure}")
+
+
+def _compare(manifest: Manifest, sent: Sequence[int], arrived: Sequence[int], engine: str) -> None:
+    wrong = [
+        tensor.name for tensor, one, other in zip(manifest.tensors, sent, arrived, strict=True) if one != other
+    ]  # fmt: skip
+    if wrong:
+        raise WeightSyncError(
+            f"{engine}: {len(wrong)} of {len(manifest.tensors)} tensors arrived with other values than were sent, "
+            f"the first: {wrong[0]}"
+        )
+
+
+def _collect(refs: dict[int, Any], phase: str) -> dict[int, Any]:
+    """What each engine answered; raises WeightSyncError naming the first that failed."""
+    results: dict[int, Any] = {}
+    for number, ref in refs.items():
+        try:
+            results[number] = ray.get(ref)
+        except RayError as error:
+            raise WeightSyncError(f"vLLM engine {number} failed while {phase}: {error}") from error
+    return results
+
+
+@contextmanager
+def _watching(refs: dict[int, Any]) -> Iterator[None]:
+    """Where an engine is gone and the broadcast to it does not notice, end this process with the reason."""
+    done = threading.Event()
+
+    def watch() -> None:
+        number, error = _first_failure(refs)
+        if error is not None and not done.wait(GRACE_S):
+            sys.stderr.write(f"vLLM engine {number} failed while receiving weights, and NCCL still waits: {error}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="ada-weights").start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _first_failure(refs: dict[int, Any]) -> tuple[int, Exception | None]:
+    numbers = {ref: number for number, ref in refs.items()}
+    pending = list(numbers)
+    while pending:
+        ended, pending = ray.wait(pending, fetch_local=False)
+        try:
+            ray.get(ended)
+        except RayError as error:
+            return numbers[ended[0]], error
+    return -1, None
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]

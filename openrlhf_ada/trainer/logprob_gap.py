@@ -1,0 +1,56 @@
+"""Do policy and engines give the same tokens the same probability? If not, rollouts come from another policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+class LogprobGapError(RuntimeError):
+    """The engines sample from something else than the policy; nothing was trained on it."""
+
+
+@dataclass(frozen=True)
+class LogprobGap:
+    """Of all sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ, and mean of π / μ.
+
+    The last is 1 in expectation whatever the policies are, if the engine's log-probabilities are those it samples by.
+    """
+
+    mean: float
+    maximum: float
+    ratio_mean: float
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "ada/logprob_gap_mean": self.mean,
+            "ada/logprob_gap_max": self.maximum,
+            "ada/logprob_ratio_mean": self.ratio_mean,
+        }
+
+
+def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
+    """Of a batch in micro-batches with `action_log_probs`, `rollout_log_probs` and `action_mask`, shape (B, A) each.
+
+    None where the engines were not asked for theirs.
+    """
+    if any(experience.rollout_log_probs is None for experience in experiences):
+        return None
+    gaps = torch.cat(
+        [(e.action_log_probs - e.rollout_log_probs).float()[e.action_mask.bool()] for e in experiences]
+    )  # fmt: skip
+    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(gaps.exp().mean()))
+
+
+def check_gap(gap: LogprobGap, limit: float) -> None:
+    """Raises LogprobGapError."""
+    # Not a number is not below the limit either.
+    if not gap.mean <= limit:
+        raise LogprobGapError(
+            f"policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), "
+            f"and --ada_logprob_stop is {limit:g}: the engines' weights are not the policy's, or they compute "
+            f"something else. --ada_verify_sync always finds tensors that arrive wrongly."
+        )

@@ -1,0 +1,42 @@
+"""How the policy's weights can reach the engines, and which of OpenRLHF's flags have no part in that."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.flags import ConfigError
+
+BACKENDS = ("nccl", "gloo")
+
+
+def shares_gpus(host: SimpleNamespace) -> bool:
+    """Policy and engines lie on the same GPUs, and weights go through their memory (CUDA IPC)."""
+    return host.vllm.sync_backend == "nccl" and host.train.colocate_all and not host.train.async_enable
+
+
+def check_weights(config: AdaConfig, host: SimpleNamespace) -> None:
+    """Raises ConfigError."""
+    if host.vllm.sync_backend not in BACKENDS:
+        raise ConfigError(
+            "--vllm.sync_backend", host.vllm.sync_backend, "weights travel by nccl or gloo", "Use nccl on GPUs"
+        )
+    if host.vllm.sync_with_ray:
+        raise ConfigError(
+            "--vllm.sync_with_ray", True, "weights travel in a group of our own making, without Ray", "Leave it out"
+        )
+    if host.ds.lora.rank > 0 and host.ds.load_in_4bit:
+        raise ConfigError(
+            "--ds.load_in_4bit",
+            True,
+            "engines get the weights with the adapters of --ds.lora.rank merged in, and 4-bit weights cannot hold "
+            "what an adapter adds",
+            "Leave it out",
+        )
+    if config.logprob_stop < config.logprob_warn:
+        raise ConfigError(
+            "--ada_logprob_stop",
+            config.logprob_stop,
+            f"a run would end before anybody is warned (--ada_logprob_warn {config.logprob_warn:g})",
+            "Use a larger one",
+        )

@@ -1,0 +1,39 @@
+"""Python imports this in every process of a run with a fault (PYTHONPATH): one tensor goes wrong on its way.
+
+SPOIL=arrives: the engine's worker receives other values than were sent. SPOIL=loads: it receives the right ones, and
+loads others, which no checksum of what arrives can know. Both from the third update on.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from openrlhf_ada.platforms.import_hooks import on_import
+
+NAME = "model.layers.0.mlp.down_proj.weight"
+UPDATES: list[int] = []
+
+
+def spoil(receiver: Any) -> None:
+    load = receiver.WeightReceiver._load
+    start = receiver.WeightReceiver.start_weight_update
+
+    def counting(self: Any) -> None:
+        UPDATES.append(1)
+        start(self)
+
+    def spoiled(self: Any, bucket: Any, tensors: Any, *, sums: bool) -> None:
+        for spec, tensor in zip(bucket, tensors, strict=True):
+            if spec.name == NAME and len(UPDATES) > 2:
+                if os.environ["SPOIL"] == "loads":
+                    self.sums += [receiver.checksum(t) for t in tensors] if sums else []
+                    sums = False
+                tensor.mul_(-8.0)
+        load(self, bucket, tensors, sums=sums)
+
+    receiver.WeightReceiver._load = spoiled
+    receiver.WeightReceiver.start_weight_update = counting
+
+
+on_import({"openrlhf_ada.rollout.weight_receiver": spoil})

@@ -1,0 +1,114 @@
+"""OpenRLHF's own weight update on a CPU: one call per parameter, NCCL replaced by gloo.
+
+Runs of the package do not use it. It is what they are compared with, by the parity test and by
+`benchmarks/weight_sync.py`. `activate` is for Ray's workers; the extension is found by name inside vLLM's processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms.import_hooks import on_import
+
+EXTENSION = "host_weight_sync.HostWorkerExtension"
+
+
+class GlooBroadcastGroup:
+    """Rank 0 is the policy, the others are engine workers. Same call as the host's NCCL communicator."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def broadcast(self, tensor: Any, src: int, stream: object = None) -> None:
+        self._group.broadcast(tensor.detach(), src).wait()
+
+
+def gloo_broadcast_group(
+    master_address: str, master_port: int, rank: int, world_size: int, device: object = None
+) -> GlooBroadcastGroup:
+    """In place of the host's `stateless_init_process_group`."""
+    from vllm.distributed.utils import stateless_init_torch_distributed_process_group
+
+    group = stateless_init_torch_distributed_process_group(master_address, master_port, rank, world_size, "gloo")
+    return GlooBroadcastGroup(group)
+
+
+class HostWorkerExtension:
+    """The host's worker methods.
+
+    vLLM re-packs linear weights for oneDNN after loading, so the update goes through its layerwise reload, opened by
+    the first parameter and closed by the one the host marks last.
+    """
+
+    model_runner: Any
+    model_config: Any
+    vllm_config: Any
+    _sync_group: GlooBroadcastGroup
+    _sync_open: bool = False
+
+    def init_process_group(
+        self,
+        master_address: str,
+        master_port: int,
+        rank_offset: int,
+        world_size: int,
+        group_name: str,
+        backend: str = "gloo",
+        use_ray: bool = False,
+    ) -> None:
+        import torch
+
+        rank = torch.distributed.get_rank() + rank_offset
+        self._sync_group = gloo_broadcast_group(master_address, master_port, rank, world_size)
+
+    def update_weight(self, name: str, dtype: Any, shape: Sequence[int], empty_cache: bool = False) -> None:
+        import torch
+        from vllm.config import set_current_vllm_config
+        from vllm.model_executor.model_loader.reload.layerwise import (
+            finalize_layerwise_reload,
+            initialize_layerwise_reload,
+        )
+
+        model = self.model_runner.model
+        weight = torch.empty(shape, dtype=dtype)
+        self._sync_group.broadcast(weight, src=0)
+        with set_current_vllm_config(self.vllm_config):
+            if not self._sync_open:
+                initialize_layerwise_reload(model)
+                self._sync_open = True
+            model.load_weights(weights=[(name, weight.to(self.model_config.dtype))])
+            if empty_cache:
+                finalize_layerwise_reload(model, self.model_config)
+                self._sync_open = False
+
+
+def activate() -> None:
+    """As `cpu.activate`, and the host's weight update works."""
+    activate_policy()
+    on_import({"openrlhf.trainer.ray.vllm_engine": _adapt_engine})
+
+
+def activate_policy() -> None:
+    """The policy's end of it only."""
+    cpu.activate()
+    on_import({"openrlhf.utils.distributed_util": _adapt_group})
+
+
+def _adapt_group(distributed_util: Any) -> None:
+    distributed_util.stateless_init_process_group = gloo_broadcast_group
+
+
+def _adapt_engine(vllm_engine: Any) -> None:
+    import ray
+
+    from openrlhf_ada.upstream import unwrap_ray_class
+
+    base = unwrap_ray_class(vllm_engine.RolloutRayActor)
+
+    class HostRolloutActor(base):
+        async def __init__(self, *args: Any, **kwargs: Any) -> None:
+            await super().__init__(*args, **kwargs | {"worker_extension_cls": EXTENSION})
+
+    vllm_engine.RolloutRayActor = ray.remote(HostRolloutActor)

@@ -1,0 +1,158 @@
+"""A rollout actor's part in weight updates: drain, update, finish, reset, admit, in this order (R8, R9)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.rollout.engine_weights import FROM_DISK, ReceivesWeights, WeightError
+from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec
+
+MANIFEST = Manifest((TensorSpec("w", "float32", (2,)),)).to_plain()
+
+
+class Llm:
+    """vLLM as far as weights go. Its prefix cache holds the version of the weights that wrote it."""
+
+    def __init__(self, *, running: int = 0, paused: bool = False, resets: bool = True, caches: bool = True) -> None:
+        self.calls: list[str] = []
+        self.weights, self.cached = 0, 0
+        self.resets, self.paused = resets, paused
+        self.output_processor = SimpleNamespace(get_num_unfinished_requests=lambda: running)
+        self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(enable_prefix_caching=caches))
+
+    async def is_paused(self) -> bool:
+        return self.paused
+
+    async def start_weight_update(self) -> None:
+        self.calls.append("start")
+
+    async def update_weights(self, request: Any) -> None:
+        assert request.update_info["manifest"] == MANIFEST
+        self.calls.append("update")
+
+    async def collective_rpc(self, method: str) -> list[list[int]]:
+        self.calls.append(method)
+        return [[7]]
+
+    async def finish_weight_update(self, weight_version: str) -> None:
+        self.calls.append("finish")
+        self.weights = int(weight_version)
+
+    async def reset_prefix_cache(self) -> bool:
+        self.calls.append("reset")
+        if self.resets:
+            self.cached = self.weights
+        return self.resets
+
+
+def make_actor(llm: Llm) -> Any:
+    actor: Any = ReceivesWeights()
+    actor.llm = llm
+    actor.open_gate()
+    return actor
+
+
+def is_open(actor: Any) -> bool:
+    return actor._admitted.is_set()
+
+
+async def update(actor: Any, version: int, *, sums: bool = True) -> Any:
+    await actor.begin_update()
+    found = await actor.receive_update(MANIFEST, sums=sums)
+    assert not is_open(actor), "not before they are confirmed"
+    await actor.admit_update(version)
+    return found
+
+
+def test_nothing_is_sampled_before_the_first_weights_and_then_of_their_version() -> None:
+    async def check() -> None:
+        llm = Llm()
+        actor = make_actor(llm)
+        sampling = asyncio.create_task(actor.weights_version())
+        await asyncio.sleep(0.01)
+        assert not sampling.done()
+        assert await update(actor, 5) == [[7]]
+        assert await sampling == 5
+        assert llm.calls == ["start", "update", "received_sums", "finish", "reset"]
+        assert llm.cached == 5
+
+    asyncio.run(check())
+
+
+def test_checksums_are_had_only_where_they_are_asked_for() -> None:
+    async def check() -> None:
+        llm = Llm(caches=False)
+        assert await update(make_actor(llm), 1, sums=False) == []
+        assert llm.calls == ["start", "update", "finish"], "and no cache is emptied where there is none"
+
+    asyncio.run(check())
+
+
+def test_a_cache_that_stays_full_keeps_the_gate_closed() -> None:
+    """vLLM says so by a False (R9)."""
+
+    async def check() -> None:
+        actor = make_actor(Llm(resets=False))
+        with pytest.raises(WeightError, match="could not empty its prefix cache"):
+            await update(actor, 1)
+        assert not is_open(actor)
+
+    asyncio.run(check())
+
+
+def test_rollouts_on_their_way_stand_in_the_way_of_an_update_unless_they_are_paused() -> None:
+    async def check() -> None:
+        llm = Llm(running=3)
+        actor = make_actor(llm)
+        await actor.serve_from_disk()
+        with pytest.raises(WeightError, match=r"^3 rollouts are on their way"):
+            await actor.begin_update()
+        assert llm.calls == [] and not is_open(actor)
+        await update(make_actor(Llm(running=3, paused=True)), 1)
+
+    asyncio.run(check())
+
+
+def test_an_update_that_fails_halfway_closes_the_gate_for_good() -> None:
+    async def check() -> None:
+        llm = Llm()
+        actor = make_actor(llm)
+        await update(actor, 1)
+
+        async def fail(request: Any) -> None:
+            raise RuntimeError("connection lost")
+
+        llm.update_weights = fail  # type: ignore[method-assign]
+        await actor.begin_update()
+        with pytest.raises(RuntimeError, match="connection lost"):
+            await actor.receive_update(MANIFEST, sums=True)
+        assert not is_open(actor)
+
+    asyncio.run(check())
+
+
+def test_where_nobody_trains_weights_are_those_from_disk() -> None:
+    async def check() -> None:
+        actor = make_actor(Llm())
+        await actor.serve_from_disk()
+        assert await actor.weights_version() == FROM_DISK
+
+    asyncio.run(check())
+
+
+def test_pickle_is_allowed_only_where_memory_of_a_gpu_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host allows it in every engine's process (VLLM_ALLOW_INSECURE_SERIALIZATION)."""
+    actor = make_actor(Llm())
+    for over_ipc in (False, True):
+        actor.over_ipc = over_ipc
+        monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
+        actor.forbid_pickle()
+        assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in os.environ) is over_ipc
+        arguments = actor.with_receiver({"model": "m", "worker_extension_cls": "the host's"})
+        assert (arguments["worker_extension_cls"] == "the host's") is over_ipc
+        assert ("weight_transfer_config" in arguments) is not over_ipc

@@ -1,0 +1,265 @@
+"""Weights from a policy to engine workers in processes of their own, by each way; whatever arrives wrongly is named.
+
+vLLM's part is played by a worker that keeps what it receives. With the real one: tests/e2e/test_weight_sync.py.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from engines import Remote
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from openrlhf_ada.rollout import weight_sync
+from openrlhf_ada.rollout.weight_group import Membership, join
+from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+from openrlhf_ada.rollout.weight_sync import WeightSync, WeightSyncError
+
+CPU = torch.device("cpu")
+SIZES = {
+    "embed.weight": (7, 5),
+    "layers.0.attn.q.weight": (5, 5),
+    "layers.0.attn.k.weight": (5, 3),
+    "head.weight": (9,),
+}
+MANIFEST = Manifest(tuple(TensorSpec(name, "float32", shape) for name, shape in SIZES.items()), bucket_bytes=200)
+
+
+class Policy:
+    """Four tensors in three buckets, other ones for every version."""
+
+    manifest = MANIFEST
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    @contextmanager
+    def gathered(self, bucket: Sequence[TensorSpec]) -> Iterator[list[torch.Tensor]]:
+        yield [weights(self.version)[spec.name] for spec in bucket]
+
+
+def weights(version: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(version)
+    return {name: torch.rand(shape, generator=generator) for name, shape in SIZES.items()}
+
+
+Damage = Callable[[dict[str, torch.Tensor]], None]
+
+
+def work(pipe: Connection, damage: Damage | None) -> None:
+    """An engine's worker: joins, then receives as often as it is told to, and says what it got."""
+    torch.set_num_threads(1)
+    group: Any = None
+    while True:
+        what, value = pipe.recv()
+        if what == "join":
+            rank = value.pop("first_rank")
+            group = join(Membership(rank=rank, **value), CPU)
+            pipe.send(None)
+        elif what == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif what == "receive":
+            manifest = Manifest.from_plain(value)
+            buckets = list(manifest.buckets())
+            found: dict[str, torch.Tensor] = {}
+            for bucket, packed in zip(buckets, group.arrivals([bucket_size(b) for b in buckets]), strict=True):
+                found |= {spec.name: t for spec, t in zip(bucket, unpack(bucket, packed), strict=True)}
+            if damage is not None:
+                damage(found)
+            pipe.send(({n: t.tolist() for n, t in found.items()}, [checksum(t) for t in found.values()]))
+
+
+class Engine:
+    """The actor in front of a worker. A call's reference is a function that waits for its result."""
+
+    def __init__(self, damage: Damage | None = None, node: str = "here") -> None:
+        self.pipe, theirs = multiprocessing.get_context("fork").Pipe()
+        self.process = multiprocessing.get_context("fork").Process(target=work, args=(theirs, damage), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.received: dict[str, list[Any]] = {}
+        self.version: int | None = None
+        self.failure: Exception | None = None
+        self.dies = False
+        self.shared = ""
+        self.node = Remote(lambda: lambda: node)
+        self.join_weight_group = Remote(self._join)
+        self.begin_update = Remote(lambda: self._begin)
+        self.receive_update = Remote(self._receive)
+        self.admit_update = Remote(lambda version: lambda: setattr(self, "version", version))
+
+    def _join(self, group: dict[str, Any]) -> Any:
+        self.shared = group["shared"]
+        self.pipe.send(("join", group))
+        return self.pipe.recv
+
+    def _begin(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _receive(self, manifest: dict[str, Any], *, sums: bool) -> Any:
+        self.pipe.send(("die", None) if self.dies else ("receive", manifest))
+
+        def result() -> list[list[int]]:
+            try:
+                self.received, found = self.pipe.recv()
+            except EOFError:
+                raise RayActorError from None
+            return [found] if sums else []
+
+        return result
+
+
+@pytest.fixture(autouse=True)
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(refs: list[Any], num_returns: int = 1, **_: Any) -> tuple[list[Any], list[Any]]:
+        return refs[:num_returns], refs[num_returns:]
+
+    def get(ref: Any) -> Any:
+        return [get(one) for one in ref] if isinstance(ref, list) else ref()
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+    monkeypatch.setattr(weight_sync, "_first_failure", lambda refs: (-1, None))
+
+
+@pytest.fixture
+def started() -> Iterator[list[Engine]]:
+    engines: list[Engine] = []
+    yield engines
+    for engine in engines:
+        engine.process.kill()
+
+
+def connect(engines: list[Engine], verify: str = "always") -> WeightSync:
+    sync = WeightSync("gloo", CPU, 1, verify)
+    sync.connect(dict(enumerate(engines)), MANIFEST)
+    return sync
+
+
+WAYS = {"shared memory": "here", "network": "elsewhere"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_engine_gets_every_tensor_of_every_version(started: list[Engine], way: str, count: int) -> None:
+    started += [Engine(node=WAYS[way]) for _ in range(count)]
+    sync, policy = connect(started), Policy()
+    assert all(bool(engine.shared) is (way == "shared memory") for engine in started)
+    for policy.version in (3, 4, 5):
+        sync.update(policy, policy.version)
+        for engine in started:
+            assert engine.received == {name: t.tolist() for name, t in weights(policy.version).items()}
+            assert engine.version == policy.version
+
+
+def test_shared_memory_is_gone_from_the_file_system_once_all_have_it(started: list[Engine]) -> None:
+    started.append(Engine())
+    connect(started)
+    assert not Path(started[0].shared).exists()
+
+
+@pytest.mark.parametrize("room", [None, OSError("No space left on device")], ids=["room", "no room"])
+def test_without_room_in_memory_the_network_serves(
+    started: list[Engine], monkeypatch: pytest.MonkeyPatch, room: OSError | None
+) -> None:
+    def allocate(descriptor: int, start: int, size: int) -> None:
+        if room is not None:
+            raise room
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    if room is None:
+        monkeypatch.setattr(weight_sync, "IN_MEMORY", Path("/no/such/folder"))
+    started.append(Engine())
+    sync = connect(started)
+    assert not started[0].shared
+    sync.update(Policy(), 0)
+    assert started[0].version == 0
+
+
+# -- what arrives wrongly ---------------------------------------------------------------------------------------------
+
+
+def _change_one(found: dict[str, torch.Tensor]) -> None:
+    found["layers.0.attn.k.weight"][2, 1] += 1e-6
+
+
+def _exchange(found: dict[str, torch.Tensor]) -> None:
+    q = found["layers.0.attn.q.weight"]
+    q[[0, 1]] = q[[1, 0]]
+
+
+def _stale(found: dict[str, torch.Tensor]) -> None:
+    found["head.weight"].copy_(weights(-1)["head.weight"])
+
+
+def _half(found: dict[str, torch.Tensor]) -> None:
+    found["embed.weight"][3:] = 0
+
+
+def _half_precision(found: dict[str, torch.Tensor]) -> None:
+    found["embed.weight"] = found["embed.weight"].bfloat16().float()
+
+
+MUTANTS: dict[str, tuple[Damage, str]] = {
+    "one value": (_change_one, "layers.0.attn.k.weight"),
+    "two rows exchanged": (_exchange, "layers.0.attn.q.weight"),
+    "a stale tensor": (_stale, "head.weight"),
+    "half a tensor": (_half, "embed.weight"),
+    "rounded": (_half_precision, "embed.weight"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_tensor_that_arrives_with_other_values_is_named_and_no_engine_serves(
+    started: list[Engine], mutant: str
+) -> None:
+    damage, name = MUTANTS[mutant]
+    started += [Engine(), Engine(damage)]
+    sync = connect(started)
+    with pytest.raises(WeightSyncError, match=rf"^vLLM engine 1, worker 0: 1 of 4 tensors .* the first: {name}$"):
+        sync.update(Policy(), 1)
+    assert [engine.version for engine in started] == [None, None]
+
+
+@pytest.mark.parametrize(("verify", "checked"), [("off", [False] * 3), ("first", [True, False, False])])
+def test_checksums_are_compared_as_often_as_asked_for(
+    started: list[Engine], monkeypatch: pytest.MonkeyPatch, verify: str, checked: list[bool]
+) -> None:
+    """And from the start again over a new group, whose engines may be others."""
+    compared: list[str] = []
+    monkeypatch.setattr(weight_sync, "_compare", lambda *args: compared.append(args[-1]))
+    started.append(Engine())
+    sync = connect(started, verify)
+    for turn in range(2):
+        found: list[bool] = []
+        for _ in checked:
+            sync.update(Policy(), 0)
+            found.append(bool(compared))
+            compared.clear()
+        assert found == checked
+        if turn == 0:
+            sync.connect(dict(enumerate(started)), MANIFEST)
+
+
+@pytest.mark.parametrize("error", [RayTaskError("f", "3 rollouts are on their way", ValueError()), RayActorError()])
+def test_an_engine_that_refuses_is_named_before_anything_is_sent(started: list[Engine], error: RayError) -> None:
+    started += [Engine(), Engine()]
+    sync = connect(started)
+    started[1].failure = error
+    with pytest.raises(WeightSyncError, match=r"^vLLM engine 1 failed while preparing for an update: "):
+        sync.update(Policy(), 1)
+    assert [engine.version for engine in started] == [None, None]

@@ -1,0 +1,55 @@
+"""Policy and engines must give a token the same probability (R16)."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from openrlhf_ada.trainer.logprob_gap import LogprobGap, LogprobGapError, check_gap, logprob_gap
+
+
+def micro_batch(policy: list[list[float]], engine: list[list[float]] | None, mask: list[list[int]]) -> Any:
+    return SimpleNamespace(
+        action_log_probs=torch.tensor(policy),
+        rollout_log_probs=None if engine is None else torch.tensor(engine),
+        action_mask=torch.tensor(mask),
+    )
+
+
+def test_gap_is_over_the_sampled_tokens_of_all_micro_batches() -> None:
+    """Feedback and padding are masked; micro-batches differ in width."""
+    gap = logprob_gap(
+        [
+            micro_batch([[-1.0, -2.0, 9.0]], [[-1.5, -2.0, 0.0]], [[1, 1, 0]]),
+            micro_batch([[-3.0], [-7.0]], [[-2.0], [0.0]], [[1], [0]]),
+        ]
+    )
+    assert gap is not None
+    assert (gap.mean, gap.maximum) == pytest.approx((0.5, 1.0))
+    assert gap.ratio_mean == pytest.approx((math.exp(0.5) + 1 + math.exp(-1)) / 3)
+
+
+def test_without_the_engines_figures_there_is_no_gap() -> None:
+    assert logprob_gap([micro_batch([[-1.0]], None, [[1]])]) is None
+
+
+@pytest.mark.parametrize("mean", [1.01, math.nan, math.inf])
+def test_a_gap_beyond_the_limit_ends_the_run(mean: float) -> None:
+    check_gap(LogprobGap(1.0, 5.0, 1.0), limit=1.0)
+    with pytest.raises(LogprobGapError, match=r"differ by .* --ada_logprob_stop is 1: the engines' weights are not"):
+        check_gap(LogprobGap(mean, 5.0, 1.0), limit=1.0)
+
+
+def test_ratio_is_1_where_the_engine_samples_by_what_it_says() -> None:
+    """Whatever the policy is: E over the engine's tokens of π/μ is 1 (10^5 tokens, 5 standard errors)."""
+    torch.manual_seed(0)
+    policy, engine = (torch.log_softmax(torch.randn(50), 0) for _ in range(2))
+    tokens = torch.multinomial(engine.exp(), 100_000, replacement=True)
+    ratios = (policy - engine)[tokens].exp()
+    gap = logprob_gap([micro_batch([policy[tokens].tolist()], [engine[tokens].tolist()], [[1] * len(tokens)])])
+    assert gap is not None
+    assert gap.ratio_mean == pytest.approx(1, abs=5 * float(ratios.std()) / len(tokens) ** 0.5)

@@ -1,0 +1,150 @@
+"""What is sent of a policy: every weight under its checkpoint's name, adapters merged into copies (R24)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from openrlhf_ada.trainer.policy_weights import PolicyWeights
+
+
+def make_model(dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, **changes
+    )
+    return LlamaForCausalLM(config).to(dtype)
+
+
+def with_adapters(model: LlamaForCausalLM, **changes: Any) -> Any:
+    """As the host makes them, after some training."""
+    options: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "bias": "none"}
+    adapted: Any = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options | changes))
+    move(adapted)
+    return adapted
+
+
+def move(adapted: Any, step: float = 0.1) -> None:
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter += step * torch.randn_like(parameter)
+
+
+def weights_of(model: Any, **options: Any) -> PolicyWeights:
+    return PolicyWeights(model, lambda _: nullcontext(), lambda p: p.shape, **options)
+
+
+def sent(weights: PolicyWeights) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for bucket in weights.manifest.buckets():
+        with weights.gathered(bucket) as tensors:
+            found |= {spec.name: tensor.clone() for spec, tensor in zip(bucket, tensors, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+def test_all_weights_are_sent_under_their_names(ties: bool, bucket_bytes: int) -> None:
+    model = make_model(tie_word_embeddings=ties)
+    found = sent(weights_of(model, bucket_bytes=bucket_bytes))
+    expected = dict(model.named_parameters())
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], parameter) for name, parameter in expected.items())
+
+
+def test_weights_are_those_of_the_moment() -> None:
+    model = make_model()
+    weights = weights_of(model)
+    before = sent(weights)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    assert all(torch.equal(tensor, before[name] + 1) for name, tensor in sent(weights).items())
+
+
+def test_frozen_weights_stay_where_only_trained_ones_are_asked_for() -> None:
+    model = make_model()
+    model.model.embed_tokens.requires_grad_(False)
+    weights = weights_of(model, only_trained=True)
+    assert not weights.manifest.is_whole
+    assert set(sent(weights)) == {name for name, p in model.named_parameters() if p.requires_grad}
+
+
+# -- adapters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]], ids=["all", "two"])
+def test_adapters_are_merged_under_the_names_of_the_model_without_them(targets: Any) -> None:
+    """What peft's own merging gives, and what a plain checkpoint calls it."""
+    plain_names = [name for name, _ in make_model().named_parameters()]
+    adapted = with_adapters(make_model(), target_modules=targets)
+    found = sent(weights_of(adapted))
+    assert list(found) == plain_names
+    expected = dict(adapted.merge_and_unload().named_parameters())
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_thousand_updates_leave_the_trained_weights_as_they_are(dtype: torch.dtype) -> None:
+    """To the bit, and the last one is what a single one would have been: nothing drifts (R24)."""
+    adapted = with_adapters(make_model(dtype))
+    weights = weights_of(adapted)
+    base = {name: p.clone() for name, p in adapted.named_parameters() if "lora_" not in name}
+    for _ in range(1000):
+        move(adapted, step=1e-3)
+        with weights.gathered(weights.manifest.tensors[1:3]) as tensors:
+            last = [tensor.clone() for tensor in tensors]
+    assert all(torch.equal(p, base[name]) for name, p in adapted.named_parameters() if name in base)
+    fresh = weights_of(adapted)
+    with fresh.gathered(fresh.manifest.tensors[1:3]) as tensors:
+        assert all(torch.equal(one, other) for one, other in zip(tensors, last, strict=True))
+
+
+def test_merging_is_in_single_precision_and_rounds_once() -> None:
+    adapted = with_adapters(make_model(torch.bfloat16))
+    layer = adapted.base_model.model.model.layers[0].mlp.up_proj
+    a, b = layer.lora_A["default"].weight.double(), layer.lora_B["default"].weight.double()
+    exact = layer.base_layer.weight.double() + layer.scaling["default"] * (b @ a)
+    found = sent(weights_of(adapted))["model.layers.0.mlp.up_proj.weight"]
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, exact.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"use_dora": True}, {"target_modules": ["embed_tokens"]}], ids=["DoRA", "embeddings"]
+)
+def test_adapters_that_are_not_a_product_of_two_factors_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^the adapter of .* cannot be merged for the engines$"):
+        weights_of(with_adapters(make_model(), **changes))
+
+
+def test_over_ipc_the_host_reads_merged_weights_one_by_one() -> None:
+    """Its loop over `named_parameters()`, which clones the data of each (contract tests hold it to that)."""
+    adapted = with_adapters(make_model())
+    weights = weights_of(adapted)
+    expected = sent(weights)
+    read: dict[str, torch.Tensor] = {}
+    for name, parameter in weights.as_parameters():
+        assert parameter.shape == parameter.ds_shape == expected[name].shape
+        assert parameter.dtype == expected[name].dtype
+        read[name] = parameter.data.clone()
+    assert list(read) == list(expected)
+    assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
+
+
+def test_what_is_sharded_is_gathered_for_a_bucket_at_a_time() -> None:
+    """An adapter's factors with the weight that they add to."""
+    asked: list[int] = []
+    gather: Callable[[list[Any]], Any] = lambda parameters: nullcontext(asked.append(len(parameters)))  # noqa: E731
+    weights = PolicyWeights(with_adapters(make_model(), target_modules=["q_proj"]), gather, lambda p: p.shape)
+    (bucket,) = weights.manifest.buckets()
+    with weights.gathered(bucket):
+        assert asked == [len(bucket) + 2 * 2]
