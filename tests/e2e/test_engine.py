@@ -59,6 +59,7 @@ async def main():
         model=model, remote_rm_url=[rewards], num_gpus=1, enable_prefix_caching=True, max_model_len=64, seed=1,
         distributed_executor_backend="uni", worker_extension_cls="", tensor_parallel_size=1,
     )
+    await engine.serve_from_disk()
     out = {"capacity": await engine.capacity()}
 
     # More than the engine computes in a step, several times over.

@@ -1,4 +1,4 @@
-"""Weights on the real stack: what arrives wrongly ends the run, adapters reach the engines, exports are what was trained.
+"""Weights on the real stack: what arrives wrongly ends the run, adapters reach the engines and are exported.
 
 The pieces: tests/unit/test_rollout_weight_sync.py, test_rollout_engine_weights.py, test_trainer_policy_weights.py.
 """
@@ -27,14 +27,18 @@ CLOSE = 0.002
 @pytest.mark.parametrize(
     ("fault", "changes", "told"),
     [
-        ("arrives", {"ada_verify_sync": "always"}, "1 of 12 tensors arrived with other values than were sent"),
+        (
+            "arrives",
+            {"ada_verify_sync": "always"},
+            "tensors arrived with other values than were sent, the first: model.layers.0.mlp.down_proj.weight",
+        ),
         ("loads", {"ada_verify_sync": "always", "ada_logprob_steps": 1}, "--ada_logprob_stop is 1"),
     ],
 )
 def test_a_tensor_that_goes_wrong_ends_the_run_before_anything_is_trained_on_it(
     toy: Toy, tmp_path: Path, fault: str, changes: dict[str, Any], told: str
 ) -> None:
-    """In the third update, after the second step. Checksums find what arrives; what is loaded, log-probabilities do."""
+    """In the third update, after the second step: checksums see what arrives, log-probabilities what is loaded."""
     run = tmp_path / "run"
     environment = os.environ | {"SPOIL": fault, "PYTHONPATH": f"{ROOT / 'tests' / 'spoil'}:{ROOT}"}
     command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *toy_flags(toy, run, **SEQ, **changes)]
@@ -64,5 +68,5 @@ def test_adapters_reach_the_engines_and_the_export_is_what_was_trained(toy: Toy,
     before = {name: p.clone() for name, p in base.named_parameters()}
     adapted = PeftModel.from_pretrained(base, run / "model")
     merged: Any = adapted.merge_and_unload()
-    moved = [float((p - before[name]).abs().max()) for name, p in merged.named_parameters()]
+    moved = [float((p - before[name]).detach().abs().max()) for name, p in merged.named_parameters()]
     assert max(moved) > 1e-3, "the adapters have learnt something"

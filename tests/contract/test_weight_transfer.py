@@ -1,0 +1,167 @@
+"""What weight updates stand on in vLLM: transfer machinery, layerwise reload, and the worker that we extend."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import vllm
+from vllm.config import VllmConfig, WeightTransferConfig, set_current_vllm_config
+from vllm.distributed import utils as vllm_distributed
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.reload import layerwise
+from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from openrlhf_ada.rollout.engine_weights import ReceivesWeights
+from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+from openrlhf_ada.rollout.weight_receiver import (
+    BACKEND,
+    IncompleteWeightsError,
+    PolicyWeightsExtension,
+    Update,
+    WeightReceiver,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("init_weight_transfer_engine", ["self", "request"]),
+        ("start_weight_update", ["self"]),
+        ("update_weights", ["self", "request"]),
+        ("finish_weight_update", ["self", "weight_version"]),
+        ("reset_prefix_cache", ["self", "reset_running_requests", "reset_connector"]),
+        ("is_paused", ["self"]),
+    ],
+)
+def test_vllm_has_the_calls_of_an_update(name: str, parameters: list[str]) -> None:
+    call = getattr(AsyncLLM, name)
+    assert inspect.iscoroutinefunction(call)
+    assert list(inspect.signature(call).parameters) == parameters
+
+
+def test_gloo_group_is_made_by_vllm() -> None:
+    function = vllm_distributed.stateless_init_torch_distributed_process_group
+    assert list(inspect.signature(function).parameters)[:5] == ["host", "port", "rank", "world_size", "backend"]
+
+
+def test_our_machinery_is_found_by_its_names() -> None:
+    arguments = ReceivesWeights().with_receiver({})
+    module, _, name = arguments["worker_extension_cls"].rpartition(".")
+    assert getattr(importlib.import_module(module), name) is PolicyWeightsExtension
+    assert arguments["weight_transfer_config"] == {"backend": BACKEND}
+    assert WeightTransferEngineFactory._registry[BACKEND]() is WeightReceiver
+    assert set(arguments) <= set(inspect.signature(vllm.AsyncEngineArgs).parameters)
+
+
+def test_worker_extension_hides_nothing_of_vllms_worker() -> None:
+    """vLLM refuses an extension that has an attribute of the worker. (Importing the worker would change torch.)"""
+    ours = {name for name in vars(PolicyWeightsExtension) if not name.startswith("__")}
+    workers = Path(vllm.__file__).parent / "v1" / "worker"
+    for file, name in (("cpu_worker.py", "CPUWorker"), ("gpu_worker.py", "Worker"), ("worker_base.py", "WorkerBase")):
+        (worker,) = [n for n in ast.parse((workers / file).read_text()).body if getattr(n, "name", None) == name]
+        theirs = {n.name for n in ast.walk(worker) if isinstance(n, ast.FunctionDef)}
+        assert theirs, f"vLLM's {file} has no methods in {name}"
+        assert not ours & theirs
+
+
+class TinyModel(torch.nn.Module):
+    """Three parameters in two layers, and vLLM's way to load them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2)
+        self.second = torch.nn.Linear(2, 1, bias=False)
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            parameter = self.get_parameter(name)
+            getattr(parameter, "weight_loader", default_weight_loader)(parameter, weight)
+
+
+class Group:
+    """Hands out these buckets, and counts them."""
+
+    def __init__(self, packed: Sequence[torch.Tensor]) -> None:
+        self.packed = packed
+        self.num_taken = 0
+
+    def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+        assert list(sizes) == [p.numel() for p in self.packed]
+        for packed in self.packed:
+            self.num_taken += 1
+            yield packed.clone()
+
+
+def values(seed: float) -> dict[str, torch.Tensor]:
+    model = TinyModel()
+    return {name: torch.full(p.shape, seed + i) for i, (name, p) in enumerate(model.named_parameters())}
+
+
+def make_receiver() -> Any:
+    model = TinyModel().requires_grad_(False)
+    layerwise.record_metadata_for_reloading(model)
+    return WeightReceiver(WeightTransferConfig(backend=BACKEND), VllmConfig(), torch.device("cpu"), model)
+
+
+def receive(receiver: Any, sent: dict[str, torch.Tensor], *, sums: bool = True, is_whole: bool = True) -> None:
+    specs = tuple(TensorSpec(name, "float32", tuple(t.shape)) for name, t in sent.items())
+    manifest = Manifest(specs, is_whole, bucket_bytes=1)
+    packed = []
+    for bucket in manifest.buckets():
+        packed.append(torch.empty(bucket_size(bucket), dtype=torch.uint8))
+        pack(bucket, [sent[spec.name] for spec in bucket], packed[-1])
+    receiver._group = Group(packed)
+    with set_current_vllm_config(receiver.vllm_config):
+        receiver.start_weight_update()
+        receiver.receive_weights(Update(manifest.to_plain(), sums))
+        receiver.finish_weight_update()
+
+
+def held(receiver: Any) -> dict[str, list[Any]]:
+    return {name: p.tolist() for name, p in receiver.model.named_parameters()}
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_updates_go_through_vllms_layerwise_reload(sums: bool) -> None:
+    receiver = make_receiver()
+    for seed in (0.5, 7.5):
+        sent = values(seed)
+        receive(receiver, sent, sums=sums)
+        assert held(receiver) == {name: t.tolist() for name, t in sent.items()}
+        assert receiver.sums == ([checksum(t) for t in sent.values()] if sums else [])
+
+
+@pytest.mark.parametrize(("dropped", "layer"), [("second.weight", "second"), ("first.bias", "first")])
+def test_a_layer_without_all_of_its_weights_is_named(dropped: str, layer: str) -> None:
+    """vLLM would keep the old weights of the one, and fill up the other with what memory holds."""
+    sent = values(1.0)
+    del sent[dropped]
+    with pytest.raises(IncompleteWeightsError, match=rf"weights came for {layer}$"):
+        receive(make_receiver(), sent)
+
+
+def test_what_is_not_sent_on_purpose_stays() -> None:
+    """A frozen image encoder."""
+    receiver = make_receiver()
+    receive(receiver, values(1.0))
+    sent = values(5.0)
+    del sent["second.weight"]
+    receive(receiver, sent, is_whole=False)
+    assert held(receiver) == {n: t.tolist() for n, t in (values(1.0) | sent).items()}
+
+
+def test_an_engine_that_cannot_load_takes_the_rest_before_it_says_so() -> None:
+    """The policy and the other engines would wait for it."""
+    receiver = make_receiver()
+    sent = {"no.such.weight": torch.zeros(3)} | values(1.0)
+    with pytest.raises(AttributeError):
+        receive(receiver, sent)
+    assert receiver._group.num_taken == len(receiver._group.packed) == 3
