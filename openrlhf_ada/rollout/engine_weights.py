@@ -47,6 +47,7 @@ class ReceivesWeights:
     def open_gate(self) -> None:
         """To be called when the actor is made."""
         self._admitted = asyncio.Event()
+        self._has_begun = False
 
     async def admitted(self) -> None:
         """Return when the weights are confirmed ones."""
@@ -70,12 +71,14 @@ class ReceivesWeights:
         await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=group))
 
     async def begin_update(self) -> None:
-        """Raises WeightError while rollouts are on their way, unless they are paused."""
+        """Raises WeightError while rollouts are on their way, unless they are paused. May be called again."""
         self._admitted.clear()
         running = self.llm.output_processor.get_num_unfinished_requests()
         if running and not await self.llm.is_paused():
             raise WeightError(f"{running} rollouts are on their way, and would go on with other weights")
-        await self.llm.start_weight_update()
+        if not self._has_begun:
+            await self.llm.start_weight_update()
+            self._has_begun = True
 
     async def receive_update(self, manifest: dict[str, Any], *, sums: bool) -> list[list[int]]:
         """Checksums of what each worker has received, if they are asked for. `manifest`: see `Manifest.to_plain`."""
@@ -97,5 +100,6 @@ class ReceivesWeights:
         self._admit(version)
 
     def _admit(self, version: int) -> None:
+        self._has_begun = False
         self.version = version
         self._admitted.set()

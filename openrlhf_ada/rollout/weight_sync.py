@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import ray
 import torch
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from openrlhf_ada.rollout.weight_group import BroadcastGroup, Membership, join
 from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, pack
@@ -30,6 +30,10 @@ GRACE_S = 60.0
 
 class WeightSyncError(RuntimeError):
     """Weights did not reach an engine as they are. Which one, in which phase, and why."""
+
+
+class EngineGoneError(WeightSyncError):
+    """An engine died before anything was sent to it."""
 
 
 class WeightSource(Protocol):
@@ -94,12 +98,16 @@ class WeightSync:
                 return
             yield file.name
 
+    def begin(self) -> None:
+        """Let engines make ready; may be repeated, over another group, where one has died. Raises WeightSyncError."""
+        self._call("begin_update", "preparing for an update")
+
     def update(self, source: WeightSource, version: int) -> None:
         """Send all weights; engines sample with them afterwards, as version `version`. Raises WeightSyncError."""
         if self._group is None:
             raise RuntimeError("connect() comes first")
         manifest, sums = source.manifest, self._verifies()
-        self._call("begin_update", "preparing for an update")
+        self.begin()
         received = self._start("receive_update", manifest.to_plain(), sums=sums)
         with _watching(received):
             try:
@@ -184,7 +192,8 @@ def _collect(refs: dict[int, Any], phase: str) -> dict[int, Any]:
         try:
             results[number] = ray.get(ref)
         except RayError as error:
-            raise WeightSyncError(f"vLLM engine {number} failed while {phase}: {error}") from error
+            kind = EngineGoneError if isinstance(error, RayActorError) else WeightSyncError
+            raise kind(f"vLLM engine {number} failed while {phase}: {error}") from error
     return results
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
@@ -17,9 +18,11 @@ from peft import PeftModel
 from torch.nn import Module, Parameter
 
 from openrlhf_ada.rollout.incarnations import incarnations
-from openrlhf_ada.rollout.weight_sync import WeightSync, join_in
+from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, join_in
 from openrlhf_ada.trainer.policy_weights import PolicyWeights
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
+
+logger = logging.getLogger(__name__)
 
 
 class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
@@ -54,15 +57,26 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
             return
         torch.cuda.empty_cache()
         if torch.distributed.get_rank() == 0:
-            members = incarnations(self.vllm_engines)
-            if members != self._members:
-                self._sync.connect(dict(enumerate(self.vllm_engines)), self._weights.manifest)
-                self._members = members
+            self._gather_engines()
             self._sync.update(self._weights, self.version)
         else:
             join_in(self._weights)
         torch.cuda.empty_cache()
         ppo_actor.torch_dist_barrier_and_cuda_sync()
+
+    def _gather_engines(self) -> None:
+        """Every engine is up, in the group, and ready for an update; one that dies on the way is waited for."""
+        while True:
+            members = incarnations(self.vllm_engines)
+            try:
+                if members != self._members:
+                    self._sync.connect(dict(enumerate(self.vllm_engines)), self._weights.manifest)
+                    self._members = members
+                self._sync.begin()
+            except EngineGoneError as error:
+                logger.warning("%s", error)
+                continue
+            return
 
     def _share_memory(self) -> None:
         """The host's way, but for adapters, of which it would send the parts."""

@@ -136,6 +136,18 @@ def test_an_update_that_fails_halfway_closes_the_gate_for_good() -> None:
     asyncio.run(check())
 
 
+def test_an_update_may_be_begun_twice_as_another_engine_may_have_died_meanwhile() -> None:
+    async def check() -> None:
+        llm = Llm()
+        actor = make_actor(llm)
+        for version in (1, 2):
+            await actor.begin_update()
+            await update(actor, version, sums=False)
+        assert llm.calls == ["start", "update", "finish", "reset"] * 2
+
+    asyncio.run(check())
+
+
 def test_where_nobody_trains_weights_are_those_from_disk() -> None:
     async def check() -> None:
         actor = make_actor(Llm())

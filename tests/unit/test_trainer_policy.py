@@ -15,6 +15,7 @@ from engines import Remote
 from openrlhf.trainer.ray import ppo_actor
 from peft import LoraConfig, get_peft_model
 
+from openrlhf_ada.rollout.weight_sync import EngineGoneError
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
 
 
@@ -23,9 +24,15 @@ class Sync:
 
     def __init__(self, sent: list[tuple[str, Any]]) -> None:
         self.sent = sent
+        self.deaths: list[Any] = []
 
     def connect(self, engines: dict[int, Any], manifest: Any) -> None:
         self.sent.append(("group", list(engines)))
+
+    def begin(self) -> None:
+        if self.deaths:
+            self.deaths.pop()()
+            raise EngineGoneError
 
     def update(self, weights: Any, version: int) -> None:
         self.sent.append(("weights", version))
@@ -75,6 +82,15 @@ def test_the_group_is_formed_with_the_first_update_and_anew_where_an_engine_is_a
         world.trainer.broadcast_to_vllm()
     assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER, ("weights", 0), BARRIER]
     world.names[1] = "b1"
+    world.trainer.broadcast_to_vllm()
+    assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER]
+
+
+def test_an_engine_that_dies_before_anything_is_sent_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.trainer.broadcast_to_vllm()
+    world.take()
+    world.trainer._sync.deaths.append(lambda: world.names.__setitem__(1, "b1"))
     world.trainer.broadcast_to_vllm()
     assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER]
 
