@@ -52,7 +52,7 @@ def parse(argv: Sequence[str]) -> tuple[SimpleNamespace, AdaConfig]:
         # The host forgets the critic's model in critic-free training; without it, it starts none.
         args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path
     if config.mode != "off" and not args.train.partial_rollout_enable:
-        # Rollouts of a prompt come one by one and share it; the host empties the cache with every update. It could not
+        # Rollouts of a prompt come one by one and share it; the cache is emptied with every update. It could not be
         # while rollouts are on their way, which with partial rollouts is always.
         args.vllm.enable_prefix_caching = True
     return args, config

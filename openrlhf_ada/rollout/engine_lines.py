@@ -19,8 +19,7 @@ SILENCE_S = 30.0
 """Seconds in which a process that lives answers a question, however busy it is."""
 
 Restore = Callable[[int], Sequence[Any]]
-"""Starts to give an engine the policy's weights. References, one of each of the policy's processes: are these weights
-an update ahead of the other engines'?"""
+"""Starts to give an engine the policy's weights. References, one of each of the policy's processes."""
 
 
 @dataclass

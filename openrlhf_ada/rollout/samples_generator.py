@@ -229,7 +229,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     @property
     def _asks_logprobs(self) -> bool:
         steps = self.options.logprob_steps
-        return steps > 0 and self._num_batches % steps == 0
+        # An agent may go on with parameters of its own, which ask for none, and the host would mix up the two.
+        return steps > 0 and self._num_batches % steps == 0 and not self.args.train.agent_func_path
 
     @cached_property
     def _limits(self) -> Limits:

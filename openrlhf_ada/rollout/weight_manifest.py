@@ -121,6 +121,9 @@ def checksum(tensor: torch.Tensor) -> int:
     same in any order.
     """
     data = tensor.detach().contiguous().view(-1)
+    if data.data_ptr() % 4:
+        # A half-precision parameter may begin between two words of the buffer that it lies in.
+        data = data.clone()
     data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
     total = torch.zeros((), dtype=torch.int64, device=data.device)
     for start in range(0, data.numel(), _CHUNK):

@@ -103,7 +103,10 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         present = {parameter.data_ptr() for parameter in self.model.parameters() if not parameter.is_meta}
         missing = [name for name, layer in self.model.named_modules() if _lacks_weights(layer, present)]
         if missing:
-            raise IncompleteWeightsError(f"no or not all weights came for {', '.join(missing)}")
+            raise IncompleteWeightsError(
+                f"no or not all weights came for {', '.join(missing)}. Where vLLM fills them up itself, add "
+                f"--ada_verify_sync off"
+            )
 
     def finish_weight_update(self) -> None:
         """The model is whole again."""

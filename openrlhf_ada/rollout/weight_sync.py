@@ -20,12 +20,18 @@ from ray.exceptions import RayActorError, RayError
 from openrlhf_ada.rollout.weight_group import BroadcastGroup, Membership, join
 from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, pack
 
-VERIFY = ("off", "first", "always")
-
 IN_MEMORY = Path("/dev/shm")
 
 GRACE_S = 60.0
 """Seconds in which the broadcast must notice by itself that an engine is gone. NCCL never does."""
+
+DEATH_S = 10.0
+"""Seconds in which Ray knows that an actor has died."""
+
+RECEIVING = "receiving weights"
+
+Failure = tuple[int, RayError]
+"""The engine's number and what it met."""
 
 
 class WeightSyncError(RuntimeError):
@@ -33,7 +39,7 @@ class WeightSyncError(RuntimeError):
 
 
 class EngineGoneError(WeightSyncError):
-    """An engine died before anything was sent to it."""
+    """An engine died."""
 
 
 class WeightSource(Protocol):
@@ -114,8 +120,10 @@ class WeightSync:
                 with _one_thread():
                     sent = _send(source, self._group, sums=sums)
             except RuntimeError as error:
-                raise _explained(error, received) from error
-        for number, workers in _collect(received, "receiving weights").items():
+                # A broadcast knows no more than that a connection is gone: who was at the other end?
+                failure = _first_failure(received, GRACE_S)
+                raise error if failure is None else _blamed(failure, received, RECEIVING) from error
+        for number, workers in _collect(received, RECEIVING).items():
             for worker, arrived in enumerate(workers):
                 _compare(manifest, sent, arrived, f"vLLM engine {number}, worker {worker}")
         self._call("admit_update", "taking new weights into use", version)
@@ -165,15 +173,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _explained(error: RuntimeError, refs: dict[int, Any]) -> Exception:
-    """A broadcast that failed knows no more than that a connection is gone: who was at the other end?"""
-    ended, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=GRACE_S)
-    number, failure = _first_failure({number: ref for number, ref in refs.items() if ref in ended})
-    if failure is None:
-        return error
-    return WeightSyncError(f"vLLM engine {number} failed while receiving weights: {failure}")
-
-
 def _compare(manifest: Manifest, sent: Sequence[int], arrived: Sequence[int], engine: str) -> None:
     wrong = [
         tensor.name for tensor, one, other in zip(manifest.tensors, sent, arrived, strict=True) if one != other
@@ -186,15 +185,22 @@ def _compare(manifest: Manifest, sent: Sequence[int], arrived: Sequence[int], en
 
 
 def _collect(refs: dict[int, Any], phase: str) -> dict[int, Any]:
-    """What each engine answered; raises WeightSyncError naming the first that failed."""
-    results: dict[int, Any] = {}
-    for number, ref in refs.items():
-        try:
-            results[number] = ray.get(ref)
-        except RayError as error:
-            kind = EngineGoneError if isinstance(error, RayActorError) else WeightSyncError
-            raise kind(f"vLLM engine {number} failed while {phase}: {error}") from error
-    return results
+    """What each engine answered; raises WeightSyncError naming the one that failed."""
+    failure = _first_failure(refs)
+    if failure is not None:
+        raise _blamed(failure, refs, phase)
+    return {number: ray.get(ref) for number, ref in refs.items()}
+
+
+def _blamed(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncError:
+    """When an engine has died others fail as well, and may do so before Ray knows of the death: it is named."""
+    if not isinstance(failure[1], RayActorError):
+        ray.wait(list(refs.values()), num_returns=len(refs), timeout=DEATH_S)
+        failures = [_first_failure({number: ref}, 0) for number, ref in refs.items()]
+        failure = next((found for found in failures if found and isinstance(found[1], RayActorError)), failure)
+    number, error = failure
+    kind = EngineGoneError if isinstance(error, RayActorError) else WeightSyncError
+    return kind(f"vLLM engine {number} failed while {phase}: {error}")
 
 
 @contextmanager
@@ -203,9 +209,9 @@ def _watching(refs: dict[int, Any]) -> Iterator[None]:
     done = threading.Event()
 
     def watch() -> None:
-        number, error = _first_failure(refs)
-        if error is not None and not done.wait(GRACE_S):
-            sys.stderr.write(f"vLLM engine {number} failed while receiving weights, and NCCL still waits: {error}\n")
+        failure = _first_failure(refs)
+        if failure is not None and not done.wait(GRACE_S):
+            sys.stderr.write(f"NCCL still waits after this: {_blamed(failure, refs, RECEIVING)}\n")
             sys.stderr.flush()
             os._exit(1)
 
@@ -216,16 +222,19 @@ def _watching(refs: dict[int, Any]) -> Iterator[None]:
         done.set()
 
 
-def _first_failure(refs: dict[int, Any]) -> tuple[int, Exception | None]:
-    numbers = {ref: number for number, ref in refs.items()}
-    pending = list(numbers)
+def _first_failure(refs: dict[int, Any], timeout: float | None = None) -> Failure | None:
+    """None if all ended well, or none of those that ended in time failed."""
+    pending = {ref: number for number, ref in refs.items()}
     while pending:
-        ended, pending = ray.wait(pending, fetch_local=False)
+        ended, _ = ray.wait(list(pending), timeout=timeout, fetch_local=False)
+        if not ended:
+            return None
         try:
-            ray.get(ended)
+            ray.get(ended[0])
         except RayError as error:
-            return numbers[ended[0]], error
-    return -1, None
+            return pending[ended[0]], error
+        del pending[ended[0]]
+    return None
 
 
 def _free_port() -> int:

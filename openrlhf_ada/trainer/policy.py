@@ -29,7 +29,10 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
     """The host's, but for how weights are sent. CUDA IPC, of colocated training on GPUs, stays the host's."""
 
     version = 0
-    """Training steps that the weights have had."""
+    """Training steps that the weights have had, the trainer's count."""
+
+    next_version = 0
+    """And will have had after this one."""
 
     _members: Sequence[str] = ()
     """Incarnations of the engines in the group over which weights are sent."""
@@ -52,8 +55,10 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
 
     def broadcast_to_vllm(self) -> None:
         """To all engines; also to those that Ray has started anew since the last time."""
+        # Also where the step has trained the critic alone (--critic.freezing_steps).
+        self.version = self.next_version
         if self.use_cuda_ipc:
-            self._share_memory()
+            self._share_memory(self.vllm_engines)
             return
         torch.cuda.empty_cache()
         if torch.distributed.get_rank() == 0:
@@ -78,16 +83,17 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
                 continue
             return
 
-    def _share_memory(self) -> None:
-        """The host's way, but for adapters, of which it would send the parts."""
-        actor, engines = self.actor, self.vllm_engines
+    def _share_memory(self, engines: Sequence[Any]) -> None:
+        """The host's way, to these; but for adapters, of which it would send the parts."""
+        actor, all_engines = self.actor, self.vllm_engines
         if isinstance(actor.model.module, PeftModel):
             merged = SimpleNamespace(named_parameters=self._weights.as_parameters)
             self.actor = SimpleNamespace(model=SimpleNamespace(module=merged))
+        self.vllm_engines = list(engines)
         try:
             super().broadcast_to_vllm()
         finally:
-            self.actor = actor
+            self.actor, self.vllm_engines = actor, all_engines
         if torch.distributed.get_rank() == 0:
             ray.get([engine.admit_shared.remote(self.version) for engine in engines])
 
@@ -96,7 +102,8 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
         the weights whole.
         """
         if self.use_cuda_ipc:
-            raise RuntimeError(f"vLLM engine {engine} cannot be given weights through shared GPU memory alone")
+            self._share_memory([self.vllm_engines[engine]])
+            return
         if torch.distributed.get_rank() == 0:
             self._sync.connect({engine: self.vllm_engines[engine]}, self._weights.manifest)
             # The next update is for all engines again.
@@ -140,11 +147,15 @@ class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
         with substituted(ppo_actor, ActorPPOTrainer=AdaActorTrainer):
             super().init_model_from_pretrained(*args, **kwargs)
-        self.trainer.version = self.checkpoint_states.get("global_step", 0)
+        self.trainer.version = self.trainer.next_version = self.checkpoint_states.get("global_step", 0)
+
+    def begin_step(self, version: int) -> None:
+        """A training step begins, after which the weights are of this version."""
+        self.trainer.next_version = version
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         status = super().fit(*args, **kwargs)
-        self.trainer.version += 1
+        self.trainer.version = self.trainer.next_version
         return status
 
     def restore_engine(self, engine: int, *, alone: bool = False) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
 from openrlhf_ada.config import from_namespace
@@ -87,6 +88,7 @@ class RecordedTraining(BasePPOTrainer):
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
+        ray.get(self.actor_model_group.async_run_method(method_name="begin_step", version=global_step + 1))
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
         with self._policy_only():

@@ -19,13 +19,14 @@ SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16}
 EST = {"ada_mode": "est"}
 ASYNC = {"train__async_enable": True}
 PARTIAL = ASYNC | {"train__partial_rollout_enable": True, "algo__advantage__is_correction_level": "token"}
+LORA = {"ds__lora__rank": 4, "ds__lora__alpha": 8, "ada_verify_sync": "always"}
 GRPO = {"algo__advantage__estimator": "dr_grpo"}
 PPO = {"algo__advantage__estimator": "gae", "critic__adam__lr": 1e-3}
 OWN_CRITIC = {"ada_estimator": "critic", "ada_trust_steps": 1, "critic__adam__lr": 1e-3}
 
 CASES: dict[str, dict[str, Any]] = {
     "off, PPO": PPO,
-    "off, GRPO, async": GRPO | ASYNC,
+    "off, GRPO, async, LoRA": GRPO | ASYNC | LORA,
     "off, PPO, async": PPO | ASYNC,
     "seq, PPO, partial rollouts": SEQ | PPO | PARTIAL,
     "seq, GRPO, async": SEQ | ASYNC | {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"},

@@ -1,12 +1,14 @@
 """Python imports this in every process of a run with a fault (PYTHONPATH): one tensor goes wrong on its way.
 
 SPOIL=arrives: the engine's worker receives other values than were sent. SPOIL=loads: it receives the right ones, and
-loads others, which no checksum of what arrives can know. Both from the third update on.
+loads others, which no checksum of what arrives can know. SPOIL=dies: its process is killed in the middle. All from the
+third update on.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 from openrlhf_ada.platforms.import_hooks import on_import
@@ -26,6 +28,8 @@ def spoil(receiver: Any) -> None:
     def spoiled(self: Any, bucket: Any, tensors: Any, *, sums: bool) -> None:
         for spec, tensor in zip(bucket, tensors, strict=True):
             if spec.name == NAME and len(UPDATES) > 2:
+                if os.environ["SPOIL"] == "dies":
+                    os.kill(os.getpid(), signal.SIGKILL)
                 if os.environ["SPOIL"] == "loads":
                     self.sums += [receiver.checksum(t) for t in tensors] if sums else []
                     sums = False

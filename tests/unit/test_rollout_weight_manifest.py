@@ -89,6 +89,12 @@ def test_the_place_of_every_part_of_a_large_tensor_counts() -> None:
     assert checksum(tensor.view(-1, 1024).T) == checksum(tensor.view(-1, 1024).T.contiguous())
 
 
+def test_a_tensor_may_begin_between_two_words() -> None:
+    """As half-precision parameters do in DeepSpeed's flat buffers."""
+    flat = torch.rand(9).bfloat16()
+    assert checksum(flat[1:]) == checksum(flat[1:].clone())
+
+
 def test_bytes_count_whatever_their_type() -> None:
     assert checksum(torch.zeros(8)) == checksum(torch.zeros(16, dtype=torch.bfloat16))
     assert checksum(torch.zeros(8)) != checksum(-torch.zeros(8)), "minus zero is another number"

@@ -8,7 +8,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,15 +76,33 @@ def work(pipe: Connection, damage: Damage | None) -> None:
             manifest = Manifest.from_plain(value)
             buckets = list(manifest.buckets())
             found: dict[str, torch.Tensor] = {}
-            for bucket, packed in zip(buckets, group.arrivals([bucket_size(b) for b in buckets]), strict=True):
-                found |= {spec.name: t for spec, t in zip(bucket, unpack(bucket, packed), strict=True)}
+            try:
+                for bucket, packed in zip(buckets, group.arrivals([bucket_size(b) for b in buckets]), strict=True):
+                    found |= {spec.name: t for spec, t in zip(bucket, unpack(bucket, packed), strict=True)}
+            except RuntimeError as error:
+                pipe.send(error)
+                continue
             if damage is not None:
                 damage(found)
             pipe.send(({n: t.tolist() for n, t in found.items()}, [checksum(t) for t in found.values()]))
 
 
+def call(function: Callable[[], Any]) -> Future[Any]:
+    """A method's call on its way."""
+    future: Future[Any] = Future()
+
+    def answer() -> None:
+        try:
+            future.set_result(function())
+        except (RayError, EOFError, ConnectionResetError) as error:
+            future.set_exception(error)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return future
+
+
 class Engine:
-    """The actor in front of a worker. A call's reference is a function that waits for its result."""
+    """The actor in front of a worker."""
 
     def __init__(self, damage: Damage | None = None, node: str = "here") -> None:
         self.pipe, theirs = multiprocessing.get_context("fork").Pipe()
@@ -93,11 +114,11 @@ class Engine:
         self.failure: Exception | None = None
         self.dies = False
         self.shared = ""
-        self.node = Remote(lambda: lambda: node)
-        self.join_weight_group = Remote(self._join)
-        self.begin_update = Remote(lambda: self._begin)
-        self.receive_update = Remote(self._receive)
-        self.admit_update = Remote(lambda version: lambda: setattr(self, "version", version))
+        self.node = Remote(lambda: call(lambda: node))
+        self.join_weight_group = Remote(lambda group: call(self._join(group)))
+        self.begin_update = Remote(lambda: call(self._begin))
+        self.receive_update = Remote(lambda manifest, *, sums: call(self._receive(manifest, sums=sums)))
+        self.admit_update = Remote(lambda version: call(lambda: setattr(self, "version", version)))
 
     def _join(self, group: dict[str, Any]) -> Any:
         self.shared = group["shared"]
@@ -113,9 +134,12 @@ class Engine:
 
         def result() -> list[list[int]]:
             try:
-                self.received, found = self.pipe.recv()
-            except EOFError:
+                answer = self.pipe.recv()
+            except (EOFError, ConnectionResetError):
                 raise RayActorError from None
+            if isinstance(answer, RuntimeError):
+                raise RayTaskError("receive_update", str(answer), answer)
+            self.received, found = answer
             return [found] if sums else []
 
         return result
@@ -123,17 +147,20 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait(refs: list[Any], num_returns: int = 1, **_: Any) -> tuple[list[Any], list[Any]]:
-        return refs[:num_returns], refs[num_returns:]
+    def wait(
+        refs: list[Future[Any]], num_returns: int = 1, timeout: float | None = None, **_: Any
+    ) -> tuple[list[Future[Any]], list[Future[Any]]]:
+        until = futures.ALL_COMPLETED if num_returns == len(refs) else futures.FIRST_COMPLETED
+        done = futures.wait(refs, timeout, until).done
+        return [ref for ref in refs if ref in done][:num_returns], [ref for ref in refs if ref not in done]
 
     def get(ref: Any) -> Any:
-        return [get(one) for one in ref] if isinstance(ref, list) else ref()
+        return [get(one) for one in ref] if isinstance(ref, list) else ref.result()
 
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
-    monkeypatch.setattr(weight_sync, "_first_failure", lambda refs: (-1, None))
 
 
 @pytest.fixture
@@ -263,3 +290,35 @@ def test_an_engine_that_refuses_is_named_before_anything_is_sent(started: list[E
     with pytest.raises(WeightSyncError, match=r"^vLLM engine 1 failed while preparing for an update: "):
         sync.update(Policy(), 1)
     assert [engine.version for engine in started] == [None, None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_engine_that_dies_while_it_receives_is_named_and_no_engine_serves(
+    started: list[Engine], way: str, count: int
+) -> None:
+    """The others fail with it, since their connection to it is gone."""
+    started += [Engine(node=WAYS[way]) for _ in range(count)]
+    sync = connect(started)
+    started[-1].dies = True
+    with pytest.raises(WeightSyncError, match=rf"^vLLM engine {count - 1} failed while receiving weights: "):
+        sync.update(Policy(), 1)
+    assert [engine.version for engine in started] == [None] * count
+
+
+def test_a_broadcast_that_does_not_notice_the_death_of_an_engine_ends_the_process(
+    started: list[Engine], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As NCCL's, which waits for ever."""
+    started.append(Engine())
+    sync = connect(started)
+    started[0].dies = True
+    ended = threading.Event()
+    monkeypatch.setattr(weight_sync, "GRACE_S", 0.05)
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    monkeypatch.setattr(sync._group, "publish", lambda packed: ended.wait(20))
+    monkeypatch.setattr(sync._group, "finish", lambda: None)
+    with pytest.raises(WeightSyncError, match=r"^vLLM engine 0 failed while receiving weights"):
+        sync.update(Policy(), 1)
+    assert ended.is_set()
+    assert "NCCL still waits after this: vLLM engine 0 failed while receiving weights" in capfd.readouterr().err

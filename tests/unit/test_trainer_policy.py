@@ -121,9 +121,15 @@ def test_every_training_step_makes_a_version_and_a_checkpoint_knows_how_many(mon
     monkeypatch.setattr(host, "init_model_from_pretrained", lambda self: None)
     world.policy.checkpoint_states = {"global_step": 7}
     world.policy.init_model_from_pretrained()
+    world.policy.begin_step(8)
+    world.policy.restore_engine(0, alone=True)
     assert world.policy.fit() == {"loss": 1.0}
+    world.policy.restore_engine(0, alone=True)
     world.trainer.broadcast_to_vllm()
-    assert world.take() == [("group", [0, 1]), ("weights", 8), BARRIER]
+    assert [version for what, version in world.take() if what == "weights"] == [7, 8, 8], "before it, ahead, in time"
+    world.policy.begin_step(9)
+    world.trainer.broadcast_to_vllm()
+    assert world.take() == [("weights", 9), BARRIER], "a step that trained the critic alone (--critic.freezing_steps)"
     world.policy.checkpoint_states = {}
     world.policy.init_model_from_pretrained()
     assert world.trainer.version == 0
@@ -137,15 +143,21 @@ def test_over_ipc_the_host_sends_merged_weights_and_engines_are_told_their_versi
     if adapts:
         adapted: Any = get_peft_model(world.model, LoraConfig(r=1, target_modules=["0"]))
         world.trainer.actor.model.module = adapted
-    actor, read = world.trainer.actor, []
+    actor, read, reached = world.trainer.actor, [], []
     monkeypatch.setattr(
         ppo_actor.ActorPPOTrainer,
         "broadcast_to_vllm",
-        lambda self: read.extend(name for name, _ in self.actor.model.module.named_parameters()),
+        lambda self: (
+            read.extend(name for name, _ in self.actor.model.module.named_parameters()),
+            reached.append([self.engines_by_hand.index(engine) for engine in self.vllm_engines]),
+        ),
     )
+    world.trainer.engines_by_hand = world.engines
     world.trainer.broadcast_to_vllm()
     assert read == ["0.weight", "0.bias"], "as a checkpoint without adapters has them"
     assert world.take() == [("admitted 0", 0), ("admitted 1", 0)]
     assert world.trainer.actor is actor
-    with pytest.raises(RuntimeError, match="cannot be given weights through shared GPU memory alone"):
-        world.policy.restore_engine(0)
+    world.policy.restore_engine(1)
+    assert world.take() == [("admitted 1", 0)]
+    assert reached == [[0, 1], [1]]
+    assert world.trainer.vllm_engines is world.engines

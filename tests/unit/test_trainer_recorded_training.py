@@ -30,11 +30,23 @@ ArgvWith = Callable[[Flags], list[str]]
 HOST_STATUS = {"policy_loss": 0.1, "reward": 0.5, "return": 0.25, CRITIC_WEIGHT: 1.0, "rollout/reward_mean": 0.5}
 
 
+class Actor:
+    """Stands for the policy's Ray group, and remembers the versions it was told of."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+
+    def async_run_method(self, method_name: str, version: int) -> list[Any]:
+        assert method_name == "begin_step"
+        self.versions.append(version)
+        return []
+
+
 class HostTrainer(BasePPOTrainer):
     """The host's base class where a step needs no models: remembers what it saw and saved."""
 
     def __init__(self, args: SimpleNamespace, critic: Any = None) -> None:
-        self.args, self.critic_model_group = args, critic
+        self.args, self.actor_model_group, self.critic_model_group = args, Actor(), critic
         strategy = SimpleNamespace(args=args)
         self.experience_maker = RemoteExperienceMaker(
             None, critic, None, None, FixedKLController(0.0), strategy, SimpleNamespace(pad_token_id=0)
@@ -87,8 +99,9 @@ def adaptive_batch() -> RolloutBatch:
 def test_means_over_selected_samples_are_named_so_and_the_first_wave_takes_their_place(
     make_trainer: Callable[..., Trainer],
 ) -> None:
-    status, next_step = make_trainer().train_step(adaptive_batch(), 4)
-    assert next_step == 5
+    trainer = make_trainer()
+    status, next_step = trainer.train_step(adaptive_batch(), 4)
+    assert (next_step, trainer.actor_model_group.versions) == (5, [5])
     assert (status["trained/reward"], status["trained/return"]) == (0.5, 0.25)
     assert not {"reward", "return", CRITIC_WEIGHT} & status.keys()
     assert status["rollout/reward_mean"] == 0.25, "one of the first two of each prompt, not half by construction"
