@@ -67,6 +67,14 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) 
             f"--ada_mode {config.mode} already decides what happens to prompts without signal",
             "Leave it out; --ada_unresolved refill does the same",
         )
+    if host.rollout.top_p < 1:
+        raise ConfigError(
+            "--rollout.top_p",
+            host.rollout.top_p,
+            "tokens that it cuts off are never sampled, while training gives them a probability: what is "
+            "trained would not be what samples",
+            "Leave it out",
+        )
     if not host.reward.remote_url and not host.train.agent_func_path:
         raise ConfigError(
             "--reward.remote_url",

@@ -40,21 +40,27 @@ class ResponseReader:
     """Reads responses as the flags say. `process`: the host's, response to experience.
 
     `verdict_above`: rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read
-    as a pass rate.
+    as a pass rate. `logprobs`: were asked for.
     """
 
     def __init__(
-        self, args: Any, process: Callable[[dict[str, Any]], Experience], verdict_above: float | None
+        self,
+        args: Any,
+        process: Callable[[dict[str, Any]], Experience],
+        verdict_above: float | None,
+        *,
+        logprobs: bool = False,
     ) -> None:
         self._args = args
         self._process = process
         self._verdict_above = verdict_above
+        self._logprobs = logprobs
 
     def __call__(
         self, request: Request, response: dict[str, Any], versions: tuple[int, int]
     ) -> tuple[Sample, Experience]:
         """Raises NoVerdictError: the host leaves the reward out, and a zero would be a false one."""
-        check_log_probs(response)
+        check_log_probs(response, asked=self._logprobs)
         experience = self._process(response)
         if experience.rewards is None or experience.scores is None:
             raise NoVerdictError("the reward function returned no reward")
@@ -80,14 +86,23 @@ class ResponseReader:
         return Sample(request.key, request.index, metric, reward, int(experience.action_mask.sum()), *versions)
 
 
-def check_log_probs(response: dict[str, Any]) -> None:
+def check_log_probs(response: dict[str, Any], *, asked: bool) -> None:
     """One number per token, finite and at most 0 where a token was sampled; raises NoVerdictError."""
-    values = response["rollout_log_probs"]
+    values, tokens = response["rollout_log_probs"], len(response["observation_tokens"])
     if values is None:
+        if asked:
+            raise NoVerdictError("it came without the log-probabilities that were asked for")
         return
-    if len(values) != len(response["observation_tokens"]):
-        raise NoVerdictError(f"{len(response['observation_tokens'])} tokens have {len(values)} log-probabilities")
+    if len(values) != tokens:
+        raise NoVerdictError(f"{tokens} tokens have {len(values)} log-probabilities")
     for start, end in response["action_ranges"]:
-        wrong = [value for value in values[start:end] if not -math.inf < value <= 0.0]
+        if not 0 <= start <= end <= tokens:
+            raise NoVerdictError(f"of {tokens} tokens those from {start} to {end} are said to have been sampled")
+        wrong = [value for value in values[start:end] if not is_log_probability(value)]
         if wrong:
-            raise NoVerdictError(f"a sampled token has the log-probability {wrong[0]}")
+            raise NoVerdictError(f"a sampled token has the log-probability {wrong[0]!r}")
+
+
+def is_log_probability(value: Any) -> bool:
+    """A finite number of at most 0."""
+    return isinstance(value, float | int) and -math.inf < value <= 0.0

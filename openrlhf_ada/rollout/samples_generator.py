@@ -211,20 +211,17 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         # Seeded by identity, so that the choice depends neither on the order of prompts nor on a shared stream.
         return self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
 
-    def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
+    def _reader(self, generate_kwargs: dict[str, Any], *, logprobs: bool) -> ResponseReader:
         # The host's own: the parent's counts, and here the ledger does.
         process = partial(SamplesGenerator._process_response_into_experience, self, **generate_kwargs)
-        return ResponseReader(self.args, process, self.options.verdict_above)
+        return ResponseReader(self.args, process, self.options.verdict_above, logprobs=logprobs)
 
     def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Fleet[Experience]:
         """The engines, for these prompts."""
-        setup = SamplingSetup(
-            sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs),
-            generate_kwargs["max_len"],
-            self.tokenizer,
-            self.options.timeout_s,
-        )
-        return RayFleet(self._lines, requests, setup, self._reader(generate_kwargs), seed=self.args.train.seed)
+        params = sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs)
+        setup = SamplingSetup(params, generate_kwargs["max_len"], self.tokenizer, self.options.timeout_s)
+        reader = self._reader(generate_kwargs, logprobs=params.logprobs is not None)
+        return RayFleet(self._lines, requests, setup, reader, seed=self.args.train.seed)
 
     @property
     def _asks_logprobs(self) -> bool:

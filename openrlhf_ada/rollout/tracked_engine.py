@@ -51,6 +51,10 @@ current_rollout: ContextVar[Rollout | None] = ContextVar("rollout", default=None
 """The rollout for which the host's executor is running, in its task and in the threads of its reward function."""
 
 
+class OutputError(ValueError):
+    """vLLM has returned something else than it was asked for."""
+
+
 class TrackedEngine:
     """vLLM's engine, which learns from the task that calls it whose turn it samples, and has it wait for confirmed
     weights. Everything else is vLLM's. `weights`: of which version they are.
@@ -83,6 +87,7 @@ class TrackedEngine:
             rollout.request_id = None
             rollout.num_tokens += len(output.outputs[0].token_ids)
             if output.outputs[0].finish_reason != "abort":
+                _check_logprobs(output.outputs[0], sampling_params.logprobs)
                 yield output
         if rollout.stopped:
             raise RolloutStopped
@@ -94,3 +99,14 @@ class TrackedEngine:
         except EngineDeadError:
             # This process is about to end, and nobody is to take that for a failure of the rollout.
             await asyncio.Event().wait()
+
+
+def _check_logprobs(completion: Any, asked: int | None) -> None:
+    """Raises OutputError: the host fills up what is missing with 0, the log-probability of certainty."""
+    if asked is None:
+        return
+    tokens, found = completion.token_ids, completion.logprobs
+    if found is None or len(found) != len(tokens):
+        raise OutputError(f"vLLM gave {0 if found is None else len(found)} log-probabilities of {len(tokens)} tokens")
+    if any(token not in of_position for token, of_position in zip(tokens, found, strict=True)):
+        raise OutputError("vLLM gave no log-probability of a token that it has sampled")

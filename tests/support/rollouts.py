@@ -98,7 +98,7 @@ class TableGenerator(AdaptiveSamplesGenerator):
         return batch, rate, consumed, exhausted
 
     def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Any:
-        return TableFleet(self, requests, self._reader(generate_kwargs))
+        return TableFleet(self, requests, self._reader(generate_kwargs, logprobs=False))
 
     @property
     def _limits(self) -> Limits:

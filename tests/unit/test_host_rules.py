@@ -37,6 +37,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "already decides",
         "--ada_unresolved refill does the same",
     ),
+    ("cut-off tokens", {"--rollout.top_p": "0.9"}, "--rollout.top_p is 0.9", "never sampled", "Leave it out"),
     (
         "weights change while prompts are sampled",
         ASYNC | {"--train.partial_rollout_enable": ""},

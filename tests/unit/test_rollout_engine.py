@@ -24,6 +24,8 @@ Execute = Callable[[Any], Awaitable[Any]]
 class Llm:
     """Answers with three tokens once `delay_s` is over; knows a request only `preprocessing_s` after it came."""
 
+    logprobs: int | None = None
+
     def __init__(self, delay_s: float = 0.0, preprocessing_s: float = 0.0) -> None:
         self.delay_s, self.preprocessing_s = delay_s, preprocessing_s
         self.output_processor = SimpleNamespace(external_req_ids=defaultdict(list))
@@ -44,7 +46,9 @@ class Llm:
         except TimeoutError:
             pass
         del self.output_processor.external_req_ids[request_id]
-        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1, 2, 3], finish_reason=reason)])
+        yield SimpleNamespace(
+            outputs=[SimpleNamespace(token_ids=[1, 2, 3], finish_reason=reason, logprobs=[{1: -1.0}])]
+        )
 
     async def abort(self, request_id: str) -> None:
         self.aborted[request_id].set()
@@ -71,7 +75,7 @@ def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
 
 
 async def turn(llm: Any, request_id: str = "r") -> dict[str, Any]:
-    params = SimpleNamespace(output_kind=None, seed=None)
+    params = SimpleNamespace(output_kind=None, seed=None, logprobs=llm.logprobs)
     outputs = [output async for output in llm.generate(None, params, request_id)]
     return {"tokens": outputs[-1].outputs[0].token_ids, "seed": params.seed}
 
@@ -92,6 +96,14 @@ async def answer_of(actor: Any, *, stop_after: float | None = None, timeout_s: f
 def test_a_rollout_has_its_seed_and_its_tokens_are_counted() -> None:
     answer = asyncio.run(answer_of(make_actor(turn)))
     assert answer == Answer(JOB.request, 3, (3, 3), {"tokens": [1, 2, 3], "seed": 7})
+
+
+def test_a_rollout_without_the_log_probabilities_that_were_asked_for_has_failed() -> None:
+    llm = Llm()
+    llm.logprobs = 1
+    answer = asyncio.run(answer_of(make_actor(turn, llm)))
+    assert (answer.response, answer.num_tokens) == (None, 3)
+    assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
 
 
 def test_an_agent_that_returns_nothing_has_failed() -> None:

@@ -143,7 +143,7 @@ def test_constant_group_is_trained_with_exactly_zero() -> None:
 
 
 def read(reward: Any, score: float | None = None, **options: Any) -> Any:
-    reader = make_generator({}, **options)._reader(GENERATE)
+    reader = make_generator({}, **options)._reader(GENERATE, logprobs=False)
     return reader(Request(0, 3), response("p", reward, score=score), (5, 6))
 
 
