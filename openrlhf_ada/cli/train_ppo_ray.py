@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -128,30 +130,33 @@ class EventReader(threading.Thread):
 
     POLL_S = 0.5
 
+    DRAIN_S = 2.0
+    """Seconds in which it shows what is still queued; trainers that are not yet ended queue more."""
+
     def __init__(self, queue: Any, view: ProgressView) -> None:
         super().__init__(daemon=True, name="ada-events")
         self._queue = queue
         self._view = view
-        self._ended = threading.Event()
+        self._end_at = math.inf
 
     def run(self) -> None:
         from ray.exceptions import RayError
         from ray.util.queue import Empty
 
-        while True:
+        while time.monotonic() < self._end_at:
             try:
                 self._view.handle(self._queue.get(timeout=self.POLL_S))
             except Empty:
-                if self._ended.is_set():
+                if self._end_at < math.inf:
                     return
             except RayError:
                 # The queue's actor is gone because the job is ending; the main thread reports why.
                 return
 
     def stop(self) -> None:
-        """Show what is still queued, then end."""
-        self._ended.set()
-        self.join(timeout=4 * self.POLL_S)
+        """Show what is still queued, then end: a call into a Ray that is shut down takes the whole process along."""
+        self._end_at = time.monotonic() + self.DRAIN_S
+        self.join()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""The trainer's events on their way to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+from ray.util.queue import Empty
+
+from openrlhf_ada.cli.train_ppo_ray import EventReader
+
+
+class View:
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+
+    def handle(self, event: Any) -> None:
+        self.shown.append(event)
+
+
+class Queue:
+    """`source` gives an event or raises."""
+
+    def __init__(self, source: Callable[[], Any]) -> None:
+        self._source = source
+
+    def get(self, timeout: float) -> Any:
+        return self._source()
+
+
+def read(source: Callable[[], Any]) -> tuple[EventReader, list[Any]]:
+    view: Any = View()
+    reader = EventReader(Queue(source), view)
+    reader.start()
+    return reader, view.shown
+
+
+def test_what_is_queued_at_the_end_is_shown() -> None:
+    events = list(range(100))
+
+    def source() -> int:
+        if not events:
+            raise Empty
+        return events.pop(0)
+
+    reader, shown = read(source)
+    reader.stop()
+    assert shown == list(range(100)) and not reader.is_alive()
+
+
+def test_a_trainer_that_goes_on_does_not_keep_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next call would go to a Ray that is shut down, of which the whole process dies."""
+    monkeypatch.setattr(EventReader, "DRAIN_S", 0.1)
+    reader, shown = read(lambda: "step")
+    reader.stop()
+    assert not reader.is_alive() and shown
+
+
+def test_a_queue_that_is_gone_ends_the_reader() -> None:
+    def source() -> None:
+        raise RayActorError
+
+    reader, _ = read(source)
+    reader.join(5)
+    assert not reader.is_alive()
