@@ -180,7 +180,7 @@ def adapt_model_dtype(host_utils: Any) -> None:
 
 
 def adapt_strategy(deepspeed_strategy: Any) -> None:
-    """DeepSpeed in the processor's precision, with torch's AdamW, and EMA weights where the model is."""
+    """DeepSpeed in the processor's precision, with torch's AdamW."""
     train_config, eval_config = deepspeed_strategy.get_train_ds_config, deepspeed_strategy.get_eval_ds_config
 
     def train_config_on_cpu(**kwargs: Any) -> dict[str, Any]:
@@ -193,14 +193,6 @@ def adapt_strategy(deepspeed_strategy: Any) -> None:
 
     deepspeed_strategy.get_train_ds_config = train_config_on_cpu
     deepspeed_strategy.get_eval_ds_config = lambda **kwargs: _in_compute_dtype(eval_config(**kwargs))
-
-    strategy = deepspeed_strategy.DeepspeedStrategy
-    average = strategy.moving_average
-
-    def average_on_cpu(self: Any, model: Any, model_ema: Any, beta: float = 0.992, device: str = "cpu") -> None:
-        average(self, model, model_ema, beta, "cpu" if device == "cuda" else device)
-
-    strategy.moving_average = average_on_cpu
 
 
 def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:

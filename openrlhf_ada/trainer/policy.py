@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,9 @@ from torch.nn import Module, Parameter
 
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, join_in
+from openrlhf_ada.trainer.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.trainer.policy_weights import PolicyWeights
+from openrlhf_ada.trainer.weight_average import WeightAverage
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 logger = logging.getLogger(__name__)
@@ -33,6 +36,9 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
 
     next_version = 0
     """And will have had after this one."""
+
+    average: WeightAverage | None = None
+    """Of the weights after each step of the optimizer (--train.enable_ema)."""
 
     _members: Sequence[str] = ()
     """Incarnations of the engines in the group over which weights are sent."""
@@ -52,6 +58,20 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
         gather, shape_of = sharding(self.strategy.args, actor.model.module)
         # An image encoder stays what the engines have loaded.
         return PolicyWeights(actor.model.module, gather, shape_of, only_trained=getattr(actor, "is_vlm", False))
+
+    @cached_property
+    def all_weights(self) -> PolicyWeights:
+        """Those that the engines are not sent as well."""
+        model = self.actor.model.module
+        return PolicyWeights(model, *sharding(self.strategy.args, model))
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The host's, and what follows a step of the optimizer."""
+        before = self.actor.model.global_steps
+        status = super().training_step(*args, **kwargs)
+        if self.average is not None and self.actor.model.global_steps > before:
+            self.average.update()
+        return status
 
     def broadcast_to_vllm(self) -> None:
         """To all engines; also to those that Ray has started anew since the last time."""
@@ -144,10 +164,62 @@ class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
 
     trainer: AdaActorTrainer
 
-    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        has_average, strategy.args.train.enable_ema = strategy.args.train.enable_ema, False
         with substituted(ppo_actor, ActorPPOTrainer=AdaActorTrainer):
-            super().init_model_from_pretrained(*args, **kwargs)
+            super().init_model_from_pretrained(strategy, *args, **kwargs)
+        # Exports are written here (`_export`), not by the host.
+        self._exports, self.save_hf_ckpt = self.save_hf_ckpt, False
         self.trainer.version = self.trainer.next_version = self.checkpoint_states.get("global_step", 0)
+        if has_average:
+            self.trainer.average = self._start_average()
+
+    def _start_average(self) -> WeightAverage:
+        """In place of the host's, which in half precision stands still and after a resume begins anew."""
+        is_first = torch.distributed.get_rank() == 0
+        average = WeightAverage(self.trainer.all_weights, self.strategy.args.train.ema_beta, is_first=is_first)
+        if self.checkpoint_states:
+            average.load(self._average_of((self._checkpoints / "latest").read_text().strip()))
+        return average
+
+    @property
+    def _checkpoints(self) -> Path:
+        return Path(self.strategy.args.ckpt.path) / "_actor"
+
+    def _average_of(self, tag: str) -> Path:
+        return self._checkpoints.with_name("_average") / f"{tag}.safetensors"
+
+    def save_model(self) -> None:
+        """At the end of training."""
+        self._export(Path(self.strategy.args.ckpt.output_dir))
+
+    def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
+        """The host's; the average first, since a checkpoint counts from when the host has named it the latest."""
+        average = self.trainer.average
+        if average is not None and not self.disable_ds_ckpt:
+            average.save(self._average_of(tag))
+        super().save_checkpoint(tag, *args, **kwargs)
+        if torch.distributed.get_rank() == 0:
+            for path in self._average_of(tag).parent.glob("*.safetensors"):
+                if not (self._checkpoints / path.stem).is_dir():
+                    path.unlink()
+        if self._exports:
+            self._export(Path(self.strategy.args.ckpt.path) / f"{tag}_hf")
+
+    def _export(self, path: Path) -> None:
+        """The average, else the host's export; of adapters also the whole model, which vLLM needs."""
+        model, average = self.actor.model.module, self.trainer.average
+        is_first = torch.distributed.get_rank() == 0
+        if average is not None:
+            tensors = average.tensors()
+        else:
+            self.strategy.save_model(self.actor, self.tokenizer, str(path))
+            if not isinstance(model, PeftModel):
+                return
+            tensors, path = whole_weights(self.trainer.all_weights, is_first=is_first), path / MERGED
+        if is_first:
+            export_whole(model, self.tokenizer, tensors, path)
+        ppo_actor.torch_dist_barrier_and_cuda_sync()
 
     def begin_step(self, version: int) -> None:
         """A training step begins, after which the weights are of this version."""

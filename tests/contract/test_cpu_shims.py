@@ -12,7 +12,6 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections import defaultdict
 from typing import Any
 
 import deepspeed
@@ -154,25 +153,6 @@ def test_host_asks_for_configurations_by_keyword(host_source: Any) -> None:
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", None) in names]
     assert len(calls) == 2
     assert all(not call.args for call in calls)
-
-
-def test_ema_weights_stay_where_the_model_is(host_source: Any) -> None:
-    assert "self.ema_beta, 'cuda')" in host_source.text("trainer/ray/ppo_actor.py", "ActorPPOTrainer.training_step")
-    strategy = object.__new__(host_strategy.DeepspeedStrategy)
-    strategy.time_steps, strategy.accumulated_gradient = defaultdict(int), 1
-    strategy.use_dynamic_batch, strategy.stage = False, 2
-    model, ema = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.constant_(model.weight, 1.0)
-    torch.nn.init.constant_(ema.weight, 0.0)
-    strategy.moving_average(model, ema, 0.75, "cuda")
-    assert ema.weight.item() == 0.25
-    assert parameters(replaced(type(strategy).moving_average, "average")) == [
-        "self",
-        "model",
-        "model_ema",
-        "beta",
-        "device",
-    ]
 
 
 # -- precision ----------------------------------------------------------------------------------------------------

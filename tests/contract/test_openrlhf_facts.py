@@ -85,6 +85,16 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("trainer/policy.py", ACTOR, "PolicyModelActor.init_model_from_pretrained"): [
         ("self.trainer = ActorPPOTrainer(", "the name that is substituted"),
         ("self.checkpoint_states = states", "how many steps the weights have had"),
+        ("ckpt_path = os.path.join(args.ckpt.path, '_actor')", "beside it lie the averages"),
+        ("strategy.load_ckpt(self.actor.model, ckpt_path)", "the one that DeepSpeed's file 'latest' names"),
+        ("if args.train.enable_ema:", "its average is ours, so this is switched off"),
+    ],
+    ("trainer/policy.py", ACTOR, "PolicyModelActor.save_checkpoint"): [
+        ("if self.save_hf_ckpt:", "exports are ours, so this is switched off"),
+        ("os.path.join(args.ckpt.path, f'{tag}_hf')", "where they lie"),
+    ],
+    ("trainer/policy.py", ACTOR, "PolicyModelActor.save_model"): [
+        ("args.ckpt.output_dir", "where the last export lies"),
     ],
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.__init__"): [
         ("self._init_vllm_sync_group(backend)", "which we leave for the first update"),

@@ -95,6 +95,13 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
         "ActorPPOTrainer.broadcast_to_vllm": "self",
         "PolicyModelActor.broadcast_to_vllm": "self",
         "PolicyModelActor.fit": "self, kl_ctl=",
+        "PolicyModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps=, vllm_engines=",
+        "PolicyModelActor.save_model": "self",
+        "PolicyModelActor.save_checkpoint": "self, tag, client_states=, metric_value=, metric_key=",
+        "ActorPPOTrainer.training_step": "self, experience, kl_ctl, step, loss_batch_info=",
+    },
+    ("trainer/policy.py", "utils/deepspeed/deepspeed.py"): {
+        "DeepspeedStrategy.save_model": "self, model, tokenizer, output_dir, **kwargs",
     },
     ("trainer/sampling_only.py", "trainer/ray/vllm_engine.py"): {"create_vllm_engines": ENGINES},
     ("trainer/sampling_only.py", "trainer/ppo_trainer.py"): {"prepare_datasets": "strategy, tokenizer"},
@@ -166,7 +173,7 @@ ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we 
     ("rollout/engine.py", "trainer/ray/vllm_engine.py", "RolloutRayActor.__init__"): {"executor", "llm"},
     ("trainer/policy.py", "trainer/ray/ppo_actor.py", "ActorPPOTrainer.__init__"): {"use_cuda_ipc", "vllm_engines"},
     ("trainer/policy.py", "trainer/ray/ppo_actor.py", "PolicyModelActor.init_model_from_pretrained"): {
-        *("trainer", "vllm_engines"),
+        *("trainer", "vllm_engines", "tokenizer", "actor", "save_hf_ckpt", "disable_ds_ckpt"),
     },
     ("rollout/recorded_generator.py", "trainer/ppo_utils/samples_generator.py", "SamplesGenerator.__init__"): {
         *("strategy", "args", "tokenizer", "vllm_engines", "prompts_dataloader", "eval_dataloader"),

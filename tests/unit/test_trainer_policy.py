@@ -118,9 +118,11 @@ def test_every_training_step_makes_a_version_and_a_checkpoint_knows_how_many(mon
     world = World(monkeypatch)
     host = AdaPolicyActor.__mro__[1]
     monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
-    monkeypatch.setattr(host, "init_model_from_pretrained", lambda self: None)
+    monkeypatch.setattr(host, "init_model_from_pretrained", lambda self, strategy: None)
+    strategy = SimpleNamespace(args=SimpleNamespace(train=SimpleNamespace(enable_ema=False)))
+    world.policy.save_hf_ckpt = False
     world.policy.checkpoint_states = {"global_step": 7}
-    world.policy.init_model_from_pretrained()
+    world.policy.init_model_from_pretrained(strategy)
     world.policy.begin_step(8)
     world.policy.restore_engine(0, alone=True)
     assert world.policy.fit() == {"loss": 1.0}
@@ -131,7 +133,7 @@ def test_every_training_step_makes_a_version_and_a_checkpoint_knows_how_many(mon
     world.trainer.broadcast_to_vllm()
     assert world.take() == [("weights", 9), BARRIER], "a step that trained the critic alone (--critic.freezing_steps)"
     world.policy.checkpoint_states = {}
-    world.policy.init_model_from_pretrained()
+    world.policy.init_model_from_pretrained(strategy)
     assert world.trainer.version == 0
 
 

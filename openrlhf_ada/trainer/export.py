@@ -1,0 +1,33 @@
+"""The policy as others load it: whole, under the names of its checkpoint, adapters merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from openrlhf_ada.rollout.weight_sync import WeightSource
+from openrlhf_ada.trainer.weight_average import visit
+
+MERGED = "merged"
+"""Folder of the whole model in the export of adapters."""
+
+
+def whole_weights(source: WeightSource, *, is_first: bool) -> dict[str, torch.Tensor]:
+    """All of them, in main memory, in the first of the policy's processes; the others lend their shards."""
+    tensors: dict[str, torch.Tensor] = {}
+    visit(
+        source,
+        lambda spec, tensor: tensors.update({spec.name: tensor.detach().to("cpu", copy=True)} if is_first else {}),
+    )
+    return tensors
+
+
+def export_whole(model: Any, tokenizer: Any, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write a checkpoint that transformers and vLLM load. `model`: whose configuration it has."""
+    plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    # It empties the dictionary.
+    plain.save_pretrained(path, state_dict=dict(tensors))
+    tokenizer.save_pretrained(path)

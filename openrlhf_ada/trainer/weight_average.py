@@ -1,0 +1,79 @@
+"""An exponential moving average of the policy's weights (--train.enable_ema), and whole weights for exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from openrlhf_ada.rollout.weight_manifest import TensorSpec
+from openrlhf_ada.rollout.weight_sync import WeightSource
+
+
+class AverageError(RuntimeError):
+    """No average to go on from, or one of another model."""
+
+
+class WeightAverage:
+    """A <- beta A + (1 - beta) W, from the weights W of the moment on; in single precision, whatever W is in.
+
+    In half precision it would stand still: bfloat16 rounds away each change below a 256th of a weight, and a step adds
+    1 - beta = 0.008 of what the weights have moved. To be called in all processes of the policy; the first holds the
+    average, in its main memory: 4 bytes per parameter.
+    """
+
+    def __init__(self, source: WeightSource, beta: float, *, is_first: bool) -> None:
+        self._source = source
+        self._beta = beta
+        self._is_first = is_first
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._visit(lambda spec, tensor: self._tensors.update({spec.name: _in_single_precision(tensor)}))
+
+    def update(self) -> None:
+        """After a step of the optimizer."""
+        self._visit(
+            lambda spec, tensor: self._tensors[spec.name].lerp_(_in_single_precision(tensor), 1.0 - self._beta)
+        )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """In the types of the weights, by their names in a checkpoint. Empty in all processes but the first."""
+        types = {spec.name: getattr(torch, spec.dtype) for spec in self._source.manifest.tensors}
+        return {name: tensor.to(types[name]) for name, tensor in self._tensors.items()}
+
+    def save(self, path: Path) -> None:
+        """To go on from."""
+        if self._is_first:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(self._tensors, path)
+
+    def load(self, path: Path) -> None:
+        """Go on from this one; raises AverageError."""
+        if not self._is_first:
+            return
+        if not path.is_file():
+            raise AverageError(
+                f"{path} is missing: the checkpoint was made without --train.enable_ema. Leave one of it and "
+                f"--ckpt.load_enable out"
+            )
+        found = load_file(path)
+        if {name: t.shape for name, t in found.items()} != {name: t.shape for name, t in self._tensors.items()}:
+            raise AverageError(f"{path} holds the average of another model")
+        self._tensors = found
+
+    def _visit(self, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:
+        visit(self._source, each if self._is_first else lambda spec, tensor: None)
+
+
+def visit(source: WeightSource, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:
+    """Every weight, whole, for as long as `each` takes; in all processes of the policy."""
+    for bucket in source.manifest.buckets():
+        with source.gathered(bucket) as tensors:
+            for spec, tensor in zip(bucket, tensors, strict=True):
+                each(spec, tensor)
+
+
+def _in_single_precision(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", torch.float32, copy=True)

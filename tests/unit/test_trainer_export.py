@@ -1,0 +1,158 @@
+"""What a policy leaves behind: models that transformers loads, and averages to go on from.
+
+vLLM loads them as well: tests/e2e/test_export.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from openrlhf.trainer.ray import ppo_actor
+from policies import make_model, move, sent, weights_of, with_adapters
+from transformers import AutoModelForCausalLM
+
+from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
+from openrlhf_ada.trainer.weight_average import AverageError
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class Tokenizer:
+    def save_pretrained(self, path: Path) -> None:
+        (path / TOKENIZER_FILE).write_text("{}")
+
+
+class Run:
+    """A policy of one process in front of a host that saves nothing but its checkpoints' folders."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+        self.path, self.model = path, model
+        self.exported: list[str] = []
+        self.keeps = 2
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+        monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None)
+        host: Any = AdaPolicyActor.__mro__[1]
+        monkeypatch.setattr(host, "init_model_from_pretrained", lambda *call: self._host_init(*call))
+        monkeypatch.setattr(host, "save_checkpoint", lambda *call: self._host_save(*call))
+        monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "training_step", lambda *call: self._host_step(*call))
+
+    def start(self, *, averages: bool, exports: bool = False, resumes: bool = False) -> Any:
+        args = SimpleNamespace(
+            train=SimpleNamespace(enable_ema=averages, ema_beta=0.5),
+            ckpt=SimpleNamespace(path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports),
+            ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1),
+        )
+        strategy = SimpleNamespace(args=args, save_model=lambda actor, tokenizer, path: self.exported.append(path))
+        policy: Any = AdaPolicyActor.__new__(AdaPolicyActor)
+        policy.strategy, policy.tokenizer, policy.disable_ds_ckpt = strategy, Tokenizer(), False
+        self.resumes = resumes
+        policy.init_model_from_pretrained(strategy, "model")
+        return policy
+
+    def _host_init(self, policy: Any, strategy: Any, pretrain: str) -> None:
+        assert not strategy.args.train.enable_ema, "the host would load a second model"
+        policy.actor = SimpleNamespace(model=SimpleNamespace(module=self.model, global_steps=0))
+        policy.trainer = AdaActorTrainer.__new__(AdaActorTrainer)
+        policy.trainer.strategy, policy.trainer.actor = strategy, policy.actor
+        policy.save_hf_ckpt = strategy.args.ckpt.save_hf
+        policy.checkpoint_states = {"global_step": 1} if self.resumes else {}
+
+    def _host_save(self, policy: Any, tag: str) -> None:
+        assert not policy.save_hf_ckpt, "exports are ours"
+        folder = self.path / "ckpt" / "_actor"
+        (folder / tag).mkdir(parents=True)
+        for old in sorted(path for path in folder.iterdir() if path.is_dir())[: -self.keeps]:
+            old.rmdir()
+        (folder / "latest").write_text(tag)
+
+    def _host_step(self, trainer: Any, is_optimizer_step: bool) -> dict[str, float]:
+        if is_optimizer_step:
+            trainer.actor.model.global_steps += 1
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter += 1.0
+        return {"loss": 1.0}
+
+    def averages(self) -> list[str]:
+        return sorted(path.stem for path in (self.path / "ckpt" / "_average").glob("*"))
+
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+    return lambda model=None: Run(tmp_path, monkeypatch, make_model() if model is None else model)
+
+
+def loaded(path: Path) -> dict[str, torch.Tensor]:
+    assert (path / TOKENIZER_FILE).exists()
+    return dict(AutoModelForCausalLM.from_pretrained(path).named_parameters())
+
+
+def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adapters_are_exported_by_the_host_and_merged_beside_it(
+    make_run: MakeRun, ties: bool, dtype: torch.dtype
+) -> None:
+    adapted = with_adapters(make_model(dtype, tie_word_embeddings=ties))
+    before = {name: tensor.clone() for name, tensor in adapted.state_dict().items()}
+    run = make_run(adapted)
+    run.start(averages=False).save_model()
+    assert run.exported == [str(run.path / "model")]
+    assert_equal(loaded(run.path / "model" / "merged"), sent(weights_of(adapted)))
+    assert_equal(adapted.state_dict(), before)
+
+
+def test_a_model_without_adapters_is_exported_by_the_host_alone(make_run: MakeRun) -> None:
+    run = make_run()
+    policy = run.start(averages=False, exports=True)
+    policy.save_checkpoint("global_step1")
+    policy.save_model()
+    assert run.exported == [str(run.path / "ckpt" / "global_step1_hf"), str(run.path / "model")]
+    assert run.averages() == [] and not (run.path / "model").exists()
+
+
+@pytest.mark.parametrize("adapts", [False, True])
+def test_the_average_of_what_the_optimizer_made_is_exported_in_place_of_the_weights(
+    make_run: MakeRun, adapts: bool
+) -> None:
+    run = make_run(with_adapters(make_model()) if adapts else None)
+    weights = weights_of(run.model)
+    expected = sent(weights)
+    policy = run.start(averages=True, exports=True)
+    for is_optimizer_step in (False, True, False, True):
+        assert policy.trainer.training_step(is_optimizer_step) == {"loss": 1.0}
+        if is_optimizer_step:
+            now = sent(weights)
+            expected = {name: expected[name].lerp(now[name], 0.5) for name in expected}
+    policy.save_checkpoint("best_global_step2")
+    policy.save_model()
+    assert run.exported == []
+    for path in (run.path / "model", run.path / "ckpt" / "best_global_step2_hf"):
+        assert_equal(loaded(path), expected)
+
+
+def test_a_resumed_run_goes_on_with_the_average_of_its_checkpoint(make_run: MakeRun) -> None:
+    run = make_run()
+    policy = run.start(averages=True)
+    for step in (1, 2, 3):
+        policy.trainer.training_step(True)
+        policy.save_checkpoint(f"global_step{step}")
+    assert run.averages() == ["global_step2", "global_step3"], "of the checkpoints that are kept"
+    resumed = run.start(averages=True, resumes=True)
+    assert_equal(resumed.trainer.average.tensors(), policy.trainer.average.tensors())
+    move(run.model)
+    (run.path / "ckpt" / "_average" / "global_step3.safetensors").unlink()
+    with pytest.raises(AverageError, match=r"global_step3.safetensors is missing"):
+        run.start(averages=True, resumes=True)
