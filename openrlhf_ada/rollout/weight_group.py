@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 
@@ -59,11 +61,14 @@ class _Broadcasts:
 
     def __init__(self) -> None:
         self._on_its_way: Callable[[], object] | None = None
+        self._buffers = Buffers()
 
     def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
         raise NotImplementedError
 
     def slot(self, num_bytes: int) -> torch.Tensor:
+        if self._device.type == "cpu":
+            return self._buffers.get(num_bytes)
         return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
 
     def publish(self, packed: torch.Tensor) -> None:
@@ -140,6 +145,7 @@ class SharedMemoryGroup:
         mapped = torch.from_file(membership.shared, shared=True, size=2 * size, dtype=torch.uint8)
         self._slots = (mapped[:size], mapped[size:])
         self._count = 0
+        self._buffers = Buffers()
 
     def slot(self, num_bytes: int) -> torch.Tensor:
         return self._slots[self._count % 2][:num_bytes]
@@ -155,9 +161,35 @@ class SharedMemoryGroup:
     def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
         for size in sizes:
             self._group.barrier().wait()
-            yield self.slot(size).to(self._device, copy=True)
+            yield self._copy(self.slot(size))
             self._count += 1
         self._group.barrier().wait()
+
+    def _copy(self, slot: torch.Tensor) -> torch.Tensor:
+        if self._device.type != "cpu":
+            return slot.to(self._device)
+        return self._buffers.get(len(slot)).copy_(slot)
+
+
+class Buffers:
+    """Memory for two buckets, used again when no tensor lies in it: fresh memory takes longer to get than to fill."""
+
+    def __init__(self) -> None:
+        self._memory = [np.empty(0, np.uint8) for _ in range(2)]
+        self._users: list[Callable[[], object]] = [lambda: None for _ in range(2)]
+
+    def get(self, num_bytes: int) -> torch.Tensor:
+        """Shape (num_bytes,), uninitialized; its holder's for as long as there is a view of it."""
+        free = [place for place, user in enumerate(self._users) if user() is None]
+        if not free:
+            return torch.empty(num_bytes, dtype=torch.uint8)
+        place = next((place for place in free if len(self._memory[place]) >= num_bytes), free[0])
+        if len(self._memory[place]) < num_bytes:
+            self._memory[place] = np.empty(num_bytes, np.uint8)
+        # Whatever tensors are made of it, their storage refers to this array.
+        view = self._memory[place][:num_bytes]
+        self._users[place] = weakref.ref(view)
+        return torch.from_numpy(view)
 
 
 def gloo(membership: Membership) -> Any:
