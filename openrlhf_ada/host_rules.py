@@ -94,14 +94,6 @@ def _check_asynchronous(config: AdaConfig, host: SimpleNamespace) -> None:
             f"and nothing corrects for that",
             "Add --algo.advantage.is_correction_level token, or leave --train.partial_rollout_enable out",
         )
-    if partial and host.vllm.enable_prefix_caching:
-        raise ConfigError(
-            "--vllm.enable_prefix_caching",
-            True,
-            "with --train.partial_rollout_enable weights change while rollouts hold what is cached, and prompts would "
-            "go on with what old weights made of them",
-            "Leave one of the two out",
-        )
     generated = host.rollout.vllm_generate_batch_size
     if generated is not None and generated != host.rollout.batch_size:
         raise ConfigError(

@@ -25,6 +25,21 @@ def check_weights(config: AdaConfig, host: SimpleNamespace) -> None:
         raise ConfigError(
             "--vllm.sync_with_ray", True, "weights travel in a group of our own making, without Ray", "Leave it out"
         )
+    if host.train.async_enable and host.train.partial_rollout_enable and host.vllm.enable_prefix_caching:
+        raise ConfigError(
+            "--vllm.enable_prefix_caching",
+            True,
+            "with --train.partial_rollout_enable weights change while rollouts hold what is cached, and prompts would "
+            "go on with what old weights made of them",
+            "Leave one of the two out",
+        )
+    if host.ds.param_dtype == "fp16":
+        raise ConfigError(
+            "--ds.param_dtype",
+            "fp16",
+            "OpenRLHF's engines compute in bfloat16, and would round the policy's weights",
+            "Leave it out",
+        )
     if host.ds.lora.rank > 0 and host.ds.load_in_4bit:
         raise ConfigError(
             "--ds.load_in_4bit",

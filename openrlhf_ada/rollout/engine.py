@@ -169,8 +169,8 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
         except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
             error = f"{type(failure).__name__}: {failure}"
         del self._running[job.request]
-        last = self.version
-        first = last if rollout.first_version is None else rollout.first_version
+        first = self.version if rollout.first_version is None else rollout.first_version
+        last = first if rollout.last_version is None else rollout.last_version
         self._ended.put_nowait(
             Answer(job.request, rollout.num_tokens, (first, last), None if error else response, error)
         )

@@ -14,6 +14,7 @@ from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Answer, Job
 from openrlhf_ada.rollout.incarnations import RESTART_S, answer, ask_ready, incarnations, not_back
+from openrlhf_ada.rollout.weight_sync import EngineGoneError
 
 SILENCE_S = 30.0
 """Seconds in which a process that lives answers a question, however busy it is."""
@@ -82,7 +83,9 @@ class EngineLines:
                 self.settle()
                 return
             if is_new:
-                ray.get(list(self._restore(engine)))
+                if not _succeeded(self._restore(engine)):
+                    self.settle()
+                    return
                 self._welcome(engine, incarnation)
             else:
                 del self._away[engine]
@@ -162,7 +165,9 @@ class EngineLines:
                 return [EngineUp(engine)]
             recovery.waits_for = list(self._restore(engine))
             return []
-        ray.get(recovery.waits_for)
+        if not _succeeded(recovery.waits_for):
+            self._away[engine] = _Recovery(time.monotonic(), [ask_ready(self.engines[engine])])
+            return []
         self._welcome(engine, recovery.incarnation)
         return [EngineUp(engine)]
 
@@ -181,3 +186,12 @@ class EngineLines:
             f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
         )
         self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")
+
+
+def _succeeded(restoring: Sequence[Any]) -> bool:
+    """False where the engine has died once more before anything was sent to it."""
+    try:
+        ray.get(list(restoring))
+    except EngineGoneError:
+        return False
+    return True

@@ -71,7 +71,7 @@ class ReceivesWeights:
         await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=group))
 
     async def begin_update(self) -> None:
-        """Raises WeightError while rollouts are on their way, unless they are paused. May be called again."""
+        """Raises WeightError while vLLM samples, unless it is paused. May be called again."""
         self._admitted.clear()
         running = self.llm.output_processor.get_num_unfinished_requests()
         if running and not await self.llm.is_paused():
@@ -89,15 +89,19 @@ class ReceivesWeights:
     async def admit_update(self, version: int) -> None:
         """From now on sample with what was received. Raises WeightError if answers of the old weights stay cached."""
         await self.llm.finish_weight_update(str(version))
+        await self._empty_cache()
+        self._admit(version)
+
+    async def admit_shared(self, version: int) -> None:
+        """Weights have come through GPU memory that engine and policy share; else as `admit_update`."""
+        await self._empty_cache()
+        self._admit(version)
+
+    async def _empty_cache(self) -> None:
         if self.llm.vllm_config.cache_config.enable_prefix_caching and not await self.llm.reset_prefix_cache():
             raise WeightError(
                 "vLLM could not empty its prefix cache, which holds what the old weights made of prompts"
             )
-        self._admit(version)
-
-    async def admit_shared(self, version: int) -> None:
-        """Weights have come through GPU memory that engine and policy share. The host has emptied the prefix cache."""
-        self._admit(version)
 
     def _admit(self, version: int) -> None:
         self._has_begun = False

@@ -43,6 +43,7 @@ class Rollout:
     reward_error: str = ""
     task: asyncio.Task[None] | None = None
     first_version: int | None = None
+    last_version: int | None = None
     started: bool = False
     stopped: bool = False
 
@@ -85,6 +86,7 @@ class TrackedEngine:
         rollout.request_id = request_id
         async for output in self._outputs(prompt, sampling_params, request_id):
             rollout.request_id = None
+            rollout.last_version = self._weights.version
             rollout.num_tokens += len(output.outputs[0].token_ids)
             if output.outputs[0].finish_reason != "abort":
                 _check_logprobs(output.outputs[0], sampling_params.logprobs)

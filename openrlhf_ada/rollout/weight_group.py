@@ -106,13 +106,17 @@ class NcclGroup(_Broadcasts):
 
         super().__init__()
         self._device = device
+        self._stream = torch.cuda.Stream(device)
         self._communicator: Any = stateless_init_process_group(
             membership.address, membership.port, membership.rank, membership.world_size, device
         )
 
     def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
-        self._communicator.broadcast(tensor, src=0, stream=torch.cuda.current_stream())
-        return torch.cuda.current_stream().synchronize
+        # Beside the packing and loading of other buckets, after what was done to this one.
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._communicator.broadcast(tensor, src=0, stream=self._stream)
+        tensor.record_stream(self._stream)
+        return self._stream.record_event().synchronize
 
 
 class GlooGroup(_Broadcasts):

@@ -113,26 +113,37 @@ _CHUNK = 1024 * _ROW
 _MIX = 0x9E3779B1
 """Odd, so that multiplying by it loses nothing."""
 
+_MIX_64 = 0x5851F42D4C957F2D
+"""Odd as well."""
+
 
 def checksum(tensor: torch.Tensor) -> int:
     """64 bits of a tensor's bytes and of where they stand; the same on every device.
 
-    Sums over the rows and over the columns of a table of integers, each weighted by its place. Integers add up to the
-    same in any order.
+    Of a table of integers each row is summed up, weighted by column; the sums are mixed, each with its row's number,
+    and added up. Integers add up to the same in any order, also where they overflow.
     """
     data = tensor.detach().contiguous().view(-1)
     if data.data_ptr() % 4:
         # A half-precision parameter may begin between two words of the buffer that it lies in.
         data = data.clone()
     data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
+    columns = _weights(torch.arange(_ROW, device=data.device)) | 1
     total = torch.zeros((), dtype=torch.int64, device=data.device)
     for start in range(0, data.numel(), _CHUNK):
         chunk = data[start : start + _CHUNK].to(torch.int64)
         chunk = torch.nn.functional.pad(chunk, (0, -chunk.numel() % _ROW)).view(-1, _ROW)
         rows = torch.arange(start // _ROW, start // _ROW + len(chunk), device=data.device)
-        columns = torch.arange(_ROW, device=data.device)
-        total += (chunk.sum(0) * _weights(columns)).sum() + (chunk.sum(1) * _weights(rows + _ROW)).sum()
+        total += _mixed((chunk * columns).sum(1) + _weights(rows + _ROW)).sum()
     return int(total)
+
+
+def _mixed(sums: torch.Tensor) -> torch.Tensor:
+    """One to one, but not linear: what is taken from one row and given to another would else go unseen."""
+    for _ in range(2):
+        # The shift keeps the sign, which would take itself away.
+        sums = (sums ^ (sums >> 32 & 0xFFFFFFFF)) * _MIX_64
+    return sums ^ (sums >> 32 & 0xFFFFFFFF)
 
 
 def _weights(places: torch.Tensor) -> torch.Tensor:

@@ -78,7 +78,8 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         failure: Exception | None = None
         buckets = list(manifest.buckets())
         arrivals = self._group.arrivals([bucket_size(bucket) for bucket in buckets])
-        for bucket, packed in zip(buckets, arrivals, strict=True):
+        for bucket in buckets:
+            packed = next(arrivals)
             if failure is None:
                 try:
                     self._load(bucket, unpack(bucket, packed), sums=update_info.sums)
@@ -88,8 +89,8 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
             del packed
         if failure is not None:
             raise failure
-        if manifest.is_whole and update_info.sums:
-            self._check_complete()
+        next(arrivals, None)
+        self._check_complete(all_expected=manifest.is_whole and update_info.sums)
 
     def _load(self, bucket: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
         if sums:
@@ -98,29 +99,37 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         model: Any = self.model
         model.load_weights((spec.name, tensor) for spec, tensor in zip(bucket, tensors, strict=True))
 
-    def _check_complete(self) -> None:
-        """vLLM keeps the old weights of a layer that got none, and of one that got some completes it with anything."""
+    def _check_complete(self, *, all_expected: bool) -> None:
+        """vLLM completes a layer that got some of its weights with anything, and keeps the old ones of others."""
         present = {parameter.data_ptr() for parameter in self.model.parameters() if not parameter.is_meta}
-        missing = [name for name, layer in self.model.named_modules() if _lacks_weights(layer, present)]
-        if missing:
+        partly = [name for name, layer in self.model.named_modules() if _lacks_weights(layer, present, got_some=True)]
+        if partly:
+            raise IncompleteWeightsError(f"not all weights came for {', '.join(partly)}")
+        without = [
+            name for name, layer in self.model.named_modules() if _lacks_weights(layer, present, got_some=False)
+        ]
+        if without and all_expected:
             raise IncompleteWeightsError(
-                f"no or not all weights came for {', '.join(missing)}. Where vLLM fills them up itself, add "
+                f"no weights came for {', '.join(without)}. Where they are to stay as the engine has loaded them, add "
                 f"--ada_verify_sync off"
             )
 
     def finish_weight_update(self) -> None:
         """The model is whole again."""
         finalize_layerwise_reload(self.model, self.model_config)
+        if self.device.type == "cuda":
+            # Else the buckets' memory would stay beside that of vLLM's cache.
+            torch.cuda.empty_cache()
 
     def shutdown(self) -> None:
         """Leave the group."""
         self._group = None
 
 
-def _lacks_weights(layer: torch.nn.Module, present: set[int]) -> bool:
+def _lacks_weights(layer: torch.nn.Module, present: set[int], *, got_some: bool) -> bool:
     """`present`: where in memory the weights lie that came."""
     info = get_layerwise_info(layer)
-    if not info.can_load() or info.kernel_tensors is None:
+    if not info.can_load() or info.kernel_tensors is None or bool(info.load_numel) is not got_some:
         return False
     if isinstance(layer, VocabParallelEmbedding) and info.load_numel:
         # Padded to a round number of rows, for which nothing comes.

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,13 +23,18 @@ from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_si
 
 IN_MEMORY = Path("/dev/shm")
 
-GRACE_S = 60.0
+GRACE_S = 20.0
 """Seconds in which the broadcast must notice by itself that an engine is gone. NCCL never does."""
+
+LOOK_S = 0.2
+"""Seconds between looks at engines that are joining."""
 
 DEATH_S = 10.0
 """Seconds in which Ray knows that an actor has died."""
 
-RECEIVING = "receiving weights"
+JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
+
+PREPARING = "preparing for an update"
 
 Failure = tuple[int, RayError]
 """The engine's number and what it met."""
@@ -39,7 +45,7 @@ class WeightSyncError(RuntimeError):
 
 
 class EngineGoneError(WeightSyncError):
-    """An engine died."""
+    """An engine died before anything was sent."""
 
 
 class WeightSource(Protocol):
@@ -68,7 +74,7 @@ class WeightSync:
         self._is_proven = False
 
     def connect(self, engines: dict[int, Any], manifest: Manifest) -> None:
-        """Form the group with these engines, by number; blocks until all have joined."""
+        """Form the group with these engines, by number; blocks until all have joined. Raises WeightSyncError."""
         address, port = ray.util.get_node_ip_address(), _free_port()
         world_size = 1 + len(engines) * self._workers
         slot_bytes = max(bucket_size(bucket) for bucket in manifest.buckets())
@@ -79,8 +85,8 @@ class WeightSync:
                 plain = asdict(group) | {"first_rank": 1 + place * self._workers}
                 del plain["rank"]
                 refs[number] = engine.join_weight_group.remote(plain)
-            self._group = join(group, self._device)
-            _collect(refs, "joining the policy's broadcast group")
+            self._group = _joined(group, self._device, refs)
+            _collect(refs, JOINING)
         self._engines = engines
         self._is_proven = False
 
@@ -106,7 +112,7 @@ class WeightSync:
 
     def begin(self) -> None:
         """Let engines make ready; may be repeated, over another group, where one has died. Raises WeightSyncError."""
-        self._call("begin_update", "preparing for an update")
+        self._call("begin_update", PREPARING)
 
     def update(self, source: WeightSource, version: int) -> None:
         """Send all weights; engines sample with them afterwards, as version `version`. Raises WeightSyncError."""
@@ -160,6 +166,27 @@ def _send(source: WeightSource, group: BroadcastGroup, *, sums: bool) -> list[in
     return sent
 
 
+def _joined(group: Membership, device: torch.device, refs: dict[int, Any]) -> BroadcastGroup:
+    """An engine that fails to join would be waited for: for half an hour by gloo, by NCCL for ever."""
+    outcome: Future[BroadcastGroup] = Future()
+
+    def run() -> None:
+        try:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            outcome.set_result(join(group, device))
+        except RuntimeError as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="ada-join").start()
+    while not outcome.done():
+        failure = _first_failure(refs, LOOK_S)
+        if failure is not None:
+            raise _blamed(failure, refs, JOINING)
+        wait([outcome], LOOK_S)
+    return outcome.result()
+
+
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Engines on this machine load a bucket while the next is packed: more threads than cores would wait for each
@@ -199,7 +226,9 @@ def _blamed(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncErr
         failures = [_first_failure({number: ref}, 0) for number, ref in refs.items()]
         failure = next((found for found in failures if found and isinstance(found[1], RayActorError)), failure)
     number, error = failure
-    kind = EngineGoneError if isinstance(error, RayActorError) else WeightSyncError
+    # Where others were to join as well, they now wait for it in vain, and can be told nothing else.
+    can_be_repeated = phase == PREPARING or (phase == JOINING and len(refs) == 1)
+    kind = EngineGoneError if isinstance(error, RayActorError) and can_be_repeated else WeightSyncError
     return kind(f"vLLM engine {number} failed while {phase}: {error}")
 
 
@@ -211,7 +240,7 @@ def _watching(refs: dict[int, Any]) -> Iterator[None]:
     def watch() -> None:
         failure = _first_failure(refs)
         if failure is not None and not done.wait(GRACE_S):
-            sys.stderr.write(f"NCCL still waits after this: {_blamed(failure, refs, RECEIVING)}\n")
+            sys.stderr.write(f"the broadcast still waits after this: {_blamed(failure, refs, RECEIVING)}\n")
             sys.stderr.flush()
             os._exit(1)
 

@@ -29,5 +29,11 @@ def export_whole(model: Any, tokenizer: Any, tensors: dict[str, torch.Tensor], p
     """Write a checkpoint that transformers and vLLM load. `model`: whose configuration it has."""
     plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     # It empties the dictionary.
-    plain.save_pretrained(path, state_dict=dict(tensors))
+    plain.save_pretrained(path, state_dict=tensors | persistent_buffers(plain))
     tokenizer.save_pretrained(path)
+
+
+def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
+    """What a checkpoint has beside weights, such as the balance of experts."""
+    names = model.state_dict().keys()
+    return {name: buffer.detach().cpu() for name, buffer in model.named_buffers() if name in names}

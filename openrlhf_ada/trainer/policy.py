@@ -119,20 +119,28 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
 
     def send_to(self, engine: int, *, alone: bool) -> None:
         """To one engine only. To be called in all of the policy's processes, or in the first, `alone`, where that has
-        the weights whole.
+        the weights whole. Raises EngineGoneError in the first if the engine has died once more.
         """
         if self.use_cuda_ipc:
             self._share_memory([self.vllm_engines[engine]])
             return
+        gone: EngineGoneError | None = None
         if torch.distributed.get_rank() == 0:
-            self._sync.connect({engine: self.vllm_engines[engine]}, self._weights.manifest)
             # The next update is for all engines again.
             self._members = ()
+            try:
+                self._sync.connect({engine: self.vllm_engines[engine]}, self._weights.manifest)
+                self._sync.begin()
+            except EngineGoneError as error:
+                gone = error
+        if torch.distributed.get_rank() == 0 and gone is None:
             self._sync.update(self._weights, self.version)
         else:
             join_in(self._weights)
         if not alone:
             ppo_actor.torch_dist_barrier_and_cuda_sync()
+        if gone is not None:
+            raise gone
 
 
 def sharding(args: Any, model: Module) -> tuple[Any, Any]:

@@ -97,6 +97,11 @@ def _merged(model: PeftModel, shape_of: Callable[[Parameter], Sequence[int]]) ->
     for name, module in base.named_modules():
         if isinstance(module, LoraLayer):
             layer = _adapted(name, module)
+            if sum(parameter is layer.weight for _, parameter in base.named_parameters(remove_duplicate=False)) > 1:
+                raise ValueError(
+                    f"the adapter of {name} cannot be merged for the engines: its weight is the embedding's as well "
+                    f"(tie_word_embeddings). Leave {name} out of --ds.lora.target_modules"
+                )
             adapted[layer.weight] = layer
     for name, parameter in base.named_parameters():
         if ".lora_" in name:

@@ -139,12 +139,15 @@ def test_updates_go_through_vllms_layerwise_reload(sums: bool) -> None:
         assert receiver.sums == ([checksum(t) for t in sent.values()] if sums else [])
 
 
-@pytest.mark.parametrize(("dropped", "layer"), [("second.weight", "second"), ("first.bias", "first")])
-def test_a_layer_without_all_of_its_weights_is_named(dropped: str, layer: str) -> None:
+@pytest.mark.parametrize(
+    ("dropped", "told"),
+    [("second.weight", "no weights came for second. Where"), ("first.bias", "not all weights came for first$")],
+)
+def test_a_layer_without_all_of_its_weights_is_named(dropped: str, told: str) -> None:
     """vLLM would keep the old weights of the one, and fill up the other with what memory holds."""
     sent = values(1.0)
     del sent[dropped]
-    with pytest.raises(IncompleteWeightsError, match=rf"weights came for {layer}\. "):
+    with pytest.raises(IncompleteWeightsError, match=told):
         receive(make_receiver(), sent)
 
 

@@ -74,6 +74,14 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "Use a larger one",
     ),
     (
+        "and without adaptive sampling",
+        ASYNC | {"--train.partial_rollout_enable": "", "--vllm.enable_prefix_caching": "", "--ada_mode": "off"},
+        "--vllm.enable_prefix_caching is True",
+        "prompts would go on with what old weights made of them",
+        "Leave one of the two out",
+    ),
+    ("half precision of another kind", {"--ds.param_dtype": "fp16"}, "--ds.param_dtype is 'fp16'", "round", "Leave"),
+    (
         "cached prompts survive an update",
         ASYNC
         | {

@@ -106,6 +106,18 @@ def test_a_rollout_without_the_log_probabilities_that_were_asked_for_has_failed(
     assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
 
 
+def test_versions_are_those_of_the_first_and_the_last_token_and_not_of_the_verdict() -> None:
+    async def two_turns(llm: Any) -> dict[str, Any]:
+        await turn(llm)
+        actor._admit(5)
+        await turn(llm)
+        actor._admit(6)
+        return {"reward": 1.0}
+
+    actor = make_actor(two_turns)
+    assert asyncio.run(answer_of(actor)).versions == (3, 5)
+
+
 def test_an_agent_that_returns_nothing_has_failed() -> None:
     async def nothing(llm: Any) -> None:
         await turn(llm)

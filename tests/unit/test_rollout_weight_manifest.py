@@ -89,6 +89,12 @@ def test_the_place_of_every_part_of_a_large_tensor_counts() -> None:
     assert checksum(tensor.view(-1, 1024).T) == checksum(tensor.view(-1, 1024).T.contiguous())
 
 
+def test_exchanges_that_keep_the_sums_of_rows_and_columns_are_seen() -> None:
+    one, other = torch.zeros(2, 1024), torch.zeros(2, 1024)
+    one[0, 0] = one[1, 1] = other[0, 1] = other[1, 0] = 1.5
+    assert checksum(one) != checksum(other)
+
+
 def test_a_tensor_may_begin_between_two_words() -> None:
     """As half-precision parameters do in DeepSpeed's flat buffers."""
     flat = torch.rand(9).bfloat16()

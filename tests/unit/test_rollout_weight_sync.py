@@ -9,10 +9,11 @@ import multiprocessing
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +26,10 @@ from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from openrlhf_ada.rollout import weight_sync
-from openrlhf_ada.rollout.weight_group import Membership, join
+from openrlhf_ada.rollout.weight_group import Buffers, GlooGroup, Membership, SharedMemoryGroup, _Broadcasts, join
 from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
-from openrlhf_ada.rollout.weight_sync import WeightSync, WeightSyncError
+from openrlhf_ada.rollout.weight_receiver import Update, WeightReceiver
+from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, WeightSyncError
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -122,8 +124,16 @@ class Engine:
 
     def _join(self, group: dict[str, Any]) -> Any:
         self.shared = group["shared"]
-        self.pipe.send(("join", group))
-        return self.pipe.recv
+        with suppress(BrokenPipeError):
+            self.pipe.send(("join", group))
+
+        def result() -> None:
+            try:
+                self.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                raise RayActorError from None
+
+        return result
 
     def _begin(self) -> None:
         if self.failure is not None:
@@ -292,6 +302,64 @@ def test_an_engine_that_refuses_is_named_before_anything_is_sent(started: list[E
     assert [engine.version for engine in started] == [None, None]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_engine_that_dies_while_it_joins_is_not_waited_for(started: list[Engine], count: int) -> None:
+    """Alone, it may be sent its weights when Ray has started it again; others would wait for it in their join."""
+    started += [Engine() for _ in range(count)]
+    started[-1].process.kill()
+    with pytest.raises(WeightSyncError, match=rf"^vLLM engine {count - 1} failed while joining") as caught:
+        connect(started)
+    assert (type(caught.value) is EngineGoneError) == (count == 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_receiver_holds_two_buckets_at_most(way: str) -> None:
+    """One being loaded, one on its way: as many as there may be of the largest."""
+    group = GlooGroup.__new__(GlooGroup) if way == "network" else SharedMemoryGroup.__new__(SharedMemoryGroup)
+    alive: set[int] = set()
+    most = 0
+
+    def begin(tensor: torch.Tensor) -> Callable[[], None]:
+        nonlocal most
+        key = tensor.data_ptr()
+        alive.add(key)
+        weakref.finalize(tensor, alive.discard, key)
+        most = max(most, len(alive))
+        return lambda: None
+
+    class Receiver(WeightReceiver):
+        def __init__(self) -> None:
+            self._group, self.sums, self.device = group, [], CPU
+
+        def _load(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def _check_complete(self, **_: Any) -> None:
+            pass
+
+    specs = tuple(TensorSpec(f"layers.{i}.x.weight", "float32", (50,)) for i in range(9))
+    manifest = Manifest(specs, bucket_bytes=200)
+    if isinstance(group, GlooGroup):
+        _Broadcasts.__init__(group)
+        group._device, group._start = CPU, begin
+        group.slot = lambda size: torch.empty(size, dtype=torch.uint8)
+    else:
+        barrier = SimpleNamespace(barrier=lambda: SimpleNamespace(wait=lambda: None))
+        slots = (torch.zeros(208, dtype=torch.uint8), torch.zeros(208, dtype=torch.uint8))
+        group._device, group._group, group._count, group._slots = CPU, barrier, 0, slots
+        copy = group._copy
+        group._buffers = Buffers()
+
+        def copied(slot: torch.Tensor) -> torch.Tensor:
+            tensor = copy(slot)
+            begin(tensor)
+            return tensor
+
+        group._copy = copied
+    Receiver().receive_weights(Update(manifest.to_plain(), False))
+    assert most == (2 if way == "network" else 1)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_engine_that_dies_while_it_receives_is_named_and_no_engine_serves(
@@ -321,4 +389,6 @@ def test_a_broadcast_that_does_not_notice_the_death_of_an_engine_ends_the_proces
     with pytest.raises(WeightSyncError, match=r"^vLLM engine 0 failed while receiving weights"):
         sync.update(Policy(), 1)
     assert ended.is_set()
-    assert "NCCL still waits after this: vLLM engine 0 failed while receiving weights" in capfd.readouterr().err
+    assert (
+        "the broadcast still waits after this: vLLM engine 0 failed while receiving weights" in capfd.readouterr().err
+    )

@@ -14,6 +14,7 @@ import pytest
 import torch
 from openrlhf.trainer.ray import ppo_actor
 from policies import make_model, move, sent, weights_of, with_adapters
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
@@ -121,6 +122,16 @@ def test_a_model_without_adapters_is_exported_by_the_host_alone(make_run: MakeRu
     policy.save_model()
     assert run.exported == [str(run.path / "ckpt" / "global_step1_hf"), str(run.path / "model")]
     assert run.averages() == [] and not (run.path / "model").exists()
+
+
+def test_what_a_checkpoint_has_beside_weights_is_exported_too(make_run: MakeRun) -> None:
+    model = make_model()
+    model.model.register_buffer("balance", torch.full((3,), 2.0))
+    model.model.register_buffer("scratch", torch.ones(3), persistent=False)
+    run = make_run(model)
+    run.start(averages=True).save_model()
+    assert torch.equal(load_file(run.path / "model" / "model.safetensors")["model.balance"], torch.full((3,), 2.0))
+    assert load_file(run.path / "model" / "model.safetensors").keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize("adapts", [False, True])

@@ -25,11 +25,14 @@ class Sync:
     def __init__(self, sent: list[tuple[str, Any]]) -> None:
         self.sent = sent
         self.deaths: list[Any] = []
+        self.dies_for_good = False
 
     def connect(self, engines: dict[int, Any], manifest: Any) -> None:
         self.sent.append(("group", list(engines)))
 
     def begin(self) -> None:
+        if self.dies_for_good:
+            raise EngineGoneError
         if self.deaths:
             self.deaths.pop()()
             raise EngineGoneError
@@ -104,6 +107,17 @@ def test_one_engine_gets_its_weights_and_the_next_update_is_for_all(
     assert world.take() == [("group", [1]), ("weights", 0), *([] if alone else [BARRIER])]
     world.trainer.broadcast_to_vllm()
     assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_engine_that_dies_once_more_is_told_when_the_policys_processes_are_together_again(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    world = World(monkeypatch)
+    world.trainer._sync.dies_for_good = True
+    with pytest.raises(EngineGoneError):
+        world.policy.restore_engine(1, alone=alone)
+    assert world.take() == [("group", [1]), *([] if alone else [BARRIER])], "nothing was sent"
 
 
 def test_other_processes_of_the_policy_join_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,13 @@ def test_adapters_are_merged_under_the_names_of_the_model_without_them(targets: 
         torch.testing.assert_close(tensor, expected[name])
 
 
+def test_an_adapter_on_an_output_layer_that_is_the_embedding_as_well_is_refused() -> None:
+    """Engines have one weight for both, and the adapter changes one of them."""
+    with pytest.raises(ValueError, match=r"^the adapter of lm_head cannot be merged .*tie_word_embeddings"):
+        weights_of(with_adapters(make_model(tie_word_embeddings=True), target_modules=["q_proj", "lm_head"]))
+    weights_of(with_adapters(make_model(tie_word_embeddings=False), target_modules=["q_proj", "lm_head"]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_thousand_updates_leave_the_trained_weights_as_they_are(dtype: torch.dtype) -> None:
     """To the bit, and the last one is what a single one would have been: nothing drifts (R24)."""
