@@ -27,6 +27,7 @@ import host_weight_sync  # noqa: E402
 
 from openrlhf_ada.data.demo_model import build_smollm2  # noqa: E402
 from openrlhf_ada.platforms import cpu  # noqa: E402
+from openrlhf_ada.platforms.cpu_dtype import compute_dtype  # noqa: E402
 
 EXTENSION = "both_extensions.BothExtensions"
 BUCKETS_MIB, STANDARD_MIB = (32, 64, 128), 64
@@ -127,7 +128,7 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
 
     path = build_smollm2(HERE.parent / ".cache" / "smollm2-chat-model")
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, compute_dtype()))
     ray.init(
         num_cpus=4, log_to_driver=False, runtime_env={"worker_process_setup_hook": "host_weight_sync.activate_policy"}
     )
@@ -144,7 +145,10 @@ def main() -> None:
         results[f"{count} engines"] = {"seconds": seconds, "medians": medians}
         figures[f"host_over_ours_{count}"] = medians["host"] / medians[f"ours, buckets of {STANDARD_MIB} MiB"]
     out = HERE / "results" / ("weight_sync_quick.json" if args.quick else "weight_sync.json")
-    out.write_text(json.dumps({"figures": figures, "results": results, "machine": machine()}, indent=1) + "\n")
+    out.write_text(
+        json.dumps({"dtype": compute_dtype(), "figures": figures, "results": results, "machine": machine()}, indent=1)
+        + "\n"
+    )
     print(json.dumps(figures))
 
 

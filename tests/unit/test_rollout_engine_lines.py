@@ -18,6 +18,7 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Answer
 from openrlhf_ada.rollout.engine_lines import EngineLines
 from openrlhf_ada.rollout.incarnations import EngineLostError
+from openrlhf_ada.rollout.weight_sync import EngineGoneError
 
 PATIENCE_S = 77.0
 DEAD = ActorUnavailableError("killed", None)
@@ -72,6 +73,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.actors = [Actor("a0"), Actor("b0")]
         self.restored: list[int] = []
+        self.policy_dies = 0
         self.policy = [Ref(pending=True), Ref(pending=True)]
         self.notes: list[str] = []
         self.lines = EngineLines(self.actors, self._restore, self.notes.append, patience_s=PATIENCE_S)
@@ -80,6 +82,8 @@ class World:
 
     def _restore(self, engine: int) -> Sequence[Ref]:
         self.restored.append(engine)
+        if len(self.restored) <= self.policy_dies:
+            return [Ref(EngineGoneError("vLLM engine 1 failed while joining"))]
         return self.policy
 
 
@@ -153,6 +157,25 @@ def test_an_engine_that_dies_again_at_once_is_waited_for_again(world: World, set
     else:
         assert lines.wait() == [EngineUp(1)]
     assert (second.num_resets, world.restored) == (3, [1])
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_an_engine_that_dies_while_it_gets_its_weights_is_waited_for_again(world: World, settles: bool) -> None:
+    lines, second = world.lines, world.actors[1]
+    if not settles:
+        kill(second)
+        lines.wait()
+    second.incarnation = "b1"
+    if not settles:
+        second.come_back("b1")
+    world.policy_dies = 1
+    for process in world.policy:
+        process.set(None)
+    if settles:
+        lines.settle()
+    else:
+        assert lines.wait() == [EngineUp(1)]
+    assert world.restored == [1, 1]
 
 
 def test_what_is_told_to_a_dead_engine_says_so_too_and_only_once(world: World) -> None:
