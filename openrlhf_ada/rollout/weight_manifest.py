@@ -107,8 +107,8 @@ def unpack(bucket: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Ten
 
 
 _ROW = 1024
-_CHUNK = 1024 * _ROW
-"""Elements that are widened to 64 bits at a time."""
+_ROWS = 128
+"""At a time: when they are widened to 64 bits, they still fit a cache, and memory that is at hand."""
 
 _MIX = 0x9E3779B1
 """Odd, so that multiplying by it loses nothing."""
@@ -130,11 +130,13 @@ def checksum(tensor: torch.Tensor) -> int:
     data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
     columns = _weights(torch.arange(_ROW, device=data.device)) | 1
     total = torch.zeros((), dtype=torch.int64, device=data.device)
-    for start in range(0, data.numel(), _CHUNK):
-        chunk = data[start : start + _CHUNK].to(torch.int64)
-        chunk = torch.nn.functional.pad(chunk, (0, -chunk.numel() % _ROW)).view(-1, _ROW)
-        rows = torch.arange(start // _ROW, start // _ROW + len(chunk), device=data.device)
-        total += _mixed((chunk * columns).sum(1) + _weights(rows + _ROW)).sum()
+    whole = data.numel() // _ROW * _ROW
+    last = torch.nn.functional.pad(data[whole:], (0, -data.numel() % _ROW))
+    number = _ROW
+    for rows in (*data[:whole].view(-1, _ROW).split(_ROWS), last.view(-1, _ROW)):
+        numbers = torch.arange(number, number + len(rows), device=data.device)
+        total += _mixed((rows * columns).sum(1) + _weights(numbers)).sum()
+        number += len(rows)
     return int(total)
 
 
