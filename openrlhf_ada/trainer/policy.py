@@ -162,7 +162,13 @@ def sharding(args: Any, model: Module) -> tuple[Any, Any]:
     is_split = args.ds.zero_stage == 3
 
     def gather_shards(parameters: list[Parameter]) -> AbstractContextManager[Any]:
-        return GatheredParameters(parameters, enabled=is_split)
+        if not is_split or torch.distributed.get_backend() == "nccl":
+            return GatheredParameters(parameters, enabled=is_split)
+        # Of several gathers DeepSpeed waits for the last, which is enough only where a stream keeps their order.
+        stack = ExitStack()
+        for parameter in parameters:
+            stack.enter_context(GatheredParameters([parameter]))
+        return stack
 
     return gather_shards, lambda parameter: parameter.ds_shape if is_split else parameter.shape
 

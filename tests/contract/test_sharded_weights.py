@@ -1,0 +1,135 @@
+"""Weights of a policy that DeepSpeed has split over two processes (ZeRO-3): gathered, averaged and exported whole.
+
+Two real processes on one machine; what is sent to engines is gathered in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from types import SimpleNamespace
+
+def work(rank, port, adapts, folder):
+    os.environ |= {
+        "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
+        "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+    }
+    from openrlhf_ada.platforms import cpu
+    cpu.activate()
+    import deepspeed, torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations import HfDeepSpeedConfig
+    from openrlhf_ada.trainer.export import export_whole, whole_weights
+    from openrlhf_ada.trainer.policy import sharding
+    from openrlhf_ada.trainer.policy_weights import PolicyWeights
+    from openrlhf_ada.trainer.weight_average import WeightAverage
+
+    torch.set_num_threads(1)
+    # Its own is compiled on first use.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend="gloo")
+    config = {
+        "train_micro_batch_size_per_gpu": 1, "train_batch_size": 2, "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 64},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.05, "torch_adam": True}},
+    }
+    is_split = HfDeepSpeedConfig(config)
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.bfloat16)
+    torch.manual_seed(0)
+    if adapts:
+        model = get_peft_model(
+            model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
+    assert any(p.numel() == 0 for p in engine.module.parameters()), "nothing is split"
+    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=3, tensor_parallel_size=1))
+    weights = PolicyWeights(engine.module, *sharding(args, engine.module), bucket_bytes=4000)
+    is_first = rank == 0
+    average = WeightAverage(weights, 0.5, is_first=is_first)
+    expected = {name: t.float() for name, t in whole_weights(weights, is_first=is_first).items()}
+    ids = torch.arange(9).view(1, -1)
+    for _ in range(3):
+        engine.backward(engine(input_ids=ids, labels=ids).loss)
+        engine.step()
+        average.update()
+        now = whole_weights(weights, is_first=is_first)
+        expected = {name: tensor.lerp(now[name].float(), 0.5) for name, tensor in expected.items()}
+    engine.eval()
+    with torch.no_grad():
+        before = engine(input_ids=ids).logits
+        tensors = whole_weights(weights, is_first=is_first)
+        after = engine(input_ids=ids).logits
+    if is_first:
+        export_whole(engine.module, SimpleNamespace(save_pretrained=lambda path: None), tensors, folder / "export")
+        torch.save((ids, before), folder / "seen.pt")
+        averages = average.tensors()
+        found = {
+            "is_unchanged": torch.equal(before, after),
+            "has_averages": all(torch.equal(averages[n], t.bfloat16()) for n, t in expected.items()),
+            "names": sorted(averages),
+        }
+        (folder / "found.json").write_text(json.dumps(found))
+    else:
+        assert not tensors and not average.tensors()
+    torch.distributed.barrier()
+    os._exit(0)
+
+if __name__ == "__main__":
+    import multiprocessing, socket
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    folder, adapts = Path(sys.argv[1]), sys.argv[2] == "adapters"
+    torch.manual_seed(0)
+    shape = dict(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
+    LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True)).save_pretrained(folder / "model")
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=work, args=(rank, port, adapts, folder), daemon=True) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    ids, seen = torch.load(folder / "seen.pt")
+    exported = AutoModelForCausalLM.from_pretrained(folder / "export", dtype=torch.bfloat16).eval()
+    with torch.no_grad():
+        logits = exported(input_ids=ids).logits
+    found = json.loads((folder / "found.json").read_text())
+    plain = sorted(name for name, _ in LlamaForCausalLM(exported.config).named_parameters())
+    print(json.dumps(found | {"plain": plain, "distance": float((logits - seen).abs().max())}))
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "adapters"])
+def test_weights_in_two_processes_are_one_model(tmp_path: Path, kind: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), kind],
+        capture_output=True, text=True, timeout=280, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["is_unchanged"] and found["has_averages"]
+    assert found["names"] == found["plain"]
+    # In units of the last place of half precision: the same sums in another order.
+    assert found["distance"] < 0.05
