@@ -175,7 +175,7 @@ def _joined(group: Membership, device: torch.device, refs: dict[int, Any]) -> Br
             if device.type == "cuda":
                 torch.cuda.set_device(device)
             outcome.set_result(join(group, device))
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - raised by the one who waits
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True, name="ada-join").start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -83,6 +84,23 @@ def train(argv: list[str], module: str = "openrlhf_ada.cli.train_ppo_ray") -> su
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return done
+
+
+def run_script(script: str, folder: Path, *args: str) -> dict[str, Any]:
+    """Run a Python program in a process of its own, kept in `folder`; the JSON object in its last line of output."""
+    path = folder / "script.py"
+    path.write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(path), *args],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from conftest import ROOT, Toy
+from conftest import Toy, run_script
 
 pytestmark = pytest.mark.e2e
 
@@ -120,19 +116,7 @@ def seen(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("engine")
     rewards = folder / "rewards.py"
     rewards.write_text(REWARDS)
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), str(toy.model), str(rewards)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return run_script(SCRIPT, folder, str(toy.model), str(rewards))
 
 
 def test_a_rollout_is_what_its_seed_says(seen: dict[str, Any]) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Toy, read_jsonl, toy_flags, train
+from conftest import Toy, read_jsonl, run_script, toy_flags, train
 
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 
@@ -73,19 +70,7 @@ ENDS: dict[str, Any] = {
 
 def answers_of(paths: list[Path], prompts: list[str], tmp_path: Path) -> dict[Path, tuple[list[str], list[str]]]:
     """By transformers and by vLLM."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), json.dumps([prompts, *map(str, paths)])],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = run_script(SCRIPT, tmp_path, json.dumps([prompts, *map(str, paths)]))
     return {path: (found[str(path)][0], found[str(path)][1]) for path in paths}
 
 
