@@ -34,7 +34,7 @@ DEATH_S = 10.0
 
 JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
 
-PREPARING = "preparing for an update"
+STARTING, PREPARING = "starting", "preparing for an update"
 
 Failure = tuple[int, RayError]
 """The engine's number and what it met."""
@@ -97,7 +97,7 @@ class WeightSync:
         Empty where some are not, or where there is no room for it (containers have 64 MB unless told).
         """
         here = ray.get_runtime_context().get_node_id()
-        nodes = _collect({number: engine.node.remote() for number, engine in engines.items()}, "starting")
+        nodes = _collect({number: engine.node.remote() for number, engine in engines.items()}, STARTING)
         if self._backend != "gloo" or self._workers > 1 or set(nodes.values()) != {here} or not IN_MEMORY.is_dir():
             yield ""
             return
@@ -227,7 +227,7 @@ def _blamed(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncErr
         failure = next((found for found in failures if found and isinstance(found[1], RayActorError)), failure)
     number, error = failure
     # Where others were to join as well, they now wait for it in vain, and can be told nothing else.
-    can_be_repeated = phase == PREPARING or (phase == JOINING and len(refs) == 1)
+    can_be_repeated = phase in (STARTING, PREPARING) or (phase == JOINING and len(refs) == 1)
     kind = EngineGoneError if isinstance(error, RayActorError) and can_be_repeated else WeightSyncError
     return kind(f"vLLM engine {number} failed while {phase}: {error}")
 

@@ -312,6 +312,19 @@ def test_an_engine_that_dies_while_it_joins_is_not_waited_for(started: list[Engi
     assert (type(caught.value) is EngineGoneError) == (count == 1)
 
 
+@pytest.mark.parametrize("phase", ["node", "begin_update"])
+def test_an_engine_that_dies_before_anything_is_formed_or_sent_may_be_waited_for(
+    started: list[Engine], phase: str
+) -> None:
+    def die() -> None:
+        raise RayActorError
+
+    started += [Engine(), Engine()]
+    setattr(started[1], phase, Remote(lambda: call(die)))
+    with pytest.raises(EngineGoneError, match="^vLLM engine 1 failed while"):
+        connect(started).begin()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_receiver_holds_two_buckets_at_most(way: str) -> None:
     """One being loaded, one on its way: as many as there may be of the largest."""
