@@ -321,7 +321,7 @@ def test_an_engine_that_dies_before_anything_is_formed_or_sent_may_be_waited_for
 
     started += [Engine(), Engine()]
     setattr(started[1], phase, Remote(lambda: call(die)))
-    with pytest.raises(EngineGoneError, match="^vLLM engine 1 failed while"):
+    with pytest.raises(EngineGoneError, match=r"^vLLM engine 1 failed while"):
         connect(started).begin()
 
 
