@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config_ranges import MINIMA, RANGES
+from openrlhf_ada.config_rewards import RewardFlags
 from openrlhf_ada.core.allocation import PRIORITIES
 from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
@@ -23,7 +24,7 @@ from openrlhf_ada.flags import ConfigError, add_flags_of, check_choice, check_mi
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaConfig:
+class AdaConfig(RewardFlags):
     """Settings of adaptive sampling. Defaults are the published setting of Reinforce-Ada (arXiv 2510.04996)."""
 
     mode: str = flag(

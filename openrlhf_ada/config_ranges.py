@@ -16,6 +16,8 @@ MINIMA = {
     "log_texts": 0,
     "speculation": 0,
     "logprob_steps": 0,
+    "reward_memory": 64,
+    "reward_workers": 1,
 }
 
 RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
@@ -32,6 +34,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "floor": (lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
     "timeout": (lambda v: v > 0, "it is a time in seconds", "Try 1800"),
     "max_no_verdict": (lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),
+    "reward_timeout": (lambda v: v > 0, "it is a time in seconds", "Try 10"),
+    "format_bonus": (lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
     "engine_restarts": (lambda v: v >= 0, "it is a number of restarts", "Try 3"),
     "logprob_warn": (lambda v: v > 0, "it is a distance", "Try 0.1"),
     "logprob_stop": (lambda v: v > 0, "it is a distance", "Try 1"),

@@ -22,6 +22,7 @@ from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.presets import apply_method, deviations, named_method
 from openrlhf_ada.reporting.progress import ProgressView
+from openrlhf_ada.reward.reward_function import path_of
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
@@ -50,6 +51,8 @@ def parse(argv: Sequence[str]) -> tuple[SimpleNamespace, AdaConfig]:
     for line in deviations(given[0], argv, method):
         logger.warning("deviation: %s", line)
     config = from_namespace(args.ada)
+    if args.reward.remote_url:
+        args.reward.remote_url = [path_of(name) for name in args.reward.remote_url]
     if resolve(config, args).own_critic:
         # The host forgets the critic's model in critic-free training; without it, it starts none.
         args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path

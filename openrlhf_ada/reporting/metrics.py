@@ -61,6 +61,21 @@ METRICS: dict[str, Metric] = {
         "Prompts that fresh ones replaced because a rollout came to no verdict, twice.",
         "Above 0: look at these rows. More than `ada.max_no_verdict` of a step end the run.",
     ),
+    "ada/verdict_s_mean": Metric(
+        "seconds",
+        "Mean time of a verdict, where one of our reward functions gives them (math, reasoning_gym, code).",
+        "Times the rollouts of a step, over the pool's processes: what grading costs.",
+    ),
+    "ada/verdict_s_max": Metric(
+        "seconds",
+        "The longest.",
+        "Near `ada.reward_timeout`: some answers are hard to grade; those beyond it have no verdict.",
+    ),
+    "ada/causes": Metric(
+        "rollouts by cause",
+        "Why verdicts of these reward functions are below 1; the most frequent causes.",
+        "Many without an answer: the format is not learned, or answers are cut off.",
+    ),
     "ada/drawn_tokens": Metric(
         "tokens",
         "Response tokens of all rollouts dispatched in this step.",

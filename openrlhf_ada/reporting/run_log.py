@@ -18,6 +18,7 @@ from openrlhf_ada.core.types import PromptPool, TrainingGroup
 from openrlhf_ada.reporting.jsonl import JsonValue, encode, keep_rows_up_to, read_rows, to_json_value, write_atomically
 from openrlhf_ada.reporting.metrics import check_metric_name
 from openrlhf_ada.reporting.redaction import redact
+from openrlhf_ada.reward.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +50,23 @@ class SampleRecord:
     version: int = 0
     last_version: int = 0
     """Updates that the engine's weights had had at its first and at its last token."""
+    verdict: Verdict | None = None
+    """What the grader said, where it is one of ours."""
 
 
 def sample_records(
-    prompt_id: str, prompt: str, pool: PromptPool, responses_R: Sequence[str], group: TrainingGroup | None
+    prompt_id: str,
+    prompt: str,
+    pool: PromptPool,
+    responses_R: Sequence[str],
+    group: TrainingGroup | None,
+    verdicts_R: Sequence[Verdict | None] = (),
 ) -> list[SampleRecord]:
     """The records of one prompt's pool, in index order.
 
     Args:
         responses_R: text of each sample of the pool, by index.
+        verdicts_R: what a grader of ours said of each; empty where none did.
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
@@ -84,8 +93,9 @@ def sample_records(
             response=response,
             predicted=pool.predicted,
             critic_value=pool.critic_value,
+            verdict=verdict,
         )
-        for sample, response in zip(pool.samples, responses_R, strict=True)
+        for sample, response, verdict in zip(pool.samples, responses_R, verdicts_R or [None] * len(pool), strict=True)
     ]
 
 
@@ -216,6 +226,10 @@ class RunLog:
             "kept": record.kept,
             "coefficient": record.coefficient,
         }
+        if record.verdict is not None:
+            row["verdict_s"] = round(record.verdict.seconds, 4)
+            if record.verdict.cause:
+                row["cause"] = record.verdict.cause
         if record.last_version != record.version:
             row["last_version"] = record.last_version
         if record.index == 0:

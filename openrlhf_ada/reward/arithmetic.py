@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from openrlhf_ada.reward.reward_function import response_of, short
+
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _ANSWER_END = re.compile(r"\n|<[a-z_|/]+>")
 """An answer ends at the first newline or special token (`<|im_end|>`, `<eos>`), whatever the model adds after it."""
@@ -39,20 +41,11 @@ def parse_answer(response: str) -> int | None:
 
 
 def _verdict(query: str, prompt: str, label: str) -> float:
-    if not query.startswith(prompt):
-        raise ValueError(
-            f"the query does not start with its prompt: query {_short(query)}, prompt {_short(prompt)}. "
-            f"The prompt may have been cut to fit (raise --data.max_len) or the tokenizer does not give back the text "
-            f"it was given."
-        )
+    response = response_of(query, prompt)
     expected = str(label).strip()
     if not _INTEGER.fullmatch(expected):
         raise ValueError(
-            f"the label {label!r} of prompt {_short(prompt)} is not an integer: this reward compares integers. "
+            f"the label {label!r} of prompt {short(prompt)} is not an integer: this reward compares integers. "
             f"Set --data.label_key to the column that holds the answer, or use another reward function."
         )
-    return float(parse_answer(query[len(prompt) :]) == int(expected))
-
-
-def _short(text: str, limit: int = 80) -> str:
-    return repr(text if len(text) <= limit else text[:limit] + "...")
+    return float(parse_answer(response) == int(expected))

@@ -11,7 +11,7 @@ from openrlhf_ada.core.fleet import Failed
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup, Waste
 from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.records import GroupRecord, StepRecord, TaggedExperience, tagged_samples
+from openrlhf_ada.rollout.records import GradedExperience, GroupRecord, StepRecord, TaggedExperience, tagged_samples
 
 
 @dataclass(slots=True)
@@ -111,13 +111,14 @@ class Batch:
     def _describe(
         self, finished: FinishedPool[Experience], group: TrainingGroup | None, texts: list[str]
     ) -> GroupRecord:
-        request = self.requests[finished.pool.key]
+        request, payloads = self.requests[finished.pool.key], finished.payloads
         return GroupRecord(
             row=request.row,
             prompt=request.prompt,
             pool=finished.pool,
             group=group,
-            lengths=[int(payload.response_length[0]) for payload in finished.payloads],
-            truncated=[bool(payload.truncated[0]) for payload in finished.payloads],
+            lengths=[int(payload.response_length[0]) for payload in payloads],
+            truncated=[bool(payload.truncated[0]) for payload in payloads],
             texts=texts,
+            verdicts=[payload.verdict if isinstance(payload, GradedExperience) else None for payload in payloads],
         )

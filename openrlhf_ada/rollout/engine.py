@@ -18,6 +18,7 @@ from openrlhf.trainer.ray import vllm_engine as host
 from vllm.platforms import current_platform
 
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.reward.reward_function import Grading, PooledReward
 from openrlhf_ada.rollout.engine_weights import ReceivesWeights
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.upstream import unwrap_ray_class
@@ -74,6 +75,8 @@ async def _end_with(llm: Any) -> None:
 class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
     """One engine. Rollouts are handed in with `submit` and `stop`; `answers` waits for those that have ended."""
 
+    grading: Grading | None = None
+
     async def __init__(self, *args: Any, **kwargs: Any) -> None:
         await super().__init__(*args, **self.with_receiver(kwargs))
         self.open_gate()
@@ -81,7 +84,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
         self._incarnation = uuid.uuid4().hex
-        _note_reward_errors(self.executor)
+        _prepare_reward(self.executor, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
     def _configure_vllm_env(self, *args: Any, **kwargs: Any) -> None:
@@ -160,6 +163,8 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
                     images=job.image,
                 )
             error = rollout.reward_error or ("" if response else "the agent returned nothing")
+            if response:
+                response["verdict"] = rollout.verdict
         except asyncio.CancelledError:
             error = "" if rollout.stopped else "it was cancelled, and not by us"
         except TimeoutError:
@@ -176,8 +181,13 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
         )
 
 
-def _note_reward_errors(executor: Any) -> None:
-    """The host logs why a reward function failed and goes on without a reward; keep the reason."""
+def _prepare_reward(executor: Any, grading: Grading | None) -> None:
+    """The host logs why a reward function failed and goes on without a reward; keep the reason. And what our own say
+    of their verdicts."""
+    function = getattr(executor, "reward_func", None)
+    if isinstance(function, PooledReward):
+        function.configure(grading or Grading())
+        function.start()
     for name in ("reward_func", "_fetch_rewards_via_http"):
         function = getattr(executor, name, None)
         if function is not None:
@@ -187,10 +197,15 @@ def _note_reward_errors(executor: Any) -> None:
 def _noting(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
         except Exception as error:
             _note(error)
             raise
+        rollout = current_rollout.get()
+        if rollout is not None and isinstance(result, dict):
+            # Of the one response that the host asks about at a time.
+            rollout.verdict = next(iter(result.get("verdicts", ())), None)
+        return result
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -208,7 +223,7 @@ def _note(error: Exception) -> None:
         rollout.reward_error = f"{type(error).__name__}: {error}"
 
 
-def rollout_actor(restarts: int, *, over_ipc: bool = False) -> Any:
-    """For Ray, which starts an engine whose process has died again this often."""
-    actor = type("AdaRolloutActor", (AdaRolloutActor,), {"over_ipc": over_ipc})
+def rollout_actor(restarts: int, *, over_ipc: bool = False, grading: Grading | None = None) -> Any:
+    """For Ray, which starts an engine whose process has died again this often. `grading`: of our reward functions."""
+    actor = type("AdaRolloutActor", (AdaRolloutActor,), {"over_ipc": over_ipc, "grading": grading})
     return ray.remote(max_restarts=restarts)(actor)

@@ -9,6 +9,7 @@ from typing import Any
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup
+from openrlhf_ada.reward.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,13 @@ class SampleTag:
 
 
 @dataclass
+class GradedExperience(Experience):
+    """One sample with what its grader said, where a grader of ours did."""
+
+    verdict: Verdict | None = None
+
+
+@dataclass
 class TaggedExperience(Experience):
     """One sample with its tag. The host merges the fields it knows; the tag is read before that."""
 
@@ -32,8 +40,8 @@ class TaggedExperience(Experience):
 class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
-    By sample, in index order: `lengths` in tokens from first to last, `truncated`, and `texts` (of few prompts; else
-    empty).
+    By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
+    empty) and `verdicts` (of graders of ours).
     """
 
     row: int
@@ -43,6 +51,7 @@ class GroupRecord:
     lengths: Sequence[int]
     truncated: Sequence[bool]
     texts: Sequence[str]
+    verdicts: Sequence[Verdict | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,11 @@ def tagged_samples(group: TrainingGroup, payloads: Sequence[Experience]) -> list
     """The kept samples of a group, each with its tag. `payloads`: the whole pool's, by index."""
     tagged: list[TaggedExperience] = []
     for index, coefficient, weight in zip(group.indices, group.coefficients, group.critic_weights, strict=True):
-        host_fields = {f.name: getattr(payloads[index], f.name) for f in fields(Experience)}
-        tagged.append(TaggedExperience(**host_fields, tag=SampleTag(group.key, index, coefficient, weight)))
+        tag = SampleTag(group.key, index, coefficient, weight)
+        tagged.append(TaggedExperience(**host_fields(payloads[index]), tag=tag))
     return tagged
+
+
+def host_fields(experience: Experience) -> dict[str, Any]:
+    """Of an experience or a subclass, what the host's has."""
+    return {f.name: getattr(experience, f.name) for f in fields(Experience)}

@@ -14,6 +14,7 @@ from vllm import SamplingParams
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import Sample
+from openrlhf_ada.rollout.records import GradedExperience, host_fields
 
 # It reports every call, and here every rollout is one.
 logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
@@ -71,7 +72,8 @@ class ResponseReader:
         if self._args.reward.clip_range is not None:
             # Before any baseline is taken from them.
             experience.rewards = experience.rewards.clamp(*self._args.reward.clip_range)
-        return self._describe(request, experience, versions), experience
+        graded = GradedExperience(**host_fields(experience), verdict=response.get("verdict"))
+        return self._describe(request, experience, versions), graded
 
     def _describe(self, request: Request, experience: Experience, versions: tuple[int, int]) -> Sample:
         # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.

@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import from_namespace
+from openrlhf_ada.config import AdaConfig, from_namespace
+from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.reward_function import Grading
+from openrlhf_ada.reward.shaping import Shaping
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.upstream import run_training, substituted
 from openrlhf_ada.weight_rules import shares_gpus
@@ -33,5 +36,15 @@ def train(args: SimpleNamespace) -> None:
     actors["PolicyModelActor"] = RayAdaPolicyActor
     # Mode off has the host's sampling, which does not go on without an engine.
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
-    with substituted(vllm_engine, RolloutRayActor=rollout_actor(restarts, over_ipc=shares_gpus(args))):
+    actor = rollout_actor(restarts, over_ipc=shares_gpus(args), grading=grading(from_namespace(args.ada)))
+    with substituted(vllm_engine, RolloutRayActor=actor):
         run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)
+
+
+def grading(config: AdaConfig) -> Grading:
+    """What the flags say of verdicts."""
+    return Grading(
+        Limits(config.reward_timeout, config.reward_memory),
+        config.reward_workers,
+        Shaping(config.format, config.format_bonus),
+    )

@@ -15,6 +15,7 @@ from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_rules import batch_plan, check_against_host
 from openrlhf_ada.host_values import check_values
 from openrlhf_ada.reporting.run_log import METRICS_FILE
+from openrlhf_ada.reward.reward_function import NAMED, path_of
 
 MODEL_FLAGS = ("actor", "critic", "reward")
 
@@ -68,7 +69,19 @@ def check_paths(args: SimpleNamespace) -> None:
     _check_reward_urls(args.reward.remote_url)
     if args.train.agent_func_path:
         _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
+    _check_labels(args)
     check_data(args)
+
+
+def _check_labels(args: SimpleNamespace) -> None:
+    named = [name for name in (args.reward.remote_url or "").split(",") if name in NAMED]
+    if named and args.data.label_key is None:
+        raise ConfigError(
+            "--data.label_key",
+            None,
+            f"--reward.remote_url {named[0]} compares answers with labels",
+            "Name the column that holds them",
+        )
 
 
 def check_data(args: SimpleNamespace) -> None:
@@ -113,15 +126,15 @@ def _check_probabilities(value: str, num_datasets: int) -> None:
 
 
 def _check_reward_urls(value: str | None) -> None:
-    for path in value.split(",") if value else ():
+    for path in map(path_of, value.split(",") if value else ()):
         if path.endswith(".py"):
             _check_python_file("--reward.remote_url", path, "reward_func")
         elif not path.startswith(("http://", "https://")):
             raise ConfigError(
                 "--reward.remote_url",
                 path,
-                "it is neither a Python file (.py) nor a URL (http://, https://)",
-                "Give a file that defines reward_func, or the URL of a reward server",
+                f"it is neither a Python file (.py), a URL (http://, https://) nor one of {', '.join(NAMED)}",
+                "Give a file that defines reward_func, the URL of a reward server or one of these names",
             )
 
 

@@ -110,7 +110,7 @@ def emit(args: Any, kind: str, **content: Any) -> None:
 
 def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     texts = group.texts or [""] * len(group.pool)
-    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group)
+    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.verdicts)
 
 
 def _plain(value: Any) -> Any:

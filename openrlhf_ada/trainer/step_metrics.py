@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,9 @@ from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 from openrlhf_ada.settings import Settings
+
+MOST_CAUSES = 8
+"""Causes of verdicts that a step's row counts, the most frequent."""
 
 
 def ledger_metrics(ledger: Ledger) -> dict[str, int]:
@@ -55,7 +59,21 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/effective_weight": mean_by_pass_rate(
             (*_counts(g, threshold), _weight_of(g, threshold, n, in_ppo)) for g in groups
         ),
+        **_verdict_metrics(everything),
         **record.figures,
+    }
+
+
+def _verdict_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
+    """Of graders of ours; empty where another judged."""
+    verdicts = [verdict for group in groups for verdict in group.verdicts if verdict is not None]
+    if not verdicts:
+        return {}
+    seconds = [verdict.seconds for verdict in verdicts]
+    return {
+        "ada/verdict_s_mean": _mean(seconds),
+        "ada/verdict_s_max": max(seconds),
+        "ada/causes": dict(Counter(verdict.cause for verdict in verdicts if verdict.cause).most_common(MOST_CAUSES)),
     }
 
 

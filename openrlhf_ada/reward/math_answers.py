@@ -1,0 +1,174 @@
+r"""Grades answers to mathematical problems: letters and words as text, everything else with math-verify.
+
+The answer is the last `\boxed{...}` after any thinking, else what follows "answer is", else what math-verify finds in
+the last lines. A response without an answer is wrong. A label that does not equal itself is refused, since no answer
+could be right. An exception in between means that there is no verdict.
+
+It has no clock: run it in a `GraderPool`, which ends what takes too long. Numbers that no computer could write down
+(9^9^9^9) are told by their looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from openrlhf_ada.reward.math_notation import NUMBER_WORDS, simplified, words
+from openrlhf_ada.reward.math_text import LONGEST, Answer, boxes, find_answers, unfenced
+from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
+
+# It warns, once per call, that it was told to leave time limits to its caller.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+_CHOICE = re.compile(r"(?:option|choice|answer)?\s*[(\[]?\s*([a-j])\s*[)\]]?(?:[\s.:)]+(.*))?")
+_CHOICES = re.compile(r"[(\[]?[a-j][)\]]?(?:\s*(?:,|and|&|\s)\s*[(\[]?[a-j][)\]]?)+")
+_TEXT_LABEL = re.compile(r"(?=.*[a-z]{2})[a-z][a-z' -]*[a-z]")
+_ARTICLE = re.compile(r"^(?:an?|the) ")
+_HUGE = re.compile(
+    r"\^\s*\{?\s*[0-9]{5,}|\^\s*\{?\s*[0-9]+\s*\^\s*\{?\s*(?:[0-9]{2,}|[0-9]\s*\^)|[0-9]{5,}\s*\}?\s*!|[0-9]!\s*!|[0-9]{1000}"
+)
+_UNIT = re.compile(
+    r"[0-9}]\s*\\?\s*(?:text|mathrm|mbox|operatorname)?\s*\{?\s*"
+    r"(mm|cm|dm|m|km|mg|g|kg|s|ms|min|h|hours?|minutes?|seconds?|a\.m|p\.m|am|pm)\.?\s*\}?\s*$"
+)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})(?:\.[0-9]{1,400})?")
+_AND = re.compile(r"(?:,\s*|\s+|\}\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s+")
+
+
+def grade(response: str, label: Any) -> Grade:
+    """1.0 if the response's answer equals the label, or any of several labels; else 0.0.
+
+    Raises:
+        UnusableLabelError: a label is empty, neither text nor number, or does not equal itself.
+    """
+    labels = _labels(label)
+    for reference in labels:
+        if not _equals_itself(reference):
+            raise UnusableLabelError(f"the label {reference[:200]!r} is nothing that math-verify can compare")
+    answers = find_answers(response)
+    if not answers:
+        return Grade(0.0, "no answer")
+    if len(answers[0].text) > LONGEST:
+        return Grade(0.0, "answer too long")
+    if any(equal(reference, answer) for reference in labels for answer in answers):
+        return Grade(1.0)
+    return Grade(0.0, "wrong answer")
+
+
+def verifies_itself(label: Any) -> bool:
+    """Would a response that gives the label as its answer be right? Such a row of a data set can be trained on."""
+    try:
+        return grade(rf"\boxed{{{_labels(label)[0]}}}", label).score == 1.0
+    except UnusableLabelError:
+        return False
+
+
+def equal(label: str, answer: Answer) -> bool:
+    """Is the answer, as it is written, the label?"""
+    if len(answer.text) > LONGEST:
+        return False
+    plain_label, plain_answer = simplified(unfenced(label)), simplified(unfenced(answer.text))
+    plain_answer = NUMBER_WORDS.get(words(plain_answer), plain_answer)
+    if plain_label == plain_answer:
+        return True
+    said, expected = words(plain_answer), words(plain_label)
+    chosen = _several_letters(plain_label) or _letters(expected)
+    if chosen is not None:
+        return (_several_letters(plain_answer) or _letters(said)) == chosen
+    if is_text(plain_label):
+        return _ARTICLE.sub("", said) == _ARTICLE.sub("", expected)
+    numbers = _number(plain_label), _number(plain_answer)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    if _HUGE.search(plain_answer) and not _HUGE.search(plain_label):
+        return False
+    if _conflicting_units(plain_label, plain_answer):
+        return False
+    return _same_mathematics(plain_label, plain_answer, in_prose=answer.in_prose)
+
+
+def is_text(label: str) -> bool:
+    """Is the label a word or a name? As mathematics it would be a product of letters, and Evelyn equal Evleyn."""
+    return bool(_TEXT_LABEL.fullmatch(words(label))) and not re.search(r"\\(?!text|mathrm|mathbf|mbox|emph)", label)
+
+
+def _number(text: str) -> Decimal | None:
+    """A number that is nothing but digits, as most answers are: math-verify would take a hundred times as long."""
+    return Decimal(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+
+
+def _letters(said: str) -> frozenset[str] | None:
+    """The chosen letters of a multiple-choice answer; None where it is none."""
+    if _CHOICES.fullmatch(said):
+        return frozenset(re.findall(r"\b[a-j]\b", said))
+    match = _CHOICE.fullmatch(said)
+    return frozenset(match[1]) if match else None
+
+
+def _several_letters(text: str) -> frozenset[str] | None:
+    """Of "ACD": choices without anything between them, in alphabetical order."""
+    bare = text.strip()
+    if re.fullmatch(r"[A-J]{2,6}", bare) and list(bare) == sorted(set(bare)):
+        return frozenset(bare.lower())
+    return None
+
+
+def _conflicting_units(label: str, answer: str) -> bool:
+    """5 cm is not 5 m; math-verify drops units. A unit may be left out."""
+    expected, given = _UNIT.search(label), _UNIT.search(answer)
+    return expected is not None and given is not None and _short(expected[1]) != _short(given[1])
+
+
+def _short(unit: str) -> str:
+    """hours, hour and h are one unit, and min, minute and minutes."""
+    return {"hour": "h", "minute": "min", "second": "s"}.get(unit.rstrip("s") or unit, unit.replace(".", ""))
+
+
+# Rollouts of one prompt come to the same few answers.
+@lru_cache(maxsize=16_384)
+def _same_mathematics(label: str, answer: str, *, in_prose: bool) -> bool:
+    from math_verify import parse, verify
+
+    readings = [answer if in_prose else rf"\boxed{{{answer}}}"]
+    joined = _AND.sub(", ", answer)
+    if joined != answer:
+        # A list, as mathematics writes it.
+        readings.append(rf"\boxed{{{joined}}}")
+    # Its own time limits use alarms, which only a main thread has.
+    gold, options = list(_parse_label(label)), {"timeout_seconds": None, "allow_set_relation_comp": True}
+    return any(verify(gold, parse(reading, parsing_timeout=0), **options) for reading in readings)
+
+
+@lru_cache(maxsize=4096)
+def _parse_label(label: str) -> tuple[Any, ...]:
+    from math_verify import parse
+
+    return tuple(parse(rf"\boxed{{{label}}}", parsing_timeout=0) or parse(label, parsing_timeout=0))
+
+
+@lru_cache(maxsize=4096)
+def _equals_itself(label: str) -> bool:
+    from math_verify import verify
+
+    plain = simplified(unfenced(label))
+    if is_text(plain) or _letters(words(plain)) or _several_letters(plain):
+        return True
+    gold = list(_parse_label(plain))
+    # What it cannot parse it gives back as text, which equals itself whatever it is.
+    understood = not all(isinstance(reading, str) for reading in gold)
+    return understood and verify(gold, gold, timeout_seconds=None)
+
+
+def _labels(label: Any) -> list[str]:
+    given = label if isinstance(label, list | tuple) else [label]
+    if not given or not all(isinstance(one, str | int | float) and str(one).strip() for one in given):
+        raise UnusableLabelError(f"the label {str(label)[:200]!r} is neither text, a number nor a list of these")
+    return [_unboxed(str(one)) for one in given]
+
+
+def _unboxed(label: str) -> str:
+    found = boxes(label)
+    return found[-1] if found else label

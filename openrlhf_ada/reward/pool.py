@@ -1,0 +1,196 @@
+"""Graders in processes of their own: what hangs, explodes or crashes costs one sample's time limit, never the run.
+
+Why not an existing pool: `concurrent.futures` gives up all its work when one process dies, pebble does when an idle
+one dies and lets its processes share two pipes and their locks, and `multiprocessing` runs the parent's main module in
+each (here Ray's worker). A process with a line of its own can be killed at any moment, and ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+from openrlhf_ada.reward.verdict import Verdict
+
+START_S = 120.0
+"""Seconds in which a process has imported its grader. Many start at once when a run begins, from slow disks."""
+
+END_S = 1.0
+"""Seconds in which a process that has closed its line has ended."""
+
+MOST_WORKERS = 8
+
+
+class GraderError(RuntimeError):
+    """A grader cannot be loaded, or its process does not start: no answer would get a verdict."""
+
+
+def default_workers() -> int:
+    """Two, so that one that hangs does not stop the others; more on large machines, where engines share the cores."""
+    return min(max(2, (os.cpu_count() or 1) // 8), MOST_WORKERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of a verdict. `seconds`: by the clock, and of CPU. `memory_mib`: beyond what a process has when it is ready."""
+
+    seconds: float = 10.0
+    memory_mib: int = 2048
+
+
+class GraderPool:
+    """`workers` processes with one grader. Any thread may ask for verdicts; each gets the next process that is idle.
+
+    Args:
+        grader: `package.module:function` or `path/to/file.py:function` (see `verdict.Grader`).
+        workers: None for `default_workers()`.
+
+    Raises:
+        GraderError: from the first verdict on, where the grader cannot be loaded.
+    """
+
+    def __init__(self, grader: str, limits: Limits | None = None, workers: int | None = None) -> None:
+        self.limits = limits or Limits()
+        self.num_workers = workers or default_workers()
+        self._grader = grader
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._workers: set[_Worker] = set()
+        self._closed = False
+        for _ in range(self.num_workers):
+            self._idle.put(self._start())
+        # A pool that nobody closes, such as a reward function's, ends with its last user or with the process.
+        self._finalizer = weakref.finalize(self, _end_all, self._workers)
+
+    def verdict(self, response: str, label: Any) -> Verdict:
+        """Grade one response. Waits for an idle process; from there on it takes no longer than the limit.
+
+        `label` must be JSON-able: text, a number, or a list or dict of these.
+
+        Raises:
+            GraderError: the grader cannot be loaded, or the pool is closed.
+            TypeError: the label is not JSON-able.
+        """
+        message = json.dumps([response, label]).encode()
+        worker = self._idle.get()
+        try:
+            if self._closed:
+                raise GraderError("the grader's pool is closed")
+            worker.wait_until_ready()
+            verdict = worker.ask(message, self.limits.seconds)
+        except BaseException:
+            # GraderError, or an interrupt while it works: what it would answer next belongs to this call.
+            self._replace(worker)
+            raise
+        if worker.is_lost:
+            self._replace(worker)
+        else:
+            self._idle.put(worker)
+        return verdict
+
+    def close(self) -> None:
+        """End all processes, busy ones too. Who waits for a verdict gets one without a score, or a GraderError."""
+        self._closed = True
+        self._finalizer()
+
+    def __enter__(self) -> GraderPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self._grader, self.limits)
+        with self._lock:
+            self._workers.add(worker)
+        return worker
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.kill()
+        with self._lock:
+            self._workers.discard(worker)
+        # Of a closed pool the dead one is passed on: somebody may still wait for one.
+        self._idle.put(worker if self._closed else self._start())
+
+
+class _Worker:
+    """One process and the line to it."""
+
+    def __init__(self, grader: str, limits: Limits) -> None:
+        ours, theirs = socket.socketpair()
+        self._line = Connection(ours.detach())
+        self._grader = grader
+        self._ready = False
+        self.is_lost = False
+        arguments = [str(theirs.fileno()), grader, str(limits.memory_mib), str(limits.seconds)]
+        # Paths that were added to this process's are the grader's too.
+        path = os.pathsep.join(part for part in sys.path if part)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "openrlhf_ada.reward.worker", *arguments],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+
+    def wait_until_ready(self) -> None:
+        """Raises GraderError."""
+        if self._ready:
+            return
+        reply = self._receive(START_S)
+        problem = reply["error"] if isinstance(reply, dict) else reply
+        if problem:
+            raise GraderError(f"the grader {self._grader} cannot be used: {problem}")
+        self._ready = True
+
+    def ask(self, message: bytes, seconds: float) -> Verdict:
+        start = time.perf_counter()
+        reply = self._receive(seconds, message)
+        if isinstance(reply, dict):
+            return Verdict(**reply)
+        self.is_lost = True
+        return Verdict(None, reply, time.perf_counter() - start)
+
+    def _receive(self, seconds: float, message: bytes | None = None) -> Any:
+        """What it says (to a message); or, as text, why it says nothing."""
+        try:
+            if message is not None:
+                self._line.send_bytes(message)
+            if not self._line.poll(seconds):
+                return f"time limit ({seconds:g} s)"
+            return json.loads(self._line.recv_bytes())
+        except (EOFError, OSError):
+            return self._gone()
+
+    def _gone(self) -> str:
+        try:
+            code = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return "its process has closed its line"
+        return f"its process was killed ({signal.Signals(-code).name})" if code < 0 else f"its process ended ({code})"
+
+    def kill(self) -> None:
+        """Who waits for its answer learns that it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _end_all(workers: set[_Worker]) -> None:
+    for worker in list(workers):
+        worker.kill()
+    workers.clear()

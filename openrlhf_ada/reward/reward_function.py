@@ -1,0 +1,126 @@
+"""From a grader to the `reward_func` that OpenRLHF loads (`--reward.remote_url <file>.py`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openrlhf_ada.reward.pool import GraderPool, Limits
+from openrlhf_ada.reward.shaping import Shaping
+from openrlhf_ada.reward.verdict import Verdict
+
+NAMED = ("arithmetic", "code", "math", "reasoning_gym")
+"""Reward functions that come with the package, by the names that `--reward.remote_url` takes."""
+
+_END = re.compile(
+    r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<pad>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>))+\s*$"
+)
+
+
+class NoVerdict(RuntimeError):
+    """Nothing is known of an answer. OpenRLHF leaves its reward out; our engines count it as no rollout."""
+
+
+def path_of(name: str) -> str:
+    """The file behind a name of NAMED; anything else as it is: a file or a URL."""
+    return str(Path(__file__).with_name(f"{name}.py")) if name in NAMED else name
+
+
+def response_of(query: str, prompt: str) -> str:
+    """What follows the prompt, without special tokens at its end. Raises ValueError where the prompt was cut."""
+    if not query.startswith(prompt):
+        raise ValueError(
+            f"the query does not start with its prompt: query {short(query)}, prompt {short(prompt)}. The prompt may "
+            f"have been cut to fit (raise --data.max_len) or the tokenizer does not give back the text it was given."
+        )
+    return query[len(prompt) :]
+
+
+def without_end(response: str) -> str:
+    """Without the special tokens at its end, which the host decodes along."""
+    # They are few and short; a pattern that ends in $ would be tried from everywhere in a long text.
+    head, tail = response[:-200], response[-200:]
+    return head + _END.sub("", tail)
+
+
+def short(text: str, limit: int = 80) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """What the flags say of verdicts. `workers`: processes per engine, None for as many as suit the machine."""
+
+    limits: Limits = field(default_factory=Limits)
+    workers: int | None = None
+    shaping: Shaping = field(default_factory=Shaping)
+
+
+class PooledReward:
+    """A reward function whose verdicts come from a process pool, which starts with the first call.
+
+    Called as OpenRLHF calls one: `queries` are prompt + response as decoded text, all lists have length B. Returns
+    "scores" (the verdicts, in [0, 1]), "rewards" (verdicts and shaping), float tensors of shape (B,); and "verdicts",
+    which our engines log and the host does not read. Raises NoVerdict, ValueError (see `response_of`), GraderError.
+    """
+
+    def __init__(self, grader: str) -> None:
+        self.grader = grader
+        self.grading = Grading()
+        self._pool: GraderPool | None = None
+
+    def configure(self, grading: Grading) -> None:
+        """To be called before the first verdict; raises RuntimeError later."""
+        if self._pool is not None:
+            raise RuntimeError("the reward function already grades, and cannot be configured any more")
+        self.grading = grading
+
+    def start(self) -> None:
+        """Start the processes now, so that their imports do not count in the first verdicts."""
+        if self._pool is None:
+            self._pool = GraderPool(self.grader, self.grading.limits, self.grading.workers)
+
+    def __call__(
+        self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any
+    ) -> dict[str, Any]:
+        import torch
+
+        rows = list(zip(queries, prompts, labels, strict=True))
+        responses = [without_end(response_of(query, prompt)) for query, prompt, _ in rows]
+        verdicts = [self.verdict(text, label) for text, (_, _, label) in zip(responses, rows, strict=True)]
+        scores = [_known(verdict) for verdict in verdicts]
+        rewards = [score + self.grading.shaping(text) for score, text in zip(scores, responses, strict=True)]
+        return {
+            "rewards": torch.tensor(rewards, dtype=torch.float32),
+            "scores": torch.tensor(scores, dtype=torch.float32),
+            "extra_logs": {},
+            "verdicts": verdicts,
+        }
+
+    def verdict(self, response: str, label: Any) -> Verdict:
+        """Of one response."""
+        self.start()
+        assert self._pool is not None
+        return self._pool.verdict(response, label)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def pooled(grader: str) -> PooledReward:
+    """`reward_func = pooled("my_package.my_module:grade")` makes a file a reward file; `grade` is a `verdict.Grader`.
+
+    A grader in a file of its own is named by its path: `pooled("/data/my_grader.py:grade")`.
+    """
+    return PooledReward(grader)
+
+
+def _known(verdict: Verdict) -> float:
+    if verdict.score is None:
+        raise NoVerdict(f"{verdict.cause} (after {verdict.seconds:.1f} s)")
+    return verdict.score

@@ -1,0 +1,101 @@
+"""A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <memory in MiB> <seconds>`.
+
+It reads (response, label) as JSON and answers with a verdict as JSON, one at a time, until its parent closes the line
+or dies. Nothing is pickled: what a grader returns is numbers and text by the time it leaves.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import pkgutil
+import resource
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from openrlhf_ada.reward.verdict import Grade, Grader, UnusableLabelError
+
+MIB = 1 << 20
+
+
+def load_grader(name: str) -> Grader:
+    """`package.module:function`, or `path/to/file.py:function`. Raises ImportError, AttributeError or OSError."""
+    place, _, function = name.rpartition(":")
+    if not place.endswith(".py"):
+        return pkgutil.resolve_name(name)
+    spec = importlib.util.spec_from_file_location("grader", place)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{place} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, function)
+
+
+def main(arguments: list[str]) -> int:
+    descriptor, name, memory_mib, seconds = arguments
+    line = Connection(int(descriptor))
+    # Ctrl-C reaches the whole terminal; this process ends with its parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        grader = load_grader(name)
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        line.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        return 1
+    limit_memory(int(memory_mib))
+    line.send_bytes(b'{"error": ""}')
+    while True:
+        try:
+            message = line.recv_bytes()
+        except EOFError:
+            return 0
+        limit_cpu(float(seconds))
+        line.send_bytes(json.dumps(answer(grader, message)).encode())
+
+
+def answer(grader: Grader, message: bytes) -> dict[str, Any]:
+    """A verdict as plain values; whatever the grader raises is the cause of having none."""
+    start = time.perf_counter()
+    score, cause = None, ""
+    try:
+        response, label = json.loads(message)
+        grade = grader(response, label)
+        score, cause = checked(grade), grade.cause
+    except UnusableLabelError as error:
+        cause = f"unusable label: {error}"
+    except MemoryError:
+        cause = "memory limit"
+    except RecursionError:
+        cause = "recursion limit"
+    except Exception as error:  # noqa: BLE001 - told to the parent, who has no verdict then
+        cause = f"{type(error).__name__}: {error}"[:500]
+    return {"score": score, "cause": cause, "seconds": time.perf_counter() - start}
+
+
+def checked(grade: Grade) -> float:
+    """Raises ValueError for a score that is no number in [0, 1]."""
+    score = float(grade.score)
+    if not 0.0 <= score <= 1.0:
+        raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")
+    return score
+
+
+def limit_memory(mib: int) -> None:
+    """So much more than now. Address space, since a limit on what is resident does nothing on Linux."""
+    with open("/proc/self/statm", encoding="ascii") as stream:
+        now = int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (now + mib * MIB, resource.RLIM_INFINITY))
+
+
+def limit_cpu(seconds: float) -> None:
+    """The parent ends what takes too long by the clock; this ends it where the parent is gone."""
+    used = math.ceil(time.process_time() + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (used, resource.RLIM_INFINITY))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""A grader that does whatever a response asks for: every way in which one can fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def _eat() -> None:
+    pieces: list[bytes] = []
+    while True:
+        pieces.append(bytes(1 << 16))
+
+
+def _recurse() -> None:
+    _recurse()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+POISONS: dict[str, Callable[[], Any]] = {
+    "spin": _spin,
+    "sleep": lambda: time.sleep(1000),
+    "one long C call": lambda: 9 ** (9**9),
+    "memory": lambda: bytes(1 << 40),
+    "many small pieces of memory": _eat,
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit": lambda: os._exit(3),
+    "recursion": _recurse,
+    "raise": lambda: _raise(KeyError("x")),
+    "bad label": lambda: _raise(UnusableLabelError("nothing to compare with")),
+    "not a number": lambda: Grade(float("nan")),
+    "above one": lambda: Grade(2.0),
+    "pid": lambda: Grade(1.0, str(os.getpid())),
+}
+
+
+def grade(response: str, label: Any) -> Grade:
+    if response in POISONS:
+        return POISONS[response]()
+    return Grade(float(response == label), "" if response == label else "wrong answer")

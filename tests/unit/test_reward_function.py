@@ -1,0 +1,163 @@
+"""From a grader to OpenRLHF's reward_func: its form, shaping beside the verdict, and nothing for no verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import poison_grader
+import pytest
+from adversarial import adversarial_texts
+
+from openrlhf_ada.reward import reasoning_answers
+from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.reasoning import import_reasoning_gym
+from openrlhf_ada.reward.reward_function import NAMED, Grading, NoVerdict, PooledReward, path_of, pooled, without_end
+from openrlhf_ada.reward.shaping import Shaping, has_format
+from openrlhf_ada.reward.verdict import UnusableLabelError
+
+
+def load(name: str) -> ModuleType:
+    """As the host does."""
+    spec = importlib.util.spec_from_file_location("reward_func", path_of(name))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def poisoned() -> Iterator[PooledReward]:
+    reward = pooled(f"{poison_grader.__file__}:grade")
+    reward.configure(Grading(Limits(0.5, 256), workers=1, shaping=Shaping("think", 0.25)))
+    yield reward
+    reward.close()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_host_can_load_every_named_reward_by_its_path(name: str) -> None:
+    assert callable(load(name).reward_func)
+
+
+def test_other_names_stay_what_they_are() -> None:
+    assert path_of("http://x/y") == "http://x/y"
+    assert path_of("my/reward.py") == "my/reward.py"
+
+
+def test_mathematics_through_the_hosts_form() -> None:
+    reward = load("math").reward_func
+    result = reward(["Q: 1/2?A: \\boxed{0.5}<|im_end|>", "Q?A: \\boxed{3}"], ["Q: 1/2?", "Q?"], ["\\frac{1}{2}", "4"])
+    reward.close()
+    assert result["rewards"].tolist() == result["scores"].tolist() == [1.0, 0.0]
+    assert [verdict.cause for verdict in result["verdicts"]] == ["", "wrong answer"]
+
+
+def test_shaping_is_added_to_the_reward_and_not_to_the_verdict(poisoned: PooledReward) -> None:
+    texts = ["<think>hm</think>4", "4"]
+    result = poisoned([f"Q{text}" for text in texts], ["Q", "Q"], [texts[0], "5"])
+    assert result["scores"].tolist() == [1.0, 0.0]
+    assert result["rewards"].tolist() == [1.25, 0.0]
+
+
+@pytest.mark.parametrize(("poison", "cause"), [("spin", r"time limit \(0.5 s\)"), ("raise", "KeyError: 'x'")])
+def test_without_a_verdict_there_is_no_reward_at_all(poisoned: PooledReward, poison: str, cause: str) -> None:
+    with pytest.raises(NoVerdict, match=cause):
+        poisoned([f"Q{poison}"], ["Q"], ["4"])
+
+
+def test_a_prompt_that_was_cut_is_refused(poisoned: PooledReward) -> None:
+    with pytest.raises(ValueError, match=r"does not start with its prompt.*--data\.max_len"):
+        poisoned(["cut"], ["a prompt that was cut"], ["4"])
+
+
+def test_it_is_configured_before_it_grades(poisoned: PooledReward) -> None:
+    poisoned.start()
+    with pytest.raises(RuntimeError, match="already grades"):
+        poisoned.configure(Grading())
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("7<|im_end|>", "7"),
+        ("7<|eot_id|>\n<|endoftext|>", "7"),
+        ("7</s>", "7"),
+        ("<answer>7</answer>", "<answer>7</answer>"),
+        ("a < b", "a < b"),
+        ("", ""),
+    ],
+)
+def test_special_tokens_at_the_end_are_no_part_of_the_response(text: str, kept: str) -> None:
+    assert without_end(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "has"),
+    [
+        ("boxed", "so \\boxed{4}", True),
+        ("boxed", "so 4", False),
+        ("think", "<think>hm</think> 4", True),
+        ("think", "hm</think> 4", True),
+        ("think", "<think>hm 4", False),
+        ("think", "<think>a</think>b<think>c</think>d", False),
+        ("think", "<think>a</think>", False),
+        ("answer", "hm <answer>4</answer>\n", True),
+        ("answer", "<answer>4</answer> and more", False),
+        ("answer", "<answer>3</answer><answer>4</answer>", False),
+    ],
+)
+def test_formats(name: str, text: str, has: bool) -> None:
+    assert has_format(text, name) is has
+
+
+def test_formats_take_linear_time() -> None:
+    for text in adversarial_texts(300, seed=1):
+        for name in ("boxed", "think", "answer"):
+            has_format(text, name)
+
+
+# -- reasoning-gym ----------------------------------------------------------------------------------------------------
+
+
+def entry(task: str, **options: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(import_reasoning_gym().create_dataset(task, size=1, seed=3, **options)[0]))
+
+
+@pytest.mark.parametrize("task", ["chain_sum", "countdown", "spell_backward", "basic_arithmetic", "letter_counting"])
+def test_reasoning_gyms_own_verifiers_accept_its_answers_in_every_wrapping(task: str) -> None:
+    label = entry(task)
+    right = label["answer"]
+    for response in (right, f"Hm.</think>{right}", f"So <answer>{right}</answer>", f"It is \\boxed{{{right}}}."):
+        assert reasoning_answers.grade(response, label).score == 1.0
+    assert reasoning_answers.grade(f"<answer>{right}</answer>", json.dumps(label)).score == 1.0
+    assert reasoning_answers.grade("<answer>no</answer>", label).score < 0.5
+    assert reasoning_answers.grade(" ", label).cause == "no answer"
+
+
+@pytest.mark.parametrize("label", ["4", "{}", 4, {"question": "", "answer": "", "metadata": {}}, None])
+def test_labels_that_are_no_entries_are_refused(label: Any) -> None:
+    with pytest.raises(UnusableLabelError, match="no entry of reasoning-gym"):
+        reasoning_answers.grade("4", label)
+
+
+def test_a_task_that_is_not_there_is_named() -> None:
+    label = {"question": "", "answer": "", "metadata": {"source_dataset": "no_such_task"}}
+    with pytest.raises(UnusableLabelError, match="no task 'no_such_task'"):
+        reasoning_answers.grade("4", label)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reasoning_gym", "code"])
+def test_ten_thousand_adversarial_texts_neither_hang_nor_crash_a_reward(name: str) -> None:
+    label: Any = entry("countdown") if name == "reasoning_gym" else {"inputs": ["1"], "outputs": ["2"]}
+    reward = load(name).reward_func
+    reward.configure(Grading(Limits(20.0, 1024), workers=2))
+    with ThreadPoolExecutor(4) as threads:
+        verdicts = list(threads.map(lambda text: reward.verdict(text, label), adversarial_texts(10_000, seed=7)))
+    reward.close()
+    assert max(verdict.seconds for verdict in verdicts) < 20.5
+    assert sum(verdict.score is None for verdict in verdicts) <= len(verdicts) / 100

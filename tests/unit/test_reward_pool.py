@@ -1,0 +1,180 @@
+"""Verdicts from a process pool: whatever a grader does costs one verdict, at most its time limit, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import poison_grader
+import psutil
+import pytest
+
+from openrlhf_ada.reward.pool import GraderError, GraderPool, Limits
+from openrlhf_ada.reward.verdict import Verdict
+
+GRADER = f"{poison_grader.__file__}:grade"
+LIMITS = Limits(seconds=1.0, memory_mib=256)
+
+SLOW = ("spin", "sleep", "one long C call")
+CAUSES = {
+    "spin": "time limit (1 s)",
+    "sleep": "time limit (1 s)",
+    "one long C call": "time limit (1 s)",
+    "memory": "memory limit",
+    "many small pieces of memory": "memory limit",
+    "segfault": "its process was killed (SIGSEGV)",
+    "exit": "its process ended (3)",
+    "recursion": "recursion limit",
+    "raise": "KeyError: 'x'",
+    "not a number": "ValueError: the grader gave the score nan, which is not in [0, 1]",
+    "above one": "ValueError: the grader gave the score 2.0, which is not in [0, 1]",
+    "bad label": "unusable label: nothing to compare with",
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[GraderPool]:
+    with GraderPool(GRADER, LIMITS, workers=2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("poison", CAUSES)
+def test_every_way_to_fail_has_no_score_but_a_cause(pool: GraderPool, poison: str) -> None:
+    verdict = pool.verdict(poison, "4")
+    assert (verdict.score, verdict.cause) == (None, CAUSES[poison])
+
+
+def test_right_and_wrong_answers_have_a_score_and_a_time(pool: GraderPool) -> None:
+    right, wrong = pool.verdict("4", "4"), pool.verdict("5", "4")
+    assert (right.score, right.cause, wrong.score, wrong.cause) == (1.0, "", 0.0, "wrong answer")
+    assert 0.0 < right.seconds < LIMITS.seconds
+
+
+def test_fifty_poisons_among_five_hundred_answers() -> None:
+    """R5: with two workers all good verdicts are right, no poison takes half a second more than its limit, this
+    process does not grow, and the end is clean."""
+    poisons = [list(CAUSES)[i % len(CAUSES)] for i in range(50)]
+    answers = [(str(i), str(i - i % 3)) for i in range(450)] + [(poison, "4") for poison in poisons]
+    random.Random(0).shuffle(answers)
+    others = set(psutil.Process().children())
+    pool = GraderPool(GRADER, LIMITS, workers=2)
+    pool.verdict("4", "4")
+    before = psutil.Process().memory_info().rss
+    with ThreadPoolExecutor(8) as threads:
+        verdicts = list(threads.map(lambda answer: pool.verdict(*answer), answers))
+    grown = psutil.Process().memory_info().rss - before
+    workers = set(psutil.Process().children()) - others
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 3.0
+    assert len(workers) == 2
+    assert not any(worker.is_running() for worker in workers)
+    assert grown < 32 << 20
+    for (response, label), verdict in zip(answers, verdicts, strict=True):
+        if response in CAUSES:
+            assert (verdict.score, verdict.cause) == (None, CAUSES[response])
+            assert verdict.seconds < LIMITS.seconds + 0.5
+        else:
+            assert verdict.score == float(response == label)
+
+
+def test_the_verdict_is_the_same_from_everywhere(pool: GraderPool) -> None:
+    async def from_asyncio() -> list[Verdict]:
+        return await asyncio.gather(*(asyncio.to_thread(pool.verdict, response, "4") for response in ("4", "spin")))
+
+    def scores(verdicts: list[Verdict]) -> list[tuple[float | None, str]]:
+        return [(verdict.score, verdict.cause) for verdict in verdicts]
+
+    with ThreadPoolExecutor(1) as thread:
+        threaded = list(thread.map(pool.verdict, ("4", "spin"), ("4", "4")))
+    here = [pool.verdict(response, "4") for response in ("4", "spin")]
+    assert scores(here) == scores(threaded) == scores(asyncio.run(from_asyncio()))
+
+
+@pytest.mark.parametrize("text", ["", "\x00", "\ud800 half a pair", "é" * 1_000_000, "𝔸\u202e\r\n"])
+def test_any_text_crosses_the_border_unharmed(pool: GraderPool, text: str) -> None:
+    assert pool.verdict(text, text).score == 1.0
+    assert pool.verdict(text, [text]).score == 0.0
+
+
+def test_an_idle_process_that_dies_costs_one_verdict(pool: GraderPool) -> None:
+    dead = int(pool.verdict("pid", "").cause)
+    psutil.Process(dead).kill()
+    verdicts = [pool.verdict("pid", "") for _ in range(4)]
+    assert [verdict.cause for verdict in verdicts].count("its process was killed (SIGKILL)") <= 1
+    assert str(dead) not in {verdict.cause for verdict in verdicts[-2:]}
+
+
+@pytest.mark.parametrize(
+    ("grader", "problem"),
+    [
+        ("no.such.module:grade", "ModuleNotFoundError"),
+        ("openrlhf_ada.reward.verdict:no_such_name", "AttributeError"),
+        ("/no/such/file.py:grade", "FileNotFoundError"),
+    ],
+)
+def test_a_grader_that_cannot_be_loaded_is_no_missing_verdict(grader: str, problem: str) -> None:
+    with GraderPool(grader, LIMITS, workers=1) as pool:
+        for _ in range(2):
+            with pytest.raises(GraderError, match=f"{problem}"):
+                pool.verdict("4", "4")
+
+
+def test_closing_wakes_those_who_wait() -> None:
+    pool = GraderPool(GRADER, Limits(60.0, 256), workers=1)
+    pool.verdict("4", "4")
+    ends: list[str] = []
+
+    def ask() -> None:
+        try:
+            ends.append(pool.verdict("sleep", "4").cause)
+        except GraderError as error:
+            ends.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    pool.close()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(ends) == ["its process was killed (SIGKILL)", *["the grader's pool is closed"] * 2]
+
+
+@pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), 9)"])
+def test_no_process_outlives_its_parent(end: str, tmp_path: Path) -> None:
+    script = (
+        "import os, threading, time\n"
+        "from openrlhf_ada.reward.pool import GraderPool, Limits\n"
+        f"pool = GraderPool({GRADER!r}, Limits(1.0, 256), 2)\n"
+        "print(pool.verdict('pid', '').cause, flush=True)\n"
+        "threading.Thread(target=pool.verdict, args=('spin', ''), daemon=True).start()\n"
+        f"time.sleep(0.2)\n{end}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    pid = int(done.stdout)
+    # The one that spins has a limit on CPU time of its own.
+    deadline = time.monotonic() + 20
+    while any("openrlhf_ada.reward.worker" in " ".join(_command(p)) and GRADER in _command(p) for p in _orphans()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert not psutil.pid_exists(pid)
+
+
+def _orphans() -> Iterator[psutil.Process]:
+    mine = {child.pid for child in psutil.Process().children(recursive=True)}
+    return (process for process in psutil.process_iter() if process.pid not in mine)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
