@@ -13,6 +13,7 @@ COMMANDS = """commands:
   demo         train a small model on this machine's CPU and show that it learned
   demo-model   write the demo's model as a Hugging Face checkpoint
   demo-data    write the demo's prompts: train.jsonl and heldout.jsonl
+  eval         evaluate models on benchmarks: avg@n, pass@k, maj@k, with intervals
   report       write report.html and plot.png of a run directory
   simulate     how long sampling would take with other policies, schedulers and numbers of engines
 """
@@ -78,11 +79,18 @@ def _simulate(argv: Sequence[str]) -> int:
     return simulate(argv)
 
 
+def _eval(argv: Sequence[str]) -> int:
+    from openrlhf_ada.cli.evaluate import main as evaluate
+
+    return evaluate(argv)
+
+
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "demo": _demo,
     "demo-model": _demo_model,
     "demo-data": _demo_data,
+    "eval": _eval,
     "report": _report,
     "simulate": _simulate,
 }

@@ -109,6 +109,8 @@ def quiet(verbose: bool) -> Iterator[None]:
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+    # Ray's tensors from another process, which nobody writes to.
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         yield
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from openrlhf_ada.reward.reward_function import response_of, short
+from openrlhf_ada.reward.reward_function import response_of
+from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _ANSWER_END = re.compile(r"\n|<[a-z_|/]+>")
@@ -30,7 +31,10 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str], **kwa
             f"reward_func got {len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels, "
             f"expected as many of each"
         )
-    verdicts = [_verdict(*row) for row in zip(queries, prompts, labels, strict=True)]
+    verdicts = [
+        grade(response_of(query, prompt), label).score
+        for query, prompt, label in zip(queries, prompts, labels, strict=True)
+    ]
     return {"rewards": torch.tensor(verdicts), "scores": torch.tensor(verdicts), "extra_logs": {}}
 
 
@@ -40,12 +44,14 @@ def parse_answer(response: str) -> int | None:
     return int(answer) if _INTEGER.fullmatch(answer) else None
 
 
-def _verdict(query: str, prompt: str, label: str) -> float:
-    response = response_of(query, prompt)
+def grade(response: str, label: Any) -> Grade:
+    """1.0 if the answer equals the label as an integer, else 0.0; raises UnusableLabelError for other labels."""
     expected = str(label).strip()
     if not _INTEGER.fullmatch(expected):
-        raise ValueError(
-            f"the label {label!r} of prompt {short(prompt)} is not an integer: this reward compares integers. "
-            f"Set --data.label_key to the column that holds the answer, or use another reward function."
+        raise UnusableLabelError(
+            f"the label {label!r} is not an integer: this reward compares integers. Set --data.label_key to the "
+            f"column that holds the answer, or use another reward function."
         )
-    return float(parse_answer(response) == int(expected))
+    answer = parse_answer(response)
+    right = answer == int(expected)
+    return Grade(float(right), "" if right else "no answer" if answer is None else "wrong answer")

@@ -12,8 +12,17 @@ from openrlhf_ada.reward.pool import GraderPool, Limits
 from openrlhf_ada.reward.shaping import Shaping
 from openrlhf_ada.reward.verdict import Verdict
 
-NAMED = ("arithmetic", "code", "math", "reasoning_gym")
+GRADERS = {
+    "arithmetic": "openrlhf_ada.reward.arithmetic:grade",
+    "code": "openrlhf_ada.reward.code_answers:grade",
+    "math": "openrlhf_ada.reward.math_answers:grade",
+    "reasoning_gym": "openrlhf_ada.reward.reasoning_answers:grade",
+}
+NAMED = tuple(GRADERS)
 """Reward functions that come with the package, by the names that `--reward.remote_url` takes."""
+
+MIXED = str(Path(__file__).with_name("mixed.py"))
+"""The reward file for labels that name their grader: see `mixed_answers`."""
 
 _END = re.compile(
     r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<pad>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>))+\s*$"

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+SECONDS_VARIABLE = "OPENRLHF_ADA_VERDICT_S"
+"""Set in grading processes: seconds that a verdict may take there."""
+
+
+def verdict_seconds() -> float:
+    """Seconds that a verdict may take in this process; 10, the default, in others."""
+    return float(os.environ.get(SECONDS_VARIABLE, "10"))
 
 
 class UnusableLabelError(ValueError):

@@ -18,7 +18,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from openrlhf_ada.reward.verdict import Grade, Grader, UnusableLabelError
+from openrlhf_ada.reward.verdict import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
 
 MIB = 1 << 20
 
@@ -38,6 +38,7 @@ def load_grader(name: str) -> Grader:
 
 def main(arguments: list[str]) -> int:
     descriptor, name, memory_mib, seconds = arguments
+    os.environ[SECONDS_VARIABLE] = seconds
     line = Connection(int(descriptor))
     # Ctrl-C reaches the whole terminal; this process ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

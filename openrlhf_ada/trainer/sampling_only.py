@@ -11,14 +11,20 @@ from openrlhf.cli import train_ppo_ray as host
 from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray import vllm_engine
+from vllm import SamplingParams
 
 from openrlhf_ada.core.virtual_engines import EngineModel
+from openrlhf_ada.reward.reward_function import Grading
+from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.calibration import Calibrator
-from openrlhf_ada.rollout.engine import rollout_actor
+from openrlhf_ada.rollout.engine import SamplingSetup, rollout_actor
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
 from openrlhf_ada.trainer.sampling import make_generator
 from openrlhf_ada.upstream import substituted
+
+RESTARTS = 3
+"""How often an engine that dies is started again."""
 
 
 def calibrate(args: SimpleNamespace, on_progress: Callable[[int, int], None]) -> EngineModel:
@@ -39,23 +45,8 @@ def generate_kwargs(args: SimpleNamespace) -> dict[str, Any]:
 def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
     """One engine with the model as it is, and its generator; Ray must be initialised."""
     strategy: Any = host.get_strategy(args)
-    with substituted(vllm_engine, RolloutRayActor=rollout_actor(restarts=0)):
-        engines = vllm_engine.create_vllm_engines(
-            1,
-            args.vllm.tensor_parallel_size,
-            args.actor.model_name_or_path,
-            args.train.seed,
-            args.train.full_determinism_enable,
-            args.vllm.enable_prefix_caching,
-            args.vllm.enforce_eager,
-            args.data.max_len,
-            gpu_memory_utilization=args.vllm.gpu_memory_utilization,
-            logprobs_mode=None if args.algo.advantage.is_correction_level == "off" else "processed_logprobs",
-            agent_func_path=args.train.agent_func_path,
-            remote_rm_url=args.reward.remote_url,
-            max_images_per_prompt=args.data.max_images_per_prompt,
-        )
-    ray.get([engine.serve_from_disk.remote() for engine in engines])
+    logprobs = args.algo.advantage.is_correction_level != "off"
+    engines = _start_engines(args, 1, rollout_actor(restarts=0), logprobs=logprobs)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
     loader, _, _ = prepare_datasets(strategy, tokenizer.load())
     generator = make_generator(
@@ -66,3 +57,46 @@ def start_sampling(args: SimpleNamespace) -> AdaptiveSamplesGenerator:
     if not isinstance(generator, AdaptiveSamplesGenerator):
         raise TypeError("only the adaptive modes sample like this, and --ada_mode is off")
     return generator
+
+
+def start_answering(
+    args: SimpleNamespace, *, sampling: dict[str, Any], grading: Grading, timeout_s: float, note: Callable[[str], None]
+) -> AnswerSampler:
+    """All engines with the model as it is, and what samples answers on them; Ray must be initialised.
+
+    `sampling`: temperature, top_p, top_k, max_new_tokens, max_len and seed.
+    """
+    actor = rollout_actor(RESTARTS, grading=grading)
+    engines = _start_engines(args, args.vllm.num_engines, actor, logprobs=True)
+    tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
+    params = SamplingParams(
+        temperature=sampling["temperature"],
+        top_p=sampling["top_p"],
+        top_k=sampling["top_k"],
+        max_tokens=sampling["max_new_tokens"],
+        skip_special_tokens=False,
+        logprobs=1,
+    )
+    setup = SamplingSetup(params, sampling["max_len"], tokenizer, timeout_s)
+    return AnswerSampler(engines, setup, tokenizer.load(), sampling["seed"], note)
+
+
+def _start_engines(args: SimpleNamespace, count: int, actor: Any, *, logprobs: bool) -> list[Any]:
+    with substituted(vllm_engine, RolloutRayActor=actor):
+        engines = vllm_engine.create_vllm_engines(
+            count,
+            args.vllm.tensor_parallel_size,
+            args.actor.model_name_or_path,
+            args.train.seed,
+            args.train.full_determinism_enable,
+            args.vllm.enable_prefix_caching,
+            args.vllm.enforce_eager,
+            args.data.max_len,
+            gpu_memory_utilization=args.vllm.gpu_memory_utilization,
+            logprobs_mode="processed_logprobs" if logprobs else None,
+            agent_func_path=args.train.agent_func_path,
+            remote_rm_url=args.reward.remote_url,
+            max_images_per_prompt=args.data.max_images_per_prompt,
+        )
+    ray.get([engine.serve_from_disk.remote() for engine in engines])
+    return engines

@@ -54,7 +54,7 @@ def test_a_query_without_its_prompt_is_refused() -> None:
 
 @pytest.mark.parametrize("label", ["seven", "", "7.5", "1e3"])
 def test_a_label_that_is_no_integer_is_refused(label: str) -> None:
-    with pytest.raises(ValueError, match=r"label .* of prompt .* is not an integer.*--data\.label_key"):
+    with pytest.raises(ValueError, match=r"label .* is not an integer.*--data\.label_key"):
         score("7", label=label)
 
 

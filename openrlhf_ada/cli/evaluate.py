@@ -1,0 +1,189 @@
+"""Evaluate models on benchmarks: avg@n, pass@k, maj@k, lengths and intervals, with vLLM, resumable."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from openrlhf_ada.cli.answer_runs import Run, sample_missing
+from openrlhf_ada.cli.sampling_flags import Sampling, add_sampling_flags, sampling_of
+from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
+from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.problems import Problem, load_problems
+from openrlhf_ada.eval.answers import answered
+from openrlhf_ada.eval.plots import plot_curves
+from openrlhf_ada.eval.results import ModelResults, as_json, difference_lines, ks_up_to, table_rows
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.reward.arithmetic import parse_answer
+from openrlhf_ada.reward.math_notation import simplified
+from openrlhf_ada.reward.math_text import find_answers, unfenced
+from openrlhf_ada.reward.reasoning_answers import find_answer
+from openrlhf_ada.reward.reward_function import NAMED
+
+PROG = "openrlhf-ada eval"
+POSITIVE_ABOVE = 0.5
+"""As --ada_positive_threshold: an answer with partial credit is right if it has more than half."""
+
+SIGNAL_GROUP = 4
+"""Size of the groups whose share without a signal the table shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One benchmark, loaded."""
+
+    benchmark: Benchmark
+    problems: list[Problem]
+
+    @property
+    def name(self) -> str:
+        return self.benchmark.source.name
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit status (2: bad input)."""
+    args = _parser().parse_args(argv)
+    try:
+        sampling = sampling_of(args)
+        ks = _ks(args.k, sampling.n)
+        suites = _load(args)
+        results = [_evaluate(model, suites, args, sampling, ks) for model in args.model]
+    except (ConfigError, DataError, ValueError) as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2
+    _show(results, args, sampling, ks)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
+    add = parser.add_argument
+    add("--model", nargs="+", required=True, metavar="PATH", help="folders or hub ids; several are compared")
+    add(
+        "--benchmark",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        help=f"{', '.join(BENCHMARKS)}; NAME=FILE for a local copy; reasoning_gym:TASK; or a .jsonl or .parquet file",
+    )
+    add("--reward", metavar="NAME", help=f"{', '.join(NAMED)}, a reward file or a URL (default: the benchmark's)")
+    add("--k", metavar="K,...", help="for pass@k and maj@k (default: 1, 2, 4, ... up to --n)")
+    add("--limit", type=int, metavar="COUNT", help="first problems of each benchmark (default: all)")
+    add("--input_key", metavar="COLUMN", help="of files: the question's (default: recognised)")
+    add("--label_key", metavar="COLUMN", help="of files: the reference answer's (default: recognised)")
+    add(
+        "--out",
+        type=Path,
+        default=Path("runs") / time.strftime("eval-%m%d-%H%M%S"),
+        metavar="DIR",
+        help="where answers and figures go; one that exists is gone on with (default: runs/eval-<time>)",
+    )
+    add_sampling_flags(parser, n=8)
+    return parser
+
+
+def _ks(text: str | None, n: int) -> list[int]:
+    if text is None:
+        return ks_up_to(n)
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ConfigError("--k", text, "expected whole numbers separated by commas", "Try --k 1,4,8")
+    if max(map(int, parts)) > n:
+        raise ConfigError("--k", text, f"pass@k needs k answers per problem, and --n is {n}", "Raise --n")
+    return sorted(set(map(int, parts)))
+
+
+def _load(args: argparse.Namespace) -> list[Suite]:
+    suites: list[Suite] = []
+    for spec in args.benchmark:
+        benchmark = find_benchmark(spec)
+        source = benchmark.source
+        source = replace(
+            source,
+            question_key=args.input_key or source.question_key,
+            label_key=args.label_key or source.label_key,
+        )
+        problems = load_problems(source, args.limit)
+        if not problems:
+            raise DataError(f"--benchmark {spec} has no problems")
+        suites.append(Suite(benchmark, problems))
+    names = [suite.name for suite in suites]
+    if len(set(names)) < len(names):
+        raise ConfigError("--benchmark", " ".join(args.benchmark), "two have the same name", "Name files differently")
+    return suites
+
+
+def _evaluate(
+    model: str, suites: Sequence[Suite], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]
+) -> ModelResults:
+    runs = [
+        Run(
+            name=suite.name,
+            folder=args.out / slug(model) / slug(suite.name),
+            problems=suite.problems,
+            reward=args.reward or suite.benchmark.reward,
+            template=args.template or suite.benchmark.template,
+        )
+        for suite in suites
+    ]
+    rows = sample_missing(model, runs, args, sampling)
+    result = ModelResults(model)
+    for run in runs:
+        order = [problem.id for problem in run.problems]
+        found, without = answered(rows[run.name], order, positive_above=POSITIVE_ABOVE, same=SAMENESS.get(run.reward))
+        result.add(run.name, found, ks, without)
+    return result
+
+
+def slug(text: str) -> str:
+    """A folder name that still tells what it is, and is another for another text."""
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.")
+    return plain if len(plain) <= 80 else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _mathematical(text: str) -> str:
+    found = find_answers(text)
+    return simplified(unfenced(found[0].text)) if found else ""
+
+
+SAMENESS: dict[str, Callable[[str], str]] = {
+    "math": _mathematical,
+    "reasoning_gym": find_answer,
+    "arithmetic": lambda text: str(parse_answer(text)),
+}
+"""By reward: which answers are the same, for maj@k. Programs are not compared."""
+
+
+def _show(results: Sequence[ModelResults], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    group = max([k for k in ks if k <= SIGNAL_GROUP])
+    header, *rows = table_rows(results, sampling.n, group)
+    table = Table(box=None, title=f"answers at temperature {sampling.temperature:g}, per cent", title_justify="left")
+    for number, name in enumerate(header):
+        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    # In a file, lines may be as long as they are.
+    console.width = console.width if console.is_terminal else 160
+    console.print(table)
+    for line in difference_lines(results):
+        console.print(line, highlight=False)
+    missing = sum(sum(result.no_verdict.values()) for result in results)
+    if missing:
+        console.print(f"{missing} answers have no verdict and are in no figure; answers.jsonl has the causes.")
+    settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "positive_above": POSITIVE_ABOVE}
+    file = args.out / "results.json"
+    file.write_text(json.dumps(as_json(results, settings), indent=1), encoding="utf-8")
+    whole = list(results[0].tables())[-1]
+    print(plot_curves(results, whole, args.out / "curves.png"))
+    print(file)

@@ -1,0 +1,165 @@
+"""Flags that `eval` and `prepare-data` share, and the engines that they describe."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.config import add_flags
+from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.reward_function import Grading, path_of
+from openrlhf_ada.upstream import parse_host_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers are sampled: what vLLM is told, exactly (R14)."""
+
+    n: int
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+    max_len: int
+    seed: int
+
+    def check(self) -> None:
+        """Raises ConfigError."""
+        rules = (
+            ("--n", self.n, self.n >= 1, "at least one answer is sampled", "Try 8"),
+            ("--temperature", self.temperature, self.temperature >= 0, "it is not negative", "Try 1"),
+            ("--top_p", self.top_p, 0 < self.top_p <= 1, "it is a share of probability in (0, 1]", "Try 1"),
+            ("--top_k", self.top_k, self.top_k == -1 or self.top_k >= 1, "it is a number of tokens, or -1", "Try -1"),
+            ("--max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "an answer has tokens", "Try 4096"),
+            ("--max_len", self.max_len, self.max_len > self.max_new_tokens, "prompt and answer must fit", "Raise it"),
+        )
+        for flag, value, holds, rule, remedy in rules:
+            if not holds:
+                raise ConfigError(flag, value, rule, remedy)
+        if self.temperature == 0 and self.n > 1:
+            raise ConfigError(
+                "--n", self.n, "with --temperature 0 all answers are the same", "Use --n 1, or a temperature above 0"
+            )
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
+    """Model, sampling, engines and grading."""
+    group = parser.add_argument_group("sampling")
+    add = group.add_argument
+    add("--n", type=int, default=n, metavar="N", help=f"answers per problem (default {n})")
+    add("--temperature", type=float, default=1.0, metavar="T", help="default 1")
+    add("--top_p", type=float, default=1.0, metavar="P", help="default 1")
+    add("--top_k", type=int, default=-1, metavar="K", help="default -1: all tokens")
+    add("--max_new_tokens", type=int, default=4096, metavar="TOKENS", help="longest answer (default 4096)")
+    add("--max_len", type=int, default=None, metavar="TOKENS", help="prompt and answer (default: 1024 more)")
+    add("--seed", type=int, default=0, metavar="S", help="default 0")
+    add("--template", metavar="TEXT", help="prompt, with {} for the question (default: the benchmark's)")
+    add("--system", metavar="TEXT", help="system message, where the model has a chat template")
+    add("--no_chat", action="store_true", help="plain text also where the model has a chat template")
+    group = parser.add_argument_group("engines and grading")
+    add = group.add_argument
+    add("--engines", type=int, default=1, metavar="N", help="vLLM engines (default 1)")
+    add("--tensor_parallel_size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
+    add("--gpu_memory_utilization", type=float, default=0.9, metavar="SHARE", help="default 0.9")
+    add("--timeout", type=float, default=1800.0, metavar="SECONDS", help="for one answer and its verdict (1800)")
+    add("--reward_timeout", type=float, default=10.0, metavar="SECONDS", help="for one verdict (10)")
+    add("--reward_memory", type=int, default=2048, metavar="MIB", help="of one verdict (2048)")
+    add("--reward_workers", type=int, default=None, metavar="COUNT", help="grading processes per engine")
+    add("--verbose", action="store_true", help="show everything that vLLM and Ray print")
+
+
+def sampling_of(args: argparse.Namespace) -> Sampling:
+    """Checked; raises ConfigError."""
+    max_len = args.max_len or args.max_new_tokens + 1024
+    sampling = Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_new_tokens, max_len, args.seed)
+    sampling.check()
+    return sampling
+
+
+def grading_of(args: argparse.Namespace) -> Grading:
+    return Grading(Limits(args.reward_timeout, args.reward_memory), args.reward_workers)
+
+
+def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: Sampling) -> SimpleNamespace:
+    """The host's flags with their defaults, for engines alone."""
+    argv = [
+        *(
+            "--actor.model_name_or_path",
+            model,
+            "--data.prompt_dataset",
+            "none",
+            "--reward.remote_url",
+            path_of(reward),
+        ),
+        *("--vllm.num_engines", str(args.engines), "--vllm.tensor_parallel_size", str(args.tensor_parallel_size)),
+        *("--vllm.gpu_memory_utilization", str(args.gpu_memory_utilization), "--vllm.enable_prefix_caching"),
+        *("--data.max_len", str(sampling.max_len), "--train.seed", str(sampling.seed), "--algo.kl.init_coef", "0"),
+        *("--ds.attn_implementation", "sdpa", "--vllm.sync_backend", "gloo"),
+    ]
+    host = parse_host_arguments(argv, add_flags, lambda flags: None, prog="openrlhf-ada", description="")
+    # There is no policy; engines take all the slots.
+    host.actor.num_gpus_per_node = 0
+    host.ada_events = None
+    return host
+
+
+@contextmanager
+def open_sampler(
+    model: str, reward: str, args: argparse.Namespace, sampling: Sampling, note: Callable[[str], None]
+) -> Iterator[Any]:
+    """An `AnswerSampler` on fresh engines with this model; Ray is started, or joined, and left as it was."""
+    from openrlhf_ada.platforms.session import ray_session
+
+    host = host_namespace(model, reward, args, sampling)
+    with ray_session(host, verbose=args.verbose):
+        from openrlhf_ada.trainer.sampling_only import start_answering
+
+        yield start_answering(
+            host, sampling=asdict(sampling), grading=grading_of(args), timeout_s=args.timeout, note=note
+        )
+
+
+class Prompts:
+    """Makes prompts of problems, as the model wants them. `template`: `{}` stands for the question."""
+
+    def __init__(self, model: str, template: str, args: argparse.Namespace) -> None:
+        from openrlhf_ada.rollout.shared_tokenizer import load_tokenizer
+
+        self._tokenizer = load_tokenizer(model, True)
+        self._template = template
+        self._system = args.system
+        self.chat = bool(self._tokenizer.chat_template) and not args.no_chat
+        if self._system and not self.chat:
+            raise ConfigError("--system", args.system, "there is no chat template for it", "Put it into --template")
+
+    def checked(self, problem: Problem, most_tokens: int) -> str:
+        """The prompt; raises ConfigError where it has more tokens, as the host would cut it."""
+        text = self(problem)
+        tokens = len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        if tokens > most_tokens:
+            raise ConfigError(
+                "--max_len",
+                most_tokens,
+                f"of it is left for prompts, and that of problem {problem.id} ({problem.source}) has {tokens} tokens",
+                "Raise --max_len",
+            )
+        return text
+
+    def __call__(self, problem: Problem) -> str:
+        question = problem.question
+        if isinstance(question, str):
+            # Not str.format: questions and templates are full of braces.
+            messages: Sequence[Any] = [{"role": "user", "content": self._template.replace("{}", question, 1)}]
+        else:
+            messages = question
+        if not self.chat:
+            return "\n".join(str(message["content"]) for message in messages)
+        if self._system:
+            messages = [{"role": "system", "content": self._system}, *messages]
+        return self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)

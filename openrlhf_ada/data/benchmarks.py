@@ -1,0 +1,61 @@
+"""Benchmarks by name: where they are on the hub, which columns count and how they are graded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.problems import Source
+
+BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxed{}."
+"""The prompt of the published evaluations of mathematics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """`reward`: a named reward; `template`: `{}` stands for the question."""
+
+    source: Source
+    reward: str
+    template: str
+
+
+def _math(name: str, path: str, split: str, question: str, label: str) -> Benchmark:
+    return Benchmark(Source(name, path, split, question, label), "math", BOXED)
+
+
+BENCHMARKS = {
+    benchmark.source.name: benchmark
+    for benchmark in (
+        _math("math500", "HuggingFaceH4/MATH-500", "test", "problem", "answer"),
+        _math("gsm8k", "openai/gsm8k@main", "test", "question", "answer"),
+        _math("minerva", "math-ai/minervamath", "test", "question", "answer"),
+        _math("olympiadbench", "math-ai/olympiadbench", "test", "question", "final_answer"),
+        _math("aime24", "HuggingFaceH4/aime_2024", "train", "problem", "answer"),
+        _math("aime25", "math-ai/aime25", "test", "problem", "answer"),
+        _math("amc23", "math-ai/amc23", "test", "question", "answer"),
+    )
+}
+
+
+def find_benchmark(spec: str) -> Benchmark:
+    """`name`, `name=path` (a local copy), `reasoning_gym:<task>`, or the path of a file.
+
+    Raises:
+        DataError: there is no such benchmark.
+    """
+    name, _, path = spec.partition("=")
+    if name.startswith("reasoning_gym:"):
+        return Benchmark(Source(name, name), "reasoning_gym", "{}")
+    if name in BENCHMARKS:
+        known = BENCHMARKS[name]
+        if not path:
+            return known
+        # A copy may have been made by anybody: its columns are recognised.
+        return replace(known, source=replace(known.source, path=path, question_key=None, label_key=None))
+    if path or "/" in name or "." in name:
+        return Benchmark(Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED)
+    raise DataError(
+        f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
+        f"or .parquet file"
+    )

@@ -1,0 +1,192 @@
+"""Problems with a stable identity, from a hub id, a local file or a task of reasoning-gym."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.reward.reasoning import import_reasoning_gym
+
+FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".arrow": "arrow"}
+
+QUESTION_KEYS = ("problem", "question", "prompt", "input", "Problem", "Question")
+LABEL_KEYS = (
+    *("answer", "label", "reward_model.ground_truth", "final_answer", "expected_answer", "ground_truth"),
+    *("solution", "Answer", "tests"),
+)
+
+Question = str | Sequence[Mapping[str, Any]]
+"""Text, or chat messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`id` depends on question and label only: the same in every file, at every time."""
+
+    id: str
+    question: Question
+    label: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where problems come from. `path`: a hub id (with `@config`), a file or pattern, or `reasoning_gym:<task>`;
+    `split` of a hub id; `question_key`, `label_key`: columns, dots for nested ones, None to recognise them;
+    `size`, `seed`: of a task."""
+
+    name: str
+    path: str
+    split: str = "train"
+    question_key: str | None = None
+    label_key: str | None = None
+    size: int = 200
+    seed: int = 0
+
+
+def load_problems(source: Source, limit: int | None = None) -> list[Problem]:
+    """The first `limit` problems of a source, in its order.
+
+    Raises:
+        DataError: it cannot be reached, has no such columns, or a row has no question or no label.
+    """
+    if source.path.startswith("reasoning_gym:"):
+        return _reasoning_problems(source, limit)
+    rows = _rows(source)
+    if limit is not None:
+        rows = rows.select(range(min(limit, len(rows))))
+    question_key, label_key = _keys(source, rows)
+    return [
+        _problem(source, number, _value(row, question_key), _value(row, label_key)) for number, row in enumerate(rows)
+    ]
+
+
+def problem_id(question: Question, label: Any) -> str:
+    """16 hexadecimal digits."""
+    content = json.dumps([question, label], sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _problem(source: Source, number: int, question: Any, label: Any) -> Problem:
+    if not question or (isinstance(question, str) and not question.strip()):
+        raise DataError(f"{source.path}: row {number} has no question: remove the row, or name another column")
+    if label is None or label == "":
+        raise DataError(f"{source.path}: row {number} has no label: remove the row, or name another column")
+    label = _final_part(label)
+    return Problem(problem_id(question, label), question, label, source.name)
+
+
+def _final_part(label: Any) -> Any:
+    """GSM8K's labels are solutions that end in `#### answer`."""
+    return label.rpartition("####")[2].strip() if isinstance(label, str) and "\n#### " in label else label
+
+
+def _rows(source: Source) -> Any:
+    import datasets
+
+    path, _, config = source.path.partition("@")
+    extension = os.path.splitext(path)[1]
+    try:
+        if extension in FORMATS:
+            if not glob.glob(path):
+                raise DataError(f"{source.path}: there is no such file (looked for {os.path.abspath(path)})")
+            return datasets.load_dataset(FORMATS[extension], data_files=path, split="train")
+        if os.path.isdir(path):
+            loaded = datasets.load_from_disk(path)
+            return loaded if isinstance(loaded, datasets.Dataset) else loaded[source.split]
+        return datasets.load_dataset(path, config or None, split=source.split)
+    except DataError:
+        raise
+    except (OSError, ValueError, ConnectionError, RuntimeError) as error:
+        raise DataError(
+            f"{source.name}: {source.path} cannot be loaded ({type(error).__name__}: {_first_line(error)}). Without a "
+            f"hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:200]
+
+
+def _keys(source: Source, rows: Any) -> tuple[str, str]:
+    row = rows[0] if len(rows) else {}
+    keys: list[str] = []
+    for given, known, flag in (
+        (source.question_key, QUESTION_KEYS, "--input_key"),
+        (source.label_key, LABEL_KEYS, "--label_key"),
+    ):
+        found = next((key for key in ((given,) if given else known) if _has(row, key)), None)
+        if found is None:
+            wanted = f"no column {given!r}" if given else "none of the columns is known"
+            raise DataError(f"{source.path}: {wanted}; there are {', '.join(row) or 'no rows'}: set {flag}")
+        keys.append(found)
+    return keys[0], keys[1]
+
+
+def _has(row: Mapping[str, Any], key: str) -> bool:
+    value: Any = row
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _value(row: Mapping[str, Any], key: str) -> Any:
+    value: Any = row
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
+def _reasoning_problems(source: Source, limit: int | None) -> list[Problem]:
+    task = source.path.partition(":")[2]
+    gym = import_reasoning_gym()
+    try:
+        entries: Iterable[Any] = gym.create_dataset(
+            task, size=min(limit or source.size, source.size), seed=source.seed
+        )
+    except ValueError as error:
+        raise DataError(f"{source.path}: reasoning-gym has no task {task!r} ({error})") from error
+    return [
+        # As JSON: the verifiers read what comes back from a file.
+        _problem(source, number, entry["question"], json.dumps(entry, default=str))
+        for number, entry in enumerate(entries)
+    ]
+
+
+_SPACE = re.compile(r"\s+")
+
+
+def normalised(question: Question) -> str:
+    """Questions that differ in white space, case or final punctuation only are the same."""
+    text = question if isinstance(question, str) else "\n".join(str(message["content"]) for message in question)
+    return _SPACE.sub(" ", text).strip(" .?!").casefold()
+
+
+def deduplicated(problems: Sequence[Problem]) -> tuple[list[Problem], int, int]:
+    """(the first of each question, how many copies were dropped, how many rows with contradicting labels were).
+
+    Of a question with different labels none is kept: nobody knows which one is right.
+    """
+    labels: dict[str, set[str]] = {}
+    for problem in problems:
+        labels.setdefault(normalised(problem.question), set()).add(json.dumps(problem.label, default=str))
+    seen: set[str] = set()
+    kept: list[Problem] = []
+    contradictory = 0
+    for problem in problems:
+        key = normalised(problem.question)
+        if len(labels[key]) > 1:
+            contradictory += 1
+        elif key not in seen:
+            seen.add(key)
+            kept.append(problem)
+    return kept, len(problems) - len(kept) - contradictory, contradictory

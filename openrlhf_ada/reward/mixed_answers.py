@@ -1,0 +1,31 @@
+"""Grades each answer with the grader that its label names."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from functools import lru_cache
+from typing import Any
+
+from openrlhf_ada.reward.reward_function import GRADERS
+from openrlhf_ada.reward.verdict import Grade, Grader, UnusableLabelError
+
+
+def label_of(reward: str, label: Any) -> str:
+    """The label for `grade`: a name of GRADERS, and that grader's own label."""
+    return json.dumps({"reward": reward, "label": label})
+
+
+def grade(response: str, label: Any) -> Grade:
+    """Raises UnusableLabelError for a label that `label_of` did not make, and what the grader raises."""
+    try:
+        named = json.loads(label)
+        grader, own = _grader(named["reward"]), named["label"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise UnusableLabelError(f"{str(label)[:80]!r} names no grader: {error!r}") from error
+    return grader(response, own)
+
+
+@lru_cache
+def _grader(name: str) -> Grader:
+    return pkgutil.resolve_name(GRADERS[name])

@@ -1,0 +1,299 @@
+"""Python answers: which block is the program, what a label may be, and that only right programs pass."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.reward import code_answers, sandbox
+from openrlhf_ada.reward.code_answers import find_program, grade, same_output, same_result
+from openrlhf_ada.reward.sandbox import Limits, SandboxError
+from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
+
+PASSED = Grade(1.0)
+SUMS = {"inputs": ["1 2\n", "40 2"], "outputs": ["3\n", "42"]}
+CALLS = {"fn_name": "add", "inputs": [[1, 2], [40, 2]], "outputs": [3, 42]}
+ASSERTS = {"tests": ["assert add(1, 2) == 3", "assert add(40, 2) == 42"]}
+CHECK = {"tests": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"}
+ADD = "def add(a, b):\n    return a + b\n"
+
+
+def fenced(program: str) -> str:
+    return f"Here it is:\n```python\n{program}\n```\nThat is all."
+
+
+def verdict(program: str, label: Any) -> Grade:
+    return grade(fenced(program), label)
+
+
+# The program of a response.
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("```python\nx\n```", "x"),
+        ("```\nx\n```", "x"),
+        ("```Python3 \r\nx\n``` ", "x"),
+        ("```py\nx\n```\n```python\ny\nz\n```", "y\nz"),
+        ("```python\nx\n```\nIt prints:\n```\n42\n```", "x"),
+        ("```text\nx\n```\n```\ny\n```\n```json\n{}\n```", "y"),
+        ("1. So:\n   ```python\n   if x:\n       y\n   ```", "if x:\n    y"),
+        ("```python\nunfinished\n```python\nx\n```", "x"),
+        ("```python\n```", ""),
+        ("<think>```python\nx\n```</think>\n```python\ny\n```", "y"),
+    ],
+)
+def test_the_last_closed_block_of_python_is_the_program(response: str, expected: str) -> None:
+    assert find_program(response) == expected
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["", "x = 1", "```python\nx", "```c\nx\n```", "`x`", "<think>\n```python\nx\n```\n</think> So it is.", "```x```"],
+)
+def test_without_a_closed_block_there_is_no_program(response: str) -> None:
+    assert grade(response, SUMS) == Grade(0.0, "no code block")
+
+
+# The three forms.
+
+
+def test_programs_are_judged_by_their_output() -> None:
+    assert verdict("print(sum(map(int, input().split())))", SUMS) == PASSED
+    assert verdict("print(3)", SUMS) == Grade(0.0, "wrong output")
+    assert verdict("print(int(input()))", SUMS) == Grade(0.0, "raised ValueError")
+    assert verdict("import sys; print(sum(map(int, input().split()))); sys.exit(1)", SUMS).cause == "exit code not 0"
+
+
+def test_a_right_program_may_exit_as_it_likes() -> None:
+    for end in ("exit()", "raise SystemExit", "import os; sys.stdout.flush(); os._exit(0)", "sys.stdout.close()"):
+        assert verdict(f"import sys; print(sum(map(int, input().split())))\n{end}", SUMS) == PASSED
+
+
+def test_functions_are_judged_by_their_result() -> None:
+    assert verdict(ADD, CALLS) == PASSED
+    assert verdict("class Solution:\n    def add(self, a: int, b: int) -> List[int]: return a + b", CALLS) == PASSED
+    assert verdict("def add(a, b): return a * b", CALLS) == Grade(0.0, "wrong output")
+    assert verdict("def sub(a, b): return a - b", CALLS) == Grade(0.0, "no such function")
+    assert verdict("def add(a): return a", CALLS) == Grade(0.0, "raised TypeError")
+
+
+@pytest.mark.parametrize(
+    ("body", "result"), [("(1, [2])", [1, [2]]), ("{1: 'x'}", {1: "x"}), ("None", None), ("0.1 + 0.2", 0.3)]
+)
+def test_results_are_compared_as_json(body: str, result: Any) -> None:
+    assert verdict(f"def f(): return {body}", {"fn_name": "f", "inputs": [[]], "outputs": [result]}) == PASSED
+
+
+def test_a_result_that_equals_everything_is_no_result() -> None:
+    code = "class Any:\n    def __eq__(self, other): return True\ndef add(a, b): return Any()"
+    assert verdict(code, CALLS) == Grade(0.0, "result is not JSON")
+    assert verdict("def add(a, b): return {a}", CALLS) == Grade(0.0, "result is not JSON")
+
+
+def test_inputs_as_text_have_outputs_as_text() -> None:
+    label = {"fn_name": "f", "inputs": ['["a", 2]'], "outputs": ['"aa"']}
+    assert verdict("def f(a, n): return a * n", label) == PASSED
+    assert verdict("def f(a, n): return '\"aa\"'", label) == Grade(0.0, "wrong output")
+
+
+def test_results_in_lists_of_one_may_stand_alone_where_all_are() -> None:
+    wrapped = {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [2]]}
+    assert verdict("def f(x): return x", wrapped) == PASSED
+    assert verdict("def f(x): return [x]", wrapped) == PASSED
+    assert verdict("def f(x): return x", wrapped | {"outputs": [[1], [2, 2]]}) == Grade(0.0, "wrong output")
+
+
+def test_asserts_run_after_the_program() -> None:
+    assert verdict(ADD, ASSERTS) == PASSED
+    assert verdict(ADD, {"tests": "\n".join(ASSERTS["tests"])}) == PASSED
+    assert verdict("def add(a, b): return 3", ASSERTS) == Grade(0.0, "raised AssertionError")
+    assert verdict("def sub(a, b): return 3", ASSERTS) == Grade(0.0, "raised NameError")
+
+
+def test_an_entry_point_is_given_to_check() -> None:
+    assert verdict(ADD, CHECK) == PASSED
+    assert verdict("def add(a, b): return 4", CHECK) == Grade(0.0, "raised AssertionError")
+    solution = "class Solution:\n    def add(self, a, b): return a + b"
+    assert verdict(solution, CHECK | {"entry_point": "Solution().add"}) == PASSED
+
+
+def test_what_stands_under_main_is_for_programs_only() -> None:
+    program = ADD + "if __name__ == '__main__':\n    print(add(*map(int, input().split())))"
+    assert [verdict(program, label) for label in (SUMS, CALLS, ASSERTS, CHECK)] == [PASSED] * 4
+
+
+# Programs that would pass without being right.
+
+
+FOR_ALL_PIPES = "import os\nfor fd in range(20):\n    try: {}\n    except OSError: pass\nos._exit(0)"
+
+
+@pytest.mark.parametrize("label", [CALLS, ASSERTS, CHECK], ids=["call", "asserts", "check"])
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "exit()",
+        "print('passed'); print(3); print(True)",
+        "import atexit, os; atexit.register(os._exit, 0)",
+        "def add(a, b):\n    import os; os._exit(0)",
+        "def add(a, b):\n    raise SystemExit(0)",
+        FOR_ALL_PIPES.format("""os.write(fd, b'{"token": 1, "result": 3}')"""),
+        FOR_ALL_PIPES.format("os.close(fd)"),
+    ],
+)
+def test_tricks_do_not_pass(trick: str, label: dict[str, Any]) -> None:
+    assert verdict(trick, label).score == 0.0
+
+
+@pytest.mark.parametrize("label", [SUMS, CALLS, ASSERTS], ids=["program", "call", "asserts"])
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [
+        ("while True: pass", "time limit"),
+        ("while True: print('x' * 999)", "output limit"),
+        ("x = bytearray(1 << 40)", "memory limit"),
+        ("def f(:", "raised SyntaxError"),
+        ("x = '\ud800'", "raised UnicodeEncodeError"),
+        ("import ctypes; ctypes.string_at(0)", "killed by signal 11"),
+    ],
+)
+def test_what_stops_a_program_is_its_cause(program: str, cause: str, label: dict[str, Any]) -> None:
+    seconds = 0.5 if cause == "time limit" else 20
+    assert grade(fenced(program), label, Limits(seconds=seconds)) == Grade(0.0, cause)
+
+
+@pytest.mark.parametrize("label", [SUMS, CALLS], ids=["program", "call"])
+def test_expected_outputs_never_enter_the_sandbox(monkeypatch: pytest.MonkeyPatch, label: dict[str, Any]) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(sandbox, "_run", lambda job, stdin, limits: sent.append((job, stdin)) or sandbox.Ended("seen"))
+    assert verdict(ADD, label | {"inputs": label["inputs"][:1], "outputs": ["4217"]}) == Grade(0.0, "seen")
+    assert len(sent) == 1 and "add" in str(sent) and "4217" not in str(sent)
+
+
+# Many tests.
+
+
+def test_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    run = code_answers.run_program
+    monkeypatch.setattr(code_answers, "run_program", lambda code, *rest: ran.append(rest[0]) or run(code, *rest))
+    label = {"inputs": ["1", "2", "3"], "outputs": ["1", "x", "3"]}
+    assert verdict("print(input())", label) == Grade(0.0, "wrong output")
+    assert ran == ["1", "2"]
+
+
+def test_all_tests_together_have_a_limit() -> None:
+    label = {"inputs": ["1"] * 100, "outputs": ["1"] * 100}
+    slow = fenced("import time; time.sleep(0.3); print(1)")
+    start = time.monotonic()
+    result = grade(slow, label, Limits(seconds=1, seconds_in_all=1))
+    assert result.score == 0.0 and result.cause.startswith("time limit")
+    assert grade(fenced("import time; time.sleep(99)"), label, Limits(seconds=60, seconds_in_all=1)).score == 0.0
+    assert time.monotonic() - start < 20, "100 tests of 0.3 s would take 30 s, and one of 60 s more"
+
+
+def test_runs_share_nothing() -> None:
+    counting = "calls = []\ndef f():\n    calls.append(1)\n    open('seen', 'a').write('x')\n    "
+    counting += "return len(calls) + len(open('seen').read())"
+    assert verdict(counting, {"fn_name": "f", "inputs": [[], []], "outputs": [2, 2]}) == PASSED
+
+
+def test_a_sandbox_that_cannot_be_set_up_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(SandboxError):
+        verdict(ADD, CALLS)
+
+
+# Labels.
+
+
+def test_labels_may_be_json_text_and_have_keys_without_values() -> None:
+    assert verdict(ADD, json.dumps(CALLS)) == PASSED
+    assert verdict(ADD, CALLS | {"tests": None, "difficulty": "easy"}) == PASSED
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("42", "the label is of type int, expected a dict"),
+        ("assert 1", "the label is not JSON text"),
+        ("[" * 100_000, "the label is not JSON text"),
+        (None, "the label is of type NoneType"),
+        ({}, "no list 'inputs'.*it has no keys"),
+        ({"inputs": ["1"], "answer": "1"}, "no list 'outputs'.*it has 'inputs', 'answer'"),
+        ({"inputs": "1", "outputs": ["1"]}, "no list 'inputs'"),
+        ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
+        ({"inputs": [], "outputs": []}, "no tests: its lists are empty"),
+        ({"inputs": [[1]], "outputs": ["1"]}, "must be text, or the label needs 'fn_name'"),
+        (CALLS | {"fn_name": ""}, "fn_name is '', expected the name"),
+        (CALLS | {"inputs": [[1, 2], 3]}, "input 1 is of type int, expected the list of arguments"),
+        (CALLS | {"inputs": [[1, 2], "x"]}, "input 1 is not JSON text"),
+        (CALLS | {"inputs": [[1, 2], "[40, 2]"]}, "output 1 is not JSON text"),
+        (CALLS | {"outputs": [3, {42}]}, "output 1 cannot be written as JSON"),
+        (CALLS | ASSERTS, "has both 'tests' and 'inputs'"),
+        ({"tests": ""}, "no tests: nothing in 'tests' is asserted"),
+        ({"tests": "print(add(1, 2))"}, "no tests: nothing in 'tests' is asserted"),
+        ({"tests": CHECK["tests"]}, "no tests: nothing in 'tests' is run"),
+        ({"tests": "if __name__ == '__main__':\n    assert 0"}, "no tests: nothing in 'tests' is run"),
+        ({"tests": 7}, "must be text or a list of texts"),
+        ({"tests": "assert ("}, "the tests are not Python"),
+        ({"tests": "assert 1\x00"}, "the tests are not Python"),
+        ({"tests": "assert 1", "entry_point": "add"}, "define no function 'check'"),
+        (CHECK | {"entry_point": 7}, "entry_point is 7"),
+    ],
+)
+def test_a_label_without_usable_tests_is_refused_whatever_the_answer(label: Any, message: str) -> None:
+    with pytest.raises(UnusableLabelError, match=message):
+        grade("no code", label)
+
+
+# Equality.
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "same"),
+    [
+        ("1 2 \r\n3\n\n", "1 2\n3", True),
+        ("1\n2 3", "1 2\n3", True),
+        ("", " \n", True),
+        ("1 2", "1 2 3", False),
+        ("0.30000000000000004", "0.3", True),
+        ("0.3", "3e-1", True),
+        ("2", "2.0", True),
+        ("0.300001", "0.3", False),
+        ("1000000006", "1000000007", False),
+        ("2.0", "2", False),
+        ("011", "11", False),
+        ("nan", "1.0", False),
+        ("\udcff", "\ufffd", False),
+    ],
+)
+def test_outputs_are_the_same_word_by_word(actual: str, expected: str, same: bool) -> None:
+    assert same_output(actual, expected) is same
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "same"),
+    [
+        ([1, [2.0000000000001]], [1, [2.0]], True),
+        ([1, 2], [1], False),
+        ({"a": 0.30000000000000004}, {"a": 0.3}, True),
+        (1000000006, 1000000007, False),
+        (1000000006.0, 1000000007, False),
+        ("2", 2, False),
+        (10**400, 1.0, False),
+        (float("nan"), float("nan"), True),
+        (float("inf"), float("inf"), True),
+        (float("inf"), 1e308, False),
+        (None, 0, False),
+    ],
+)
+def test_results_are_the_same_within_the_error_of_floats(actual: Any, expected: Any, same: bool) -> None:
+    assert same_result(actual, expected) is same
