@@ -75,7 +75,7 @@ def sample_missing(
 
 def _check_length(model: str, sampling: Sampling) -> None:
     """vLLM would refuse it after half a minute, in a page of text."""
-    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import AutoConfig
 
     longest = AutoConfig.from_pretrained(model).get_text_config().max_position_embeddings
     if sampling.max_len > longest:

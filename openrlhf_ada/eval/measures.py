@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.eval.accuracy import pass_at_k
+from openrlhf_ada.eval.accuracy import NORMAL_975, pass_at_k
 
 Floats = NDArray[np.float64]
 
@@ -117,8 +117,11 @@ def _vote(right: Sequence[bool], groups: Sequence[str], subset: Sequence[int]) -
     return sum(winners.values()) / len(winners)
 
 
-def estimate(values: Floats, seed: int = 0) -> Estimate:
+def estimate(values: Floats, seed: int = 0, *, share: bool = False) -> Estimate:
     """Mean over problems (NaN: left out) and its percentile bootstrap interval, seeded.
+
+    `share`: values lie in [0, 1]. Where all are 0, or all 1, resampling finds no spread, but another problem could
+    be different: the interval is then Wilson's, of P problems.
 
     Raises:
         ValueError: no problem has the value.
@@ -126,9 +129,23 @@ def estimate(values: Floats, seed: int = 0) -> Estimate:
     known = values[~np.isnan(values)]
     if not len(known):
         raise ValueError("no problem has this value")
+    if share and known[0] in (0.0, 1.0) and (known == known[0]).all():
+        low, high = wilson(round(float(known.sum())), len(known))
+        return Estimate(float(known[0]), low, high, len(known))
     means = known[_resamples(len(known), seed)].mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     return Estimate(float(known.mean()), float(low), float(high), len(known))
+
+
+def wilson(positives: int, draws: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share, which stays in [0, 1] and is not empty at 0 and 1."""
+    if not 0 <= positives <= draws or draws < 1:
+        raise ValueError(f"{positives} of {draws} is no share")
+    z2, p = NORMAL_975**2, positives / draws
+    centre = (p + z2 / (2 * draws)) / (1 + z2 / draws)
+    half = NORMAL_975 * math.sqrt(p * (1 - p) / draws + z2 / (4 * draws**2)) / (1 + z2 / draws)
+    # At the ends rounding would leave a speck outside.
+    return (0.0 if positives == 0 else centre - half), (1.0 if positives == draws else centre + half)
 
 
 def difference(values: Floats, reference: Floats, seed: int = 0) -> Estimate:

@@ -14,6 +14,8 @@ from openrlhf_ada.eval.measures import Answered, Estimate, Floats, difference, e
 AVERAGE = "average"
 """All benchmarks together, weighted by their numbers of problems, as in the published tables."""
 
+NO_SHARES = ("tokens", "surprise")
+
 
 @dataclass
 class ModelResults:
@@ -38,7 +40,11 @@ class ModelResults:
     def estimates(self) -> dict[str, dict[str, Estimate]]:
         """Measures that no problem has are left out."""
         return {
-            benchmark: {name: estimate(values) for name, values in table.items() if not np.isnan(values).all()}
+            benchmark: {
+                name: estimate(values, share=name not in NO_SHARES)
+                for name, values in table.items()
+                if not np.isnan(values).all()
+            }
             for benchmark, table in self.tables().items()
         }
 
