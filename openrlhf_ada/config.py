@@ -97,6 +97,12 @@ class AdaConfig(RewardFlags):
     prior_strength: float = flag(
         2.0, "Rollouts that the prior, later the mean of all prompts, counts for.", metavar="COUNT", kind=float
     )
+    known_counts: bool = flag(
+        False,
+        "Start with the outcomes that `openrlhf-ada prepare-data` counted: columns ada_draws and ada_positives of "
+        "--data.prompt_dataset.",
+        kind=bool,
+    )
     floor: float = flag(0.02, "Smallest pass rate that allocation and weights reckon with.", metavar="P", kind=float)
     give_up: int = flag(
         64,
@@ -261,6 +267,14 @@ class AdaConfig(RewardFlags):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and is_right(value)):
                 raise ConfigError(f"--ada_{name}", value, rule, remedy)
+
+        if (self.format == "none") != (self.format_bonus == 0.0):
+            raise ConfigError(
+                "--ada_format_bonus",
+                self.format_bonus,
+                f"it goes with --ada_format, which is {self.format}",
+                "Give both or neither",
+            )
 
     def resolved_run_dir(self, run_name: str) -> Path:
         """The run directory: --ada_run_dir, or runs/<run name> with ':' made file-system safe."""

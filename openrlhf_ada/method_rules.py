@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from openrlhf_ada.config_rewards import RewardFlags
 from openrlhf_ada.core.grouping import OUTSIDE_BASELINES
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.settings import Settings
@@ -226,10 +227,13 @@ def _refill(s: Settings) -> Iterator[Problem]:
         )
 
 
-_IN_EVERY_MODE = ("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose")
+_IN_EVERY_MODE = (
+    *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose"),
+    *(f.name for f in fields(RewardFlags)),
+)
 _SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation")
 _EST_ONLY = ("budget", "allocation", "min_samples", "give_up")
-_MEMORY_ONLY = ("estimator", "half_life", "prior_mean", "prior_strength")
+_MEMORY_ONLY = ("known_counts", "estimator", "half_life", "prior_mean", "prior_strength")
 
 
 def without_effect(s: Settings) -> list[str]:

@@ -62,7 +62,7 @@ def sample_missing(
             note = lambda text: print(text, file=sys.stderr)  # noqa: E731
             note(f"{model}: starting engines, {len(wanted)} answers to sample")
             sampler = stack.enter_context(open_sampler(model, reward_file, args, sampling, note))
-            bar = stack.enter_context(_bar(len(wanted)))
+            bar = stack.enter_context(progress_bar(len(wanted), " answers"))
 
             def keep(row: AnswerRow) -> None:
                 files[by_problem[row.problem]].add(row)
@@ -130,8 +130,9 @@ def _wanted(
     return wanted
 
 
-def _bar(total: int) -> Any:
+def progress_bar(total: int, unit: str) -> Any:
+    """A tqdm bar on a terminal, and lines elsewhere."""
     from tqdm import tqdm
 
     interval = 0.2 if sys.stderr.isatty() else LINES_EVERY_S
-    return tqdm(total=total, unit=" answers", file=sys.stderr, mininterval=interval, miniters=1, dynamic_ncols=True)
+    return tqdm(total=total, unit=unit, file=sys.stderr, mininterval=interval, miniters=1, dynamic_ncols=True)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 COMMANDS = """commands:
-  train        train with OpenRLHF, adaptively (all OpenRLHF flags; see: openrlhf-ada train --help)
-  demo         train a small model on this machine's CPU and show that it learned
-  demo-model   write the demo's model as a Hugging Face checkpoint
-  demo-data    write the demo's prompts: train.jsonl and heldout.jsonl
-  eval         evaluate models on benchmarks: avg@n, pass@k, maj@k, with intervals
-  report       write report.html and plot.png of a run directory
-  simulate     how long sampling would take with other policies, schedulers and numbers of engines
+  train         train with OpenRLHF, adaptively (all OpenRLHF flags; see: openrlhf-ada train --help)
+  demo          train a small model on this machine's CPU and show that it learned
+  demo-model    write the demo's model as a Hugging Face checkpoint
+  demo-data     write the demo's prompts: train.jsonl and heldout.jsonl
+  prepare-data  raw problems to training data of known difficulty: checked, sampled, selected
+  eval          evaluate models on benchmarks: avg@n, pass@k, maj@k, with intervals
+  report        write report.html and plot.png of a run directory
+  simulate      how long sampling would take with other policies, schedulers and numbers of engines
 """
 
 
@@ -85,12 +86,19 @@ def _eval(argv: Sequence[str]) -> int:
     return evaluate(argv)
 
 
+def _prepare_data(argv: Sequence[str]) -> int:
+    from openrlhf_ada.cli.prepare_data import main as prepare
+
+    return prepare(argv)
+
+
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "demo": _demo,
     "demo-model": _demo_model,
     "demo-data": _demo_data,
     "eval": _eval,
+    "prepare-data": _prepare_data,
     "report": _report,
     "simulate": _simulate,
 }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import add_flags
-from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.data.problems import Problem, Question
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import Grading, path_of
@@ -152,14 +152,25 @@ class Prompts:
         return text
 
     def __call__(self, problem: Problem) -> str:
-        question = problem.question
-        if isinstance(question, str):
-            # Not str.format: questions and templates are full of braces.
-            messages: Sequence[Any] = [{"role": "user", "content": self._template.replace("{}", question, 1)}]
-        else:
-            messages = question
+        prompt = filled(self._template, problem.question)
         if not self.chat:
-            return "\n".join(str(message["content"]) for message in messages)
-        if self._system:
-            messages = [{"role": "system", "content": self._system}, *messages]
-        return self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            return as_text(prompt)
+        messages = as_messages(prompt, self._system)
+        return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def filled(template: str, question: Question) -> Question:
+    """The first `{}` of the template stands for the question; chat messages are as they should be."""
+    # Not str.format: questions and templates are full of braces.
+    return template.replace("{}", question, 1) if isinstance(question, str) else question
+
+
+def as_text(prompt: Question) -> str:
+    """For a model without a chat template."""
+    return prompt if isinstance(prompt, str) else "\n".join(str(message["content"]) for message in prompt)
+
+
+def as_messages(prompt: Question, system: str | None) -> list[dict[str, Any]]:
+    """For a chat template."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+    return [{"role": "system", "content": system}, *messages] if system else messages

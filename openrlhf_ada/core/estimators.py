@@ -61,6 +61,22 @@ class PassRateCounts:
         recently = self.step - gave_up_at < 2 * self.half_life
         return self._over_limit(misses) & recently
 
+    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        """What was counted before the first step, by row, shapes (R,); rows without draws are as if never seen.
+
+        Raises ValueError after the first step, or for impossible counts.
+        """
+        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
+        if self.step or self._table.shape[1]:
+            raise ValueError("pass rates are known before the first step or not at all")
+        if not ((k >= 0) & (k <= n)).all():
+            raise ValueError("every row needs between 0 and all of its draws positive")
+        self._grow(len(n))
+        seen = np.flatnonzero(n > 0)
+        for row in seen:
+            self._observe_visit(self._table[:, row], float(n[row]), float(k[row]))
+        self._population += (float((k[seen] / n[seen]).sum()), len(seen))
+
     def observe(self, rows: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> None:
         """One training step's evidence, shapes (B,); a row may come more than once. Ends the step."""
         row = np.asarray(rows, dtype=np.int64)

@@ -37,6 +37,15 @@ BENCHMARKS = {
     )
 }
 
+DATASETS = {
+    source.name: source
+    for source in (
+        Source("openr1-math", "open-r1/OpenR1-Math-220k", "train", "problem", "answer"),
+        Source("dapo-17k", "BytedTsinghua-SIA/DAPO-Math-17k", "train", "prompt", "reward_model.ground_truth"),
+    )
+}
+"""Training data by name."""
+
 
 def find_benchmark(spec: str) -> Benchmark:
     """`name`, `name=path` (a local copy), `reasoning_gym:<task>`, or the path of a file.

@@ -51,11 +51,14 @@ class Source:
     seed: int = 0
 
 
-def load_problems(source: Source, limit: int | None = None) -> list[Problem]:
+def load_problems(source: Source, limit: int | None = None, unfit: list[str] | None = None) -> list[Problem]:
     """The first `limit` problems of a source, in its order.
 
+    Args:
+        unfit: where given, rows without a question or a label are left out, and what is wrong is added to it.
+
     Raises:
-        DataError: it cannot be reached, has no such columns, or a row has no question or no label.
+        DataError: it cannot be reached, has no such columns, or (without `unfit`) a row is unfit.
     """
     if source.path.startswith("reasoning_gym:"):
         return _reasoning_problems(source, limit)
@@ -63,9 +66,15 @@ def load_problems(source: Source, limit: int | None = None) -> list[Problem]:
     if limit is not None:
         rows = rows.select(range(min(limit, len(rows))))
     question_key, label_key = _keys(source, rows)
-    return [
-        _problem(source, number, _value(row, question_key), _value(row, label_key)) for number, row in enumerate(rows)
-    ]
+    problems: list[Problem] = []
+    for number, row in enumerate(rows):
+        try:
+            problems.append(_problem(source, number, _value(row, question_key), _value(row, label_key)))
+        except DataError as error:
+            if unfit is None:
+                raise
+            unfit.append(str(error))
+    return problems
 
 
 def problem_id(question: Question, label: Any) -> str:
@@ -91,6 +100,7 @@ def _final_part(label: Any) -> Any:
 def _rows(source: Source) -> Any:
     import datasets
 
+    datasets.disable_progress_bars()
     path, _, config = source.path.partition("@")
     extension = os.path.splitext(path)[1]
     try:

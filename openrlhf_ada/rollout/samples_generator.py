@@ -46,7 +46,8 @@ class SamplingOptions:
     `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to which it sends some ahead (None:
     the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_verdict`: prompts of a step that may be
     replaced as there is no verdict to be had. `restore_engine`: gives an engine that died its weights. Every
-    `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never).
+    `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never). `known_counts`: draws
+    and positives by row, from before the run.
     """
 
     plan: BatchPlan
@@ -63,6 +64,7 @@ class SamplingOptions:
     least_chance: float = LEAST_CHANCE
     timeout_s: float = 1800.0
     logprob_steps: int = 0
+    known_counts: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -90,6 +92,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         if states["global_step"]:
             # A policy that remembers refuses a checkpoint that does not.
             self.policy.load_state_dict(states.get("ada_policy", {}))
+        elif self.options.known_counts is not None:
+            self.policy.know(*self.options.known_counts)
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, None, int, bool]:

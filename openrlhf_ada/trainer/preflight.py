@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from openrlhf_ada.config import AdaConfig, from_namespace
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
+from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_rules import batch_plan, check_against_host
 from openrlhf_ada.host_values import check_values
@@ -89,6 +90,8 @@ def check_data(args: SimpleNamespace) -> None:
     flag, spec = "--data.prompt_dataset", args.data.prompt_dataset
     columns = Columns(args.data.input_key, args.data.label_key, chat=args.data.apply_chat_template)
     rows = check_prompt_datasets(spec, flag=flag, columns=columns)
+    if args.ada.known_counts:
+        check_counts(spec, flag=flag)
     if args.eval.dataset:
         check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", columns=columns)
     if args.data.prompt_probs is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
+from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.config import from_namespace
 from openrlhf_ada.core.scheduling import SchedulerName
+from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.engine_lines import Restore
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -40,11 +42,30 @@ def make_generator(
         speculation=config.speculation,
         timeout_s=config.timeout,
         logprob_steps=config.logprob_steps,
+        known_counts=known_counts(host) if config.known_counts else None,
         verdict_above=config.positive_threshold if settings.reads_critic and not settings.own_critic else None,
         on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
         on_note=lambda text: emit(args, "note", text=text),
     )
     return AdaptiveSamplesGenerator(host, make_policy(settings), options)
+
+
+def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:
+    """Columns ada_draws and ada_positives of the training data, in the order of the host's data set."""
+    args = host.args
+    data = blending_datasets(
+        args.data.prompt_dataset,
+        args.data.prompt_probs,
+        host.strategy,
+        args.train.seed,
+        max_count=args.data.max_samples,
+        dataset_split=args.data.prompt_split,
+    )
+    rows = data.select(range(min(args.data.max_samples, len(data))))
+    expected = len(host.prompts_dataloader.dataset)
+    if len(rows) != expected:
+        raise RuntimeError(f"the data has {len(rows)} rows with counts, and {expected} prompts")
+    return list(rows[DRAWS]), list(rows[POSITIVES])
 
 
 def restore_engine(policy: Any, engine: int, *, rank_0_only: bool) -> list[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
 
@@ -55,6 +56,10 @@ class Policy(Protocol):
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         """The trained group of a closed pool."""
+        ...
+
+    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        """Outcomes counted before the first step, by dataset row, shapes (R,). A policy may have no use for them."""
         ...
 
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.grouping import GroupBuilder
@@ -54,6 +55,9 @@ class Estimated:
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)
+
+    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        self.memory.counts.know(draws, positives)
 
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
         return self.memory.observe(pools)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
@@ -89,6 +90,10 @@ class Sequential:
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         scale = None if self.memory is None else self.memory.rewards.scale
         return self.builder.build(pool, rng, pool.predicted, scale, self.plan.unbiased_rate)
+
+    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        if self.memory is not None:
+            self.memory.counts.know(draws, positives)
 
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
         if self.memory is None:

@@ -1,0 +1,170 @@
+"""What `prepare-data` writes: Parquet that OpenRLHF trains on, a card, a picture of the difficulties."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.data.difficulty import Difficulty
+from openrlhf_ada.data.problems import Problem
+
+TRAIN_FILE, ALL_FILE, CARD_FILE, PLOT_FILE = "train.parquet", "all.parquet", "README.md", "difficulty.png"
+DRAWS, POSITIVES = "ada_draws", "ada_positives"
+"""Columns that `--ada_known_counts` reads."""
+
+BINS = 17
+"""Of the histogram: one for each outcome of the usual 16 answers."""
+
+
+def rows_of(
+    difficulties: Sequence[Difficulty], inputs: Mapping[str, Any], labels: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of the Parquet files. `inputs`, `labels`: by problem id, of one type each."""
+    return [
+        {
+            "id": d.problem.id,
+            "input": inputs[d.problem.id],
+            "label": labels[d.problem.id],
+            "datasource": d.problem.source,
+            DRAWS: d.draws,
+            POSITIVES: d.positives,
+            "pass_rate": d.pass_rate,
+            "pass_rate_low": d.interval[0],
+            "pass_rate_high": d.interval[1],
+            "mean_tokens": d.mean_tokens,
+            "truncated": d.truncated,
+        }
+        for d in difficulties
+    ]
+
+
+def uniform_labels(problems: Sequence[Problem]) -> dict[str, Any]:
+    """Labels by problem id: all text, or all lists of text where one is a list; other values as JSON."""
+    as_lists = any(isinstance(problem.label, list | tuple) for problem in problems)
+    return {
+        problem.id: [_text(one) for one in _list(problem.label)] if as_lists else _text(problem.label)
+        for problem in problems
+    }
+
+
+def _list(label: Any) -> Sequence[Any]:
+    return label if isinstance(label, list | tuple) else [label]
+
+
+def _text(label: Any) -> str:
+    return label if isinstance(label, str) else json.dumps(label, ensure_ascii=False, default=str)
+
+
+def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    import datasets
+
+    draft = path.with_name(f".{path.name}.tmp")
+    datasets.Dataset.from_list([dict(row) for row in rows]).to_parquet(str(draft))
+    draft.replace(path)
+    return path
+
+
+def check_counts(spec: str, *, flag: str) -> None:
+    """Every data set of a list must be a Parquet file with counts; raises DataError."""
+    import pyarrow.parquet
+
+    for path in spec.split(","):
+        names = pyarrow.parquet.read_schema(path).names if path.endswith(".parquet") else []
+        if not {DRAWS, POSITIVES} <= set(names):
+            raise DataError(
+                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}, which "
+                f"--ada_known_counts reads: make one with `openrlhf-ada prepare-data`, or leave the flag out"
+            )
+
+
+def write_card(
+    folder: Path, *, kept: Sequence[Difficulty], everything: Sequence[Difficulty], facts: Mapping[str, Any], flags: str
+) -> Path:
+    """A dataset card: what it is, how it was made, how hard it is, how to train on it. `facts`: name -> value."""
+    sources = Counter(d.problem.source for d in kept)
+    lines = [
+        "---",
+        f"size_categories: [{_size_category(len(kept))}]",
+        "configs: [{config_name: default, data_files: train.parquet}]",
+        "---",
+        f"# {len(kept)} problems with measured pass rates",
+        "",
+        "Made by `openrlhf-ada prepare-data`. Each problem has the number of answers that were sampled "
+        f"(`{DRAWS}`), how many were right (`{POSITIVES}`), and the pass rate with Wilson's 95 % interval.",
+        "",
+        f"![pass rates]({PLOT_FILE})",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in facts.items()),
+        *(f"| from {name} | {count:,} problems |" for name, count in sources.most_common()),
+        "",
+        "| pass rate | all problems | kept |",
+        "|---|---|---|",
+        *_table(everything, kept),
+        "",
+        "Pass rates are of the model above, at its temperature and length; another model's are others.",
+        "",
+        "Train on it:",
+        "",
+        "```",
+        flags,
+        "```",
+        "",
+    ]
+    path = folder / CARD_FILE
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def _size_category(count: int) -> str:
+    for limit, name in ((1000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M")):
+        if count < limit:
+            return name
+    return "n>1M"
+
+
+EDGES = (0.0, 0.125, 0.313, 0.5, 0.75, 1.0)
+
+
+def _table(everything: Sequence[Difficulty], kept: Sequence[Difficulty]) -> list[str]:
+    rows = [("0 (never right)", lambda p: p == 0)]
+    rows += [
+        (f"{low:g} to {high:g}", lambda p, low=low, high=high: low < p <= high and p < 1)
+        for low, high in pairwise(EDGES)
+    ]
+    rows.append(("1 (always right)", lambda p: p == 1))
+    return [
+        f"| {name} | {sum(holds(d.pass_rate) for d in everything):,} | {sum(holds(d.pass_rate) for d in kept):,} |"
+        for name, holds in rows
+    ]
+
+
+def plot_difficulty(everything: Sequence[Difficulty], band: tuple[float, float], out_png: Path) -> Path:
+    """Histogram of pass rates, the band that is kept in colour. Returns `out_png`."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    figure = Figure(figsize=(9, 4), dpi=160, facecolor="white", layout="constrained")
+    axes = figure.subplots()
+    counts: Counter[int] = Counter(round(d.pass_rate * (BINS - 1)) for d in everything)
+    inside = Counter(round(d.pass_rate * (BINS - 1)) for d in everything if band[0] <= d.pass_rate <= band[1])
+    places = [b / (BINS - 1) for b in range(BINS)]
+    width = 0.85 / (BINS - 1)
+    axes.bar(places, [counts[b] for b in range(BINS)], width, color="#c8c8c8", label="not kept")
+    axes.bar(places, [inside[b] for b in range(BINS)], width, color="#0072B2", label="kept")
+    axes.set_title(f"How hard are the {len(everything):,} problems?", loc="left", fontsize=13, fontweight="bold")
+    axes.set_xlabel("pass rate")
+    axes.set_ylabel("problems")
+    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    if counts.total() > inside.total():
+        axes.legend(frameon=False)
+    figure.savefig(out_png)
+    return out_png

@@ -1,0 +1,49 @@
+"""Answers on disk: nothing is sampled twice, nothing of other settings mixed in, nothing without a verdict counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ada.eval.answers import ANSWERS_FILE, AnswerFile, AnswerRow, OtherSettingsError, answered
+
+SETTINGS = {"model": "m", "temperature": 1.0}
+
+
+def row(problem: str, index: int, score: float | None = 1.0) -> AnswerRow:
+    return AnswerRow(problem, index, f"text \ud800 {index}", 3, False, score, "", 0.01, 0.5)
+
+
+def test_what_is_there_is_not_missing_after_a_crash(tmp_path: Path) -> None:
+    with AnswerFile(tmp_path, SETTINGS) as file:
+        file.add(row("a", 0))
+        file.add(row("b", 1))
+    path = tmp_path / ANSWERS_FILE
+    path.write_bytes(path.read_bytes() + b'{"problem": "a", "ind')
+    with AnswerFile(tmp_path, SETTINGS) as file:
+        assert file.missing(["a", "b"], 2) == [("a", 1), ("b", 0)]
+        file.add(row("a", 1))
+    with AnswerFile(tmp_path, SETTINGS) as file:
+        assert [(r.problem, r.index) for r in file.rows] == [("a", 0), ("b", 1), ("a", 1)]
+        assert file.missing(["a"], 3) == [("a", 2)]
+
+
+def test_answers_of_other_settings_are_not_gone_on_with(tmp_path: Path) -> None:
+    AnswerFile(tmp_path, SETTINGS).close()
+    with pytest.raises(OtherSettingsError, match=r"holds answers with temperature 1\.0, not 0\.6"):
+        AnswerFile(tmp_path, SETTINGS | {"temperature": 0.6})
+
+
+def test_answers_without_a_verdict_are_counted_and_left_out() -> None:
+    rows = [row("a", 1, 0.0), row("a", 0), row("b", 0, None), row("other", 0)]
+    found, without = answered(rows, ["b", "a"], positive_above=0.5)
+    assert without == 1
+    assert [(a.problem, list(a.right)) for a in found] == [("a", [True, False])]
+
+
+def test_partial_credit_counts_from_the_threshold_on() -> None:
+    rows = [row("a", i, score) for i, score in enumerate((0.01, 0.5, 0.51, 1.0))]
+    found, _ = answered(rows, ["a"], positive_above=0.5, same=lambda text: text[:4])
+    assert list(found[0].right) == [False, False, True, True]
+    assert found[0].groups == ["text"] * 4

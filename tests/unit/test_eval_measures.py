@@ -1,0 +1,132 @@
+"""Measures of n answers per problem against brute force, and their intervals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_ada.eval.accuracy import pass_at_k
+from openrlhf_ada.eval.measures import (
+    Answered,
+    all_equal_at_k,
+    difference,
+    estimate,
+    maj_at_k,
+    per_problem,
+    pooled,
+    wilson,
+)
+
+
+def answered(right: Sequence[bool], groups: Sequence[str] | None = None, problem: str = "p") -> Answered:
+    n = len(right)
+    return Answered(problem, right, groups, [5] * n, [False] * n, [0.5] * n)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8))
+def test_pass_at_k_and_all_equal_are_means_over_all_subsets(right: list[bool]) -> None:
+    n, c = len(right), sum(right)
+    for k in range(1, n + 1):
+        subsets = list(itertools.combinations(right, k))
+        assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+        equal = sum(len(set(subset)) == 1 for subset in subsets)
+        assert all_equal_at_k(n, c, k) == pytest.approx(equal / len(subsets))
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=8), st.sets(st.sampled_from("abcd")))
+def test_maj_at_k_is_the_vote_over_all_subsets(groups: list[str], right_ones: set[str]) -> None:
+    right = [group in right_ones for group in groups]
+    for k in range(1, len(groups) + 1):
+        votes: list[float] = []
+        for subset in itertools.combinations(groups, k):
+            counts = Counter(subset)
+            winners = [group for group, votes_of in counts.items() if votes_of == max(counts.values())]
+            votes.append(sum(winner in right_ones for winner in winners) / len(winners))
+        assert maj_at_k(right, groups, k) == pytest.approx(sum(votes) / len(votes))
+
+
+def test_maj_of_many_answers_is_sampled_with_a_seed() -> None:
+    groups = ["a"] * 20 + ["b"] * 12
+    right = [group == "a" for group in groups]
+    first = maj_at_k(right, groups, 16, seed=1)
+    assert first == maj_at_k(right, groups, 16, seed=1)
+    # hypergeometric: at least 9 of 16 are a, or 8 and the tie falls so
+    chance = [math.comb(20, a) * math.comb(12, 16 - a) / math.comb(32, 16) for a in range(17)]
+    assert first == pytest.approx(sum(chance[9:]) + chance[8] / 2, abs=0.02)
+
+
+def test_values_by_problem() -> None:
+    values = per_problem(
+        [answered([True, False, False, False], list("abbc")), answered([True] * 4, list("aaaa"))], [2]
+    )
+    assert values["avg@4"].tolist() == [0.25, 1.0]
+    assert values["pass@2"].tolist() == [0.5, 1.0]
+    assert values["all_equal@2"].tolist() == [0.5, 1.0]
+    # of the six pairs: ab ab ac bb bc bc; a has half a vote in three
+    assert values["maj@2"].tolist() == [0.25, 1.0]
+
+
+def test_k_beyond_the_answers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pass@5 needs 5 answers per problem, there are 4"):
+        per_problem([answered([True] * 4)], [5])
+    with pytest.raises(ValueError, match="nothing to measure"):
+        per_problem([], [1])
+
+
+def test_a_problem_with_too_few_answers_is_left_out_of_that_measure_alone() -> None:
+    values = per_problem([answered([True] * 4), answered([False] * 3)], [4])
+    assert np.isnan(values["pass@4"]).tolist() == [False, True]
+    assert estimate(values["pass@4"]).num_problems == 1
+    assert values["avg@4"].tolist() == [1.0, 0.0]
+
+
+def test_programs_are_not_compared() -> None:
+    assert not any(name.startswith("maj") for name in per_problem([answered([True])], [1]))
+
+
+def test_intervals_cover_the_mean_in_95_of_100_cases() -> None:
+    rng = np.random.default_rng(0)
+    rates = rng.beta(1, 2, size=(400, 60))
+    hits = 0
+    for rate in rates:
+        values = rng.binomial(8, rate) / 8
+        interval = estimate(values, seed=1)
+        hits += interval.low <= 1 / 3 <= interval.high
+    assert 0.91 <= hits / len(rates) <= 0.98
+
+
+def test_a_share_of_none_or_all_has_an_interval_too() -> None:
+    none = estimate(np.zeros(20), share=True)
+    assert (none.mean, none.low) == (0.0, 0.0)
+    assert none.high == pytest.approx(0.161, abs=0.001)
+    assert estimate(np.ones(20), share=True).low == pytest.approx(0.839, abs=0.001)
+    assert estimate(np.full(20, 7.0)).high == 7.0
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "low", "high"), [(0, 16, 0.0, 0.1936), (8, 16, 0.2800, 0.7200), (16, 16, 0.8064, 1.0)]
+)
+def test_wilson(k: int, n: int, low: float, high: float) -> None:
+    assert wilson(k, n) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_the_difference_is_of_pairs() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.random(50)
+    gain = difference(first + 0.1, first)
+    assert gain.mean == pytest.approx(0.1)
+    assert gain.high - gain.low < 1e-9
+    assert estimate(first + 0.1).low < estimate(first).high
+
+
+def test_the_average_counts_every_problem_the_same() -> None:
+    together = pooled({"a": {"avg@1": np.ones(3), "maj@1": np.ones(3)}, "b": {"avg@1": np.zeros(1)}})
+    assert list(together) == ["avg@1"]
+    assert estimate(together["avg@1"]).mean == 0.75
