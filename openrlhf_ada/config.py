@@ -268,14 +268,6 @@ class AdaConfig(RewardFlags):
             if value is not None and not (math.isfinite(value) and is_right(value)):
                 raise ConfigError(f"--ada_{name}", value, rule, remedy)
 
-        if (self.format == "none") != (self.format_bonus == 0.0):
-            raise ConfigError(
-                "--ada_format_bonus",
-                self.format_bonus,
-                f"it goes with --ada_format, which is {self.format}",
-                "Give both or neither",
-            )
-
     def resolved_run_dir(self, run_name: str) -> Path:
         """The run directory: --ada_run_dir, or runs/<run name> with ':' made file-system safe."""
         return Path(self.run_dir) if self.run_dir else Path("runs") / run_name.replace(":", "-")

@@ -7,7 +7,7 @@ prompt (the spread of prompt means), never by answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NORMAL_975 = 1.959963984540054
@@ -95,28 +95,3 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     if n - c < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
-
-
-def evaluation_metrics(scores_by_datasource: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float | int | None]:
-    """The `eval/...` part of an evaluation row: overall accuracy over all prompts, and one accuracy per datasource.
-
-    Args:
-        scores_by_datasource: datasource -> prompts -> scores in [0, 1].
-
-    Raises:
-        ValueError: as `accuracy_with_interval`; the message then names the datasource.
-    """
-    row: dict[str, float | int | None] = {}
-    for name, scores in scores_by_datasource.items():
-        try:
-            row[f"eval/accuracy/{name}"] = accuracy_with_interval(scores).mean
-        except ValueError as error:
-            raise ValueError(f"datasource {name!r}: {error}") from error
-    overall = accuracy_with_interval([scores for group in scores_by_datasource.values() for scores in group])
-    return {
-        "eval/accuracy": overall.mean,
-        "eval/ci95": overall.ci95,
-        "eval/num_prompts": overall.num_prompts,
-        "eval/num_samples": overall.num_samples,
-        **row,
-    }

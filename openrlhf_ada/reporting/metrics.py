@@ -6,16 +6,7 @@ generated from this table. Host names (`rollout/...`, `timing/...`, ...) are Ope
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Metric(NamedTuple):
-    """What one metric says; the words go to `docs/metrics.md`."""
-
-    unit: str
-    meaning: str
-    bad: str
-
+from openrlhf_ada.reporting.evaluation_metrics import EVALUATION_METRICS, Metric
 
 METRICS: dict[str, Metric] = {
     # -- the ledger of one step -------------------------------------------------------------------------------------
@@ -247,24 +238,9 @@ METRICS: dict[str, Metric] = {
         "Grows with `drawn_tokens` unchanged: the machine, not the method.",
     ),
     "ada/wall_clock_s": Metric("seconds", "Time since training started, evaluation included.", "-"),
-    # -- evaluation rows --------------------------------------------------------------------------------------------
-    "eval/accuracy": Metric(
-        "share, 0 to 1",
-        "Mean over held-out prompts of the prompt's mean metric, after this many training steps (0: before training).",
-        "Falls while `ada/first_wave_metric_mean` rises: over-fitting to the training prompts.",
-    ),
-    "eval/ci95": Metric(
-        "share",
-        "Half-width of the 95 % interval of `eval/accuracy`: Student's t over prompt means, so clustered by prompt. "
-        "null with one prompt.",
-        "As large as the gain: evaluate more prompts before believing it.",
-    ),
-    "eval/num_prompts": Metric("prompts", "Held-out prompts evaluated.", "Differs between rows of one run."),
-    "eval/num_samples": Metric("answers", "Answers sampled for them in all.", "-"),
-    "eval/accuracy/<datasource>": Metric(
-        "share, 0 to 1", "`eval/accuracy` of the prompts of one datasource.", "One falls while the others rise."
-    ),
 }
+
+METRICS |= EVALUATION_METRICS
 
 _DOC_HEAD = """\
 # Metrics
@@ -291,8 +267,12 @@ def render_metrics_table() -> str:
     return _DOC_HEAD + "".join(rows)
 
 
+OPEN_ENDED = ("eval/accuracy/", "eval/pass@", "eval/all_equal@")
+"""Beginnings of names that a run completes: with a datasource, with a number of answers."""
+
+
 def check_metric_name(name: str) -> None:
     """Raise ValueError if `name` is in our namespaces (`ada/`, `eval/`) but not in the table."""
     ours = name.startswith(("ada/", "eval/"))
-    if ours and name not in METRICS and not name.startswith("eval/accuracy/"):
+    if ours and name not in METRICS and not name.startswith(OPEN_ENDED):
         raise ValueError(f"metric {name!r} is not in METRICS (openrlhf_ada/reporting/metrics.py): add it there")

@@ -113,7 +113,8 @@ class AnswerSampler:
             return AnswerRow(*common, None, str(error))
         if response["scores"] is None:
             return AnswerRow(*common, None, "the reward function returned no score")
-        verdict = response["verdict"]
+        # Of a grader of ours; other reward functions say no more than their score.
+        verdict = response.get("verdict")
         return AnswerRow(
             *common,
             float(response["scores"]),

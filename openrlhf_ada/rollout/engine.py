@@ -163,7 +163,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
                     images=job.image,
                 )
             error = rollout.reward_error or ("" if response else "the agent returned nothing")
-            if response:
+            if response and rollout.verdict is not None:
                 response["verdict"] = rollout.verdict
         except asyncio.CancelledError:
             error = "" if rollout.stopped else "it was cancelled, and not by us"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import torch
@@ -10,19 +9,17 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.core.types import Ledger
+from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
-
-Scores = dict[str, list[list[float]]]
-"""By datasource: for each prompt, the score of each of its answers (NaN where the reward function gave none)."""
 
 
 class RecordedGenerator(SamplesGenerator):
     """Counts what a batch cost (the host's filter may reject some of what was drawn) and remembers the last
-    evaluation's scores, for intervals. It sends its tokenizer by name.
+    evaluation. It sends its tokenizer by name.
     """
 
-    eval_scores: Scores
+    held_out: HeldOut
     _sample_buffer: list[Experience]
 
     def __init__(self, host: SamplesGenerator) -> None:
@@ -60,17 +57,27 @@ class RecordedGenerator(SamplesGenerator):
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """The host's; its samples come with a prompt's answers next to each other."""
+        """The host's; its samples come with a prompt's answers next to each other.
+
+        Prompts with an answer without a verdict are left out of what is returned, of which the host takes means.
+        """
         samples = super().generate_eval_samples(**generate_kwargs)
         self._processed = []
         dataset = self.eval_dataloader.dataset
         sources = dict(zip(dataset.prompts, dataset.datasources, strict=True))
         per_prompt = generate_kwargs["n_samples_per_prompt"]
-        self.eval_scores = defaultdict(list)
+        self.held_out = HeldOut(per_prompt)
+        complete: list[Experience] = []
         for start in range(0, len(samples), per_prompt):
             group = samples[start : start + per_prompt]
-            self.eval_scores[sources[group[0].prompts[0]]].append([_score(sample) for sample in group])
-        return samples
+            known = [sample for sample in group if sample.scores is not None and sample.rewards is not None]
+            self.held_out.no_verdict += len(group) - len(known)
+            if known:
+                source = sources[group[0].prompts[0]]
+                self.held_out.by_source.setdefault(source, []).append(_answers(known))
+            if len(known) == len(group):
+                complete += group
+        return complete
 
 
 def _lengths(samples: list[Experience]) -> list[int]:
@@ -78,5 +85,9 @@ def _lengths(samples: list[Experience]) -> list[int]:
     return [int(sample.action_mask.sum()) for sample in samples]
 
 
-def _score(sample: Experience) -> float:
-    return float("nan") if sample.scores is None else float(sample.scores[0])
+def _answers(samples: list[Experience]) -> PromptAnswers:
+    return PromptAnswers(
+        [float(sample.scores[0]) for sample in samples],
+        _lengths(samples),
+        [bool(sample.truncated[0]) for sample in samples],
+    )

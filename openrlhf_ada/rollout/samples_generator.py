@@ -122,13 +122,16 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """As the host's; once more from the start if an engine dies."""
+        """As the host's, of verdicts and not of shaped rewards; once more from the start if an engine dies."""
         self._lines.settle()
         try:
-            return super().generate_eval_samples(**generate_kwargs)
+            samples = super().generate_eval_samples(**generate_kwargs)
         except RayActorError:
             self._lines.settle()
-            return super().generate_eval_samples(**generate_kwargs)
+            samples = super().generate_eval_samples(**generate_kwargs)
+        for sample in samples:
+            sample.rewards = sample.scores
+        return samples
 
     @contextmanager
     def _awake(self) -> Iterator[None]:

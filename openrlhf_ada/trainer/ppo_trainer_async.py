@@ -16,8 +16,8 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 
 from openrlhf_ada.config import from_namespace
+from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.rollout.incarnations import incarnations
-from openrlhf_ada.rollout.recorded_generator import Scores
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
@@ -73,14 +73,15 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
         """Updates that the engines' weights have had."""
         return ray.get(self.samples_generator.vllm_engines[0].weights_version.remote())
 
-    def evaluate(self) -> tuple[Scores, int]:
-        """Scores on held-out prompts, outside the training loop, and the version of the policy."""
+    def evaluate(self) -> tuple[HeldOut, int]:
+        """Answers to held-out prompts, outside the training loop, and the version of the policy."""
         self.samples_generator.generate_eval_samples(**eval_arguments(self.args, self.generate_kwargs))
-        return self.samples_generator.eval_scores, self._version()
+        return self.samples_generator.held_out, self._version()
 
     def _run_eval(self) -> ScoredLogs:
         logs = super()._run_eval()
-        return ScoredLogs(logs, self.samples_generator.eval_scores, self._version())
+        threshold = from_namespace(self.args.ada).positive_threshold
+        return ScoredLogs(logs, self.samples_generator.held_out, self._version(), threshold)
 
     def get_max_steps(self) -> int:
         return optimizer_steps(self.args, len(self.prompts_dataloader), super().get_max_steps())

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from openrlhf_ada.config import AdaConfig, from_namespace
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
+from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_rules import batch_plan, check_against_host
 from openrlhf_ada.host_values import check_values
@@ -29,6 +30,31 @@ def check_flags(args: SimpleNamespace) -> None:
     check_required(args)
     check_paths(args)
     check_run_dir(config, args)
+    _check_format(config)
+    _check_best_metric(args)
+
+
+def _check_format(config: AdaConfig) -> None:
+    if (config.format == "none") != (config.format_bonus == 0.0):
+        raise ConfigError(
+            "--ada_format_bonus",
+            config.format_bonus,
+            f"it goes with --ada_format, which is {config.format}",
+            "Give both or neither",
+        )
+
+
+def _check_best_metric(args: SimpleNamespace) -> None:
+    """The host would look for a name that no evaluation has, and never keep a best checkpoint."""
+    key, n = args.ckpt.best_metric_key, args.eval.n_samples_per_prompt
+    ours = best_metric_names(n)
+    if key and key not in ("none", *ours) and not key.startswith(("accuracy/", "eval_")):
+        raise ConfigError(
+            "--ckpt.best_metric_key",
+            key,
+            "no evaluation has a figure of that name",
+            f"Use {', '.join(ours)}, accuracy/<datasource>, eval_<datasource>_pass1, or none",
+        )
 
 
 def check_required(args: SimpleNamespace) -> None:

@@ -11,8 +11,8 @@ import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
 from openrlhf_ada.config import from_namespace
+from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.rollout.incarnations import incarnations
-from openrlhf_ada.rollout.recorded_generator import Scores
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
@@ -23,6 +23,7 @@ from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, 
 TRAINED_ONLY = ("reward", "score", "return")
 """Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
 
+BEST_METRIC = "accuracy"
 
 _FORGETS = (
     "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: most of what is counted of a prompt is "
@@ -37,12 +38,15 @@ _GAP = (
 
 
 class ScoredLogs(dict[str, float]):
-    """An evaluation's figures as the host logs them, with the scores they are made of and the policy's version."""
+    """An evaluation's figures as the host logs them and ours, with the answers they are made of and the policy's
+    version. Any of them can choose the best checkpoint (--ckpt.best_metric_key)."""
 
-    def __init__(self, logs: dict[str, float], scores: Scores, version: int) -> None:
+    def __init__(self, logs: dict[str, float], held_out: HeldOut, version: int, positive_above: float) -> None:
         super().__init__(logs)
-        self.scores = scores
+        self.held_out = held_out
         self.version = version
+        if held_out.is_measurable:
+            self.update(as_logs(evaluation_metrics(held_out, positive_above)))
 
 
 class RecordedTraining(BasePPOTrainer):
@@ -66,6 +70,9 @@ class RecordedTraining(BasePPOTrainer):
         if self.settings.own_critic:
             # It predicts; the policy's training does not know of it.
             self.experience_maker.critic_model_group = None
+        if self.is_adaptive and not self.best_eval_metric_key:
+            # The host would take the datasource that comes first in the alphabet.
+            self.best_eval_metric_key = BEST_METRIC
         self._step = 0
         self._evaluated_step = -1
         self._critic_in_use = 0.0
@@ -182,14 +189,14 @@ class RecordedTraining(BasePPOTrainer):
     ) -> None:
         """Called by the host with every evaluation, so the place to record it."""
         if isinstance(eval_metrics, ScoredLogs):
-            self.record_evaluation(eval_metrics.scores, eval_metrics.version)
+            self.record_evaluation(eval_metrics.held_out, eval_metrics.version)
         super().save_best_checkpoint(eval_metrics, global_step, client_states)
         # The step after this one starts now; evaluation is not part of it.
         self.recorder.begin_step()
 
-    def record_evaluation(self, scores: Scores, version: int) -> None:
+    def record_evaluation(self, held_out: HeldOut, version: int) -> None:
         """Record an evaluation of the policy after `version` training steps."""
-        self.recorder.evaluation(version, scores)
+        self.recorder.evaluation(version, held_out)
         self._evaluated_step = version
 
     def evaluates_start(self) -> bool:

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import AdaConfig
-from openrlhf_ada.eval.accuracy import evaluation_metrics
+from openrlhf_ada.eval.held_out import HeldOut, evaluation_metrics
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
-from openrlhf_ada.rollout.recorded_generator import Scores
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 
 _NO_ACCURACY = (
@@ -35,6 +34,7 @@ class Recorder:
             text_prompts_per_step=config.log_texts,
         )
         self._args = args
+        self._positive_above = config.positive_threshold
         self._started = time.monotonic()
         self._total_drawn = self._total_drawn_tokens = 0
         self._step_started = self._started
@@ -80,17 +80,20 @@ class Recorder:
         """Every rollout of a step, a bounded few of them with their texts."""
         self._log.log_samples(step, [row for group in record.all_groups for row in _sample_rows(group)])
 
-    def evaluation(self, step: int, scores: Scores) -> None:
+    def evaluation(self, step: int, held_out: HeldOut) -> None:
         """Accuracy on held-out prompts.
 
         Scores outside [0, 1] make no accuracy. OpenRLHF takes any number, so such a run goes on; its evaluation has no
         row in the record, which is said.
         """
-        outside = [s for groups in scores.values() for g in groups for s in g if not 0.0 <= s <= 1.0]
-        if outside:
-            self.emit("note", text=_NO_ACCURACY.format(step=step, value=outside[0]))
+        if held_out.no_verdict:
+            self.emit("note", text=f"{held_out.no_verdict} held-out answers have no verdict and are in no figure")
+        if not held_out.is_measurable:
+            scores = [s for groups in held_out.scores().values() for g in groups for s in g]
+            outside = [s for s in scores if not 0.0 <= s <= 1.0]
+            self.emit("note", text=_NO_ACCURACY.format(step=step, value=outside[0] if outside else "none"))
             return
-        metrics = evaluation_metrics(scores)
+        metrics = evaluation_metrics(held_out, self._positive_above)
         self._log.log_evaluation(step, metrics)
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 

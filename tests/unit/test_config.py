@@ -54,6 +54,12 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "logprob_steps": ("3", 3),
     "logprob_warn": ("0.01", 0.01),
     "logprob_stop": ("0.2", 0.2),
+    "known_counts": ("", True),
+    "reward_timeout": ("5", 5.0),
+    "reward_memory": ("512", 512),
+    "reward_workers": ("3", 3),
+    "format": ("boxed", "boxed"),
+    "format_bonus": ("0.1", 0.1),
     "eval_ends": ("", True),
     "run_dir": ("some/where", "some/where"),
     "log_texts": ("0", 0),
@@ -107,7 +113,7 @@ def test_what_depends_on_other_flags_is_left_open() -> None:
     assert {f.name for f in FIELDS if f.default is None} == {
         *("method", "run_dir", "objective_power", "spread"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
-        *("correction", "baseline", "select", "speculation"),
+        *("correction", "baseline", "select", "speculation", "reward_workers"),
     }
 
 

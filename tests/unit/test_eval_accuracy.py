@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from openrlhf_ada.eval.accuracy import accuracy_with_interval, evaluation_metrics, pass_at_k, t_quantile_975
+from openrlhf_ada.eval.accuracy import accuracy_with_interval, pass_at_k, t_quantile_975
 
 
 def test_interval_is_clustered_by_prompt() -> None:
@@ -88,12 +88,3 @@ def test_pass_at_1_is_the_mean_and_large_counts_are_stable() -> None:
 def test_impossible_pass_at_k_is_refused(n: int, c: int, k: int) -> None:
     with pytest.raises(ValueError, match=f"pass@{k}"):
         pass_at_k(n, c, k)
-
-
-def test_evaluation_row_has_overall_and_datasource_accuracy() -> None:
-    row = evaluation_metrics({"sum": [[1.0], [1.0]], "product": [[0.0, 0.0]]})
-    assert row["eval/accuracy"] == pytest.approx(2 / 3)
-    assert (row["eval/num_prompts"], row["eval/num_samples"]) == (3, 4)
-    assert (row["eval/accuracy/sum"], row["eval/accuracy/product"]) == (1.0, 0.0)
-    with pytest.raises(ValueError, match="datasource 'sum': prompt 0 has no scores"):
-        evaluation_metrics({"sum": [[]]})

@@ -6,7 +6,6 @@ The engines answer at once; filter, buffer and loop are the host's.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -144,16 +143,20 @@ def evaluate(generator: RecordedGenerator, per_prompt: int) -> None:
 def test_scores_are_remembered_by_datasource_and_prompt() -> None:
     generator = make_generator(2, Engine(mixed((1, 2))), held_out=("sums", "products", "sums"))
     evaluate(generator, per_prompt=3)
-    assert generator.eval_scores == {"sums": [[0.0] * 3, [1.0, 0.0, 0.0]], "products": [[1.0, 0.0, 0.0]]}
+    assert generator.held_out.scores() == {"sums": [[0.0] * 3, [1.0, 0.0, 0.0]], "products": [[1.0, 0.0, 0.0]]}
+    assert [list(prompt.tokens) for prompt in generator.held_out.by_source["products"]] == [[1, 2, 3]]
     evaluate(generator, per_prompt=1)
-    assert generator.eval_scores == {"sums": [[0.0], [1.0]], "products": [[1.0]]}, "of the last evaluation alone"
+    assert generator.held_out.scores() == {"sums": [[0.0], [1.0]], "products": [[1.0]]}, "of the last evaluation alone"
 
 
-def test_score_that_the_reward_function_did_not_give_is_nan() -> None:
-    generator = make_generator(2, Engine(lambda number, k: None), held_out=("sums",))
-    evaluate(generator, per_prompt=1)
-    ((score,),) = generator.eval_scores["sums"]
-    assert math.isnan(score)
+def test_answers_without_a_verdict_are_counted_and_in_no_figure() -> None:
+    """R2: of prompt 0 one answer has no verdict, of prompt 1 none has one."""
+    verdicts: Reward = lambda number, k: None if number == 1 or (number, k) == (0, 1) else 1.0  # noqa: E731
+    generator = make_generator(2, Engine(verdicts), held_out=("sums",) * 3)
+    samples = generator.generate_eval_samples(**GENERATE, n_samples_per_prompt=2)
+    assert generator.held_out.scores() == {"sums": [[1.0], [1.0, 1.0]]}
+    assert generator.held_out.no_verdict == 3
+    assert [sample.prompts[0] for sample in samples] == ["2", "2"], "the host takes means of whole groups"
 
 
 @pytest.mark.parametrize("ahead", [None, 4])

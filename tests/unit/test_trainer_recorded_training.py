@@ -51,6 +51,7 @@ class HostTrainer(BasePPOTrainer):
         self.experience_maker = RemoteExperienceMaker(
             None, critic, None, None, FixedKLController(0.0), strategy, SimpleNamespace(pad_token_id=0)
         )
+        self.best_eval_metric_key = args.ckpt.best_metric_key or ""
         self.critic_in_step: Any = "no step yet"
         self.saved: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
 
@@ -192,3 +193,15 @@ def test_evaluation_before_and_after_only_where_it_is_asked_for(
     status, step = trainer.train_step(adaptive_batch(), 0)
     trainer.save_logs_and_checkpoints(step, status, {})
     assert (trainer.evaluates_start(), trainer.evaluates_end()) == (False, expected), "not before a resumed run"
+
+
+@pytest.mark.parametrize(
+    ("flags", "chosen"),
+    [({}, "accuracy"), ({"--ckpt.best_metric_key": "pass@4"}, "pass@4"), ({"--ada_mode": "off"}, "")],
+)
+def test_the_best_checkpoint_is_chosen_by_accuracy_unless_the_flags_say_otherwise(
+    flags: Flags, chosen: str, argv_with: ArgvWith
+) -> None:
+    trainer = Trainer(parse(argv_with(flags))[0])
+    trainer.prepare_recording()
+    assert trainer.best_eval_metric_key == chosen

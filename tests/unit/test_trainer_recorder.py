@@ -11,6 +11,7 @@ from cases import pool_of
 
 from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.types import Ledger, TrainingGroup
+from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 from openrlhf_ada.trainer.recorder import Recorder, emit
@@ -81,11 +82,29 @@ def test_what_was_predicted_of_a_prompt_stands_in_its_first_row(tmp_path: Path) 
 # -- evaluation ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("score", [-1.0, 1.5, float("nan")])
-def test_evaluation_with_other_scores_is_not_recorded_and_said(score: float, tmp_path: Path) -> None:
-    """OpenRLHF trains on any reward, -1 and 1 are common; a failed reward call gives none (NaN)."""
+def held_out(scores: dict[str, list[list[float]]], no_verdict: int = 0) -> HeldOut:
+    return HeldOut(
+        2,
+        {name: [PromptAnswers(s, [1] * len(s), [False] * len(s)) for s in groups] for name, groups in scores.items()},
+        no_verdict,
+    )
+
+
+def test_evaluation_without_any_verdict_is_not_recorded_and_said(tmp_path: Path) -> None:
     recorder, events = make_recorder(tmp_path)
-    recorder.evaluation(3, {"sums": [[1.0, 0.0]], "products": [[1.0, score]]})
+    recorder.evaluation(3, held_out({}, no_verdict=4))
+    assert read_run(tmp_path).evaluations == []
+    assert [event["text"][:30] for event in events.seen] == [
+        "4 held-out answers have no ver",
+        "evaluation after step 3: not r",
+    ]
+
+
+@pytest.mark.parametrize("score", [-1.0, 1.5])
+def test_evaluation_with_other_scores_is_not_recorded_and_said(score: float, tmp_path: Path) -> None:
+    """OpenRLHF trains on any reward, -1 and 1 are common."""
+    recorder, events = make_recorder(tmp_path)
+    recorder.evaluation(3, held_out({"sums": [[1.0, 0.0]], "products": [[1.0, score]]}))
     assert read_run(tmp_path).evaluations == []
     (event,) = events.seen
     assert event["type"] == "note"
@@ -94,7 +113,7 @@ def test_evaluation_with_other_scores_is_not_recorded_and_said(score: float, tmp
 
 def test_evaluation_is_recorded_and_told(tmp_path: Path) -> None:
     recorder, events = make_recorder(tmp_path)
-    recorder.evaluation(3, {"sums": [[1.0, 0.0]], "products": [[1.0, 1.0], [0.0, 1.0]]})
+    recorder.evaluation(3, held_out({"sums": [[1.0, 0.0]], "products": [[1.0, 1.0], [0.0, 1.0]]}))
     (row,) = read_run(tmp_path).evaluations
     assert row["eval/accuracy"] == pytest.approx(2 / 3)
     assert (row["eval/accuracy/sums"], row["eval/accuracy/products"]) == (0.5, 0.75)

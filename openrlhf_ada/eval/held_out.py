@@ -1,0 +1,92 @@
+"""Evaluation during training: the figures of `measures`, from the answers to held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from openrlhf_ada.eval.accuracy import accuracy_with_interval
+from openrlhf_ada.eval.measures import Answered, per_problem
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAnswers:
+    """The answers to one prompt that have a verdict: score, tokens, and whether it was cut off."""
+
+    scores: Sequence[float]
+    tokens: Sequence[int]
+    truncated: Sequence[bool]
+
+
+@dataclass
+class HeldOut:
+    """One evaluation. `per_prompt`: answers that were sampled for each prompt; `no_verdict`: those that are in no
+    figure, as nothing is known of them (R2). A prompt none of whose answers has a verdict is not here."""
+
+    per_prompt: int
+    by_source: dict[str, list[PromptAnswers]] = field(default_factory=dict)
+    no_verdict: int = 0
+
+    @property
+    def is_measurable(self) -> bool:
+        """Is there an answer with a verdict, and are all scores in [0, 1]? OpenRLHF takes any number."""
+        scores = [score for groups in self.scores().values() for group in groups for score in group]
+        return bool(scores) and all(0.0 <= score <= 1.0 for score in scores)
+
+    def scores(self) -> dict[str, list[Sequence[float]]]:
+        return {name: [prompt.scores for prompt in prompts] for name, prompts in self.by_source.items()}
+
+
+def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, float | int | None]:
+    """The `eval/...` part of an evaluation row (docs/metrics.md).
+
+    `eval/accuracy` is of scores; pass@n and all_equal@n are of answers that score more than `positive_above`, over the
+    prompts all of whose n answers have a verdict.
+
+    Raises:
+        ValueError: a score outside [0, 1] (the message names the datasource), or no answer with a verdict.
+    """
+    by_source: dict[str, float] = {}
+    for name, scores in held_out.scores().items():
+        try:
+            by_source[f"eval/accuracy/{name}"] = accuracy_with_interval(scores).mean
+        except ValueError as error:
+            raise ValueError(f"datasource {name!r}: {error}") from error
+    prompts = [prompt for group in held_out.by_source.values() for prompt in group]
+    overall = accuracy_with_interval([prompt.scores for prompt in prompts])
+    return {
+        "eval/accuracy": overall.mean,
+        "eval/ci95": overall.ci95,
+        "eval/num_prompts": overall.num_prompts,
+        "eval/num_samples": overall.num_samples,
+        "eval/no_verdict": held_out.no_verdict,
+        **_measured(prompts, held_out.per_prompt, positive_above),
+        **by_source,
+    }
+
+
+def _measured(prompts: Sequence[PromptAnswers], n: int, positive_above: float) -> dict[str, float]:
+    answered = [_answered(prompt, positive_above) for prompt in prompts]
+    complete = any(a.n == n for a in answered)
+    values = per_problem(answered, [n] if complete and n > 1 else [])
+    named = {"tokens": "eval/tokens", "truncated": "eval/truncated"} | {
+        f"{name}@{n}": f"eval/{name}@{n}" for name in ("pass", "all_equal")
+    }
+    return {named[name]: float(np.nanmean(value)) for name, value in values.items() if name in named}
+
+
+def _answered(prompt: PromptAnswers, positive_above: float) -> Answered:
+    right = [score > positive_above for score in prompt.scores]
+    return Answered("", right, None, prompt.tokens, prompt.truncated, [float("nan")] * len(right))
+
+
+def best_metric_names(n: int) -> tuple[str, ...]:
+    """What --ckpt.best_metric_key may name, besides OpenRLHF's own names."""
+    return ("accuracy", f"pass@{n}") if n > 1 else ("accuracy",)
+
+
+def as_logs(metrics: Mapping[str, float | int | None]) -> dict[str, float]:
+    """For OpenRLHF's loggers, which put `eval/` before every name and take numbers only."""
+    return {name.removeprefix("eval/"): float(value) for name, value in metrics.items() if value is not None}
