@@ -100,7 +100,14 @@ def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: 
         *("--vllm.num_engines", str(args.engines), "--vllm.tensor_parallel_size", str(args.tensor_parallel_size)),
         *("--vllm.gpu_memory_utilization", str(args.gpu_memory_utilization), "--vllm.enable_prefix_caching"),
         *("--data.max_len", str(sampling.max_len), "--train.seed", str(sampling.seed), "--algo.kl.init_coef", "0"),
-        *("--ds.attn_implementation", "sdpa", "--vllm.sync_backend", "gloo"),
+        *(
+            "--ds.attn_implementation",
+            "sdpa",
+            "--vllm.sync_backend",
+            "gloo",
+            "--algo.advantage.estimator",
+            "reinforce",
+        ),
     ]
     host = parse_host_arguments(argv, add_flags, lambda flags: None, prog="openrlhf-ada", description="")
     # There is no policy; engines take all the slots.

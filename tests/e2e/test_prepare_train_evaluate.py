@@ -31,7 +31,7 @@ def prepared(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared in two calls: the first is killed while it samples."""
     folder = tmp_path_factory.mktemp("prepared")
     rows = [{"question": row["input"], "answer": row["label"]} for row in read_jsonl(toy.train)[:48]]
-    rows += rows[:4] + [{"question": "1+1=", "answer": "2"}, {"question": "1+1=", "answer": "3"}]
+    rows += [*rows[:4], {"question": "1+1=", "answer": "2"}, {"question": "1+1=", "answer": "3"}]
     rows += [{"question": "2+2=", "answer": "four"}, {"question": "", "answer": "1"}]
     raw = folder / "raw.jsonl"
     raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -106,7 +106,8 @@ def trained(toy: Toy, prepared: Path, tmp_path_factory: pytest.TempPathFactory) 
 def test_training_starts_with_what_was_counted(prepared: Path, trained: Path) -> None:
     import datasets
 
-    rows = datasets.load_dataset("parquet", data_files=str(prepared / "train.parquet"), split="train")
+    whole = datasets.load_dataset("parquet", data_files=str(prepared / "train.parquet"), split="train")
+    rows = whole.select(range(32))  # --data.max_samples
     rates = [k / n for k, n in zip(rows["ada_positives"], rows["ada_draws"], strict=True)]
     mean = (sum(rates) + 2 * 0.5) / (len(rates) + 2)
     first = [row for row in read_jsonl(trained / "samples.jsonl") if row["step"] == 1]

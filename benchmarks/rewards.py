@@ -1,0 +1,98 @@
+"""How fast answers are graded, in the process pool that training uses, and what a verdict's way there and back costs.
+
+A stream as in training: every problem gets 8 answers, right and wrong ones, each at the end of a long chain of
+thought; problems and answers are those of tests/data. `distinct` is the hardest case: no answer comes twice.
+
+    python benchmarks/rewards.py [--quick]     last line: one JSON object; results in benchmarks/results/rewards.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from machine import machine
+
+from openrlhf_ada.reward.pool import GraderPool, Limits
+
+HERE = Path(__file__).parent
+DATA = HERE.parent / "tests" / "data"
+THOUGHT = "We check the remaining case, which gives $x^2 + 3x - 4 = 0$, so that one of the roots is 1. " * 40
+ANSWERS = 8
+
+MATH = "openrlhf_ada.reward.math_answers:grade"
+PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
+TESTS = {"inputs": ["1 2", "3 4", "5 6"], "outputs": ["3", "7", "11"]}
+
+
+def pairs() -> list[dict[str, Any]]:
+    files = ("math_pairs.jsonl", "math_pairs_heldout.jsonl")
+    return [json.loads(line) for name in files for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+def training_stream(seed: int) -> list[tuple[str, Any]]:
+    """8 answers per label: with chance 1/2 one that was given to it, else one that was given to another."""
+    rng = random.Random(seed)
+    rows = pairs()
+    stream: list[tuple[str, Any]] = []
+    for row in rng.sample(rows, len(rows)):
+        others = [rng.choice(rows)["response"] for _ in range(2)]
+        stream += [(THOUGHT + rng.choice([row["response"], *others]), row["label"]) for _ in range(ANSWERS)]
+    return stream
+
+
+def distinct_stream(seed: int) -> list[tuple[str, Any]]:
+    """Every answer is a formula of its own, so that nothing is remembered."""
+    rng = random.Random(seed)
+    return [
+        (f"{THOUGHT}\\boxed{{\\frac{{{rng.randint(1, 999)}x+{i}}}{{{rng.randint(2, 99)}}}}}", "\\frac{3x+1}{7}")
+        for i in range(600)
+    ]
+
+
+def verdicts_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
+    """After a short warm-up, in which graders and their parsers are loaded."""
+    with GraderPool(grader, Limits(), workers) as pool, ThreadPoolExecutor(2 * workers) as threads:
+        list(threads.map(lambda row: pool.verdict(*row), stream[: 20 * workers]))
+        start = time.perf_counter()
+        verdicts = list(threads.map(lambda row: pool.verdict(*row), stream))
+        seconds = time.perf_counter() - start
+    assert all(verdict.score is not None for verdict in verdicts)
+    return len(stream) / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    turns = 2 if args.quick else 5
+    record: dict[str, Any] = {"machine": machine(), "turns": turns}
+    cases = {
+        "training": lambda seed: verdicts_per_s(training_stream(seed), 1),
+        "training, 2 processes": lambda seed: verdicts_per_s(training_stream(seed), 2),
+        "distinct": lambda seed: verdicts_per_s(distinct_stream(seed), 1),
+        "integers": lambda seed: verdicts_per_s([(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)], 1),
+        "programs of 3 tests": lambda seed: verdicts_per_s(
+            [(PROGRAM, TESTS)] * 30, 1, "openrlhf_ada.reward.code_answers:grade"
+        ),
+    }
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for seed in range(turns):
+        for name, measure in cases.items():
+            found[name].append(measure(seed))
+    record["verdicts_per_s"] = found
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    if not args.quick:
+        (HERE / "results" / "rewards.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record, indent=2))
+    print(json.dumps({"math_verdicts_per_s": medians["training"], **medians}))
+
+
+if __name__ == "__main__":
+    main()

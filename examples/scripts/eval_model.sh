@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Evaluate one or several checkpoints on benchmarks, in the published setting: 32 answers at temperature 1, up to 4096
+# tokens, the average weighted by problems.
+#
+# Needs:   a model, and vLLM's memory for it; GPUs are used where there are some. Benchmarks come from the hub, or from
+#          local copies: BENCHMARKS="math500=/data/math500.jsonl"
+# Expect:  a table of avg@n, pass@n, maj@n with intervals; OUT/results.json; OUT/curves.png (pass@k and the share of
+#          groups without a signal against k). It can be stopped at any time; the same call goes on where it was.
+# Usage:   MODEL="runs/a/model runs/b/model" examples/scripts/eval_model.sh [more flags]
+#          DRY_RUN=1 prints the command.
+set -euo pipefail
+
+MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
+BENCHMARKS=${BENCHMARKS:-math500 minerva olympiadbench aime24 aime25}
+OUT=${OUT:-runs/eval}
+N=${N:-32}
+ENGINES=${ENGINES:-8}
+MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-4096}
+
+# MODEL and BENCHMARKS are lists: their words are arguments of their own.
+command=(openrlhf-ada eval
+  --model $MODEL
+  --benchmark $BENCHMARKS
+  --out "$OUT"
+  --n "$N"
+  --engines "$ENGINES"
+  --max_new_tokens "$MAX_NEW_TOKENS"
+  "$@")
+
+if [[ -n ${DRY_RUN:-} ]]; then
+  printf '%q ' "${command[@]}"; echo
+else
+  exec "${command[@]}"
+fi

@@ -1,0 +1,108 @@
+"""`eval` and `prepare-data` before any engine starts: what they refuse, and the prompts that they make."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.cli import evaluate, prepare_data
+from openrlhf_ada.cli.sampling_flags import Sampling, as_messages, as_text, filled, host_namespace, sampling_of
+from openrlhf_ada.data.benchmarks import BOXED
+from openrlhf_ada.platforms.resources import required_slots
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> str:
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"question": "1+1=", "answer": "2"}) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["--n", "4", "--k", "8"], "--k is '8': pass@k needs k answers per problem, and --n is 4. Raise --n"),
+        (["--k", "0"], "--k is '0': expected whole numbers"),
+        (["--k", "a"], "--k is 'a'"),
+        (["--n", "0"], "--n is 0: at least one answer"),
+        (["--temperature", "0"], "--n is 8: with --temperature 0 all answers are the same"),
+        (["--temperature", "-1"], "--temperature is -1.0"),
+        (["--top_p", "0"], "--top_p is 0.0"),
+        (["--top_k", "0"], "--top_k is 0"),
+        (["--max_new_tokens", "0"], "--max_new_tokens is 0"),
+        (["--max_len", "10"], "--max_len is 10: prompt and answer must fit"),
+        (["--benchmark", "math5000"], "--benchmark math5000: expected one of math500"),
+        (["--benchmark", "none.jsonl"], "none.jsonl: there is no such file"),
+        (["--input_key", "text"], "no column 'text'"),
+    ],
+)
+def test_bad_input_of_eval_is_refused_at_once(
+    problems: str, changes: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate.main(["--model", "m", "--benchmark", problems, *changes]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["--band", "medium"], "--band is 'medium': expected hard, easy"),
+        (["--n", "0"], "--n is 0"),
+        (["--reward", "code"], "no label verifies itself with --reward code"),
+    ],
+)
+def test_bad_input_of_prepare_data_is_refused_at_once(
+    problems: str, changes: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare_data.main([problems, "--model", "m", "--out", str(tmp_path / "out"), *changes]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_prompts_are_the_template_with_the_question_whatever_it_holds() -> None:
+    assert filled(BOXED, "What is {x} in \\boxed{}?").startswith("What is {x} in \\boxed{}?\nPlease reason")
+    messages = [{"role": "user", "content": "Q"}]
+    assert filled(BOXED, messages) is messages
+    assert as_text(messages) == "Q"
+    assert as_messages("Q", None) == messages
+    assert as_messages(messages, "S") == [{"role": "system", "content": "S"}, *messages]
+
+
+def parsed(*changes: str) -> argparse.Namespace:
+    return evaluate._parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
+
+
+def test_sampling_is_what_the_flags_say_and_engines_take_all_slots() -> None:
+    args = parsed("--n", "16", "--temperature", "0.6", "--top_p", "0.95", "--max_new_tokens", "100", "--engines", "3")
+    sampling = sampling_of(args)
+    assert sampling == Sampling(16, 0.6, 0.95, -1, 100, 1124, 0)
+    host = host_namespace("m", "math", args, sampling)
+    assert required_slots(host).by_role == {"vLLM engine": 3}
+    assert host.reward.remote_url[0].endswith("reward/math.py")
+
+
+@pytest.mark.parametrize(
+    ("script", "main", "environment"),
+    [
+        ("eval_model.sh", evaluate, {"MODEL": "a b", "BENCHMARKS": "math500 gsm8k"}),
+        ("prepare_data.sh", prepare_data, {"DATA": "dapo-17k=/data/d.parquet"}),
+    ],
+)
+def test_scripts_print_command_lines_that_parse(script: str, main: Any, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [ROOT / "examples" / "scripts" / script, "--seed", "3"],
+        env=os.environ | environment | {"DRY_RUN": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    program, verb, *arguments = done.stdout.split()
+    assert (program, verb) == ("openrlhf-ada", "eval" if main is evaluate else "prepare-data")
+    assert main._parser().parse_args(arguments).seed == 3
