@@ -227,7 +227,7 @@ class RunLog:
             "coefficient": record.coefficient,
         }
         if record.verdict is not None:
-            row["verdict_s"] = round(record.verdict.seconds, 4)
+            row["verdict_s"] = round(record.verdict.seconds, 6)
             if record.verdict.cause:
                 row["cause"] = record.verdict.cause
         if record.last_version != record.version:

@@ -119,7 +119,7 @@ class AnswerSampler:
             *common,
             float(response["scores"]),
             "" if verdict is None else verdict.cause,
-            None if verdict is None else round(verdict.seconds, 4),
+            None if verdict is None else round(verdict.seconds, 6),
             _surprise(response),
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from rollouts import (
 )
 
 from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.estimators import PassRateCounts
+from openrlhf_ada.core.policies import Memory
 from openrlhf_ada.core.scheduling import Request
 
 ONCE, TWICE = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}
@@ -74,15 +78,62 @@ def test_the_error_names_the_prompt_that_was_given_up() -> None:
         FailingGenerator(EASY, failing).generate_samples(**GENERATE)
 
 
+def groups_of(generator: FailingGenerator) -> dict[int, tuple[Any, ...]]:
+    """By row: what is trained of it and with which coefficients, and what was drawn."""
+    samples, *_ = generator.generate_samples(**GENERATE)
+    return {
+        g.row: (g.group.indices, g.group.coefficients, g.pool.metrics.tolist(), g.pool.predicted)
+        for g in samples.record.groups
+        if g.group is not None
+    }
+
+
+def counts_of(generator: FailingGenerator) -> dict[int, tuple[float, float]]:
+    state = generator.policy.state_dict()["memory"]["counts"]
+    return {row: (n, k) for row, n, k in zip(state["rows"], state["draws"], state["positives"], strict=True)}
+
+
+MIXED = {row: [float((row * 7 + i * i) % 3 == 0) for i in range(8)] for row in range(16)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_failures_of_three_in_ten_change_nothing_for_the_others(seed: int) -> None:
+    """R2: advantages and the allocator's counts of the others are those of a run without failures."""
+    rng = random.Random(seed)
+    undisturbed = FailingGenerator(MIXED, set(), batch=10)
+    expected, expected_counts = groups_of(undisturbed), counts_of(undisturbed)
+    # Three in ten rollouts fail, and not when they are repeated.
+    once = {(key, index, 0) for key in range(10) for index in range(8) if rng.random() < 0.3}
+    repeated = FailingGenerator(MIXED, once, batch=10)
+    assert groups_of(repeated) == expected
+    assert counts_of(repeated) == expected_counts
+    # Three of the ten prompts come to no verdict at all.
+    lost = rng.sample(range(10), 3)
+    hopeless = {(key, 0, attempt) for key in lost for attempt in range(2)}
+    replaced = FailingGenerator(MIXED, hopeless, batch=10, max_no_verdict=3)
+    groups, counts = groups_of(replaced), counts_of(replaced)
+    others = expected.keys() - lost
+    assert {row: groups[row] for row in others} == {row: expected[row] for row in others}
+    assert {row: counts[row] for row in others} == {row: expected_counts[row] for row in others}
+    assert not counts.keys() & set(lost)
+    assert len(groups) == 10
+
+
 class FailingGenerator(TableGenerator):
     """These rollouts come to no verdict: (key, index, attempt)."""
 
     def __init__(
-        self, outcomes: Mapping[int, Sequence[float]], failing: set[tuple[int, int, int]], **options: Any
+        self,
+        outcomes: Mapping[int, Sequence[float]],
+        failing: set[tuple[int, int, int]],
+        *,
+        batch: int = BATCH,
+        **options: Any,
     ) -> None:
-        args = make_args(num_episodes=1)
-        policy = sequential(1, 1, n=N, wave=2, cap=4)
-        plan = BatchPlan(BATCH, N, BATCH * N, micro_batch=1, processes=1)
+        args = make_args(batch=batch, num_episodes=1)
+        memory = Memory(PassRateCounts(50, 0.5, 2, give_up=0), threshold=0.5)
+        policy = replace(sequential(1, 1, n=N, wave=2, cap=4), memory=memory)
+        plan = BatchPlan(batch, N, batch * N, micro_batch=1, processes=1)
         super().__init__(args, make_loader(len(outcomes), args), policy, table(outcomes), plan, **options)
         self.failing = failing
 
