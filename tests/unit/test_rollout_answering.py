@@ -1,0 +1,149 @@
+"""Sampling answers without a policy: exactly the parameters asked for, seeds by identity, no verdict is no score."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import ray
+from engines import RolloutEngine, end_at_once
+
+from openrlhf_ada.cli import evaluate
+from openrlhf_ada.cli.sampling_flags import grading_of, host_namespace, sampling_of
+from openrlhf_ada.eval.answers import AnswerRow
+from openrlhf_ada.rollout import answering
+from openrlhf_ada.rollout.answering import AnswerSampler, Asked
+from openrlhf_ada.rollout.engine import Job
+from openrlhf_ada.trainer import sampling_only
+
+
+class Tokenizer:
+    """Every token is a nine."""
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+        assert skip_special_tokens
+        return "9" * len(tokens)
+
+
+class AnsweringEngine(RolloutEngine):
+    """With log-probabilities of -0.5 per token, and without a verdict for prompts that end in 7."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda number, k: None if number % 10 == 7 else float(number % 2 == 0))
+
+    def _answer(self, call: dict[str, Any], number: int, k: int) -> dict[str, Any]:
+        answer = super()._answer(call, number, k)
+        return answer | {"rollout_log_probs": [0.0, *[-0.5] * (k + 1)]}
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[AnsweringEngine]:
+    end_at_once(monkeypatch)
+    return [AnsweringEngine(), AnsweringEngine()]
+
+
+def flags(*changes: str) -> argparse.Namespace:
+    return evaluate._parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
+
+
+def start(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine], *changes: str) -> AnswerSampler:
+    monkeypatch.setattr(sampling_only, "_start_engines", lambda *args, **options: engines)
+    monkeypatch.setattr(sampling_only.SharedTokenizer, "load", lambda self: Tokenizer())
+    args = flags(*changes)
+    sampling = sampling_of(args)
+    return sampling_only.start_answering(
+        host_namespace("m", "math", args, sampling),
+        sampling={name: getattr(sampling, name) for name in sampling.__slots__},
+        grading=grading_of(args),
+        timeout_s=args.timeout,
+        note=lambda text: None,
+    )
+
+
+def ask(sampler: AnswerSampler, prompts: Sequence[int], n: int) -> dict[tuple[int, int], AnswerRow]:
+    rows: dict[tuple[int, int], AnswerRow] = {}
+    wanted = [Asked(f"{prompt:016x}", index, str(prompt), "label") for prompt in prompts for index in range(n)]
+    sampler.sample(wanted, lambda row: rows.setdefault((int(row.problem, 16), row.index), row) and None)
+    return rows
+
+
+def test_engines_get_exactly_the_configured_parameters(
+    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
+) -> None:
+    """R14."""
+    values = {"--temperature": "0.6", "--top_p": "0.95", "--top_k": "20", "--max_new_tokens": "77", "--max_len": "99"}
+    sampler = start(monkeypatch, engines, *(word for pair in values.items() for word in pair), "--timeout", "12")
+    ask(sampler, [2, 4], 2)
+    (setup,) = {id(setup): setup for engine in engines for setup in engine.setups}.values()
+    params = setup.params
+    assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (0.6, 0.95, 20, 77)
+    assert (params.n, params.min_p, params.presence_penalty, params.repetition_penalty) == (1, 0.0, 0.0, 1.0)
+    assert (setup.max_length, setup.timeout_s) == (99, 12.0)
+
+
+def test_every_answer_has_its_row(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]) -> None:
+    rows = ask(start(monkeypatch, engines), [2, 3], 3)
+    assert len(rows) == 6
+    for (prompt, index), row in rows.items():
+        assert (row.text, row.tokens, row.truncated) == ("9" * (index + 1), index + 1, False)
+        assert (row.score, row.surprise) == (float(prompt == 2), 0.5)
+
+
+def test_seeds_belong_to_problem_and_index_on_any_number_of_engines(
+    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
+) -> None:
+    ask(start(monkeypatch, engines), [2, 4, 6], 2)
+    (alone,) = single = [AnsweringEngine()]
+    ask(start(monkeypatch, single), [6, 2], 3)
+
+    def seeds(jobs: Sequence[Job]) -> dict[tuple[int, int], int]:
+        return {(job.request.key, job.request.index): job.seed for job in jobs}
+
+    together, again = seeds([job for engine in engines for job in engine.jobs]), seeds(alone.jobs)
+    assert all(again[identity] == seed for identity, seed in together.items() if identity in again)
+    assert len(set(again.values())) == 6
+    other = [AnsweringEngine()]
+    ask(start(monkeypatch, other, "--seed", "1"), [6], 1)
+    assert other[0].jobs[0].seed not in again.values()
+
+
+def test_an_answer_without_a_verdict_is_asked_for_twice_and_has_no_score(
+    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
+) -> None:
+    rows = ask(start(monkeypatch, engines), [7, 8], 1)
+    assert (rows[8, 0].score, rows[7, 0].score) == (1.0, None)
+    assert rows[7, 0].cause == "the reward function returned no score"
+    assert sum(engine.drawn for engine in engines) == 1 + answering.ATTEMPTS
+
+
+def test_more_than_an_engine_decodes_at_a_time_waits(
+    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
+) -> None:
+    """64 at a time on each; a prompt's answers go where its prefix is while there is room."""
+    rows = ask(start(monkeypatch, engines), range(2, 40, 2), 16)
+    assert len(rows) == 19 * 16
+    assert max(len(engine.jobs) for engine in engines) < 19 * 16
+
+
+def test_what_a_dead_engine_was_asked_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
+) -> None:
+    sampler = start(monkeypatch, engines[:1])
+    engine, lines = engines[0], sampler._lines
+    events: list[Any] = []
+
+    def wait() -> list[Any]:
+        if not events:
+            # It has taken the first requests along.
+            events.append("died")
+            engine.ended.clear()
+            return [answering.EngineDown(0), answering.EngineUp(0)]
+        return ray.get(ray.wait([engine.answers.remote()], num_returns=1)[0][0])
+
+    monkeypatch.setattr(lines, "wait", wait)
+    rows = ask(sampler, [2], 4)
+    assert sorted(rows) == [(2, index) for index in range(4)]
+    assert engine.drawn == 8
+    assert len({job.seed for job in engine.jobs}) == 4
