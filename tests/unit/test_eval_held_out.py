@@ -16,7 +16,8 @@ HELD_OUT = HeldOut(2, {"sums": [prompt(1.0, 0.0), prompt(0.0, 0.0)], "products":
 
 def test_a_row() -> None:
     row = evaluation_metrics(HELD_OUT, positive_above=0.5)
-    assert row.pop("eval/ci95") == pytest.approx(0.997, abs=0.001)
+    # 4.3027 (Student's t, 2 degrees) times the standard error of .5, 0 and .8
+    assert row.pop("eval/ci95") == pytest.approx(1.004, abs=0.001)
     assert row == {
         "eval/accuracy": pytest.approx((0.5 + 0 + 0.8) / 3),
         "eval/accuracy/sums": 0.25,

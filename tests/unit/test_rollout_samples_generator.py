@@ -277,19 +277,24 @@ def test_state_of_another_policy_is_refused() -> None:
 
 @pytest.mark.parametrize("deaths", [0, 1, 2])
 def test_evaluation_starts_again_once_if_an_engine_dies(monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
-    """The host asks every engine for its share and cannot repeat a part of it. Engines are up before each try."""
-    generator, calls = make_generator({}), []
+    """The host asks every engine for its share and cannot repeat a part of it. Engines are up before each try.
 
-    def host(_self: Any, **kwargs: Any) -> list[str]:
+    What it takes means of are verdicts, not shaped rewards.
+    """
+    generator, calls = make_generator({}), []
+    answer = SimpleNamespace(rewards="shaped", scores="verdict")
+
+    def host(_self: Any, **kwargs: Any) -> list[Any]:
         calls.append(kwargs)
         if calls.count(kwargs) <= deaths:
             raise ActorDiedError
-        return ["samples"]
+        return [answer]
 
     monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", host)
     monkeypatch.setattr(generator._lines, "settle", lambda: calls.append("settle"))
     if deaths < 2:
-        assert generator.generate_eval_samples(n_samples_per_prompt=4) == ["samples"]
+        assert generator.generate_eval_samples(n_samples_per_prompt=4) == [answer]
+        assert answer.rewards == "verdict"
     else:
         with pytest.raises(ActorDiedError):
             generator.generate_eval_samples(n_samples_per_prompt=4)
