@@ -7,12 +7,18 @@ import hashlib
 import json
 import os
 import re
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.reward.reasoning import import_reasoning_gym
+
+HUB_S = 5.0
+"""Seconds in which a hub that can be reached has answered."""
 
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".arrow": "arrow"}
 
@@ -97,7 +103,24 @@ def _final_part(label: Any) -> Any:
     return label.rpartition("####")[2].strip() if isinstance(label, str) and "\n#### " in label else label
 
 
+def _hub_is_away() -> bool:
+    """No connection within seconds; the libraries would try for half a minute, and say so line by line."""
+    if getproxies():
+        # What a proxy reaches is not known without asking it.
+        return False
+    hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    try:
+        socket.create_connection((hub.hostname, hub.port or 443), timeout=HUB_S).close()
+    except OSError:
+        return True
+    return False
+
+
 def _rows(source: Source) -> Any:
+    is_local = os.path.splitext(source.path.partition("@")[0])[1] in FORMATS or os.path.isdir(source.path)
+    if not is_local and _hub_is_away():
+        # Read when the libraries are imported: what they have cached is there at once, and the rest is not.
+        os.environ["HF_HUB_OFFLINE"] = "1"
     import datasets
 
     datasets.disable_progress_bars()
