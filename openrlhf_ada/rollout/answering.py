@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+import torch
 
 from openrlhf_ada.core.fleet import Dispatcher, EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
@@ -117,7 +118,8 @@ class AnswerSampler:
         verdict = response.get("verdict")
         return AnswerRow(
             *common,
-            float(response["scores"]),
+            # A tensor from a reward file, a list from a server; of one answer either has one number.
+            torch.as_tensor(response["scores"], dtype=torch.float64).item(),
             "" if verdict is None else verdict.cause,
             None if verdict is None else round(verdict.seconds, 6),
             _surprise(response),
