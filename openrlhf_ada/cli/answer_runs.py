@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,26 +16,54 @@ from openrlhf_ada.cli.train_ppo_ray import quiet
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow
 from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reward.mixed_answers import label_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
 
 LINES_EVERY_S = 20.0
 """Seconds between lines of progress where there is no terminal."""
 
+WEIGHTS = ("*.safetensors", "*.bin", "config.json")
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One set of problems. `folder`: of its answers; `reward`: a name of NAMED, a reward file or a URL."""
+    """One set of problems, each once. `folder`: of its answers; `reward`: a name of NAMED, a reward file or a URL;
+    `prompts`: by problem id, as the model gets them."""
 
     name: str
     folder: Path
     problems: Sequence[Problem]
     reward: str
     template: str
+    prompts: dict[str, str]
 
     def label(self, problem: Problem) -> Any:
         return label_of(self.reward, problem.label) if self.reward in NAMED else problem.label
+
+
+def fitting_prompts(
+    model: str, problems: Sequence[Problem], template: str, args: argparse.Namespace, sampling: Sampling
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(prompts by problem id; of those that leave no room for an answer, what is wrong).
+
+    Raises:
+        ConfigError: the template has no place for a question, or there is no chat template for --system.
+    """
+    prompts = Prompts(model, template, args)
+    room = sampling.max_len - sampling.max_new_tokens
+    texts: dict[str, str] = {}
+    too_long: dict[str, str] = {}
+    for problem in problems:
+        text = prompts(problem)
+        tokens = prompts.num_tokens(text)
+        if tokens > room:
+            too_long[problem.id] = (
+                f"the prompt has {tokens} tokens, and --max_len {sampling.max_len} less --max_new_tokens "
+                f"{sampling.max_new_tokens} leaves {room}"
+            )
+        else:
+            texts[problem.id] = text
+    return texts, too_long
 
 
 def sample_missing(
@@ -43,45 +72,30 @@ def sample_missing(
     """All answers by the name of the run; engines start only if some are missing.
 
     Raises:
-        ConfigError: a prompt is too long, or runs with different reward files.
+        ConfigError: runs with different reward files.
         OtherSettingsError: a folder holds answers of other settings.
     """
-    if cpu.is_needed():
-        cpu.activate()
     reward_file = _one_reward(runs)
     with ExitStack() as stack:
-        stack.enter_context(quiet(args.verbose))
-        _check_length(model, sampling)
         files = {
             run.name: stack.enter_context(AnswerFile(run.folder, _settings(model, run, args, sampling)))
             for run in runs
         }
-        wanted = _wanted(model, runs, files, args, sampling)
+        wanted = _wanted(runs, files, sampling.n)
         if wanted:
-            by_problem = {asked.problem: name for name, asked in wanted}
+            stack.enter_context(quiet(args.verbose))
             note = lambda text: print(text, file=sys.stderr)  # noqa: E731
             note(f"{model}: starting engines, {len(wanted)} answers to sample")
             sampler = stack.enter_context(open_sampler(model, reward_file, args, sampling, note))
             bar = stack.enter_context(progress_bar(len(wanted), " answers"))
 
-            def keep(row: AnswerRow) -> None:
-                files[by_problem[row.problem]].add(row)
+            def keep(asked: Any, row: AnswerRow) -> None:
+                files[asked.run].add(row)
                 bar.update()
 
-            sampler.sample([asked for _, asked in wanted], keep)
+            sampler.sample(wanted, keep)
         n = sampling.n
         return {name: [row for row in file.rows if row.index < n] for name, file in files.items()}
-
-
-def _check_length(model: str, sampling: Sampling) -> None:
-    """vLLM would refuse it after half a minute, in a page of text."""
-    from transformers.models.auto.configuration_auto import AutoConfig
-
-    longest = AutoConfig.from_pretrained(model).get_text_config().max_position_embeddings
-    if sampling.max_len > longest:
-        raise ConfigError(
-            "--max_len", sampling.max_len, f"{model} takes {longest} tokens at most", "Lower it, and --max_new_tokens"
-        )
 
 
 def _one_reward(runs: Sequence[Run]) -> str:
@@ -96,6 +110,7 @@ def _settings(model: str, run: Run, args: argparse.Namespace, sampling: Sampling
     """What an answer depends on. Not how many there are: more may be added."""
     return {
         "model": model,
+        "model_files": _fingerprint(model),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
@@ -106,26 +121,28 @@ def _settings(model: str, run: Run, args: argparse.Namespace, sampling: Sampling
         "system": args.system,
         "chat": not args.no_chat,
         "reward": run.reward,
+        "reward_file": hashlib.sha256(Path(run.reward).read_bytes()).hexdigest() if run.reward.endswith(".py") else "",
     }
 
 
-def _wanted(
-    model: str, runs: Sequence[Run], files: dict[str, AnswerFile], args: argparse.Namespace, sampling: Sampling
-) -> list[tuple[str, Any]]:
-    missing = {run.name: files[run.name].missing([p.id for p in run.problems], sampling.n) for run in runs}
+def _fingerprint(model: str) -> str:
+    """Of a local folder's weights: names, sizes and times. A checkpoint may be written anew in the same place."""
+    files = sorted(path for pattern in WEIGHTS for path in Path(model).glob(pattern))
+    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:16] if stats else ""
+
+
+def _wanted(runs: Sequence[Run], files: dict[str, AnswerFile], n: int) -> list[Any]:
+    missing = {run.name: files[run.name].missing([p.id for p in run.problems], n) for run in runs}
     if not any(missing.values()):
         return []
     from openrlhf_ada.rollout.answering import Asked
 
-    wanted: list[tuple[str, Any]] = []
+    wanted: list[Any] = []
     for run in runs:
-        prompts = Prompts(model, run.template, args)
-        room = sampling.max_len - sampling.max_new_tokens
         by_id = {problem.id: problem for problem in run.problems}
-        texts = {problem: prompts.checked(by_id[problem], room) for problem, _ in missing[run.name]}
         wanted += [
-            (run.name, Asked(problem, index, texts[problem], run.label(by_id[problem])))
-            for problem, index in missing[run.name]
+            Asked(run.name, key, index, run.prompts[key], run.label(by_id[key])) for key, index in missing[run.name]
         ]
     return wanted
 

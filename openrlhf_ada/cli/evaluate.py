@@ -8,12 +8,19 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from openrlhf_ada.cli.answer_runs import Run, sample_missing
-from openrlhf_ada.cli.sampling_flags import Sampling, add_sampling_flags, sampling_of
+from openrlhf_ada.cli.answer_runs import Run, fitting_prompts, sample_missing
+from openrlhf_ada.cli.sampling_flags import (
+    Sampling,
+    add_sampling_flags,
+    check_template,
+    longest_context,
+    sampling_of,
+)
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
@@ -21,11 +28,13 @@ from openrlhf_ada.eval.answers import answered
 from openrlhf_ada.eval.plots import plot_curves
 from openrlhf_ada.eval.results import ModelResults, as_json, difference_lines, ks_up_to, table_rows
 from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reward.arithmetic import parse_answer
 from openrlhf_ada.reward.math_notation import simplified
 from openrlhf_ada.reward.math_text import find_answers, unfenced
 from openrlhf_ada.reward.reasoning_answers import find_answer
 from openrlhf_ada.reward.reward_function import NAMED
+from openrlhf_ada.trainer.preflight import check_reward_urls
 
 PROG = "openrlhf-ada eval"
 POSITIVE_ABOVE = 0.5
@@ -51,13 +60,17 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = _parser().parse_args(argv)
     try:
-        sampling = sampling_of(args)
-        ks = _ks(args.k, sampling.n)
+        ks = _ks(args.k, sampling_of(args).n)
+        check_reward_urls(args.reward, "--reward")
         suites = _load(args)
+        sampling = sampling_of(args, longest_context(args.model))
         results = [_evaluate(model, suites, args, sampling, ks) for model in args.model]
     except (ConfigError, DataError, ValueError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
+    except (KeyboardInterrupt, TerminatedError):
+        print(f"{PROG}: interrupted; the same call with --out {args.out} goes on", file=sys.stderr)
+        return 130
     _show(results, args, sampling, ks)
     return 0
 
@@ -90,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ks(text: str | None, n: int) -> list[int]:
+    """Those that are asked for, and those that the table and the curves need."""
     if text is None:
         return ks_up_to(n)
     parts = text.split(",")
@@ -97,7 +111,7 @@ def _ks(text: str | None, n: int) -> list[int]:
         raise ConfigError("--k", text, "expected whole numbers separated by commas", "Try --k 1,4,8")
     if max(map(int, parts)) > n:
         raise ConfigError("--k", text, f"pass@k needs k answers per problem, and --n is {n}", "Raise --n")
-    return sorted(set(map(int, parts)))
+    return sorted(set(map(int, parts)) | {1, min(SIGNAL_GROUP, n)})
 
 
 def _load(args: argparse.Namespace) -> list[Suite]:
@@ -113,7 +127,11 @@ def _load(args: argparse.Namespace) -> list[Suite]:
         problems = load_problems(source, args.limit)
         if not problems:
             raise DataError(f"--benchmark {spec} has no problems")
-        suites.append(Suite(benchmark, problems))
+        check_template(args.template, problems)
+        distinct = list({problem.id: problem for problem in problems}.values())
+        if len(distinct) < len(problems):
+            print(f"{source.name}: {len(problems) - len(distinct)} copies of problems are left out", file=sys.stderr)
+        suites.append(Suite(benchmark, distinct))
     names = [suite.name for suite in suites]
     if len(set(names)) < len(names):
         raise ConfigError("--benchmark", " ".join(args.benchmark), "two have the same name", "Name files differently")
@@ -123,34 +141,47 @@ def _load(args: argparse.Namespace) -> list[Suite]:
 def _evaluate(
     model: str, suites: Sequence[Suite], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]
 ) -> ModelResults:
-    runs = [
-        Run(
-            name=suite.name,
-            folder=args.out / slug(model) / slug(suite.name),
-            problems=suite.problems,
-            reward=args.reward or suite.benchmark.reward,
-            template=args.template or suite.benchmark.template,
-        )
-        for suite in suites
-    ]
+    runs = [_run(model, suite, args, sampling) for suite in suites]
     rows = sample_missing(model, runs, args, sampling)
     result = ModelResults(model)
     for run in runs:
         order = [problem.id for problem in run.problems]
         found, without = answered(rows[run.name], order, positive_above=POSITIVE_ABOVE, same=SAMENESS.get(run.reward))
-        result.add(run.name, found, ks, without)
+        if not found:
+            causes = Counter(row.cause for row in rows[run.name]).most_common(1)
+            raise DataError(f"{run.name}: no answer has a verdict; the commonest cause: {causes[0][0]}")
+        result.add(run.name, found, sampling.n, ks, without)
     return result
+
+
+def _run(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> Run:
+    template = args.template or suite.benchmark.template
+    prompts, too_long = fitting_prompts(model, suite.problems, template, args, sampling)
+    if too_long:
+        raise DataError(
+            f"{suite.name}: {len(too_long)} problems do not fit, which leaves no fair figure; the first: "
+            f"{next(iter(too_long.values()))}"
+        )
+    return Run(
+        name=suite.name,
+        folder=args.out / slug(model) / slug(suite.name),
+        problems=suite.problems,
+        reward=args.reward or suite.benchmark.reward,
+        template=template,
+        prompts=prompts,
+    )
 
 
 def slug(text: str) -> str:
     """A folder name that still tells what it is, and is another for another text."""
     plain = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.")
-    return plain if len(plain) <= 80 else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+    return plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def _mathematical(text: str) -> str:
     found = find_answers(text)
-    return simplified(unfenced(found[0].text)) if found else ""
+    # The last is the most complete: all boxes of the last line.
+    return simplified(unfenced(found[-1].text)) if found else ""
 
 
 SAMENESS: dict[str, Callable[[str], str]] = {
@@ -165,8 +196,7 @@ def _show(results: Sequence[ModelResults], args: argparse.Namespace, sampling: S
     from rich.console import Console
     from rich.table import Table
 
-    group = max([k for k in ks if k <= SIGNAL_GROUP])
-    header, *rows = table_rows(results, sampling.n, group)
+    header, *rows = table_rows(results, sampling.n, max(ks), min(SIGNAL_GROUP, sampling.n))
     table = Table(box=None, title=f"answers at temperature {sampling.temperature:g}, per cent", title_justify="left")
     for number, name in enumerate(header):
         table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")

@@ -12,22 +12,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.answer_runs import Run, progress_bar, sample_missing
-from openrlhf_ada.cli.sampling_flags import Sampling, add_sampling_flags, as_messages, as_text, filled, sampling_of
+from openrlhf_ada.cli.answer_runs import Run, fitting_prompts, progress_bar, sample_missing
+from openrlhf_ada.cli.sampling_flags import (
+    Sampling,
+    add_sampling_flags,
+    as_messages,
+    as_text,
+    check_template,
+    filled,
+    longest_context,
+    sampling_of,
+)
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import BOXED, DATASETS
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
-from openrlhf_ada.data.verification import unverified
+from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.eval.answers import answered
 from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import NAMED
+from openrlhf_ada.trainer.preflight import check_reward_urls
 
 PROG = "openrlhf-ada prepare-data"
 POSITIVE_ABOVE = 0.5
 TEMPLATES = {"math": BOXED}
+CHECKED_FILE = "labels.json"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,23 +47,37 @@ def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     try:
         sampling, band = sampling_of(args), parse_band(args.band)
+        check_reward_urls(args.reward, "--reward")
         sources = [_source(spec, args) for spec in args.source]
         reward = args.reward or _reward(args.source)
         template = args.template or TEMPLATES.get(reward, "{}")
         args.out.mkdir(parents=True, exist_ok=True)
-        problems, facts = _clean(sources, reward, args)
-        everything, without = _measure(problems, reward, template, args, sampling)
+        problems, facts, dropped = _clean(sources, reward, args)
+        check_template(args.template, problems)
+        sampling = sampling_of(args, longest_context([args.model]))
+        prompts, too_long = fitting_prompts(args.model, problems, template, args, sampling)
+        _write_dropped(args.out, [*dropped, *((p, too_long[p.id]) for p in problems if p.id in too_long)])
+        problems = [problem for problem in problems if problem.id in prompts]
+        if not problems:
+            raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
+        run = Run("answers", args.out / "answers", problems, reward, template, prompts)
+        everything, without = _measure(run, args, sampling)
         kept = [d for d in everything if in_band(d, band)]
         if not kept:
             raise DataError(f"no problem has a pass rate in --band {args.band}; {_spread(everything)}")
     except (ConfigError, DataError, ValueError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
+    except (KeyboardInterrupt, TerminatedError):
+        print(f"{PROG}: interrupted; the same call goes on", file=sys.stderr)
+        return 130
     facts |= {
+        "prompts that leave no room": f"{len(too_long):,}",
         "model": args.model,
         "answers per problem": f"{sampling.n} at temperature {sampling.temperature:g}, up to "
         f"{sampling.max_new_tokens:,} tokens",
         "answers without a verdict": f"{without:,}",
+        "problems without any verdict": f"{len(problems) - len(everything):,}",
         "kept": f"{len(kept):,} with a pass rate from {band[0]:g} to {band[1]:g} (--band {args.band})",
     }
     _write(args, everything, kept, band, facts, reward, template)
@@ -89,7 +115,7 @@ def _source(spec: str, args: argparse.Namespace) -> Source:
     name, _, path = spec.partition("=")
     known = DATASETS.get(name)
     if known is None:
-        known = Source(spec.rpartition("/")[2].partition(".")[0] or spec, spec, args.split)
+        known = Source((path or spec).rpartition("/")[2].partition(".")[0] or spec, path or spec, args.split)
     elif path:
         known = replace(known, path=path, question_key=None, label_key=None)
     return replace(
@@ -108,45 +134,65 @@ def _reward(specs: Sequence[str]) -> str:
     return kinds.pop()
 
 
-def _clean(sources: Sequence[Source], reward: str, args: argparse.Namespace) -> tuple[list[Problem], dict[str, str]]:
-    """Problems without copies and with labels that verify themselves; what was dropped is in dropped.jsonl."""
+Dropped = list[tuple[Problem, str]]
+"""With the cause."""
+
+
+def _clean(
+    sources: Sequence[Source], reward: str, args: argparse.Namespace
+) -> tuple[list[Problem], dict[str, str], Dropped]:
+    """Problems without copies and with labels that verify themselves, facts for the card, and what was left out."""
     unfit: list[str] = []
     rows = [problem for source in sources for problem in load_problems(source, args.limit, unfit)]
-    problems, copies, contradictory = deduplicated(rows)
-    facts = {
-        "rows read": f"{len(rows) + len(unfit):,}",
-        "without question or label": f"{len(unfit):,}",
-        "copies": f"{copies:,}",
-        "contradicting labels": f"{contradictory:,}",
-    }
+    facts = {"rows read": f"{len(rows) + len(unfit):,}", "without question or label": f"{len(unfit):,}"}
+    if not rows:
+        raise DataError(f"there are no problems; the first row: {unfit[0] if unfit else 'none'}")
     if reward not in NAMED:
-        return problems, facts | {"labels": "not checked (the reward is not one of ours)"}
-    with progress_bar(len(problems), " labels") as bar:
-        causes = unverified(problems, reward, Limits(args.reward_timeout, args.reward_memory), bar.update)
-    with (args.out / "dropped.jsonl").open("w", encoding="utf-8") as stream:
-        for problem in problems:
-            if problem.id in causes:
-                row = {
-                    "id": problem.id,
-                    "label": problem.label,
-                    "cause": causes[problem.id],
-                    "question": problem.question,
-                }
-                stream.write(json.dumps(row, default=str) + "\n")
+        problems, copies, contradictory = deduplicated(rows, lambda label, other: False)
+        causes: dict[str, str] = {}
+        facts["labels"] = "not checked (the reward is not one of ours)"
+    else:
+        with LabelChecks(reward, Limits(args.reward_timeout, args.reward_memory)) as checks:
+            problems, copies, contradictory = deduplicated(rows, checks.same)
+            causes = _unverified(checks, problems, reward, args.out)
+        facts["labels that do not verify themselves"] = f"{len(causes):,}"
+    facts |= {"copies": f"{len(copies):,}", "contradicting labels": f"{len(contradictory):,}"}
     good = [problem for problem in problems if problem.id not in causes]
     if not good:
         raise DataError(f"no label verifies itself with --reward {reward}; the first: {next(iter(causes.values()))}")
-    return good, facts | {"labels that do not verify themselves": f"{len(causes):,} (dropped.jsonl)"}
+    dropped = [(problem, "another row has this question and another label") for problem in contradictory]
+    return good, facts, [*dropped, *((problem, causes[problem.id]) for problem in problems if problem.id in causes)]
 
 
-def _measure(
-    problems: Sequence[Problem], reward: str, template: str, args: argparse.Namespace, sampling: Sampling
-) -> tuple[list[Difficulty], int]:
+def _unverified(checks: LabelChecks, problems: Sequence[Problem], reward: str, out: Path) -> dict[str, str]:
+    """Ids and causes; what an earlier call has checked is not checked again."""
+    file = out / CHECKED_FILE
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    known: dict[str, str] = before.get(reward, {})
+    new = [problem for problem in problems if problem.id not in known]
+    if new:
+        with progress_bar(len(new), " labels") as bar:
+            causes = checks.unverified(new, bar.update)
+        known |= {problem.id: causes.get(problem.id, "") for problem in new}
+        file.write_text(json.dumps({reward: known}), encoding="utf-8")
+    return {problem.id: known[problem.id] for problem in problems if known[problem.id]}
+
+
+def _write_dropped(out: Path, dropped: Dropped) -> None:
+    with (out / "dropped.jsonl").open("w", encoding="utf-8") as stream:
+        for problem, cause in dropped:
+            row = {"id": problem.id, "cause": cause, "label": problem.label, "question": problem.question}
+            stream.write(json.dumps(row, default=str) + "\n")
+
+
+def _measure(run: Run, args: argparse.Namespace, sampling: Sampling) -> tuple[list[Difficulty], int]:
     """Difficulties in the order of the problems, and how many answers came to no verdict."""
-    run = Run("answers", args.out / "answers", problems, reward, template)
     rows = sample_missing(args.model, [run], args, sampling)[run.name]
-    found, without = answered(rows, [problem.id for problem in problems], positive_above=POSITIVE_ABOVE)
-    by_id = {problem.id: problem for problem in problems}
+    found, without = answered(rows, [problem.id for problem in run.problems], positive_above=POSITIVE_ABOVE)
+    if not found:
+        causes = Counter(row.cause for row in rows).most_common(1)
+        raise DataError(f"no answer has a verdict; the commonest cause: {causes[0][0]}")
+    by_id = {problem.id: problem for problem in run.problems}
     return [
         Difficulty(by_id[a.problem], a.n, sum(a.right), sum(a.tokens) / a.n, sum(a.truncated) / a.n) for a in found
     ], without

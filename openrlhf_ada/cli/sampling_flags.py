@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 from openrlhf_ada.config import add_flags
 from openrlhf_ada.data.problems import Problem, Question
 from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import Grading, path_of
 from openrlhf_ada.upstream import parse_host_arguments
@@ -56,8 +58,10 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--temperature", type=float, default=1.0, metavar="T", help="default 1")
     add("--top_p", type=float, default=1.0, metavar="P", help="default 1")
     add("--top_k", type=int, default=-1, metavar="K", help="default -1: all tokens")
-    add("--max_new_tokens", type=int, default=4096, metavar="TOKENS", help="longest answer (default 4096)")
-    add("--max_len", type=int, default=None, metavar="TOKENS", help="prompt and answer (default: 1024 more)")
+    add("--max_new_tokens", type=int, default=3072, metavar="TOKENS", help="longest answer (default 3072)")
+    add(
+        "--max_len", type=int, metavar="TOKENS", help="prompt and answer (default: 1024 more, or what the model takes)"
+    )
     add("--seed", type=int, default=0, metavar="S", help="default 0")
     add("--template", metavar="TEXT", help="prompt, with {} for the question (default: the benchmark's)")
     add("--system", metavar="TEXT", help="system message, where the model has a chat template")
@@ -74,12 +78,66 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--verbose", action="store_true", help="show everything that vLLM and Ray print")
 
 
-def sampling_of(args: argparse.Namespace) -> Sampling:
-    """Checked; raises ConfigError."""
-    max_len = args.max_len or args.max_new_tokens + 1024
+def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Sampling:
+    """Checked; raises ConfigError. `longest`: tokens that every model takes; None while that is not known."""
+    _check_engines(args)
+    if longest is not None and (args.max_len or 0) > longest:
+        raise ConfigError("--max_len", args.max_len, f"a model takes {longest} tokens at most", "Lower it")
+    max_len = args.max_len or min(args.max_new_tokens + 1024, longest or sys.maxsize)
     sampling = Sampling(args.n, args.temperature, args.top_p, args.top_k, args.max_new_tokens, max_len, args.seed)
     sampling.check()
     return sampling
+
+
+def _check_engines(args: argparse.Namespace) -> None:
+    rules = (
+        ("--engines", args.engines, args.engines >= 1, "something has to sample", "Try 1"),
+        ("--tensor_parallel_size", args.tensor_parallel_size, args.tensor_parallel_size >= 1, "it is GPUs", "Try 1"),
+        ("--timeout", args.timeout, args.timeout > 0, "it is a time in seconds", "Try 1800"),
+        ("--reward_timeout", args.reward_timeout, args.reward_timeout > 0, "it is a time in seconds", "Try 10"),
+        ("--reward_memory", args.reward_memory, args.reward_memory >= 64, "graders need memory", "Try 2048"),
+        ("--reward_workers", args.reward_workers, args.reward_workers is None or args.reward_workers >= 1, "somebody "
+         "has to grade", "Leave it out"),
+        ("--limit", args.limit, args.limit is None or args.limit >= 1, "it is a number of problems", "Leave it out"),
+    )  # fmt: skip
+    for flag, value, holds, rule, remedy in rules:
+        if not holds:
+            raise ConfigError(flag, value, rule, remedy)
+
+
+def longest_context(models: Sequence[str]) -> int:
+    """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute.
+
+    Raises:
+        ConfigError: one is not there.
+    """
+    from openrlhf_ada.trainer.preflight import check_model
+
+    for model in models:
+        check_model("--model", model)
+    if cpu.is_needed():
+        cpu.activate()
+    from transformers.models.auto.configuration_auto import AutoConfig
+
+    try:
+        configs = [AutoConfig.from_pretrained(model).get_text_config() for model in models]
+    except OSError as error:
+        raise ConfigError(
+            "--model", " ".join(models), f"one cannot be loaded ({str(error).splitlines()[0]})", "Check the name"
+        ) from error
+    return min(config.max_position_embeddings for config in configs)
+
+
+def check_template(template: str | None, problems: Sequence[Problem]) -> None:
+    """Of --template; raises ConfigError where it would be without effect, or would leave the question out."""
+    if template is None:
+        return
+    if "{}" not in template:
+        raise ConfigError("--template", template, "it has no {}, where the question goes", "Add it")
+    if any(not isinstance(problem.question, str) for problem in problems):
+        raise ConfigError(
+            "--template", template, "these problems are chat messages, which are taken as they are", "Leave it out"
+        )
 
 
 def grading_of(args: argparse.Namespace) -> Grading:
@@ -145,18 +203,8 @@ class Prompts:
         if self._system and not self.chat:
             raise ConfigError("--system", args.system, "there is no chat template for it", "Put it into --template")
 
-    def checked(self, problem: Problem, most_tokens: int) -> str:
-        """The prompt; raises ConfigError where it has more tokens, as the host would cut it."""
-        text = self(problem)
-        tokens = len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        if tokens > most_tokens:
-            raise ConfigError(
-                "--max_len",
-                most_tokens,
-                f"of it is left for prompts, and that of problem {problem.id} ({problem.source}) has {tokens} tokens",
-                "Raise --max_len",
-            )
-        return text
+    def num_tokens(self, prompt: str) -> int:
+        return len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
 
     def __call__(self, problem: Problem) -> str:
         prompt = filled(self._template, problem.question)

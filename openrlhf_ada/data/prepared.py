@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -73,8 +74,9 @@ def check_counts(spec: str, *, flag: str) -> None:
     """Every data set of a list must be a Parquet file with counts; raises DataError."""
     import pyarrow.parquet
 
-    for path in spec.split(","):
-        names = pyarrow.parquet.read_schema(path).names if path.endswith(".parquet") else []
+    for path in map(str.strip, spec.split(",")):
+        files = glob.glob(path) if path.endswith(".parquet") else []
+        names = pyarrow.parquet.read_schema(files[0]).names if files else []
         if not {DRAWS, POSITIVES} <= set(names):
             raise DataError(
                 f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}, which "

@@ -8,14 +8,14 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.reward.reasoning import import_reasoning_gym
+from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 
 HUB_S = 5.0
 """Seconds in which a hub that can be reached has answered."""
@@ -188,38 +188,37 @@ def _reasoning_problems(source: Source, limit: int | None) -> list[Problem]:
         )
     except ValueError as error:
         raise DataError(f"{source.path}: reasoning-gym has no task {task!r} ({error})") from error
-    return [
-        # As JSON: the verifiers read what comes back from a file.
-        _problem(source, number, entry["question"], json.dumps(entry, default=str))
-        for number, entry in enumerate(entries)
-    ]
+    return [_problem(source, number, entry["question"], to_label(entry)) for number, entry in enumerate(entries)]
 
 
 _SPACE = re.compile(r"\s+")
 
 
 def normalised(question: Question) -> str:
-    """Questions that differ in white space, case or final punctuation only are the same."""
+    """Questions that differ in white space or a final full stop only are the same."""
     text = question if isinstance(question, str) else "\n".join(str(message["content"]) for message in question)
-    return _SPACE.sub(" ", text).strip(" .?!").casefold()
+    return _SPACE.sub(" ", text).strip(" .")
 
 
-def deduplicated(problems: Sequence[Problem]) -> tuple[list[Problem], int, int]:
-    """(the first of each question, how many copies were dropped, how many rows with contradicting labels were).
+Same = Callable[[Any, Any], bool]
 
-    Of a question with different labels none is kept: nobody knows which one is right.
+
+def deduplicated(problems: Sequence[Problem], same: Same) -> tuple[list[Problem], list[Problem], list[Problem]]:
+    """(the first of each question, its copies, those with contradicting labels).
+
+    Of a question with different labels none is kept: nobody knows which one is right. `same`: are two labels the same
+    answer? Asked only where they are written differently.
     """
-    labels: dict[str, set[str]] = {}
+    by_question: dict[str, list[Problem]] = {}
     for problem in problems:
-        labels.setdefault(normalised(problem.question), set()).add(json.dumps(problem.label, default=str))
-    seen: set[str] = set()
+        by_question.setdefault(normalised(problem.question), []).append(problem)
     kept: list[Problem] = []
-    contradictory = 0
-    for problem in problems:
-        key = normalised(problem.question)
-        if len(labels[key]) > 1:
-            contradictory += 1
-        elif key not in seen:
-            seen.add(key)
-            kept.append(problem)
-    return kept, len(problems) - len(kept) - contradictory, contradictory
+    copies: list[Problem] = []
+    contradictory: list[Problem] = []
+    for first, *others in by_question.values():
+        if all(other.label == first.label or same(first.label, other.label) for other in others):
+            kept.append(first)
+            copies += others
+        else:
+            contradictory += [first, *others]
+    return kept, copies, contradictory

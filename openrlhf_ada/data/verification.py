@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.reward.pool import GraderPool, Limits
+from openrlhf_ada.reward.reasoning import from_label
 from openrlhf_ada.reward.reward_function import GRADERS
 from openrlhf_ada.reward.verdict import Verdict
 
@@ -21,8 +21,7 @@ def own_answer(reward: str, label: Any) -> str:
     if reward == "code":
         return NO_PROGRAM
     if reward == "reasoning_gym":
-        entry = json.loads(label) if isinstance(label, str) else label
-        return f"<answer>{entry['answer']}</answer>"
+        return f"<answer>{_own_answer(label)}</answer>"
     first = label[0] if isinstance(label, list) and label else label
     return str(first) if reward == "arithmetic" else _boxed(str(first))
 
@@ -31,22 +30,49 @@ def _boxed(text: str) -> str:
     return text if "\\boxed" in text else rf"\boxed{{{text}}}"
 
 
-def unverified(
-    problems: Sequence[Problem], reward: str, limits: Limits, on_progress: Callable[[], object]
-) -> dict[str, str]:
-    """Ids of the problems whose labels do not verify themselves, with the cause. `on_progress`: once per problem."""
-    with GraderPool(GRADERS[reward], limits) as pool, ThreadPoolExecutor(2 * pool.num_workers) as threads:
+class LabelChecks:
+    """Checks labels in a pool of graders; a context manager."""
+
+    def __init__(self, reward: str, limits: Limits) -> None:
+        self._reward = reward
+        self._pool = GraderPool(GRADERS[reward], limits)
+
+    def __enter__(self) -> LabelChecks:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.close()
+
+    def same(self, label: Any, other: Any) -> bool:
+        """Is the answer of one label right by the other?"""
+        if not _tells(self._reward, label):
+            return False
+        return self._pool.verdict(own_answer(self._reward, label), other).score == 1.0
+
+    def unverified(self, problems: Sequence[Problem], on_progress: Callable[[], object]) -> dict[str, str]:
+        """Ids of problems whose labels do not verify themselves, with the cause. `on_progress`: once per problem."""
 
         def check(problem: Problem) -> str:
-            verdict = pool.verdict(own_answer(reward, problem.label), problem.label)
+            verdict = self._pool.verdict(own_answer(self._reward, problem.label), problem.label)
             on_progress()
-            return _complaint(reward, verdict)
+            return _complaint(_tells(self._reward, problem.label), verdict)
 
-        causes = list(threads.map(check, problems))
-    return {problem.id: cause for problem, cause in zip(problems, causes, strict=True) if cause}
+        with ThreadPoolExecutor(2 * self._pool.num_workers) as threads:
+            causes = list(threads.map(check, problems))
+        return {problem.id: cause for problem, cause in zip(problems, causes, strict=True) if cause}
 
 
-def _complaint(reward: str, verdict: Verdict) -> str:
+def _own_answer(label: Any) -> Any:
+    """None for tasks that have many answers and name none: colourings, puzzles, sequences of moves."""
+    return (from_label(label) if isinstance(label, str) else label)["answer"]
+
+
+def _tells(reward: str, label: Any) -> bool:
+    """Does the label hold an answer that must be right?"""
+    return reward != "code" and not (reward == "reasoning_gym" and _own_answer(label) is None)
+
+
+def _complaint(tells: bool, verdict: Verdict) -> str:
     if verdict.score is None:
         return verdict.cause
-    return "" if reward == "code" or verdict.score == 1.0 else "the reference answer is not right by itself"
+    return "" if not tells or verdict.score == 1.0 else "the reference answer is not right by itself"

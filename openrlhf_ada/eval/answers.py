@@ -52,9 +52,11 @@ class AnswerFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._check(settings)
         path = folder / ANSWERS_FILE
-        self.rows = [AnswerRow(**row) for _, row in read_rows(path)] if path.exists() else []
+        rows = [AnswerRow(**row) for _, row in read_rows(path)] if path.exists() else []
+        # Those without a verdict are asked for again: the cause may be gone.
+        self.rows = [row for row in rows if row.score is not None]
         if path.exists():
-            # A line that a killed writer has left behind goes.
+            # What a killed writer has left of a line goes too.
             write_atomically(path, b"".join(_line(row) for row in self.rows))
         self._stream = path.open("ab")
 

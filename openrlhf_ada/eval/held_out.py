@@ -35,6 +35,12 @@ class HeldOut:
         scores = [score for groups in self.scores().values() for group in groups for score in group]
         return bool(scores) and all(0.0 <= score <= 1.0 for score in scores)
 
+    @property
+    def missing_share(self) -> float:
+        """Of all answers, those without a verdict."""
+        known = sum(len(prompt.scores) for prompts in self.by_source.values() for prompt in prompts)
+        return self.no_verdict / max(known + self.no_verdict, 1)
+
     def scores(self) -> dict[str, list[Sequence[float]]]:
         return {name: [prompt.scores for prompt in prompts] for name, prompts in self.by_source.items()}
 
@@ -70,7 +76,7 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
 def _measured(prompts: Sequence[PromptAnswers], n: int, positive_above: float) -> dict[str, float]:
     answered = [_answered(prompt, positive_above) for prompt in prompts]
     complete = any(a.n == n for a in answered)
-    values = per_problem(answered, [n] if complete and n > 1 else [])
+    values = per_problem(answered, n, [n] if complete and n > 1 else [])
     named = {"tokens": "eval/tokens", "truncated": "eval/truncated"} | {
         f"{name}@{n}": f"eval/{name}@{n}" for name in ("pass", "all_equal")
     }

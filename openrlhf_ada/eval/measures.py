@@ -53,22 +53,21 @@ class Estimate:
     num_problems: int
 
 
-def per_problem(answered: Sequence[Answered], ks: Sequence[int], seed: int = 0) -> dict[str, Floats]:
+def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int], seed: int = 0) -> dict[str, Floats]:
     """Values by measure, each of shape (P,): NaN where a problem has too few answers for it.
 
-    Measures: "avg@n" (n: the most answers of a problem), "pass@k", "maj@k" and "all_equal@k" for each k, "tokens",
-    "truncated", "surprise".
+    Measures: "avg@n" (over those of the n answers that have a verdict), "pass@k", "maj@k" and "all_equal@k" for each
+    k, "tokens", "truncated", "surprise".
 
     Raises:
-        ValueError: no problems, or a k that exceeds the number of answers of every problem.
+        ValueError: no problems, or a k above n.
     """
     if not answered:
         raise ValueError("there are no answers with a verdict, so there is nothing to measure")
-    most = max(problem.n for problem in answered)
-    too_large = [k for k in ks if k > most]
+    too_large = [k for k in ks if k > n]
     if too_large:
-        raise ValueError(f"pass@{too_large[0]} needs {too_large[0]} answers per problem, there are {most} (R14)")
-    values: dict[str, Floats] = {f"avg@{most}": _of(answered, lambda a: sum(a.right) / a.n)}
+        raise ValueError(f"pass@{too_large[0]} needs {too_large[0]} answers per problem, there are {n} (R14)")
+    values: dict[str, Floats] = {f"avg@{n}": _of(answered, lambda a: sum(a.right) / a.n)}
     for k in ks:
         values[f"pass@{k}"] = _of(answered, lambda a, k=k: pass_at_k(a.n, sum(a.right), k), least=k)
         values[f"all_equal@{k}"] = _of(answered, lambda a, k=k: all_equal_at_k(a.n, sum(a.right), k), least=k)
@@ -112,16 +111,17 @@ def _vote(right: Sequence[bool], groups: Sequence[str], subset: Sequence[int]) -
     for i in subset:
         votes[groups[i]] = votes.get(groups[i], 0) + 1
     most = max(votes.values())
-    # Answers that are written alike are right alike; the first stands for all.
-    winners = {groups[i]: right[i] for i in reversed(subset) if votes[groups[i]] == most}
-    return sum(winners.values()) / len(winners)
+    winners = [name for name, count in votes.items() if count == most]
+    # Answers of one name are right alike as a rule; where they are not, the name stands for its answers' share.
+    shares = [sum(right[i] for i in subset if groups[i] == name) / most for name in winners]
+    return sum(shares) / len(winners)
 
 
 def estimate(values: Floats, seed: int = 0, *, share: bool = False) -> Estimate:
     """Mean over problems (NaN: left out) and its percentile bootstrap interval, seeded.
 
-    `share`: values lie in [0, 1]. Where all are 0, or all 1, resampling finds no spread, but another problem could
-    be different: the interval is then Wilson's, of P problems.
+    `share`: values lie in [0, 1]. Where all are the same, resampling finds no spread, but another problem could be
+    different: the interval is then Wilson's, of P problems. One problem that is no share has no interval.
 
     Raises:
         ValueError: no problem has the value.
@@ -129,15 +129,14 @@ def estimate(values: Floats, seed: int = 0, *, share: bool = False) -> Estimate:
     known = values[~np.isnan(values)]
     if not len(known):
         raise ValueError("no problem has this value")
-    if share and known[0] in (0.0, 1.0) and (known == known[0]).all():
-        low, high = wilson(round(float(known.sum())), len(known))
-        return Estimate(float(known[0]), low, high, len(known))
+    if share and (known == known[0]).all():
+        return Estimate(float(known[0]), *wilson(float(known.sum()), len(known)), len(known))
     means = known[_resamples(len(known), seed)].mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     return Estimate(float(known.mean()), float(low), float(high), len(known))
 
 
-def wilson(positives: int, draws: int) -> tuple[float, float]:
+def wilson(positives: float, draws: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share, which stays in [0, 1] and is not empty at 0 and 1."""
     if not 0 <= positives <= draws or draws < 1:
         raise ValueError(f"{positives} of {draws} is no share")
@@ -149,8 +148,10 @@ def wilson(positives: int, draws: int) -> tuple[float, float]:
 
 
 def difference(values: Floats, reference: Floats, seed: int = 0) -> Estimate:
-    """Mean difference over the same problems in the same order, with the interval of a paired bootstrap."""
-    return estimate(values - reference, seed)
+    """Mean difference of shares over the same problems in the same order, with the interval of a paired bootstrap."""
+    # As a share, so that differences that are all the same have an interval too.
+    found = estimate((values - reference + 1) / 2, seed, share=True)
+    return Estimate(2 * found.mean - 1, 2 * found.low - 1, 2 * found.high - 1, found.num_problems)
 
 
 def _resamples(count: int, seed: int) -> NDArray[np.int64]:

@@ -27,8 +27,8 @@ class ModelResults:
     problems: dict[str, list[str]] = field(default_factory=dict)
     no_verdict: dict[str, int] = field(default_factory=dict)
 
-    def add(self, benchmark: str, answered: Sequence[Answered], ks: Sequence[int], no_verdict: int) -> None:
-        self.values[benchmark] = per_problem(answered, ks)
+    def add(self, benchmark: str, answered: Sequence[Answered], n: int, ks: Sequence[int], no_verdict: int) -> None:
+        self.values[benchmark] = per_problem(answered, n, ks)
         self.problems[benchmark] = [problem.problem for problem in answered]
         self.no_verdict[benchmark] = no_verdict
 
@@ -70,7 +70,8 @@ def differences(first: ModelResults, other: ModelResults) -> dict[str, Estimate]
             found[benchmark] = difference(b, a)
             gains.append(b - a)
     if len(gains) > 1:
-        found[AVERAGE] = estimate(np.concatenate(gains))
+        together = np.concatenate(gains)
+        found[AVERAGE] = difference(together, np.zeros_like(together))
     return found
 
 
@@ -93,9 +94,10 @@ def as_json(results: Sequence[ModelResults], settings: Mapping[str, Any]) -> dic
     return {"settings": dict(settings), "models": models}
 
 
-def table_rows(results: Sequence[ModelResults], n: int, group: int) -> list[list[str]]:
-    """Header and rows of the table that is shown: of each benchmark each model. `group`: k of all-equal groups."""
-    header = ["benchmark", "model", "problems", f"avg@{n}", f"pass@{n}", f"maj@{n}", f"equal@{group}", "tokens"]
+def table_rows(results: Sequence[ModelResults], n: int, k: int, group: int) -> list[list[str]]:
+    """Header and rows of the table that is shown: of each benchmark each model. `k`: of pass@k and maj@k; `group`: of
+    all-equal groups."""
+    header = ["benchmark", "model", "problems", f"avg@{n}", f"pass@{k}", f"maj@{k}", f"equal@{group}", "tokens"]
     rows = [[*header, "cut off", "entropy", "no verdict"]]
     for benchmark in results[0].tables():
         for result in results:
@@ -107,7 +109,7 @@ def table_rows(results: Sequence[ModelResults], n: int, group: int) -> list[list
                     result.model,
                     str(average.num_problems),
                     with_interval(average),
-                    *(share(table.get(name)) for name in (f"pass@{n}", f"maj@{n}", f"all_equal@{group}")),
+                    *(share(table.get(name)) for name in (f"pass@{k}", f"maj@{k}", f"all_equal@{group}")),
                     f"{table['tokens'].mean:.0f}",
                     share(table["truncated"]),
                     f"{table['surprise'].mean:.2f}" if "surprise" in table else "-",

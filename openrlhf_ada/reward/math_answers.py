@@ -12,28 +12,31 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from openrlhf_ada.reward.math_choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.math_notation import NUMBER_WORDS, simplified, words
 from openrlhf_ada.reward.math_text import LONGEST, Answer, boxes, find_answers, unfenced
+from openrlhf_ada.reward.math_units import conflict
 from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
 # It warns, once per call, that it was told to leave time limits to its caller.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-_CHOICE = re.compile(r"(?:option|choice|answer)?\s*[(\[]?\s*([a-j])\s*[)\]]?(?:[\s.:)]+(.*))?")
-_CHOICES = re.compile(r"[(\[]?[a-j][)\]]?(?:\s*(?:,|and|&|\s)\s*[(\[]?[a-j][)\]]?)+")
-_TEXT_LABEL = re.compile(r"(?=.*[a-z]{2})[a-z][a-z' -]*[a-z]")
+_TEXT_LABEL = re.compile(r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]")
+_BOUND = re.compile(
+    r"^\s*(?:[<>≤≥]|\\(?:le|ge|leq|geq|lt|gt|ne|neq|neg|approx|sim)(?![a-z]))|"
+    r"\b(?:at most|at least|less|more|greater|maybe|perhaps|not|or)\b"
+)
+_CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
 _ARTICLE = re.compile(r"^(?:an?|the) ")
 _HUGE = re.compile(
     r"\^\s*\{?\s*[0-9]{5,}|\^\s*\{?\s*[0-9]+\s*\^\s*\{?\s*(?:[0-9]{2,}|[0-9]\s*\^)|[0-9]{5,}\s*\}?\s*!|[0-9]!\s*!|[0-9]{1000}"
 )
-_UNIT = re.compile(
-    r"[0-9}]\s*\\?\s*(?:text|mathrm|mbox|operatorname)?\s*\{?\s*"
-    r"(mm|cm|dm|m|km|mg|g|kg|s|ms|min|h|hours?|minutes?|seconds?|a\.m|p\.m|am|pm)\.?\s*\}?\s*$"
-)
+_RELATIVE = 1e-5
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})(?:\.[0-9]{1,400})?")
 _AND = re.compile(r"(?:,\s*|\s+|\}\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s+")
 
@@ -74,20 +77,35 @@ def equal(label: str, answer: Answer) -> bool:
     plain_answer = NUMBER_WORDS.get(words(plain_answer), plain_answer)
     if plain_label == plain_answer:
         return True
-    said, expected = words(plain_answer), words(plain_label)
-    chosen = _several_letters(plain_label) or _letters(expected)
+    chosen = choice_of_label(unfenced(label))
     if chosen is not None:
-        return (_several_letters(plain_answer) or _letters(said)) == chosen
+        return choice_of_answer(unfenced(answer.text)) == chosen
+    said, expected = words(plain_answer), words(plain_label)
     if is_text(plain_label):
         return _ARTICLE.sub("", said) == _ARTICLE.sub("", expected)
+    if _CONGRUENCE.search(plain_label):
+        # math-verify reads these as their left sides.
+        return _bare(plain_label) == _bare(plain_answer)
     numbers = _number(plain_label), _number(plain_answer)
     if None not in numbers:
         return numbers[0] == numbers[1]
+    if numbers[0] is not None and _hedges(plain_answer):
+        return False
     if _HUGE.search(plain_answer) and not _HUGE.search(plain_label):
         return False
-    if _conflicting_units(plain_label, plain_answer):
+    if conflict(plain_label, plain_answer):
         return False
     return _same_mathematics(plain_label, plain_answer, in_prose=answer.in_prose)
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\s{}()]|\\pmod|\\bmod|\\mod|mod", "", text)
+
+
+def _hedges(answer: str) -> bool:
+    """Is it a bound, a guess or a false equation, where the label is a number? math-verify takes the number in it."""
+    sides = [_number(side.strip()) for side in answer.split("=")]
+    return bool(_BOUND.search(answer)) or (len(sides) > 1 and None not in sides and len(set(sides)) > 1)
 
 
 def is_text(label: str) -> bool:
@@ -98,33 +116,6 @@ def is_text(label: str) -> bool:
 def _number(text: str) -> Decimal | None:
     """A number that is nothing but digits, as most answers are: math-verify would take a hundred times as long."""
     return Decimal(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
-
-
-def _letters(said: str) -> frozenset[str] | None:
-    """The chosen letters of a multiple-choice answer; None where it is none."""
-    if _CHOICES.fullmatch(said):
-        return frozenset(re.findall(r"\b[a-j]\b", said))
-    match = _CHOICE.fullmatch(said)
-    return frozenset(match[1]) if match else None
-
-
-def _several_letters(text: str) -> frozenset[str] | None:
-    """Of "ACD": choices without anything between them, in alphabetical order."""
-    bare = text.strip()
-    if re.fullmatch(r"[A-J]{2,6}", bare) and list(bare) == sorted(set(bare)):
-        return frozenset(bare.lower())
-    return None
-
-
-def _conflicting_units(label: str, answer: str) -> bool:
-    """5 cm is not 5 m; math-verify drops units. A unit may be left out."""
-    expected, given = _UNIT.search(label), _UNIT.search(answer)
-    return expected is not None and given is not None and _short(expected[1]) != _short(given[1])
-
-
-def _short(unit: str) -> str:
-    """hours, hour and h are one unit, and min, minute and minutes."""
-    return {"hour": "h", "minute": "min", "second": "s"}.get(unit.rstrip("s") or unit, unit.replace(".", ""))
 
 
 # Rollouts of one prompt come to the same few answers.
@@ -139,7 +130,36 @@ def _same_mathematics(label: str, answer: str, *, in_prose: bool) -> bool:
         readings.append(rf"\boxed{{{joined}}}")
     # Its own time limits use alarms, which only a main thread has.
     gold, options = list(_parse_label(label)), {"timeout_seconds": None, "allow_set_relation_comp": True}
-    return any(verify(gold, parse(reading, parsing_timeout=0), **options) for reading in readings)
+    is_share = "%" in label or "%" in answer
+    for reading in readings:
+        parsed = parse(reading, parsing_timeout=0)
+        if verify(gold, parsed, **options) and (is_share or _near(gold, parsed)):
+            return True
+    return False
+
+
+def _near(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
+    """math-verify compares numbers to six decimals, where all small ones are 0. Here exact numbers must be equal, and
+    others relatively so; what are not numbers it has compared by itself."""
+    expected, given = _numbers(gold), _numbers(parsed)
+    return not expected or not given or any(_are_near(a, b) for a in expected for b in given)
+
+
+def _numbers(expressions: Sequence[Any]) -> list[Any]:
+    from sympy import Expr
+
+    return [expression for expression in expressions if isinstance(expression, Expr) and expression.is_number]
+
+
+def _are_near(a: Any, b: Any) -> bool:
+    from sympy import Float
+
+    if a.is_rational and b.is_rational and not a.has(Float) and not b.has(Float):
+        return bool(a == b) or (a - b).equals(0) is True
+    if not (a.is_finite and b.is_finite):
+        return True
+    size = max(abs(a.evalf(30)), abs(b.evalf(30)))
+    return bool(abs((a - b).evalf(30)) <= _RELATIVE * size)
 
 
 @lru_cache(maxsize=4096)
@@ -154,7 +174,7 @@ def _equals_itself(label: str) -> bool:
     from math_verify import verify
 
     plain = simplified(unfenced(label))
-    if is_text(plain) or _letters(words(plain)) or _several_letters(plain):
+    if is_text(plain) or choice_of_label(unfenced(label)) is not None:
         return True
     gold = list(_parse_label(plain))
     # What it cannot parse it gives back as text, which equals itself whatever it is.

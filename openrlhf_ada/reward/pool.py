@@ -17,11 +17,12 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+from openrlhf_ada.reward.line import LONGEST_REPLY, Line, LineError
 from openrlhf_ada.reward.verdict import Verdict
 
 START_S = 120.0
@@ -70,7 +71,7 @@ class GraderPool:
         self._workers: set[_Worker] = set()
         self._closed = False
         for _ in range(self.num_workers):
-            self._idle.put(self._start())
+            self._add()
         # A pool that nobody closes, such as a reward function's, ends with its last user or with the process.
         self._finalizer = weakref.finalize(self, _end_all, self._workers)
 
@@ -86,9 +87,8 @@ class GraderPool:
         message = json.dumps([response, label]).encode()
         worker = self._idle.get()
         try:
-            if self._closed:
-                raise GraderError("the grader's pool is closed")
-            worker.wait_until_ready()
+            self._check_open()
+            worker.make_ready()
             verdict = worker.ask(message, self.limits.seconds)
         except BaseException:
             # GraderError, or an interrupt while it works: what it would answer next belongs to this call.
@@ -102,7 +102,8 @@ class GraderPool:
 
     def close(self) -> None:
         """End all processes, busy ones too. Who waits for a verdict gets one without a score, or a GraderError."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self._finalizer()
 
     def __enter__(self) -> GraderPool:
@@ -113,46 +114,70 @@ class GraderPool:
     ) -> None:
         self.close()
 
-    def _start(self) -> _Worker:
+    def _add(self) -> None:
+        """One more, started at once, so that its imports do not wait for the first answer. Where that is not possible
+        now, its first question tries again."""
         worker = _Worker(self._grader, self.limits)
         with self._lock:
-            self._workers.add(worker)
-        return worker
+            if not self._closed:
+                self._workers.add(worker)
+                worker.try_to_start()
+        self._idle.put(worker)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GraderError("the grader's pool is closed")
 
     def _replace(self, worker: _Worker) -> None:
         worker.kill()
         with self._lock:
             self._workers.discard(worker)
-        # Of a closed pool the dead one is passed on: somebody may still wait for one.
-        self._idle.put(worker if self._closed else self._start())
+        self._add()
 
 
 class _Worker:
     """One process and the line to it."""
 
     def __init__(self, grader: str, limits: Limits) -> None:
-        ours, theirs = socket.socketpair()
-        self._line = Connection(ours.detach())
         self._grader = grader
+        self._limits = limits
+        self._line: Line | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
         self.is_lost = False
-        arguments = [str(theirs.fileno()), grader, str(limits.memory_mib), str(limits.seconds)]
+
+    def try_to_start(self) -> str:
+        """Why it cannot be; empty where it is."""
+        if self._process is not None:
+            return ""
+        ours, theirs = socket.socketpair()
+        limits = self._limits
+        arguments = [str(theirs.fileno()), self._grader, str(limits.memory_mib), str(limits.seconds)]
         # Paths that were added to this process's are the grader's too.
         path = os.pathsep.join(part for part in sys.path if part)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "openrlhf_ada.reward.worker", *arguments],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "openrlhf_ada.reward.worker", *arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+                # What a grader starts ends with it.
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            return f"its process cannot be started ({error.strerror})"
+        finally:
+            theirs.close()
+        self._line = Line(ours)
+        return ""
 
-    def wait_until_ready(self) -> None:
-        """Raises GraderError."""
-        if self._ready:
+    def make_ready(self) -> None:
+        """Raises GraderError where the grader cannot be loaded."""
+        if self._ready or self.try_to_start():
             return
-        reply = self._receive(START_S)
+        reply = self._exchange(None, START_S)
         problem = reply["error"] if isinstance(reply, dict) else reply
         if problem:
             raise GraderError(f"the grader {self._grader} cannot be used: {problem}")
@@ -160,24 +185,32 @@ class _Worker:
 
     def ask(self, message: bytes, seconds: float) -> Verdict:
         start = time.perf_counter()
-        reply = self._receive(seconds, message)
+        reply = self._exchange(message, seconds)
         if isinstance(reply, dict):
             return Verdict(**reply)
         self.is_lost = True
         return Verdict(None, reply, time.perf_counter() - start)
 
-    def _receive(self, seconds: float, message: bytes | None = None) -> Any:
+    def _exchange(self, message: bytes | None, seconds: float) -> Any:
         """What it says (to a message); or, as text, why it says nothing."""
+        problem = self.try_to_start()
+        if problem or self._line is None:
+            return problem
+        deadline = time.monotonic() + seconds
         try:
             if message is not None:
-                self._line.send_bytes(message)
-            if not self._line.poll(seconds):
-                return f"time limit ({seconds:g} s)"
-            return json.loads(self._line.recv_bytes())
-        except (EOFError, OSError):
+                self._line.send(message, seconds)
+            return json.loads(self._line.receive(max(deadline - time.monotonic(), 0.001), LONGEST_REPLY))
+        except TimeoutError:
+            return f"time limit ({seconds:g} s)"
+        except ValueError:
+            return "its process says something that is no verdict"
+        except LineError:
             return self._gone()
 
     def _gone(self) -> str:
+        if self._process is None:
+            return "it has no process"
         try:
             code = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -185,8 +218,11 @@ class _Worker:
         return f"its process was killed ({signal.Signals(-code).name})" if code < 0 else f"its process ended ({code})"
 
     def kill(self) -> None:
-        """Who waits for its answer learns that it is gone."""
-        self._process.kill()
+        """With all that it has started. Who waits for its answer learns that it is gone."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
 SOLVER = "pycosat"
+
+_TUPLE = "__tuple__"
 
 
 def import_reasoning_gym() -> Any:
@@ -24,6 +27,24 @@ def import_reasoning_gym() -> Any:
     import reasoning_gym
 
     return reasoning_gym
+
+
+def to_label(entry: Any) -> str:
+    """An entry as JSON. Tuples stay tuples: some verifiers compare them with what they make themselves."""
+    return json.dumps(_marked(entry), default=str)
+
+
+def from_label(text: str) -> Any:
+    """What `to_label` was given; raises ValueError where the text is no JSON."""
+    return json.loads(text, object_hook=lambda found: tuple(found[_TUPLE]) if found.keys() == {_TUPLE} else found)
+
+
+def _marked(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return {_TUPLE: [_marked(inner) for inner in value]}
+    if isinstance(value, list):
+        return [_marked(inner) for inner in value]
+    return {key: _marked(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _absent(*_args: object, **_kwargs: object) -> NoReturn:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 from typing import Any
 
 from openrlhf_ada.reward.math_text import boxes, final_part
-from openrlhf_ada.reward.reasoning import import_reasoning_gym
+from openrlhf_ada.reward.reasoning import from_label, import_reasoning_gym
 from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
 LONGEST = 20_000
@@ -34,7 +33,15 @@ def grade(response: str, label: Any) -> Grade:
         return Grade(0.0, "no answer")
     if len(answer) > LONGEST:
         return Grade(0.0, "answer too long")
-    score = float(verifier(answer, entry))
+    try:
+        score = float(verifier(answer, entry))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:  # noqa: BLE001 - an answer that cannot be read is a wrong one
+        # Verifiers are made for answers of the right form. One that fails at the task's own answer has said nothing.
+        if entry["answer"] is not None:
+            verifier(str(entry["answer"]), entry)
+        return Grade(0.0, "unreadable answer")
     return Grade(score, "" if score == 1.0 else "wrong answer")
 
 
@@ -49,7 +56,7 @@ def find_answer(response: str) -> str:
 
 def _entry(label: Any) -> dict[str, Any]:
     try:
-        entry = json.loads(label) if isinstance(label, str) else label
+        entry = from_label(label) if isinstance(label, str) else label
         if isinstance(entry["metadata"]["source_dataset"], str) and "answer" in entry and "question" in entry:
             return entry
     except (ValueError, TypeError, KeyError):

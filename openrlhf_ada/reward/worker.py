@@ -13,14 +13,17 @@ import os
 import pkgutil
 import resource
 import signal
+import socket
 import sys
 import time
-from multiprocessing.connection import Connection
 from typing import Any
 
+from openrlhf_ada.reward.line import Line, LineError
 from openrlhf_ada.reward.verdict import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
 
 MIB = 1 << 20
+LONGEST_CAUSE = 500
+"""Characters."""
 
 
 def load_grader(name: str) -> Grader:
@@ -39,23 +42,23 @@ def load_grader(name: str) -> Grader:
 def main(arguments: list[str]) -> int:
     descriptor, name, memory_mib, seconds = arguments
     os.environ[SECONDS_VARIABLE] = seconds
-    line = Connection(int(descriptor))
+    line = Line(socket.socket(fileno=int(descriptor)))
     # Ctrl-C reaches the whole terminal; this process ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         grader = load_grader(name)
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        line.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        line.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1
     limit_memory(int(memory_mib))
-    line.send_bytes(b'{"error": ""}')
+    line.send(b'{"error": ""}')
     while True:
         try:
-            message = line.recv_bytes()
-        except EOFError:
+            message = line.receive()
+        except LineError:
             return 0
         limit_cpu(float(seconds))
-        line.send_bytes(json.dumps(answer(grader, message)).encode())
+        line.send(json.dumps(answer(grader, message)).encode())
 
 
 def answer(grader: Grader, message: bytes) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def answer(grader: Grader, message: bytes) -> dict[str, Any]:
     try:
         response, label = json.loads(message)
         grade = grader(response, label)
-        score, cause = checked(grade), grade.cause
+        score, cause = checked(grade), grade.cause[:LONGEST_CAUSE]
     except UnusableLabelError as error:
         cause = f"unusable label: {error}"
     except MemoryError:
@@ -73,7 +76,7 @@ def answer(grader: Grader, message: bytes) -> dict[str, Any]:
     except RecursionError:
         cause = "recursion limit"
     except Exception as error:  # noqa: BLE001 - told to the parent, who has no verdict then
-        cause = f"{type(error).__name__}: {error}"[:500]
+        cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
     return {"score": score, "cause": cause, "seconds": time.perf_counter() - start}
 
 

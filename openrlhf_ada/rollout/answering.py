@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One answer to sample: the `index`-th to `problem` (16 hexadecimal digits), whose `prompt` the model gets."""
+    """One answer to sample: the `index`-th to `problem`, whose `prompt` the model gets. `run`: the set of problems
+    that it is for; another set may have the same problem."""
 
+    run: str
     problem: str
     index: int
     prompt: str
@@ -33,12 +36,13 @@ class Asked:
 
     @property
     def request(self) -> Request:
-        return Request(int(self.problem, 16), self.index)
+        identity = hashlib.sha256(f"{self.run}/{self.problem}".encode()).digest()
+        return Request(int.from_bytes(identity[:8], "big"), self.index)
 
 
 class AnswerSampler:
     """Samples on engines that serve the model from disk. One that dies is started again and asked once more;
-    seeds belong to (run seed, problem, index), so that nothing changes.
+    seeds belong to (seed, set and problem, index), so that nothing changes.
 
     Args:
         tokenizer: decodes responses; the engines get `setup.tokenizer`.
@@ -60,11 +64,13 @@ class AnswerSampler:
         self._seed = seed
         self._slots, _ = ray.get(engines[0].capacity.remote())
 
-    def sample(self, wanted: Sequence[Asked], on_answer: Callable[[AnswerRow], None]) -> None:
-        """Sample all; `on_answer` gets each as soon as it is there, in no particular order."""
+    def sample(self, wanted: Sequence[Asked], on_answer: Callable[[Asked, AnswerRow], None]) -> None:
+        """Sample all, each once; `on_answer` gets each as soon as it is there, in no particular order."""
         self._lines.settle()
         dispatcher = Dispatcher(len(self._lines.engines), self._slots)
         by_request = {asked.request: asked for asked in wanted}
+        if len(by_request) < len(wanted):
+            raise ValueError(f"{len(wanted) - len(by_request)} answers are asked for twice")
         waiting = deque((asked.request, 1) for asked in wanted)
         attempts: dict[Request, int] = {}
         while waiting or attempts:
@@ -80,7 +86,7 @@ class AnswerSampler:
                     if row.score is None and attempt < ATTEMPTS:
                         waiting.append((event.request, attempt + 1))
                     else:
-                        on_answer(row)
+                        on_answer(by_request[event.request], row)
 
     def _send(
         self,

@@ -92,8 +92,8 @@ def check_paths(args: SimpleNamespace) -> None:
     for name in MODEL_FLAGS:
         path = getattr(args, name).model_name_or_path
         if path is not None:
-            _check_model(f"--{name}.model_name_or_path", path)
-    _check_reward_urls(args.reward.remote_url)
+            check_model(f"--{name}.model_name_or_path", path)
+    check_reward_urls(args.reward.remote_url)
     if args.train.agent_func_path:
         _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
     _check_labels(args)
@@ -154,13 +154,14 @@ def _check_probabilities(value: str, num_datasets: int) -> None:
         )
 
 
-def _check_reward_urls(value: str | None) -> None:
+def check_reward_urls(value: str | None, flag: str = "--reward.remote_url") -> None:
+    """Names, Python files and URLs, separated by commas; raises ConfigError."""
     for path in map(path_of, value.split(",") if value else ()):
         if path.endswith(".py"):
-            _check_python_file("--reward.remote_url", path, "reward_func")
+            _check_python_file(flag, path, "reward_func")
         elif not path.startswith(("http://", "https://")):
             raise ConfigError(
-                "--reward.remote_url",
+                flag,
                 path,
                 f"it is neither a Python file (.py), a URL (http://, https://) nor one of {', '.join(NAMED)}",
                 "Give a file that defines reward_func, the URL of a reward server or one of these names",
@@ -192,7 +193,8 @@ def resumes(args: SimpleNamespace) -> bool:
     return args.ckpt.load_enable and (Path(args.ckpt.path) / "_actor").exists()
 
 
-def _check_model(flag: str, value: str) -> None:
+def check_model(flag: str, value: str) -> None:
+    """A local folder must hold a checkpoint; hub ids pass. Raises ConfigError."""
     path = Path(value)
     looks_local = value.startswith(("/", "./", "../", "~")) or path.exists() or value.count("/") > 1
     if not looks_local:

@@ -12,6 +12,7 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
 from openrlhf_ada.config import from_namespace
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
+from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.settings import resolve
@@ -30,6 +31,11 @@ _FORGETS = (
     "forgotten when it comes again. Raise it, or let a critic predict (--ada_estimator critic)"
 )
 
+
+_NO_CHOICE = (
+    "{share:.0%} of the held-out answers have no verdict, more than --ada_max_no_verdict: this evaluation chooses no "
+    "best checkpoint"
+)
 
 _GAP = (
     "policy and engines differ by {gap.mean:.3g} per token in log-probability (at most {gap.maximum:.3g}), more than "
@@ -190,9 +196,24 @@ class RecordedTraining(BasePPOTrainer):
         """Called by the host with every evaluation, so the place to record it."""
         if isinstance(eval_metrics, ScoredLogs):
             self.record_evaluation(eval_metrics.held_out, eval_metrics.version)
-        super().save_best_checkpoint(eval_metrics, global_step, client_states)
+        super().save_best_checkpoint(self._fit_to_choose(eval_metrics), global_step, client_states)
         # The step after this one starts now; evaluation is not part of it.
         self.recorder.begin_step()
+
+    def _fit_to_choose(self, logs: dict[str, float]) -> dict[str, float]:
+        """Figures that a best checkpoint may be chosen by: none where too many answers have no verdict.
+
+        Raises:
+            ConfigError: none has the name of --ckpt.best_metric_key.
+        """
+        key = self.best_eval_metric_key
+        if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.ada.max_no_verdict:
+            self.recorder.emit("note", text=_NO_CHOICE.format(share=logs.held_out.missing_share))
+            return {}
+        if key and key != "none" and logs and key not in logs:
+            names = ", ".join(sorted(name for name in logs if name.startswith(("accuracy", "pass@", "eval_"))))
+            raise ConfigError("--ckpt.best_metric_key", key, f"the evaluation has {names or 'no figures'}", "Use one")
+        return logs
 
     def record_evaluation(self, held_out: HeldOut, version: int) -> None:
         """Record an evaluation of the policy after `version` training steps."""

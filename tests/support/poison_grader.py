@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +45,10 @@ POISONS: dict[str, Callable[[], Any]] = {
     "bad label": lambda: _raise(UnusableLabelError("nothing to compare with")),
     "not a number": lambda: Grade(float("nan")),
     "above one": lambda: Grade(2.0),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "half a message": lambda: os.write(int(sys.argv[1]), b"\0\0\0\0"),
+    "no message": lambda: os.write(int(sys.argv[1]), b"\0\0\0\0\0\0\0\3abc"),
+    "a child": lambda: Grade(1.0, str(subprocess.Popen(["sleep", "100"]).pid)),
     "pid": lambda: Grade(1.0, str(os.getpid())),
 }
 

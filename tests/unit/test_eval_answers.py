@@ -35,6 +35,14 @@ def test_answers_of_other_settings_are_not_gone_on_with(tmp_path: Path) -> None:
         AnswerFile(tmp_path, SETTINGS | {"temperature": 0.6})
 
 
+def test_an_answer_without_a_verdict_is_asked_for_again(tmp_path: Path) -> None:
+    with AnswerFile(tmp_path, SETTINGS) as file:
+        file.add(row("a", 0, None))
+        file.add(row("a", 1))
+    with AnswerFile(tmp_path, SETTINGS) as file:
+        assert file.missing(["a"], 2) == [("a", 0)]
+
+
 def test_answers_without_a_verdict_are_counted_and_left_out() -> None:
     rows = [row("a", 1, 0.0), row("a", 0), row("b", 0, None), row("other", 0)]
     found, without = answered(rows, ["b", "a"], positive_above=0.5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 import subprocess
 import sys
@@ -35,6 +37,8 @@ CAUSES = {
     "raise": "KeyError: 'x'",
     "not a number": "ValueError: the grader gave the score nan, which is not in [0, 1]",
     "above one": "ValueError: the grader gave the score 2.0, which is not in [0, 1]",
+    "stop": "time limit (1 s)",
+    "no message": "its process says something that is no verdict",
     "bad label": "unusable label: nothing to compare with",
 }
 
@@ -102,6 +106,41 @@ def test_the_verdict_is_the_same_from_everywhere(pool: GraderPool) -> None:
 def test_any_text_crosses_the_border_unharmed(pool: GraderPool, text: str) -> None:
     assert pool.verdict(text, text).score == 1.0
     assert pool.verdict(text, [text]).score == 0.0
+
+
+def test_what_a_grader_starts_ends_with_it() -> None:
+    with GraderPool(GRADER, LIMITS, workers=1) as pool:
+        child = psutil.Process(int(pool.verdict("a child", "").cause))
+        assert child.is_running()
+        pool.verdict("spin", "")
+        child.wait(5)
+
+
+def test_a_large_answer_to_a_process_that_does_not_read_has_its_limit_too() -> None:
+    with GraderPool(GRADER, LIMITS, workers=1) as pool:
+        pid = int(pool.verdict("pid", "").cause)
+        psutil.Process(pid).suspend()
+        assert pool.verdict("x" * 5_000_000, "").cause == "time limit (1 s)"
+        assert pool.verdict("4", "4").score == 1.0
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GraderPool(GRADER, LIMITS, workers=1) as pool:
+        pool.verdict("4", "4")
+        with monkeypatch.context() as full:
+            full.setattr(subprocess, "Popen", _no_memory)
+            assert pool.verdict("spin", "4").cause == "time limit (1 s)"
+            for _ in range(2):
+                verdict = pool.verdict("4", "4")
+                assert (verdict.score, verdict.cause) == (
+                    None,
+                    "its process cannot be started (Cannot allocate memory)",
+                )
+        assert pool.verdict("4", "4").score == 1.0
+
+
+def _no_memory(*args: object, **options: object) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def test_an_idle_process_that_dies_costs_one_verdict(pool: GraderPool) -> None:

@@ -64,9 +64,27 @@ def start(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine], *chan
 
 def ask(sampler: AnswerSampler, prompts: Sequence[int], n: int) -> dict[tuple[int, int], AnswerRow]:
     rows: dict[tuple[int, int], AnswerRow] = {}
-    wanted = [Asked(f"{prompt:016x}", index, str(prompt), "label") for prompt in prompts for index in range(n)]
-    sampler.sample(wanted, lambda row: rows.setdefault((int(row.problem, 16), row.index), row) and None)
+    wanted = [Asked("set", str(prompt), index, str(prompt), "label") for prompt in prompts for index in range(n)]
+
+    def keep(asked: Asked, row: AnswerRow) -> None:
+        assert (asked.problem, asked.index) == (row.problem, row.index)
+        rows[int(row.problem), row.index] = row
+
+    sampler.sample(wanted, keep)
     return rows
+
+
+def test_sets_that_share_a_problem_each_get_their_answers(
+    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
+) -> None:
+    asked = [Asked(run, "2", 0, "2", "label") for run in ("a", "b")]
+    answered: list[str] = []
+    sampler = start(monkeypatch, engines)
+    sampler.sample(asked, lambda asked, row: answered.append(asked.run))
+    assert sorted(answered) == ["a", "b"]
+    assert len({job.seed for engine in engines for job in engine.jobs}) == 2
+    with pytest.raises(ValueError, match="1 answers are asked for twice"):
+        sampler.sample([asked[0], asked[0]], lambda asked, row: None)
 
 
 def test_engines_get_exactly_the_configured_parameters(

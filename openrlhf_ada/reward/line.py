@@ -1,0 +1,63 @@
+"""A line between two processes: messages are bytes with their length before them, and every wait has an end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+_LENGTH = struct.Struct("!Q")
+
+LONGEST_REPLY = 1 << 20
+"""Bytes. Verdicts are short; what is longer comes from a process that no longer does what it should."""
+
+
+class LineError(OSError):
+    """The other side is gone, or says something that is no message."""
+
+
+class Line:
+    """One end. Raises TimeoutError where the other side does not take or give a whole message in time."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    def send(self, message: bytes, seconds: float | None = None) -> None:
+        """Raises LineError, TimeoutError."""
+        self._socket.settimeout(seconds)
+        try:
+            self._socket.sendall(_LENGTH.pack(len(message)) + message)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise LineError(f"nobody listens ({error.strerror})") from error
+
+    def receive(self, seconds: float | None = None, longest: int | None = None) -> bytes:
+        """Raises LineError, TimeoutError."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
+        if longest is not None and length > longest:
+            raise LineError(f"a message of {length} bytes")
+        return self._exactly(length, deadline)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, count: int, deadline: float | None) -> bytes:
+        parts: list[bytes] = []
+        while count:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            try:
+                part = self._socket.recv(min(count, 1 << 20))
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise LineError(f"nobody speaks ({error.strerror})") from error
+            if not part:
+                raise LineError("the line is closed")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)

@@ -1,0 +1,49 @@
+"""Multiple choice: when is a label a letter to choose, and which letters does an answer choose?"""
+
+from __future__ import annotations
+
+import re
+
+_WRAP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf)\s*\{([^{}]*)\}")
+_ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]\s*([a-j])\s*[)\]]")
+_WITH_CONTENT = re.compile(r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])[).:])\s*\S.*", re.DOTALL)
+_SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
+_CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
+_IN_PROSE = re.compile(r"[(\[]?([A-J])[)\]]?(?=\s*[.,;:]|\s+(?:because|since|as|is)\b|\s*\()")
+_ANOTHER = re.compile(r"\s*(?:,|or|and|/)\s*[(\[]?[A-J]\b")
+
+
+def choice_of_label(label: str) -> frozenset[str] | None:
+    """The letters, in upper case; None where the label is none. A lower-case letter is mathematics unless in brackets:
+    `e`, `a`; so is everything with a letter in it, such as `a = 5` or `A \\cup B`."""
+    plain = _plain(label)
+    if re.fullmatch(r"[A-J]{2,6}", plain) and list(plain) == sorted(set(plain)):
+        # "ACD"
+        return frozenset(plain)
+    if _SEVERAL.fullmatch(plain):
+        return frozenset(re.findall(r"[A-J]", plain.replace("and", "")))
+    match = _ALONE.fullmatch(plain) or _WITH_CONTENT.fullmatch(plain)
+    return frozenset((match[1] or match[2]).upper()) if match else None
+
+
+def choice_of_answer(answer: str) -> frozenset[str] | None:
+    """The letters that an answer to such a question chooses; None where it does not choose clearly."""
+    plain = _plain(answer)
+    known = choice_of_label(plain)
+    if known is not None:
+        return known
+    match = _CHOSEN.fullmatch(plain)
+    if match is None:
+        match = _IN_PROSE.match(plain)
+        if match and _ANOTHER.match(plain, match.end()):
+            return None
+    return frozenset(match[1].upper()) if match else None
+
+
+def _plain(text: str) -> str:
+    """Without dollars, bold and `\\text`; all other commands stay."""
+    previous = None
+    text = text.replace("\\ ", " ")
+    while previous != text:
+        previous, text = text, _WRAP.sub(r" \1 ", text)
+    return re.sub(r"\s+", " ", re.sub(r"[$*~]", " ", text)).strip().rstrip(".").strip()
