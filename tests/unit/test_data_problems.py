@@ -21,7 +21,7 @@ from openrlhf_ada.data.prepared import (
     write_parquet,
 )
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems, problem_id
-from openrlhf_ada.data.verification import unverified
+from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reward.pool import Limits
 
@@ -110,18 +110,41 @@ def test_without_a_hub_the_local_way_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_copies_go_and_of_contradictions_nothing_stays() -> None:
-    rows = [problem("1 + 1?", "2"), problem("1  + 1", "2"), problem("x", "1"), problem("X.", "2"), problem("y", "1")]
-    kept, copies, contradictory = deduplicated(rows)
+    rows = [problem("1 + 1?", "2"), problem("1  + 1?.", "2"), problem("x", "1"), problem("x.", "2"), problem("y", "1")]
+    kept, copies, contradictory = deduplicated(rows, lambda label, other: False)
     assert [p.question for p in kept] == ["1 + 1?", "y"]
-    assert (copies, contradictory) == (1, 2)
-    assert len(kept) + copies + contradictory == len(rows)
+    assert ([p.question for p in copies], [p.question for p in contradictory]) == (["1  + 1?."], ["x", "x."])
 
 
-def test_reasoning_gyms_tasks_are_problems_whose_answers_verify(tmp_path: Path) -> None:
+def test_questions_that_mean_something_else_are_kept_apart() -> None:
+    rows = [problem("Find n!", "1"), problem("Find n", "2"), problem("5 MW", "1"), problem("5 mW", "2")]
+    kept, copies, contradictory = deduplicated(rows, lambda label, other: False)
+    assert (kept, copies, contradictory) == (rows, [], [])
+
+
+def test_labels_that_are_the_same_answer_do_not_contradict() -> None:
+    rows = [problem("a", "1/2"), problem("a", r"\frac{1}{2}"), problem("b", "1"), problem("b", "2")]
+    with LabelChecks("math", Limits()) as checks:
+        kept, copies, contradictory = deduplicated(rows, checks.same)
+    assert [p.label for p in kept + copies] == ["1/2", r"\frac{1}{2}"]
+    assert [p.question for p in contradictory] == ["b", "b"]
+
+
+def unverified(problems: list[Problem], reward: str) -> set[str]:
+    seen: list[None] = []
+    with LabelChecks(reward, Limits()) as checks:
+        found = checks.unverified(problems, lambda: seen.append(None))
+    assert len(seen) == len(problems)
+    return set(found)
+
+
+def test_reasoning_gyms_tasks_are_problems_whose_answers_verify() -> None:
     problems = load_problems(Source("s", "reasoning_gym:chain_sum", size=5, seed=1))
     assert len({p.id for p in problems}) == 5
     assert problems == load_problems(Source("s", "reasoning_gym:chain_sum", size=5, seed=1))
-    assert not unverified(problems, "reasoning_gym", Limits(), lambda: None)
+    # Of these, one has many right answers and names none, another compares tuples.
+    others = [load_problems(Source("s", f"reasoning_gym:{task}", size=1)) for task in ("graph_color", "arc_agi")]
+    assert not unverified([*problems, *others[0], *others[1]], "reasoning_gym")
     with pytest.raises(DataError, match="no task 'none'"):
         load_problems(Source("s", "reasoning_gym:none"))
 
@@ -129,14 +152,12 @@ def test_reasoning_gyms_tasks_are_problems_whose_answers_verify(tmp_path: Path) 
 def test_labels_that_do_not_verify_themselves_are_found() -> None:
     good = [problem("a", "4"), problem("b", r"\frac{1}{2}"), problem("c", ["1", "2"]), problem("d", r"\text{yes}")]
     bad = [problem("e", r"\frac{"), problem("f", "?")]
-    seen: list[None] = []
-    assert set(unverified([*good, *bad], "math", Limits(), lambda: seen.append(None))) == {p.id for p in bad}
-    assert len(seen) == 6
+    assert unverified([*good, *bad], "math") == {p.id for p in bad}
 
 
 def test_tests_that_cannot_be_run_are_found() -> None:
     good, bad = problem("a", {"inputs": ["1"], "outputs": ["1"]}), problem("b", {"inputs": ["1"]})
-    assert set(unverified([good, bad], "code", Limits(), lambda: None)) == {bad.id}
+    assert unverified([good, bad], "code") == {bad.id}
 
 
 # -- difficulty -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from adversarial import adversarial_texts
 
 from openrlhf_ada.reward import reasoning_answers
 from openrlhf_ada.reward.pool import Limits
-from openrlhf_ada.reward.reasoning import import_reasoning_gym
+from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reward_function import NAMED, Grading, NoVerdict, PooledReward, path_of, pooled, without_end
 from openrlhf_ada.reward.shaping import Shaping, has_format
 from openrlhf_ada.reward.verdict import UnusableLabelError
@@ -136,6 +136,25 @@ def test_reasoning_gyms_own_verifiers_accept_its_answers_in_every_wrapping(task:
     assert reasoning_answers.grade(f"<answer>{right}</answer>", json.dumps(label)).score == 1.0
     assert reasoning_answers.grade("<answer>no</answer>", label).score < 0.5
     assert reasoning_answers.grade(" ", label).cause == "no answer"
+
+
+@pytest.mark.parametrize("task", ["prime_factorization", "game_of_life", "boxnet"])
+def test_an_answer_that_a_verifier_cannot_read_is_wrong(task: str) -> None:
+    label = entry(task)
+    for junk in ("x", "[]", "1,2", "{}"):
+        assert reasoning_answers.grade(f"<answer>{junk}</answer>", label).score < 0.5
+
+
+@pytest.mark.slow
+def test_every_task_says_of_its_own_answer_what_it_said_before_it_was_a_label() -> None:
+    gym = import_reasoning_gym()
+    # One is made of others, one needs a solver that is not installed.
+    for task in sorted(gym.factory.DATASETS.keys() - {"composite", "zebra_puzzles"}):
+        data = gym.create_dataset(task, size=1, seed=1)
+        first = data[0]
+        if first["answer"] is not None:
+            said = data.score_answer(first["answer"], first)
+            assert reasoning_answers.grade(f"<answer>{first['answer']}</answer>", to_label(first)).score == said, task
 
 
 @pytest.mark.parametrize("label", ["4", "{}", 4, {"question": "", "answer": "", "metadata": {}}, None])

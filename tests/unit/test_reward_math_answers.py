@@ -34,6 +34,71 @@ def test_agreement_with_labels_by_hand(name: str, least: float) -> None:
     assert not accepted_wrongly
 
 
+NEAR_MISSES = [
+    # A letter at the front is no choice,
+    *[("a > 1", "a < 1"), (r"a \le 2", r"a \ge 2"), (r"a \in (0,1)", r"a \in (5,9)"), ("b = 3", "b = 4")],
+    *[
+        ("a = 1, b = 2", "a = 1, b = 3"),
+        ("a - b", "a + b"),
+        (r"i \sqrt{2}", r"i \sqrt{3}"),
+        ("f (x) = 2x", "f (x) = 3x"),
+    ],
+    *[("a_n = 2n", "a_n=3n"), ("C_n^2", "C_n^3"), ("c_1", "c_2"), ("e", r"e \pi")],
+    (r"a \equiv 1 \pmod 3", r"a \equiv 2 \pmod 3"),
+    # and prose chooses only where it does so clearly.
+    *[("A", "A or B"), ("I", "I don't know"), ("A", "a rectangle"), ("A", "a tough one: B")],
+    # Small numbers differ,
+    *[(r"1.6 \times 10^{-19}", r"9.1 \times 10^{-31}"), ("1.6e-19", "1.7e-19"), ("e^{-50}", "e^{-60}")],
+    *[(r"\frac{1}{2^{100}}", r"\frac{1}{2^{101}}"), (r"1-\frac1{2^{100}}", r"1-\frac1{2^{99}}")],
+    *[(r"\frac1{100!}", r"\frac1{99!}"), ("1/2004!", "1/2006!")],
+    # and so do units and bases.
+    *[(rf"5 \text{{ {a}}}", rf"5 \text{{ {b}}}") for a, b in (("m/s", "km/h"), ("hours", "days"), ("lb", "kg"))],
+    *[(r"5 \text{ cm}^2", r"5 \text{ m}^2"), (r"5 \text{ cm}^2", r"5 \text{ cm}^3"), ("101_2", "101_3")],
+    *[(r"5 \text{ dollars}", r"5 \text{ cents}"), (r"5\text{ N}", r"5\text{ kN}"), ("2023_{10}", "2023_8")],
+    # Bounds and guesses are no numbers.
+    *[("5", "> 5"), ("5", r"5 \text{ at most}"), ("5", r"\neg 5"), ("5", r"5 \text{ (but maybe 6)}"), ("7", "5 = 7")],
+]
+HITS = [
+    *[("a = 5", "5"), ("g = 9.8", "9.8"), ("e", r"\exp(1)"), ("ab", "a b"), ("ab", r"a \cdot b"), ("xy", "yx")],
+    *[(r"5 \text{ cm}^2", r"5 \text{ square centimeters}"), (r"5 \text{ hours}", "5 h"), ("101_2", "101")],
+    *[
+        ("A", r"\text{A}"),
+        ("A", "(a)"),
+        ("B", "B. 12"),
+        (r"1.6 \times 10^{-19}", "1.6e-19"),
+        ("12", r"12 \text{ apples}"),
+    ],
+    *[("0.333333", r"\frac13"), ("50\\%", "0.5"), (r"\frac{1}{1024}", "2^{-10}"), ("no", "No"), ("5", "x = 5")],
+    *[(r"\infty", r"+\infty"), (r"60\text{ mph}", r"60 \text{ miles per hour}")],
+]
+
+
+@pytest.mark.parametrize(("label", "answer"), NEAR_MISSES)
+def test_near_misses_are_wrong(label: str, answer: str) -> None:
+    assert grade(rf"\boxed{{{answer}}}", label).score == 0.0
+
+
+@pytest.mark.parametrize(("label", "answer"), HITS)
+def test_other_ways_to_write_it_are_right(label: str, answer: str) -> None:
+    assert grade(rf"\boxed{{{answer}}}", label).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("label", "response", "right"),
+    [
+        ("A", "The answer is a rectangle.", False),
+        ("A", "The answer is A because x.", True),
+        ("I", "The answer is I don't know", False),
+        ("C", "**Answer: C**", True),
+        ("B", "The correct option is B.", True),
+        ("B", "The answer is (B), not (C).", True),
+        ("B", "The answer is B or C.", False),
+    ],
+)
+def test_letters_in_prose(label: str, response: str, right: bool) -> None:
+    assert grade(response, label).score == float(right)
+
+
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
