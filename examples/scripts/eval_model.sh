@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Evaluate one or several checkpoints on benchmarks, in the published setting: 32 answers at temperature 1, up to 4096
-# tokens, the average weighted by problems.
+# Evaluate one or several checkpoints on benchmarks, as in the published tables: 32 answers at temperature 1, the average
+# weighted by problems. 3072 tokens fit into a context of 4096; MAX_NEW_TOKENS=4096 where the model takes more.
 #
 # Needs:   a model, and vLLM's memory for it; GPUs are used where there are some. Benchmarks come from the hub, or from
 #          local copies: BENCHMARKS="math500=/data/math500.jsonl"
@@ -15,7 +15,7 @@ BENCHMARKS=${BENCHMARKS:-math500 minerva olympiadbench aime24 aime25}
 OUT=${OUT:-runs/eval}
 N=${N:-32}
 ENGINES=${ENGINES:-8}
-MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-4096}
+MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
 # MODEL and BENCHMARKS are lists: their words are arguments of their own.
 command=(openrlhf-ada eval

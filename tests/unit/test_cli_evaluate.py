@@ -12,8 +12,18 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.cli import evaluate, prepare_data
-from openrlhf_ada.cli.sampling_flags import Sampling, as_messages, as_text, filled, host_namespace, sampling_of
+from openrlhf_ada.cli.sampling_flags import (
+    Sampling,
+    as_messages,
+    as_text,
+    check_template,
+    filled,
+    host_namespace,
+    sampling_of,
+)
 from openrlhf_ada.data.benchmarks import BOXED
+from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms.resources import required_slots
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +52,12 @@ def problems(tmp_path: Path) -> str:
         (["--benchmark", "math5000"], "--benchmark math5000: expected one of math500"),
         (["--benchmark", "none.jsonl"], "none.jsonl: there is no such file"),
         (["--input_key", "text"], "no column 'text'"),
+        (["--engines", "0"], "--engines is 0"),
+        (["--limit", "0"], "--limit is 0: it is a number of problems"),
+        (["--reward_timeout", "0"], "--reward_timeout is 0.0"),
+        (["--reward", "maths"], "--reward is 'maths': it is neither a Python file"),
+        (["--template", "1+1="], "--template is '1+1=': it has no {}"),
+        (["--model", "/no/such/model"], "--model is '/no/such/model': there is no such folder"),
     ],
 )
 def test_bad_input_of_eval_is_refused_at_once(
@@ -77,6 +93,33 @@ def test_prompts_are_the_template_with_the_question_whatever_it_holds() -> None:
 
 def parsed(*changes: str) -> argparse.Namespace:
     return evaluate._parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
+
+
+def test_the_ks_of_the_table_and_the_curves_are_always_there() -> None:
+    assert evaluate._ks("8", 8) == [1, 4, 8]
+    assert evaluate._ks("1,2", 2) == [1, 2]
+    assert evaluate._ks(None, 6) == [1, 2, 4, 6]
+
+
+def test_folders_of_different_models_differ() -> None:
+    assert evaluate.slug("gsm8k") == "gsm8k"
+    assert evaluate.slug("runs/a") != evaluate.slug("runs_a") != evaluate.slug("runs.a")
+
+
+def test_a_template_that_would_be_without_effect_is_refused() -> None:
+    chat = Problem("id", [{"role": "user", "content": "Q"}], "1", "s")
+    check_template(None, [chat])
+    with pytest.raises(ConfigError, match="these problems are chat messages"):
+        check_template("{}!", [chat])
+
+
+def test_a_model_says_how_long_prompt_and_answer_may_be() -> None:
+    assert sampling_of(parsed(), longest=4096).max_len == 4096
+    assert sampling_of(parsed("--max_new_tokens", "100"), longest=4096).max_len == 1124
+    with pytest.raises(ConfigError, match="--max_len is 5000: a model takes 4096 tokens at most"):
+        sampling_of(parsed("--max_len", "5000"), longest=4096)
+    with pytest.raises(ConfigError, match="--max_len is 2048: prompt and answer must fit"):
+        sampling_of(parsed(), longest=2048)
 
 
 def test_sampling_is_what_the_flags_say_and_engines_take_all_slots() -> None:
