@@ -49,7 +49,8 @@ def fitting_prompts(
     Raises:
         ConfigError: the template has no place for a question, or there is no chat template for --system.
     """
-    prompts = Prompts(model, template, args)
+    with quiet(args.verbose):
+        prompts = Prompts(model, template, args)
     room = sampling.max_len - sampling.max_new_tokens
     texts: dict[str, str] = {}
     too_long: dict[str, str] = {}

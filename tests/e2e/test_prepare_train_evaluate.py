@@ -71,8 +71,9 @@ def test_prepared_data_has_measured_difficulties(prepared: Path) -> None:
         "| without question or label | 1 |",
     ):
         assert fact in card
-    (dropped,) = read_jsonl(prepared / "dropped.jsonl")
-    assert dropped["label"] == "four" and "not an integer" in dropped["cause"]
+    dropped = {row["label"]: row["cause"] for row in read_jsonl(prepared / "dropped.jsonl")}
+    assert dropped.keys() == {"2", "3", "four"}
+    assert "another label" in dropped["2"] and "not an integer" in dropped["four"]
     # What an answer costs the model in nats is known, and answers that stop are not cut off.
     assert all(answer["surprise"] >= 0 for answer in answers)
     assert sum(answer["truncated"] for answer in answers) < len(answers) / 2
