@@ -6,6 +6,7 @@ The host's step itself, its models and its Ray groups are left out; the batches 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +20,12 @@ from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, table
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.types import Ledger
+from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
+from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
-from openrlhf_ada.trainer.recorded_training import RecordedTraining
+from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
@@ -205,3 +208,22 @@ def test_the_best_checkpoint_is_chosen_by_accuracy_unless_the_flags_say_otherwis
     trainer = Trainer(parse(argv_with(flags))[0])
     trainer.prepare_recording()
     assert trainer.best_eval_metric_key == chosen
+
+
+def test_an_evaluation_of_which_too_little_is_known_chooses_no_checkpoint(argv_with: ArgvWith, tmp_path: Path) -> None:
+    flags: Flags = {"--ada_run_dir": str(tmp_path / "run"), "--ckpt.best_metric_key": "accuracy"}
+    args = parse(argv_with(flags))[0]
+    args.ada_events = None
+    trainer = Trainer(args)
+    trainer.prepare_recording()
+    trainer.open_record({"global_step": 0}, num_steps=1)
+    answers = {"sums": [PromptAnswers([1.0], [1], [False])]}
+
+    def logs(no_verdict: int) -> ScoredLogs:
+        return ScoredLogs({"eval_sums_pass1": 1.0}, HeldOut(1, answers, no_verdict), 1, 0.5)
+
+    assert trainer._fit_to_choose(logs(0))["accuracy"] == 1.0
+    assert trainer._fit_to_choose(logs(1)) == {}
+    trainer.best_eval_metric_key = "accuracy/typo"
+    with pytest.raises(ConfigError, match=r"--ckpt.best_metric_key is 'accuracy/typo': the evaluation has accuracy, "):
+        trainer._fit_to_choose(logs(0))
