@@ -11,7 +11,8 @@ from typing import Any
 from openrlhf_ada.reward.reward_function import response_of
 from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+# Python refuses to read more than 4,300 digits, and no sum has as many.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
 _ANSWER_END = re.compile(r"\n|<[a-z_|/]+>")
 """An answer ends at the first newline or special token (`<|im_end|>`, `<eos>`), whatever the model adds after it."""
 

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from adversarial import adversarial_texts
 
 import openrlhf_ada.reward.arithmetic as reward_module
 from openrlhf_ada.reward.arithmetic import parse_answer, reward_func
@@ -28,6 +29,12 @@ def test_right_answers_in_any_spelling_count(response: str) -> None:
 @pytest.mark.parametrize("response", ["", "\n7", "8", "71", "7, 8", "7.0", "-7", "7 7", "seven", "<eos>7", "7_", "٧"])
 def test_anything_else_before_the_end_is_wrong(response: str) -> None:
     assert score(response) == 0.0
+
+
+def test_ten_thousand_adversarial_texts_are_read() -> None:
+    for text in (*adversarial_texts(10_000, seed=3), "9" * 10_000):
+        parse_answer(text)
+    assert score("9" * 10_000) == 0.0
 
 
 def test_negative_labels_and_labels_that_json_reads_as_numbers() -> None:
