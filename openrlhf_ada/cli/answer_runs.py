@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,19 @@ from typing import Any
 
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, open_sampler
 from openrlhf_ada.cli.train_ppo_ray import quiet
+from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
-from openrlhf_ada.eval.answers import AnswerFile, AnswerRow
+from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, answered
+from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reward.mixed_answers import label_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
 
 LINES_EVERY_S = 20.0
 """Seconds between lines of progress where there is no terminal."""
+
+POSITIVE_ABOVE = 0.5
+"""As --ada_positive_threshold: an answer with partial credit is right if it has more than half."""
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
@@ -97,6 +103,22 @@ def sample_missing(
             sampler.sample(wanted, keep)
         n = sampling.n
         return {name: [row for row in file.rows if row.index < n] for name, file in files.items()}
+
+
+def judged(
+    run: Run, rows: Sequence[AnswerRow], same: Callable[[str], str] | None = None
+) -> tuple[list[Answered], int]:
+    """The answers that have a verdict, by problem, and how many have none (see `eval.answers.answered`).
+
+    Raises:
+        DataError: none has one.
+    """
+    order = [problem.id for problem in run.problems]
+    found, without = answered(rows, order, positive_above=POSITIVE_ABOVE, same=same)
+    if not found:
+        ((cause, _),) = Counter(row.cause for row in rows).most_common(1)
+        raise DataError(f"{run.name}: no answer has a verdict; the commonest cause: {cause}")
+    return found, without
 
 
 def _one_reward(runs: Sequence[Run]) -> str:

@@ -8,12 +8,11 @@ import json
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from openrlhf_ada.cli.answer_runs import Run, fitting_prompts, sample_missing
+from openrlhf_ada.cli.answer_runs import POSITIVE_ABOVE, Run, fitting_prompts, judged, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
     add_sampling_flags,
@@ -24,7 +23,6 @@ from openrlhf_ada.cli.sampling_flags import (
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
-from openrlhf_ada.eval.answers import answered
 from openrlhf_ada.eval.plots import plot_curves
 from openrlhf_ada.eval.results import ModelResults, as_json, difference_lines, ks_up_to, table_rows
 from openrlhf_ada.flags import ConfigError
@@ -33,13 +31,9 @@ from openrlhf_ada.reward.arithmetic import parse_answer
 from openrlhf_ada.reward.math_notation import simplified
 from openrlhf_ada.reward.math_text import find_answers, unfenced
 from openrlhf_ada.reward.reasoning_answers import find_answer
-from openrlhf_ada.reward.reward_function import NAMED
 from openrlhf_ada.trainer.preflight import check_reward_urls
 
 PROG = "openrlhf-ada eval"
-POSITIVE_ABOVE = 0.5
-"""As --ada_positive_threshold: an answer with partial credit is right if it has more than half."""
-
 SIGNAL_GROUP = 4
 """Size of the groups whose share without a signal the table shows."""
 
@@ -86,11 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"{', '.join(BENCHMARKS)}; NAME=FILE for a local copy; reasoning_gym:TASK; or a .jsonl or .parquet file",
     )
-    add("--reward", metavar="NAME", help=f"{', '.join(NAMED)}, a reward file or a URL (default: the benchmark's)")
     add("--k", metavar="K,...", help="for pass@k and maj@k (default: 1, 2, 4, ... up to --n)")
-    add("--limit", type=int, metavar="COUNT", help="first problems of each benchmark (default: all)")
-    add("--input_key", metavar="COLUMN", help="of files: the question's (default: recognised)")
-    add("--label_key", metavar="COLUMN", help="of files: the reference answer's (default: recognised)")
     add(
         "--out",
         type=Path,
@@ -145,11 +135,7 @@ def _evaluate(
     rows = sample_missing(model, runs, args, sampling)
     result = ModelResults(model)
     for run in runs:
-        order = [problem.id for problem in run.problems]
-        found, without = answered(rows[run.name], order, positive_above=POSITIVE_ABOVE, same=SAMENESS.get(run.reward))
-        if not found:
-            causes = Counter(row.cause for row in rows[run.name]).most_common(1)
-            raise DataError(f"{run.name}: no answer has a verdict; the commonest cause: {causes[0][0]}")
+        found, without = judged(run, rows[run.name], SAMENESS.get(run.reward))
         result.add(run.name, found, sampling.n, ks, without)
     return result
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.answer_runs import Run, fitting_prompts, progress_bar, sample_missing
+from openrlhf_ada.cli.answer_runs import Run, fitting_prompts, judged, progress_bar, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
     add_sampling_flags,
@@ -29,7 +29,6 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.verification import LabelChecks
-from openrlhf_ada.eval.answers import answered
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reward.pool import Limits
@@ -37,7 +36,6 @@ from openrlhf_ada.reward.reward_function import NAMED
 from openrlhf_ada.trainer.preflight import check_reward_urls
 
 PROG = "openrlhf-ada prepare-data"
-POSITIVE_ABOVE = 0.5
 TEMPLATES = {"math": BOXED}
 CHECKED_FILE = "labels.json"
 
@@ -101,12 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BAND",
         help=f"pass rates to keep: {', '.join(BANDS)}, or low:high (default all)",
     )
-    add("--reward", metavar="NAME", help=f"{', '.join(NAMED)}, a reward file or a URL (default: math)")
-    add("--limit", type=int, metavar="COUNT", help="first rows of each source (default: all)")
     add("--split", default="train", help="of hub data sets (default: train)")
     add("--task_size", type=int, default=1000, metavar="COUNT", help="problems of a reasoning-gym task (default 1000)")
-    add("--input_key", metavar="COLUMN", help="the question's; dots for nested ones (default: recognised)")
-    add("--label_key", metavar="COLUMN", help="the reference answer's (default: recognised)")
     add_sampling_flags(parser, n=16)
     return parser
 
@@ -187,11 +181,7 @@ def _write_dropped(out: Path, dropped: Dropped) -> None:
 
 def _measure(run: Run, args: argparse.Namespace, sampling: Sampling) -> tuple[list[Difficulty], int]:
     """Difficulties in the order of the problems, and how many answers came to no verdict."""
-    rows = sample_missing(args.model, [run], args, sampling)[run.name]
-    found, without = answered(rows, [problem.id for problem in run.problems], positive_above=POSITIVE_ABOVE)
-    if not found:
-        causes = Counter(row.cause for row in rows).most_common(1)
-        raise DataError(f"no answer has a verdict; the commonest cause: {causes[0][0]}")
+    found, without = judged(run, sample_missing(args.model, [run], args, sampling)[run.name])
     by_id = {problem.id: problem for problem in run.problems}
     return [
         Difficulty(by_id[a.problem], a.n, sum(a.right), sum(a.tokens) / a.n, sum(a.truncated) / a.n) for a in found

@@ -15,7 +15,7 @@ from openrlhf_ada.data.problems import Problem, Question
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reward.pool import Limits
-from openrlhf_ada.reward.reward_function import Grading, path_of
+from openrlhf_ada.reward.reward_function import NAMED, Grading, path_of
 from openrlhf_ada.upstream import parse_host_arguments
 
 
@@ -51,7 +51,12 @@ class Sampling:
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
-    """Model, sampling, engines and grading."""
+    """Columns, reward, sampling, engines and grading."""
+    add = parser.add_argument
+    add("--reward", metavar="NAME", help=f"{', '.join(NAMED)}, a reward file or a URL (default: the problems')")
+    add("--limit", type=int, metavar="COUNT", help="first rows of each source (default: all)")
+    add("--input_key", metavar="COLUMN", help="the question's; dots for nested ones (default: recognised)")
+    add("--label_key", metavar="COLUMN", help="the reference answer's (default: recognised)")
     group = parser.add_argument_group("sampling")
     add = group.add_argument
     add("--n", type=int, default=n, metavar="N", help=f"answers per problem (default {n})")
@@ -146,27 +151,22 @@ def grading_of(args: argparse.Namespace) -> Grading:
 
 def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: Sampling) -> SimpleNamespace:
     """The host's flags with their defaults, for engines alone."""
-    argv = [
-        *(
-            "--actor.model_name_or_path",
-            model,
-            "--data.prompt_dataset",
-            "none",
-            "--reward.remote_url",
-            path_of(reward),
-        ),
-        *("--vllm.num_engines", str(args.engines), "--vllm.tensor_parallel_size", str(args.tensor_parallel_size)),
-        *("--vllm.gpu_memory_utilization", str(args.gpu_memory_utilization), "--vllm.enable_prefix_caching"),
-        *("--data.max_len", str(sampling.max_len), "--train.seed", str(sampling.seed), "--algo.kl.init_coef", "0"),
-        *(
-            "--ds.attn_implementation",
-            "sdpa",
-            "--vllm.sync_backend",
-            "gloo",
-            "--algo.advantage.estimator",
-            "reinforce",
-        ),
-    ]
+    flags = {
+        "--actor.model_name_or_path": model,
+        "--reward.remote_url": path_of(reward),
+        "--vllm.num_engines": args.engines,
+        "--vllm.tensor_parallel_size": args.tensor_parallel_size,
+        "--vllm.gpu_memory_utilization": args.gpu_memory_utilization,
+        "--data.max_len": sampling.max_len,
+        "--train.seed": sampling.seed,
+        # What follows is of training, of which there is none, and fits every machine.
+        "--data.prompt_dataset": "none",
+        "--algo.kl.init_coef": 0,
+        "--algo.advantage.estimator": "reinforce",
+        "--ds.attn_implementation": "sdpa",
+        "--vllm.sync_backend": "gloo",
+    }
+    argv = [*(str(part) for item in flags.items() for part in item), "--vllm.enable_prefix_caching"]
     host = parse_host_arguments(argv, add_flags, lambda flags: None, prog="openrlhf-ada", description="")
     # There is no policy; engines take all the slots.
     host.actor.num_gpus_per_node = 0

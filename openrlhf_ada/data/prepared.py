@@ -13,6 +13,7 @@ from typing import Any
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import Difficulty
 from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.reporting.plots import BLUE, FAINT
 
 TRAIN_FILE, ALL_FILE, CARD_FILE, PLOT_FILE = "train.parquet", "all.parquet", "README.md", "difficulty.png"
 DRAWS, POSITIVES = "ada_draws", "ada_positives"
@@ -158,8 +159,8 @@ def plot_difficulty(everything: Sequence[Difficulty], band: tuple[float, float],
     inside = Counter(round(d.pass_rate * (BINS - 1)) for d in everything if band[0] <= d.pass_rate <= band[1])
     places = [b / (BINS - 1) for b in range(BINS)]
     width = 0.85 / (BINS - 1)
-    axes.bar(places, [counts[b] for b in range(BINS)], width, color="#c8c8c8", label="not kept")
-    axes.bar(places, [inside[b] for b in range(BINS)], width, color="#0072B2", label="kept")
+    axes.bar(places, [counts[b] for b in range(BINS)], width, color=FAINT, label="not kept")
+    axes.bar(places, [inside[b] for b in range(BINS)], width, color=BLUE, label="kept")
     axes.set_title(f"How hard are the {len(everything):,} problems?", loc="left", fontsize=13, fontweight="bold")
     axes.set_xlabel("pass rate")
     axes.set_ylabel("problems")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from openrlhf_ada.eval.measures import Estimate
 from openrlhf_ada.eval.results import ModelResults
+from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, RED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
-INK, MUTED, FAINT = "#222222", "#6b6b6b", "#dddddd"
+COLORS = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9")
 
 
 def plot_curves(results: Sequence[ModelResults], benchmark: str, out_png: Path) -> Path:

@@ -29,7 +29,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _TEXT_LABEL = re.compile(r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]")
 _BOUND = re.compile(
     r"^\s*(?:[<>≤≥]|\\(?:le|ge|leq|geq|lt|gt|ne|neq|neg|approx|sim)(?![a-z]))|"
-    r"\b(?:at most|at least|less|more|greater|maybe|perhaps|not|or)\b"
+    r"\b(?:at most|at least|(?:less|more|greater) than|maybe|perhaps|or)\b"
 )
 _CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
 _ARTICLE = re.compile(r"^(?:an?|the) ")
@@ -61,14 +61,6 @@ def grade(response: str, label: Any) -> Grade:
     return Grade(0.0, "wrong answer")
 
 
-def verifies_itself(label: Any) -> bool:
-    """Would a response that gives the label as its answer be right? Such a row of a data set can be trained on."""
-    try:
-        return grade(rf"\boxed{{{_labels(label)[0]}}}", label).score == 1.0
-    except UnusableLabelError:
-        return False
-
-
 def equal(label: str, answer: Answer) -> bool:
     """Is the answer, as it is written, the label?"""
     if len(answer.text) > LONGEST:
@@ -89,7 +81,8 @@ def equal(label: str, answer: Answer) -> bool:
     numbers = _number(plain_label), _number(plain_answer)
     if None not in numbers:
         return numbers[0] == numbers[1]
-    if numbers[0] is not None and _hedges(plain_answer):
+    # In prose such words are about something else.
+    if numbers[0] is not None and not answer.in_prose and _hedges(plain_answer):
         return False
     if _HUGE.search(plain_answer) and not _HUGE.search(plain_label):
         return False

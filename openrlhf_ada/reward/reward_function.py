@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +81,8 @@ class PooledReward:
         self.grader = grader
         self.grading = Grading()
         self._pool: GraderPool | None = None
+        # The host asks from several threads.
+        self._lock = threading.Lock()
 
     def configure(self, grading: Grading) -> None:
         """To be called before the first verdict; raises RuntimeError later."""
@@ -89,8 +92,8 @@ class PooledReward:
 
     def start(self) -> None:
         """Start the processes now, so that their imports do not count in the first verdicts."""
-        if self._pool is None:
-            self._pool = GraderPool(self.grader, self.grading.limits, self.grading.workers)
+        with self._lock:
+            self._pool = self._pool or GraderPool(self.grader, self.grading.limits, self.grading.workers)
 
     def __call__(
         self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from adversarial import adversarial_texts
 
-from openrlhf_ada.reward.math_answers import grade, verifies_itself
+from openrlhf_ada.data.verification import own_answer
+from openrlhf_ada.reward.math_answers import grade
 from openrlhf_ada.reward.math_text import find_answers
 from openrlhf_ada.reward.pool import GraderPool, Limits
 from openrlhf_ada.reward.verdict import UnusableLabelError
@@ -93,9 +94,12 @@ def test_other_ways_to_write_it_are_right(label: str, answer: str) -> None:
         ("B", "The correct option is B.", True),
         ("B", "The answer is (B), not (C).", True),
         ("B", "The answer is B or C.", False),
+        ("42", "It is not clear whether more than one fits, or none. We count: 42", True),
+        ("42", "The answer is 42 more apples.", True),
+        ("42", "The answer is 42 or 43.", False),
     ],
 )
-def test_letters_in_prose(label: str, response: str, right: bool) -> None:
+def test_letters_and_numbers_in_prose(label: str, response: str, right: bool) -> None:
     assert grade(response, label).score == float(right)
 
 
@@ -136,7 +140,8 @@ def test_labels_of_another_form_are_refused(label: Any) -> None:
 
 @pytest.mark.parametrize("label", [r"\frac{", "?", "$$", r"\begin{pmatrix}", "+"])
 def test_a_label_that_does_not_equal_itself_is_refused(label: str) -> None:
-    assert not verifies_itself(label)
+    with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
+        grade(own_answer("math", label), label)
     with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
         grade(r"\boxed{4}", label)
 
@@ -145,7 +150,7 @@ def test_a_label_that_does_not_equal_itself_is_refused(label: str) -> None:
     "label", ["4", 4, 0.5, r"\frac{3}{4}", "(1,2]", r"\text{Evelyn}", "B", r"\boxed{7}", "$x+1$", ["1", "2"], "50\\%"]
 )
 def test_good_labels_verify_themselves(label: Any) -> None:
-    assert verifies_itself(label)
+    assert grade(own_answer("math", label), label).score == 1.0
 
 
 def test_a_word_is_not_the_product_of_its_letters() -> None:
