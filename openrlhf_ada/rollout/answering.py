@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,12 +121,15 @@ class AnswerSampler:
             return AnswerRow(*common, None, str(error))
         if response["scores"] is None:
             return AnswerRow(*common, None, "the reward function returned no score")
+        # A tensor from a reward file, a list from a server; of one answer either has one number.
+        score = torch.as_tensor(response["scores"], dtype=torch.float64).item()
+        if not math.isfinite(score):
+            return AnswerRow(*common, None, f"the reward function returned the score {score}")
         # Of a grader of ours; other reward functions say no more than their score.
         verdict = response.get("verdict")
         return AnswerRow(
             *common,
-            # A tensor from a reward file, a list from a server; of one answer either has one number.
-            torch.as_tensor(response["scores"], dtype=torch.float64).item(),
+            score,
             "" if verdict is None else verdict.cause,
             None if verdict is None else round(verdict.seconds, 6),
             _surprise(response),

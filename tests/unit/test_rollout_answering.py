@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,10 +29,10 @@ class Tokenizer:
 
 
 class AnsweringEngine(RolloutEngine):
-    """With log-probabilities of -0.5 per token, and without a verdict for prompts that end in 7."""
+    """With log-probabilities of -0.5 per token, and without a verdict for prompts that end in 7 or 9."""
 
     def __init__(self) -> None:
-        super().__init__(lambda number, k: None if number % 10 == 7 else float(number % 2 == 0))
+        super().__init__(lambda number, k: {7: None, 9: math.nan}.get(number % 10, float(number % 2 == 0)))
 
     def _answer(self, call: dict[str, Any], number: int, k: int) -> dict[str, Any]:
         answer = super()._answer(call, number, k)
@@ -130,10 +131,11 @@ def test_seeds_belong_to_problem_and_index_on_any_number_of_engines(
 def test_an_answer_without_a_verdict_is_asked_for_twice_and_has_no_score(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:
-    rows = ask(start(monkeypatch, engines), [7, 8], 1)
-    assert (rows[8, 0].score, rows[7, 0].score) == (1.0, None)
+    rows = ask(start(monkeypatch, engines), [7, 8, 9], 1)
+    assert (rows[8, 0].score, rows[7, 0].score, rows[9, 0].score) == (1.0, None, None)
     assert rows[7, 0].cause == "the reward function returned no score"
-    assert sum(engine.drawn for engine in engines) == 1 + answering.ATTEMPTS
+    assert rows[9, 0].cause == "the reward function returned the score nan"
+    assert sum(engine.drawn for engine in engines) == 1 + 2 * answering.ATTEMPTS
 
 
 def test_more_than_an_engine_decodes_at_a_time_waits(
