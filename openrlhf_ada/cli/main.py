@@ -15,6 +15,7 @@ COMMANDS = """commands:
   demo-data     write the demo's prompts: train.jsonl and heldout.jsonl
   prepare-data  raw problems to training data of known difficulty: checked, sampled, selected
   eval          evaluate models on benchmarks: avg@n, pass@k, maj@k, with intervals
+  submit        run train, eval or prepare-data on a Ray cluster: openrlhf-ada submit train ...
   report        write report.html and plot.png of a run directory
   simulate      how long sampling would take with other policies, schedulers and numbers of engines
 """
@@ -92,6 +93,12 @@ def _prepare_data(argv: Sequence[str]) -> int:
     return prepare(argv)
 
 
+def _submit(argv: Sequence[str]) -> int:
+    from openrlhf_ada.cli.submit import main as submit
+
+    return submit(argv)
+
+
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "demo": _demo,
@@ -101,6 +108,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "prepare-data": _prepare_data,
     "report": _report,
     "simulate": _simulate,
+    "submit": _submit,
 }
 
 

@@ -15,7 +15,7 @@ from openrlhf_ada.data.problems import Problem, Question
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reward.pool import Limits
-from openrlhf_ada.reward.reward_function import NAMED, Grading, path_of
+from openrlhf_ada.reward.reward_function import NAMED, Grading
 from openrlhf_ada.upstream import parse_host_arguments
 
 
@@ -153,7 +153,7 @@ def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: 
     """The host's flags with their defaults, for engines alone."""
     flags = {
         "--actor.model_name_or_path": model,
-        "--reward.remote_url": path_of(reward),
+        "--reward.remote_url": reward,
         "--vllm.num_engines": args.engines,
         "--vllm.tensor_parallel_size": args.tensor_parallel_size,
         "--vllm.gpu_memory_utilization": args.gpu_memory_utilization,

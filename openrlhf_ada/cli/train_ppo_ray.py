@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,6 @@ from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.presets import apply_method, deviations, named_method
 from openrlhf_ada.reporting.progress import ProgressView
-from openrlhf_ada.reward.reward_function import path_of
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
@@ -34,7 +33,9 @@ USER_ERRORS = (ConfigError, DataError, HostError, HostFlagError, MissingResource
 EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 1, 130, 143
 
 
-def parse(argv: Sequence[str]) -> tuple[SimpleNamespace, AdaConfig]:
+def parse(
+    argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_flags
+) -> tuple[SimpleNamespace, AdaConfig]:
     """Flags checked as far as that is possible without starting anything; raises one of USER_ERRORS."""
     given: list[SimpleNamespace] = []
     method = named_method(argv)
@@ -43,16 +44,14 @@ def parse(argv: Sequence[str]) -> tuple[SimpleNamespace, AdaConfig]:
         add_flags(parser)
         apply_method(parser, method)
 
-    def check(flags: SimpleNamespace) -> None:
-        check_flags(flags)
+    def check_and_keep(flags: SimpleNamespace) -> None:
+        check(flags)
         given.append(flags)
 
-    args = parse_host_arguments(argv, add_all, check, prog=PROG, description=__doc__ or "")
+    args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")
     for line in deviations(given[0], argv, method):
         logger.warning("deviation: %s", line)
     config = from_namespace(args.ada)
-    if args.reward.remote_url:
-        args.reward.remote_url = [path_of(name) for name in args.reward.remote_url]
     if resolve(config, args).own_critic:
         # The host forgets the critic's model in critic-free training; without it, it starts none.
         args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path
@@ -118,10 +117,12 @@ def quiet(verbose: bool) -> Iterator[None]:
 def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
     from ray.util.queue import Queue
 
+    from openrlhf_ada.platforms.placement import on_this_node
+
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
     from openrlhf_ada.trainer.launch import train
 
-    args.ada_events = Queue(actor_options={"num_cpus": 0})
+    args.ada_events = Queue(actor_options={"num_cpus": 0} | on_this_node())
     reader = EventReader(args.ada_events, view)
     reader.start()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -9,12 +10,16 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
 from openrlhf_ada.platforms.resources import Slots, required_slots
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
 GIB = 1 << 30
+
+HOOK_KEY = "worker_process_setup_hook"
+"""Of Ray's runtime environments: a function that each worker calls when it starts."""
 
 SHUTDOWN_S = 10.0
 """How long processes may take to end by themselves."""
@@ -143,9 +148,29 @@ def _start_local(
 
 
 def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
+    of_job = _runtime_env_of_job()
     environment = environment | {RUN_VARIABLE: "1"}
     if not on_cpu:
-        return {"env_vars": environment}
+        return {"env_vars": _without(environment, of_job)}
+    if HOOK_KEY in of_job:
+        raise ConfigError(
+            f"--runtime-env-json, {HOOK_KEY}",
+            of_job[HOOK_KEY],
+            "on a cluster without GPUs this package needs that place in every worker",
+            "Leave it out",
+        )
     cpu.activate()
     on_each = environment | cpu.worker_environment(num_engines)
-    return {"env_vars": on_each, "worker_process_setup_hook": cpu.SETUP_HOOK}
+    return {"env_vars": _without(on_each, of_job), HOOK_KEY: cpu.SETUP_HOOK}
+
+
+def _runtime_env_of_job() -> dict[str, Any]:
+    """What `ray job submit` was given for this job; empty without one."""
+    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+    return json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}")).get("runtime_env") or {}
+
+
+def _without(environment: dict[str, str], of_job: dict[str, Any]) -> dict[str, str]:
+    """Ray refuses a variable that the job sets as well, even to the same value. The job's reach all workers anyway."""
+    return {name: value for name, value in environment.items() if name not in of_job.get("env_vars", {})}

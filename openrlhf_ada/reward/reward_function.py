@@ -22,7 +22,7 @@ GRADERS = {
 NAMED = tuple(GRADERS)
 """Reward functions that come with the package, by the names that `--reward.remote_url` takes."""
 
-MIXED = str(Path(__file__).with_name("mixed.py"))
+MIXED = "mixed"
 """The reward file for labels that name their grader: see `mixed_answers`."""
 
 _END = re.compile(
@@ -35,8 +35,8 @@ class NoVerdict(RuntimeError):
 
 
 def path_of(name: str) -> str:
-    """The file behind a name of NAMED; anything else as it is: a file or a URL."""
-    return str(Path(__file__).with_name(f"{name}.py")) if name in NAMED else name
+    """The file behind a name of NAMED, on this machine; anything else as it is: a file or a URL."""
+    return str(Path(__file__).with_name(f"{name}.py")) if name in (*NAMED, MIXED) else name
 
 
 def response_of(query: str, prompt: str) -> str:

@@ -18,7 +18,7 @@ from openrlhf.trainer.ray import vllm_engine as host
 from vllm.platforms import current_platform
 
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.reward.reward_function import Grading, PooledReward
+from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
 from openrlhf_ada.rollout.engine_weights import ReceivesWeights
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.upstream import unwrap_ray_class
@@ -77,8 +77,11 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
 
     grading: Grading | None = None
 
-    async def __init__(self, *args: Any, **kwargs: Any) -> None:
-        await super().__init__(*args, **self.with_receiver(kwargs))
+    async def __init__(self, *args: Any, remote_rm_url: str | Sequence[str] | None = None, **kwargs: Any) -> None:
+        # Here, since this package may lie elsewhere on another node.
+        named = [remote_rm_url] if isinstance(remote_rm_url, str) else remote_rm_url or []
+        rewards = [path_of(name) for name in named]
+        await super().__init__(*args, remote_rm_url=rewards, **self.with_receiver(kwargs))
         self.open_gate()
         self.llm = TrackedEngine(self.llm, self)
         self._running: dict[Request, Rollout] = {}

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import AdaConfig, from_namespace
+from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.reward.shaping import Shaping
@@ -38,7 +39,8 @@ def train(args: SimpleNamespace) -> None:
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
     actor = rollout_actor(restarts, over_ipc=shares_gpus(args), grading=grading(from_namespace(args.ada)))
     with substituted(vllm_engine, RolloutRayActor=actor):
-        run_training(args, RayAdaPPOTrainer, RayAdaPPOTrainerAsync, **actors)
+        here = on_this_node()
+        run_training(args, RayAdaPPOTrainer.options(**here), RayAdaPPOTrainerAsync.options(**here), **actors)
 
 
 def grading(config: AdaConfig) -> Grading:

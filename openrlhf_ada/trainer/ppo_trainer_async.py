@@ -7,6 +7,7 @@ holds the state that belongs to the batch it was written after, not to the ones 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import ray
@@ -14,9 +15,11 @@ from openrlhf.trainer import ppo_trainer_async as host
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
+from ray.util.queue import Queue
 
 from openrlhf_ada.config import from_namespace
 from openrlhf_ada.eval.held_out import HeldOut
+from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.engine_lock import EngineLock
@@ -143,10 +146,12 @@ class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
     """The host's coordinator, starting our actors in place of its own."""
 
     def __init__(self, pretrain: str, strategy: Any, actor: Any, critic: Any, *groups: Any, **kwargs: Any) -> None:
+        here = on_this_node()
         actors = {
-            "VLLMLock": ray.remote(num_cpus=0)(EngineLock),
-            "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor),
-            "TrainingActor": ray.remote(AdaTrainingActor),
+            "VLLMLock": ray.remote(num_cpus=0)(EngineLock).options(**here),
+            "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor).options(**here),
+            "Queue": partial(Queue, actor_options=here),
+            "TrainingActor": ray.remote(AdaTrainingActor).options(**here),
         }
         with substituted(host, **actors):
             super().__init__(pretrain, strategy, actor, critic, *groups, **kwargs)

@@ -24,14 +24,20 @@ MODEL_FLAGS = ("actor", "critic", "reward")
 
 def check_flags(args: SimpleNamespace) -> None:
     """All of our checks, on the parsed flags; raises ConfigError or DataError."""
+    check_settings(args)
+    check_paths(args)
+    check_run_dir(from_namespace(args.ada), args)
+
+
+def check_settings(args: SimpleNamespace) -> None:
+    """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
     config = from_namespace(args.ada)
     check_values(args)
     check_against_host(config, args)
     check_required(args)
-    check_paths(args)
-    check_run_dir(config, args)
     _check_format(config)
     _check_best_metric(args)
+    _check_labels(args)
 
 
 def _check_format(config: AdaConfig) -> None:
@@ -96,7 +102,6 @@ def check_paths(args: SimpleNamespace) -> None:
     check_reward_urls(args.reward.remote_url)
     if args.train.agent_func_path:
         _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
-    _check_labels(args)
     check_data(args)
 
 

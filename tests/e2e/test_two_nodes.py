@@ -1,0 +1,148 @@
+"""Jobs on a cluster of three raylets: a head without GPUs, and two nodes of which one gets the policy, one the engine.
+
+Whatever the end of a job, none of its processes is left, and the cluster takes the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusters import RAY, Cluster, cluster, wait_until, workers_of_runs
+from conftest import LIMIT_S, ROOT, Toy, check_ledger, steps_of, toy_flags
+
+pytestmark = pytest.mark.e2e
+
+SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16}
+LONG = SEQ | {"data__max_samples": 192, "train__num_episodes": 40}
+
+REWARDS = """
+import os
+from my_helper import right
+
+def reward_func(queries, prompts, labels):
+    assert os.environ["MY_SETTING"] == "from here"
+    return right(queries, prompts, labels)
+"""
+
+HELPER = "from openrlhf_ada.reward.arithmetic import reward_func as right\n"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with cluster(gpus=0, dashboard=True) as started:
+        for _ in range(2):
+            started.add_node(gpus=1, cpus=4)
+        yield started
+
+
+def submit(nodes: Cluster, flags: list[str], *options: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
+    command = [
+        sys.executable, "-m", "openrlhf_ada.cli.main", "submit", "--address", nodes.dashboard,
+        "--python", sys.executable, *options, "train", *flags,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "MY_SETTING": "from here"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def read_to(line_start: str, job: subprocess.Popen[str]) -> None:
+    assert job.stdout is not None
+    seen: list[str] = []
+    for line in job.stdout:
+        seen.append(line)
+        if line.startswith(line_start):
+            return
+    raise AssertionError("".join(seen)[-4000:])
+
+
+def nothing_is_left() -> None:
+    wait_until(lambda: not workers_of_runs(), f"processes are left: {workers_of_runs()}", 60)
+
+
+def places(nodes: Cluster) -> dict[str, str]:
+    """Node by class of actor."""
+    return {actor["class_name"]: actor["node_id"] for actor in nodes.living_actors()}
+
+
+def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
+    """The reward file and its helper exist in the folder of submission only; both nodes work."""
+    here, run = tmp_path / "here", tmp_path / "run"
+    here.mkdir()
+    (here / "rewards.py").write_text(REWARDS)
+    (here / "my_helper.py").write_text(HELPER)
+    (here / "prompts.jsonl").write_text(toy.train.read_text())
+    flags = toy_flags(toy, run, **SEQ, reward__remote_url="rewards.py", data__prompt_dataset="prompts.jsonl")
+    job = submit(nodes, flags, "--upload", "my_helper.py", "--env", "MY_SETTING", cwd=here)
+    read_to("step 1/2", job)
+    where = places(nodes)
+    assert where["PolicyModelActor"] != where["RolloutRayActor"]
+    assert where["PPOTrainer"] == where["_QueueActor"] == where["JobSupervisor"]
+    told, _ = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 0, told
+    assert "step 2/2" in told
+    check_ledger(run, batch_size=16, group_size=4, cap=16)
+    nothing_is_left()
+
+
+def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
+    """Flags are checked before anything is sent; files by the job, which says 2 as a local run does."""
+    job = submit(nodes, toy_flags(toy, tmp_path / "run", ada_mode="sep"))
+    told, _ = job.communicate(timeout=60)
+    assert job.returncode == 2 and "--ada_mode is 'sep'" in told and "uploaded" not in told
+    job = submit(nodes, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
+    told, _ = job.communicate(timeout=60)
+    assert job.returncode == 2 and "job raysubmit" in told and "/only/elsewhere.jsonl" in told, told
+
+
+@pytest.mark.parametrize(
+    ("ends", "when", "status"),
+    [(signal.SIGINT, "step", 130), (signal.SIGTERM, "loading", 130), ("ray job stop", "step", 143)],
+    ids=["ctrl-c", "sigterm", "ray job stop"],
+)
+def test_a_stopped_job_leaves_nothing(
+    nodes: Cluster, toy: Toy, tmp_path: Path, ends: signal.Signals | str, when: str, status: int
+) -> None:
+    job = submit(nodes, toy_flags(toy, tmp_path / "run", **LONG), "--id", tmp_path.name)
+    read_to(when, job)
+    if isinstance(ends, signal.Signals):
+        job.send_signal(ends)
+    else:
+        stop = [RAY, "job", "stop", "--address", nodes.dashboard, tmp_path.name]
+        subprocess.run(stop, check=True, capture_output=True, timeout=60)
+    told, _ = job.communicate(timeout=60)
+    assert job.returncode == status, told[-2000:]
+    nothing_is_left()
+
+
+def test_a_lost_engine_node_is_waited_for_and_a_lost_policy_node_ends_the_run(
+    nodes: Cluster, toy: Toy, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    job = submit(nodes, toy_flags(toy, run, **LONG))
+    read_to("step", job)
+    pids = {actor["class_name"]: actor["pid"] for actor in nodes.living_actors()}
+    nodes.lose(nodes.node_of(pids["RolloutRayActor"]))
+    read_to("vLLM engine 0 died", job)
+    nodes.add_node(gpus=1, cpus=4)
+    read_to("vLLM engine 0 is back", job)
+    read_to("step", job)
+    check_ledger(run, batch_size=16, group_size=4, cap=16)
+    assert sum(row["ada/lost"] for row in steps_of(run)) > 0
+    nodes.lose(nodes.node_of(pids["PolicyModelActor"]))
+    told, _ = job.communicate(timeout=120)
+    assert job.returncode == 1, told[-2000:]
+    assert "the run failed" in told
+    nothing_is_left()

@@ -1,0 +1,137 @@
+"""Real Ray clusters of several nodes on this machine: one raylet each, with logical GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+RAY = Path(sys.executable).with_name("ray")
+
+START_S = 90.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = START_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        time.sleep(0.2)
+
+
+class Cluster:
+    """`address`: of Ray. `dashboard`: the URL that takes jobs.
+
+    As separate machines have, each node has its own address and its own folder for what Ray unpacks there.
+    """
+
+    def __init__(self, folder: str, *, gpus: int, cpus: int, dashboard: bool) -> None:
+        port, self._dashboard_port = free_port(), free_port()
+        self.address = f"127.0.0.1:{port}"
+        self.dashboard = f"http://127.0.0.1:{self._dashboard_port}"
+        has_dashboard = (f"--dashboard-port={self._dashboard_port}",) if dashboard else ("--include-dashboard=false",)
+        self._folder, self._next_ip = folder, 0
+        # Other clusters of this machine may have the usual ports.
+        ports = f"--port={port}", f"--ray-client-server-port={free_port()}"
+        head = self._start(gpus, cpus, "--head", "--disable-usage-stats", *ports, *has_dashboard)
+        self.nodes = [head]
+        wait_until(lambda: listens(port) and (not dashboard or self._takes_jobs()), "Ray did not start")
+
+    def add_node(self, *, gpus: int, cpus: int) -> subprocess.Popen[bytes]:
+        """Returns when it has joined: two that join one machine at the same time get into each other's way."""
+        before = len(self.living_nodes())
+        node = self._start(gpus, cpus, f"--address={self.address}")
+        self.nodes.append(node)
+        wait_until(lambda: len(self.living_nodes()) > before, "the node did not join")
+        return node
+
+    def living_nodes(self) -> list[dict[str, Any]]:
+        return [row for row in self.get("/api/v0/nodes?detail=1&limit=100") if row["state"] == "ALIVE"]
+
+    def living_actors(self) -> list[dict[str, Any]]:
+        """Of all jobs: class_name, node_id, pid, ..."""
+        return [row for row in self.get("/api/v0/actors?detail=1&limit=1000") if row["state"] == "ALIVE"]
+
+    def get(self, path: str) -> list[dict[str, Any]]:
+        """Rows of Ray's state API."""
+        with urllib.request.urlopen(self.dashboard + path, timeout=30) as answer:
+            return json.load(answer)["data"]["result"]["result"]
+
+    def node_of(self, pid: int) -> subprocess.Popen[bytes]:
+        """The node below which a process runs."""
+        above = {parent.pid for parent in psutil.Process(pid).parents()}
+        return next(node for node in self.nodes if node.pid in above)
+
+    def lose(self, node: subprocess.Popen[bytes]) -> None:
+        """All of its processes at once, as when a machine loses its power."""
+        for process in [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]:
+            process.kill()
+        node.wait()
+        self.nodes.remove(node)
+
+    def stop(self) -> None:
+        started = [child for node in self.nodes for child in psutil.Process(node.pid).children(recursive=True)]
+        for node in reversed(self.nodes):
+            node.terminate()
+            node.wait(timeout=60)
+        for process in psutil.wait_procs(started, timeout=30)[1]:
+            process.kill()
+
+    def _start(self, gpus: int, cpus: int, *flags: str) -> subprocess.Popen[bytes]:
+        self._next_ip += 1
+        command = [
+            RAY, "start", "--block", f"--num-gpus={gpus}", f"--num-cpus={cpus}", "--object-store-memory=500000000",
+            f"--temp-dir={tempfile.mkdtemp(dir=self._folder)}", f"--node-ip-address=127.0.0.{self._next_ip}", *flags,
+        ]  # fmt: skip
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def _takes_jobs(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.dashboard + "/api/jobs/", timeout=5):
+                return bool(self.living_nodes())
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def cluster(*, gpus: int, cpus: int = 4, dashboard: bool = False) -> Iterator[Cluster]:
+    """A head alone; ended with everything below it."""
+    # Ray's sockets need a short path.
+    with tempfile.TemporaryDirectory(prefix="ada-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        started = Cluster(folder, gpus=gpus, cpus=cpus, dashboard=dashboard)
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+def workers_of_runs() -> list[str]:
+    """Command lines of Ray workers that run something, and of vLLM's processes: none is left after a run."""
+    busy: list[str] = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if "OPENRLHF_ADA_RUN" in (process.info["environ"] or {}) and process.pid != os.getpid():
+            busy.append(command)
+    return busy
