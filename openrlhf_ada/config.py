@@ -68,6 +68,12 @@ class AdaConfig(RewardFlags):
         metavar="D",
         kind=float,
     )
+    policy: str | None = flag(
+        None,
+        "A Python file with a sampling policy of your own: a function make_policy(settings) (mode seq; see "
+        "docs/extending.md).",
+        metavar="FILE",
+    )
     # -- Ada-Est ----------------------------------------------------------------------------------------------------
     budget: float | None = flag(
         None,
@@ -209,6 +215,12 @@ class AdaConfig(RewardFlags):
         "the run.",
         metavar="COUNT",
         kind=int,
+    )
+    cluster_wait: float = flag(
+        0.0,
+        "Seconds to wait until a running Ray cluster has the slots that the flags ask for: nodes may be joining.",
+        metavar="SECONDS",
+        kind=float,
     )
     # -- weights: from the policy to the engines ---------------------------------------------------------------------
     verify_sync: str = flag(

@@ -16,9 +16,19 @@ Problem = tuple[str, object, str, str]
 
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
-    for rules in (_sizes, _exit, _budget, _correction, _baseline, _selection, _refill):
+    for rules in (_policy, _sizes, _exit, _budget, _correction, _baseline, _selection, _refill):
         for problem in rules(settings):
             raise ConfigError(*problem)
+
+
+def _policy(s: Settings) -> Iterator[Problem]:
+    if s.config.policy is not None and s.config.mode != "seq":
+        yield (
+            "--ada_policy",
+            s.config.policy,
+            "a policy of your own takes the place of Ada-Seq's",
+            "Use --ada_mode seq, or leave it out",
+        )
 
 
 def _sizes(s: Settings) -> Iterator[Problem]:
@@ -228,7 +238,7 @@ def _refill(s: Settings) -> Iterator[Problem]:
 
 
 _IN_EVERY_MODE = (
-    *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose"),
+    *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose", "cluster_wait"),
     *(f.name for f in fields(RewardFlags)),
 )
 _SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation")

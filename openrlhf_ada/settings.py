@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -103,7 +104,21 @@ def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
 
 
 def make_policy(settings: Settings) -> Policy:
-    """The policy that the flags describe, without anything learned yet."""
+    """The policy that the flags describe, or name by --ada_policy, without anything learned yet.
+
+    Raises what the file of --ada_policy raises, and TypeError if it makes something else.
+    """
+    path = settings.config.policy
+    if path is None:
+        return published_policy(settings)
+    policy = runpy.run_path(path)["make_policy"](settings)
+    if not isinstance(policy, Policy):
+        raise TypeError(f"make_policy returned {type(policy).__name__}, which lacks methods of core.policies.Policy")
+    return policy
+
+
+def published_policy(settings: Settings) -> Policy:
+    """The policy that --ada_mode and its flags describe, whatever --ada_policy says: a file may build on it."""
     if settings.config.mode == "est":
         return _estimated(settings)
     return _sequential(settings)

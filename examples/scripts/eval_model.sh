@@ -9,6 +9,7 @@
 # Usage:   MODEL="runs/a/model runs/b/model" examples/scripts/eval_model.sh [more flags]
 #          DRY_RUN=1 prints the command.
 set -euo pipefail
+source "$(dirname "$0")/launch.sh"
 
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
 BENCHMARKS=${BENCHMARKS:-math500 minerva olympiadbench aime24 aime25}
@@ -17,7 +18,7 @@ N=${N:-32}
 ENGINES=${ENGINES:-8}
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
-# MODEL and BENCHMARKS are lists: their words are arguments of their own.
+# shellcheck disable=SC2206 # lists: their words are arguments of their own
 command=(openrlhf-ada eval
   --model $MODEL
   --benchmark $BENCHMARKS
@@ -27,8 +28,4 @@ command=(openrlhf-ada eval
   --max_new_tokens "$MAX_NEW_TOKENS"
   "$@")
 
-if [[ -n ${DRY_RUN:-} ]]; then
-  printf '%q ' "${command[@]}"; echo
-else
-  exec "${command[@]}"
-fi
+launch "${command[@]}"

@@ -9,6 +9,7 @@
 # Usage:   MODEL=Qwen/Qwen2.5-Math-1.5B DATA=openr1-math BAND=hard examples/scripts/prepare_data.sh [more flags]
 #          DRY_RUN=1 prints the command.
 set -euo pipefail
+source "$(dirname "$0")/launch.sh"
 
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
 DATA=${DATA:-openr1-math}
@@ -18,6 +19,7 @@ N=${N:-16}
 ENGINES=${ENGINES:-8}
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
+# shellcheck disable=SC2206 # lists: their words are arguments of their own
 command=(openrlhf-ada prepare-data $DATA
   --model "$MODEL"
   --out "$OUT"
@@ -27,8 +29,4 @@ command=(openrlhf-ada prepare-data $DATA
   --max_new_tokens "$MAX_NEW_TOKENS"
   "$@")
 
-if [[ -n ${DRY_RUN:-} ]]; then
-  printf '%q ' "${command[@]}"; echo
-else
-  exec "${command[@]}"
-fi
+launch "${command[@]}"

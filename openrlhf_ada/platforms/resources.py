@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,9 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER_CPUS = 4
 """CPU slots besides one per GPU slot: the trainer, the event queue, and the asynchronous trainer's helpers."""
+
+
+POLL_S = 1.0
 
 
 class MissingResourcesError(RuntimeError):
@@ -49,6 +54,16 @@ class Slots:
         held = self._missing(free, "free")
         if held:
             logger.warning("other jobs hold slots of this Ray cluster: %s. Waiting for them", "; ".join(held))
+
+    def await_in(self, total: Callable[[], dict[str, Any]], *, seconds: float) -> None:
+        """Return when `total` is enough, or after so many seconds: nodes of a cluster join one after the other."""
+        deadline = time.monotonic() + seconds
+        told = ""
+        while (missing := "; ".join(self._missing(total(), "present"))) and time.monotonic() < deadline:
+            if missing != told:
+                logger.warning("waiting for nodes to join the Ray cluster: %s", missing)
+                told = missing
+            time.sleep(POLL_S)
 
     def _missing(self, slots: dict[str, Any], word: str) -> list[str]:
         return [

@@ -70,6 +70,7 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
 
     signal.signal(signal.SIGTERM, terminate)
     try:
+        slots.await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
         slots.check(ray.cluster_resources(), free=ray.available_resources())
         yield os.path.join(_session_dir(), "logs")
     except KeyboardInterrupt:

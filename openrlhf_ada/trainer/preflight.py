@@ -18,6 +18,7 @@ from openrlhf_ada.host_rules import batch_plan, check_against_host
 from openrlhf_ada.host_values import check_values
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reward.reward_function import NAMED, path_of
+from openrlhf_ada.settings import make_policy, resolve
 
 MODEL_FLAGS = ("actor", "critic", "reward")
 
@@ -102,7 +103,19 @@ def check_paths(args: SimpleNamespace) -> None:
     check_reward_urls(args.reward.remote_url)
     if args.train.agent_func_path:
         _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
+    if args.ada.policy:
+        _check_policy(args)
     check_data(args)
+
+
+def _check_policy(args: SimpleNamespace) -> None:
+    _check_python_file("--ada_policy", args.ada.policy, "make_policy")
+    try:
+        make_policy(resolve(from_namespace(args.ada), args))
+    except Exception as error:
+        raise ConfigError(
+            "--ada_policy", args.ada.policy, f"it makes no policy ({type(error).__name__}: {error})", "Fix the file"
+        ) from error
 
 
 def _check_labels(args: SimpleNamespace) -> None:

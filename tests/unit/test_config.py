@@ -50,6 +50,8 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "timeout": ("60", 60.0),
     "max_no_verdict": ("0.5", 0.5),
     "engine_restarts": ("0", 0),
+    "policy": ("mine.py", "mine.py"),
+    "cluster_wait": ("60", 60.0),
     "verify_sync": ("always", "always"),
     "logprob_steps": ("3", 3),
     "logprob_warn": ("0.01", 0.01),
@@ -111,7 +113,7 @@ def test_defaults_are_off_and_the_published_setting() -> None:
 def test_what_depends_on_other_flags_is_left_open() -> None:
     """Its default is in `settings.resolve`."""
     assert {f.name for f in FIELDS if f.default is None} == {
-        *("method", "run_dir", "objective_power", "spread"),
+        *("method", "policy", "run_dir", "objective_power", "spread"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
         *("correction", "baseline", "select", "speculation", "reward_workers"),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +30,7 @@ class Close:
 Action = Draw | Close
 
 
+@runtime_checkable
 class Policy(Protocol):
     """Decide, build, observe, and a state. A policy sees scalars only, so a run can be replayed from its record."""
 

@@ -1,0 +1,61 @@
+"""An agent for OpenRLHF (`--train.agent_func_path`): a wrong answer is told so, and the model may try once more.
+
+The verdict of the conversation is that of its last answer; a right first answer is rewarded more than a second one.
+For an environment of your own, copy it and change `reset` and `step`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import torch
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
+
+from openrlhf_ada.reward.reward_function import GRADERS, NoVerdict, pooled
+
+TRIES = 2
+SECOND_TRY_REWARD = 0.5
+
+# One pool of grading processes for all conversations of an engine.
+REWARD = pooled(GRADERS["math"])
+
+
+class SecondTry(AgentInstanceBase):
+    """One conversation."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.tries = 0
+        self.prompt = ""
+
+    async def reset(self, states: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """`states` has the prompt ("observation") and its label; what is returned is what the model sees first."""
+        self.prompt = states["observation"]
+        return states
+
+    async def step(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Called with each answer. "rewards" add up over the turns; "scores" of the last turn are the verdict."""
+        self.tries += 1
+        # Grading takes processor time, which other conversations need.
+        verdict = await asyncio.to_thread(REWARD.verdict, state_dict["action_text"], state_dict["label"])
+        if verdict.score is None:
+            # No verdict is not a wrong answer: the rollout is repeated.
+            raise NoVerdict(verdict.cause)
+        is_right = verdict.score > 0.5
+        is_over = is_right or self.tries == TRIES
+        reward = verdict.score * (1.0 if self.tries == 1 else SECOND_TRY_REWARD)
+        return {
+            "rewards": torch.tensor(reward),
+            "scores": torch.tensor(verdict.score),
+            "environment_feedback": "" if is_over else f"\nThat is wrong.\n{self.prompt}",
+            "done": is_over,
+            "sampling_params": state_dict["sampling_params"],
+            "extra_logs": {"tries": torch.tensor(float(self.tries))},
+        }
+
+
+class AgentExecutor(MultiTurnAgentExecutor):
+    """The name that OpenRLHF looks for."""
+
+    def __init__(self) -> None:
+        super().__init__(SecondTry)

@@ -1,0 +1,169 @@
+# shellcheck shell=bash
+# What the training scripts here share; sourced by them, not run. Environment variables, all optional:
+#
+#   MODEL       model to train: a folder or a hub id
+#   DATA        prompts: .jsonl, .parquet or a hub id, with columns INPUT_KEY and LABEL_KEY (several: separated by commas)
+#   REWARD      math | code | reasoning_gym | arithmetic, a Python file, or the URL of a reward server
+#   EVAL_DATA   held-out prompts of the same form, evaluated every EVAL_STEPS steps and at both ends
+#   RUN_DIR     gets the record, the checkpoints (every SAVE_STEPS steps) and the trained model
+#   ADA_MODE    off | seq | est: with the script's other flags, another mode
+#   STEPS       training steps at most
+#   DEVICE      gpu | cpu. cpu: a toy model on two cores, in about a minute, to see a script work before it costs anything
+#   GPUS NODES  GPUs per node, nodes (8 and 1); TP: GPUs per vLLM engine (1); ZERO: ZeRO stage (2)
+#   MAX_LEN MAX_NEW_TOKENS   tokens of prompt and answer together, and of the answer
+#   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): the run goes there, with SUBMIT_FLAGS of
+#               `openrlhf-ada submit`. RUN_DIR must then be on storage that all nodes reach
+#   DRY_RUN=1   print the command and run nothing
+#
+# Arguments of a script are more flags, and win over its own.
+
+source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
+
+DEVICE=${DEVICE:-gpu}
+GPUS=${GPUS:-8}
+NODES=${NODES:-1}
+TP=${TP:-1}
+ZERO=${ZERO:-2}
+TOY=$PWD/.cache/toy-examples
+
+if [[ $DEVICE == cpu ]]; then
+  MODEL=${MODEL:-$TOY/model}
+  DATA=${DATA:-$TOY/data/train.jsonl}
+  EVAL_DATA=${EVAL_DATA:-$TOY/data/heldout.jsonl}
+  REWARD=${REWARD:-arithmetic}
+  INPUT_KEY=${INPUT_KEY:-input}
+  MAX_LEN=${MAX_LEN:-48}
+  MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-4}
+  BATCH=${BATCH:-16}
+  STEPS=${STEPS:-6}
+else
+  MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
+  # What prepare_data.sh writes for this model.
+  DATA=${DATA:-data/$(basename "$MODEL")-openr1-math/train.parquet}
+  EVAL_DATA=${EVAL_DATA:-}
+  REWARD=${REWARD:-math}
+  INPUT_KEY=${INPUT_KEY:-prompt}
+  MAX_LEN=${MAX_LEN:-4096}
+  MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
+fi
+LABEL_KEY=${LABEL_KEY:-label}
+RUN_DIR=${RUN_DIR:-$PWD/runs/$(basename "$0" .sh)-$(date +%m%d-%H%M%S)}
+GROUP=${GROUP:-4}
+
+flags=(
+  --actor.model_name_or_path "$MODEL"
+  --data.prompt_dataset "$DATA"
+  --data.input_key "$INPUT_KEY"
+  --data.label_key "$LABEL_KEY"
+  --data.max_len "$MAX_LEN"
+  --reward.remote_url "$REWARD"
+  --rollout.max_new_tokens "$MAX_NEW_TOKENS"
+  --algo.kl.init_coef 0
+  --ada_run_dir "$RUN_DIR"
+  --ckpt.path "$RUN_DIR/ckpt"
+  --ckpt.output_dir "$RUN_DIR/model"
+  --ckpt.save_steps "${SAVE_STEPS:--1}"
+)
+if [[ -n $EVAL_DATA ]]; then
+  flags+=(--eval.dataset "$EVAL_DATA" --eval.steps "${EVAL_STEPS:--1}" --eval.n_samples_per_prompt 4
+    --eval.temperature 1.0 --ada_eval_ends)
+fi
+
+# Groups of $GROUP answers to each of $BATCH prompts. A published setting brings its own sizes: it does not call this.
+batches() {
+  BATCH=${BATCH:-128}
+  flags+=(
+    --rollout.batch_size "$BATCH"
+    --rollout.n_samples_per_prompt "$GROUP"
+    --train.batch_size $((BATCH * GROUP))
+  )
+  if [[ $DEVICE == cpu ]]; then
+    flags+=(--actor.adam.lr 3e-4 --critic.adam.lr 1e-3)
+  else
+    flags+=(--actor.adam.lr 1e-6 --critic.adam.lr 5e-6)
+  fi
+}
+
+# A setting of Reinforce-Ada by name (openrlhf_ada/presets.py): 512 prompts a step, 4 answers trained, 400 steps. The
+# host counts passes over the prompts, not steps: EPISODES is 400 x 512 over their number.
+published() {
+  flags+=(
+    --ada_method "${METHOD:-reinforce-ada-balance}"
+    --actor.lr_scheduler constant_with_warmup
+    --actor.lr_warmup_ratio 0.025
+    --train.num_episodes "${EPISODES:-15}"
+  )
+  if [[ -n ${ADA_MODE:-} ]]; then
+    flags+=(--ada_mode "$ADA_MODE")
+  fi
+  if [[ $DEVICE == cpu ]]; then batches; fi
+  BATCH=${BATCH:-512}
+}
+
+# Policy, critic and engines take turns on the same GPUs.
+on_shared_gpus() {
+  if [[ $DEVICE == cpu ]]; then on_cpu; return; fi
+  _on_gpus "$GPUS" $((NODES * GPUS / TP))
+  flags+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.6)
+}
+
+# Half of the GPUs train while the other half samples: what asynchronous training needs.
+on_separate_gpus() {
+  if [[ $DEVICE == cpu ]]; then on_cpu; return; fi
+  _on_gpus $((GPUS / 2)) $((NODES * GPUS / 2 / TP))
+  flags+=(--vllm.gpu_memory_utilization 0.9)
+}
+
+_on_gpus() {
+  local per_model=$1 engines=$2
+  for model in actor ref critic; do
+    flags+=("--$model.num_nodes" "$NODES" "--$model.num_gpus_per_node" "$per_model")
+  done
+  flags+=(
+    --vllm.num_engines "$engines"
+    --vllm.tensor_parallel_size "$TP"
+    --ds.zero_stage "$ZERO"
+    --ds.packing_samples
+    --train.dynamic_batch_enable
+    --train.max_tokens_per_gpu 16384
+    --rollout.max_tokens_per_gpu 32768
+    --actor.gradient_checkpointing_enable
+  )
+}
+
+on_cpu() {
+  for model in actor ref critic; do
+    flags+=("--$model.num_gpus_per_node" 1)
+  done
+  flags+=(
+    --vllm.num_engines 1
+    --vllm.sync_backend gloo
+    --ds.attn_implementation sdpa
+    --ds.zero_stage 0
+    --rollout.micro_batch_size 64
+    --train.micro_batch_size 64
+  )
+}
+
+# The toy model and its prompts, where no others are named; built once.
+toy() {
+  if [[ $MODEL == "$TOY/model" && -z ${DRY_RUN:-} ]]; then
+    openrlhf-ada demo-model --toy "$TOY/model"
+    openrlhf-ada demo-data --toy --num-train 256 --num-heldout 64 "$TOY/data"
+  fi
+}
+
+# Runs the command: flags so far, the script's own arguments last.
+train() {
+  if [[ -n ${STEPS:-} ]]; then
+    flags+=(--data.max_samples $((STEPS * BATCH)))
+  fi
+  local command=(openrlhf-ada)
+  if [[ -n ${SUBMIT:-} ]]; then
+    # shellcheck disable=SC2206 # a list: its words are arguments of their own
+    command+=(submit --address "$SUBMIT" ${SUBMIT_FLAGS:-})
+  fi
+  command+=(train "${flags[@]}" "$@")
+  if [[ $DEVICE == cpu ]]; then toy; fi
+  launch "${command[@]}"
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Reinforce-Ada's published setting with Llama-3.2-3B-Instruct: Ada-Seq-balance, 512 prompts a step, 4 of up to 32 answers trained.
+#
+# Needs:   8 GPUs of 80 GB; prompts of the hard band, which prepare_data.sh makes: 16 answers, 1 to 5 of them right.
+#          The model's licence must be accepted on the hub first.
+# Expect:  400 steps. Compare with METHOD=grpo at the same number of rollouts, not of steps (docs/evaluation.md).
+#          We have not run it: no such machine was at hand. Evaluate with eval_model.sh.
+# Usage:   METHOD=reinforce-ada-pos examples/scripts/reproduce_llama3.2_3b.sh [more flags]  (all variables: common.sh)
+set -euo pipefail
+if [[ ${DEVICE:-gpu} == gpu ]]; then
+  MODEL=${MODEL:-meta-llama/Llama-3.2-3B-Instruct}
+  ZERO=${ZERO:-2}
+  MAX_LEN=${MAX_LEN:-5120}
+  MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-4096}
+  EVAL_STEPS=${EVAL_STEPS:-50}
+  SAVE_STEPS=${SAVE_STEPS:-50}
+fi
+source "$(dirname "$0")/common.sh"
+
+published
+on_shared_gpus
+train "$@"

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Ada-Est with GRPO: pass rates from a critic that reads the prompt; 8 rollouts a prompt on average; train 4.
+#
+# Needs:   as train_ppo.sh: the critic is a second model. It pays where prompts are met once, so that there is nothing
+#          to count (docs/choosing.md).
+# Expect:  `ada/critic_in_use` turns 1 when it predicts better than the mean; until then all prompts get the same.
+# Usage:   MODEL=... DATA=... examples/scripts/train_ada_est_critic.sh [more flags]   (all variables: common.sh)
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+batches
+on_shared_gpus
+flags+=(--ada_mode "${ADA_MODE:-est}" --ada_estimator critic --ada_budget 8 --algo.advantage.estimator dr_grpo)
+train "$@"

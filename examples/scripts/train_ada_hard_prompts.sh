@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Hard prompts only: sample every problem 16 times with the model, keep those that are right in 1 to 5 of them, train.
+#
+# Needs:   as prepare_data.sh and train_grpo.sh; RAW: the problems (openr1-math). The first part can be stopped and
+#          called again. On a cluster (SUBMIT) call prepare_data.sh there first, and train_ada_est_ema.sh on its prompts.
+# Expect:  PROMPTS/README.md says what was kept. Ada-Est starts from the counts of the first part.
+# Usage:   MODEL=... RAW=openr1-math examples/scripts/train_ada_hard_prompts.sh [more flags]  (variables: common.sh)
+set -euo pipefail
+PROMPTS=${PROMPTS:-data/$(basename "${MODEL:-Qwen2.5-Math-1.5B}")-hard}
+DATA=$PROMPTS/train.parquet
+LABEL_KEY=label
+INPUT_KEY=prompt
+source "$(dirname "$0")/common.sh"
+
+prepare() {
+  if [[ $DEVICE == cpu ]]; then
+    toy
+    DATA=${RAW:-$TOY/data/train.jsonl} ENGINES=1 MAX_NEW_TOKENS=$MAX_NEW_TOKENS \
+      "$(dirname "$0")/prepare_data.sh" --reward "$REWARD" --template '{}'
+  else
+    DATA=${RAW:-openr1-math} ENGINES=$((NODES * GPUS / TP)) "$(dirname "$0")/prepare_data.sh" --reward "$REWARD"
+  fi
+}
+
+MODEL=$MODEL OUT=$PROMPTS BAND=hard prepare
+
+batches
+on_shared_gpus
+flags+=(--ada_mode "${ADA_MODE:-est}" --ada_budget 8 --ada_known_counts --algo.advantage.estimator dr_grpo)
+train "$@"

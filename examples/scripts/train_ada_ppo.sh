@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Ada-Seq, balanced, with PPO: the critic and the advantages carry stratum factors, or it would learn 1/2 everywhere.
+#
+# Needs:   as train_ppo.sh.
+# Expect:  as train_ppo.sh, with more groups that have a signal. ADA_MODE=est splits a fixed budget instead.
+# Usage:   MODEL=... DATA=... examples/scripts/train_ada_ppo.sh [more flags]     (all variables: common.sh)
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+batches
+on_shared_gpus
+flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator gae)
+train "$@"

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Ada-Seq, balanced, with GRPO: sample a prompt until two answers are right and two wrong, at most 32; train these.
+#
+# Needs:   as train_grpo.sh. Prompts that are nearly always or nearly never right cost the most.
+# Expect:  `signal` in the log well above `uniform`: more groups that teach something, for more rollouts.
+# Usage:   MODEL=... DATA=... examples/scripts/train_ada_seq_balance.sh [more flags]  (all variables: common.sh)
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+batches
+on_shared_gpus
+flags+=(--ada_mode "${ADA_MODE:-seq}" --ada_exit balance --ada_wave 8 --ada_max_samples 32
+  --algo.advantage.estimator group_norm)
+train "$@"

@@ -1,0 +1,129 @@
+"""Every script in examples/scripts prints, with DRY_RUN=1, a command that the real parser and all checks accept."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ada.cli import submit
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.method_rules import without_effect
+from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
+from openrlhf_ada.platforms.resources import required_slots
+from openrlhf_ada.settings import resolve
+from openrlhf_ada.trainer.preflight import check_settings
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "examples" / "scripts"
+TRAINING = sorted(path.name for path in SCRIPTS.glob("*.s*") if path.name.startswith(("train_", "reproduce_")))
+
+COMMON = (SCRIPTS / "common.sh").read_text()
+
+
+def dry_run(script: str, *arguments: str, **environment: str) -> list[str]:
+    """The arguments of the last command that a script would run."""
+    done = subprocess.run(
+        ["bash", str(SCRIPTS / script), *arguments],
+        env={"PATH": os.environ["PATH"], "DRY_RUN": "1"} | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    program, *words = shlex.split(done.stdout.splitlines()[-1])
+    assert program == "openrlhf-ada"
+    return words
+
+
+def parsed(words: list[str]) -> tuple[SimpleNamespace, AdaConfig]:
+    if words[0] == "submit":
+        words = submit.parser().parse_args(words[1:]).command
+    assert words[0] == "train"
+    # Files are those of the machine that trains.
+    return parse(words[1:], check_settings)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+@pytest.mark.parametrize("script", TRAINING)
+def test_the_command_is_right_and_every_flag_has_an_effect(script: str, device: str) -> None:
+    args, config = parsed(dry_run(script, DEVICE=device))
+    assert without_effect(resolve(config, args)) == []
+    if device == "cpu":
+        check_cpu_limits(args)
+        assert required_slots(args).gpus <= 3
+        return
+    nodes = 2 if script in ("train_multinode.sh", "train_slurm.sbatch") else 1
+    assert required_slots(args).gpus == 8 * nodes
+    assert args.ds.packing_samples and args.train.dynamic_batch_enable
+
+
+@pytest.mark.parametrize("script", TRAINING)
+def test_variables_and_arguments_win(script: str) -> None:
+    variables = {"MODEL": "/models/mine", "RUN_DIR": "/runs/a b", "ADA_MODE": "seq", "GPUS": "4", "MAX_LEN": "999"}
+    args, config = parsed(dry_run(script, "--train.seed", "7", "--ada_timeout", "60", **variables))
+    assert args.actor.model_name_or_path == "/models/mine"
+    assert config.run_dir == "/runs/a b" and args.ckpt.output_dir == "/runs/a b/model"
+    assert (config.mode, config.timeout) == ("seq", 60.0)
+    assert (args.train.seed, args.data.max_len) == (7, 999)
+    assert required_slots(args).gpus % 4 == 0
+
+
+@pytest.mark.parametrize("script", ["train_grpo.sh", "train_ada_async.sh"])
+def test_steps_are_prompts(script: str) -> None:
+    args, _ = parsed(dry_run(script, STEPS="3", BATCH="32"))
+    assert args.data.max_samples == 96 and args.rollout.batch_size == 32
+
+
+def test_modes_are_toggled() -> None:
+    for mode in ("off", "seq", "est"):
+        _, config = parsed(dry_run("train_ada_ppo.sh", ADA_MODE=mode))
+        assert config.mode == mode
+
+
+def test_a_script_goes_to_a_cluster() -> None:
+    words = dry_run("train_multinode.sh", RUN_DIR="/shared/a", SUBMIT_FLAGS="--env HF_TOKEN --no-wait")
+    assert words[0] == "submit"
+    args = submit.parser().parse_args(words[1:])
+    assert (args.address, args.env, args.no_wait) == ("http://127.0.0.1:8265", ["HF_TOKEN"], True)
+    assert submit.with_outputs("train", args.command[1:]) == args.command[1:], "nothing goes to the working folder"
+
+
+def test_published_settings_are_those_of_their_name() -> None:
+    """512 prompts a step, mini-batches of 128 prompts x 4, learning rate 1e-6."""
+    for method, mode in (("reinforce-ada-pos", "seq"), ("reinforce-ada-est", "est"), ("grpo", "off")):
+        args, config = parsed(dry_run("reproduce_qwen2.5_math_1.5b.sh", METHOD=method))
+        assert (config.mode, args.rollout.batch_size, args.actor.adam.lr) == (mode, 512, 1e-6)
+        assert args.algo.kl.init_coef == 0 and args.data.max_len == 4096
+
+
+@pytest.mark.parametrize("script", [*TRAINING, "prepare_data.sh", "eval_model.sh"])
+def test_the_header_says_what_it_needs_and_what_to_expect(script: str) -> None:
+    path = SCRIPTS / script
+    text = path.read_text()
+    assert os.access(path, os.X_OK) and text.startswith("#!/usr/bin/env bash\n")
+    for word in ("# Needs: ", "# Expect: ", "# Usage: "):
+        assert word in text, word
+    assert "set -euo pipefail" in text
+    assert len(text.splitlines()) <= 75
+
+
+def test_all_variables_that_scripts_read_are_explained() -> None:
+    read = set(re.findall(r"\$\{([A-Z_]+):?-", COMMON))
+    assert read - {"BATCH", "GROUP", "METHOD", "EPISODES"} <= set(
+        re.findall(r"\b[A-Z_]{2,}\b", COMMON.split("\n\n")[0])
+    )
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck() -> None:
+    scripts = [str(path) for path in SCRIPTS.glob("*.s*")]
+    subprocess.run(["shellcheck", "--external-sources", "--source-path=SCRIPTDIR", *scripts], check=True)
