@@ -4,6 +4,7 @@
 #   make demo-toy   the same with a toy model, in under two minutes
 #   make test       every test, the real Ray + DeepSpeed + vLLM included
 #   make check      the fast inner loop: lint, unit and contract tests
+#   make docs       write docs/flags.md anew from the parsers
 #
 # Variables: PYTHON (3.11), VENV, RUN_DIR, and TORCH_INDEX: the index that has torch's CPU build, on machines where pip's
 # own configuration would bring the CUDA build.
@@ -17,10 +18,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements/cpu.txt)
 
-.PHONY: help setup demo demo-toy test check quick-tests lint format build clean
+.PHONY: help setup demo demo-toy test check quick-tests lint format docs build clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -10
 
 setup: $(READY)
 
@@ -64,6 +65,9 @@ lint: $(READY)
 
 format: $(READY)
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: $(READY)
+	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
 
 build: $(READY)
 	@$(BIN)/python -m build

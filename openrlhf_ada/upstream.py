@@ -81,6 +81,30 @@ def parse_host_arguments(
     return scope["args"]
 
 
+class _CompleteError(Exception):
+    """Carries the parser out of the host's block, before anything is parsed."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def training_parser(
+    add_flags: Callable[[argparse.ArgumentParser], None], *, prog: str, description: str
+) -> argparse.ArgumentParser:
+    """The parser of `parse_host_arguments`: the host's flags, then ours. For what describes flags, not values."""
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        add_flags(parser)
+        raise _CompleteError(parser)
+
+    try:
+        parse_host_arguments([], stop, lambda flags: None, prog=prog, description=description)
+    except _CompleteError as complete:
+        return complete.parser
+    raise HostError(f"the __main__ block of OpenRLHF's {TRAIN_MODULE} parses no arguments")
+
+
 def _parser_class(
     argv: Sequence[str],
     add_flags: Callable[[argparse.ArgumentParser], None],
