@@ -134,12 +134,19 @@ def _parser_class(
 
 
 def _did_you_mean(message: str, known: Iterable[str]) -> str:
-    """For argparse's words on unknown flags: the nearest known flag of each, in the dotted or the flat spelling."""
+    """For argparse's words on unknown flags: the nearest known flags of each, in the dotted or the flat spelling."""
     if not message.startswith("unrecognized arguments:"):
         return ""
     unknown = [word.split("=")[0] for word in message.split() if word.startswith("--")]
-    near = [match for flag in unknown for match in difflib.get_close_matches(flag, known, n=1)]
+    near = [match for flag in unknown for match in _nearest(flag, list(known))]
     return f" Did you mean {', '.join(near)}?" if near else ""
+
+
+def _nearest(flag: str, known: Sequence[str]) -> list[str]:
+    """All that have this name in a section, since OpenRLHF's flags had none once; else the one most alike."""
+    name = flag.removeprefix("--")
+    in_sections = [other for other in known if "." in other and other.rpartition(".")[2] == name]
+    return in_sections or difflib.get_close_matches(flag, known, n=1)
 
 
 @lru_cache(maxsize=1)
