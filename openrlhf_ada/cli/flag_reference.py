@@ -148,7 +148,7 @@ def _sections(parser: argparse.ArgumentParser) -> dict[str, list[argparse.Action
     for action in _actions(parser):
         if not action.dest.startswith("ada."):
             section, dot, _ = action.option_strings[0].partition(".")
-            sections.setdefault(f"`{section}`" if dot else "Without a section", []).append(action)
+            sections.setdefault(f"`{section}...`" if dot else "Without a section", []).append(action)
     return dict(sorted(sections.items(), key=lambda item: (not item[0].startswith("`"), item[0])))
 
 
@@ -202,7 +202,7 @@ def _values(action: argparse.Action) -> str:
 
 _TYPES: dict[Any, str] = {int: "integer", float: "number", str: "text", None: "text", bool: "switch", Path: "path"}
 
-_NAMED_FLAG = re.compile(r"(?<![\w`<-])--[a-z]\w*(?:\.\w+)*")
+_NAMED_FLAG = re.compile(r"(?<![\w`<-])--[a-z]\w*(?:\.\w+)*(?:\.\.\.)?")
 
 
 def _prose(text: str) -> str:
