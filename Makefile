@@ -4,7 +4,7 @@
 #   make demo-toy   the same with a toy model, in under two minutes
 #   make test       every test, the real Ray + DeepSpeed + vLLM included
 #   make check      the fast inner loop: lint, unit and contract tests
-#   make docs       write docs/flags.md anew from the parsers
+#   make docs       write docs/flags.md and docs/metrics.md anew, from the parsers and the table of metrics
 #   make api-docs   pages of all docstrings: build/api/index.html
 #
 # Variables: PYTHON (3.11), VENV, RUN_DIR, and TORCH_INDEX: the index that has torch's CPU build, on machines where pip's
@@ -69,6 +69,8 @@ format: $(READY)
 
 docs: $(READY)
 	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
+	@$(BIN)/python -c 'from openrlhf_ada.reporting.metrics import render_metrics_table as render; print(render(), end="")' \
+	  > docs/metrics.md
 
 api-docs: $(READY)
 	@PDOC_ALLOW_EXEC=1 $(BIN)/python -c "$$API_PAGES"

@@ -6,7 +6,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+
+from openrlhf_ada.cli.main import VERBS
+
+STARTERS = ("ray", "srun", "docker", "apptainer", "nohup", "exec", "time")
+"""Programs that start others."""
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -91,9 +97,17 @@ def _words(line: str) -> list[str]:
 
 
 def program(words: list[str]) -> list[str]:
-    """A command without what stands before it: settings of the environment, and the job that it is submitted as."""
-    while words and _ASSIGNMENT.fullmatch(words[0]):
+    """A command without what stands before it: a prompt, settings of the environment, and what it is started by."""
+    while words and (words[0] == "$" or _ASSIGNMENT.fullmatch(words[0])):
         words = words[1:]
-    if words[:3] == ["ray", "job", "submit"] and "--" in words:
-        return program(words[words.index("--") + 1 :])
+    if words and words[0] in STARTERS:
+        # What follows is ours where one of our names does: others may mean an image or a job.
+        for at, (word, after) in enumerate(pairwise(words[1:]), start=1):
+            name = word.rpartition("/")[2]
+            if (name == "openrlhf-ada" and after in VERBS) or (name.startswith("python") and after in ("-m", "-c")):
+                return program(words[at:])
+        return words
+    if words:
+        # .venv/bin/python is python.
+        words = [re.sub(r"^python3(\.\d+)?$", "python", words[0].rpartition("bin/")[2]), *words[1:]]
     return words
