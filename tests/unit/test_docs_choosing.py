@@ -69,6 +69,7 @@ def costs(p: float, k_pos: int, k_neg: int, wave: int = 8, cap: int = 32) -> tup
         ("19 % of its visits, not in 81 %", [100 * (1 - 0.05**4 - 0.95**4), 100 * costs(0.05, 2, 2)[1]]),
         ("29.7 rollouts at p = .1 (n = 4: 21.0)", [costs(0.1, 4, 4)[0], costs(0.1, 2, 2)[0]]),
         ("14.0 at .5 (8.6)", [costs(0.5, 4, 4)[0], costs(0.5, 2, 2)[0]]),
+        ("27.5 at p = .01", [(1 - 0.99**32) / 0.01]),
     ],
 )
 def test_figures_within_the_text(words: str, figures: list[float]) -> None:
