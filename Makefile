@@ -4,6 +4,8 @@
 #   make demo-toy   the same with a toy model, in under two minutes
 #   make test       every test, the real Ray + DeepSpeed + vLLM included
 #   make check      the fast inner loop: lint, unit and contract tests
+#   make docs       write docs/flags.md and docs/metrics.md anew, from the parsers and the table of metrics
+#   make api-docs   pages of all docstrings: build/api/index.html
 #
 # Variables: PYTHON (3.11), VENV, RUN_DIR, and TORCH_INDEX: the index that has torch's CPU build, on machines where pip's
 # own configuration would bring the CUDA build.
@@ -17,10 +19,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements/cpu.txt)
 
-.PHONY: help setup demo demo-toy test check quick-tests lint format build clean
+.PHONY: help setup demo demo-toy test check quick-tests lint format docs api-docs build clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -11
 
 setup: $(READY)
 
@@ -64,6 +66,24 @@ lint: $(READY)
 
 format: $(READY)
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: $(READY)
+	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
+	@$(BIN)/python -c 'from openrlhf_ada.reporting.metrics import render_metrics_table as render; print(render(), end="")' \
+	  > docs/metrics.md
+
+api-docs: $(READY)
+	@PDOC_ALLOW_EXEC=1 $(BIN)/python -c "$$API_PAGES"
+	@echo build/api/index.html
+
+# OpenRLHF cannot be imported without a GPU unless the platform is prepared first.
+define API_PAGES
+from openrlhf_ada.platforms import cpu
+cpu.is_needed() and cpu.activate()
+from pdoc.__main__ import cli
+cli(["--docformat", "google", "--no-show-source", "--output-directory", "build/api", "openrlhf_ada"])
+endef
+export API_PAGES
 
 build: $(READY)
 	@$(BIN)/python -m build

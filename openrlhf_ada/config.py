@@ -159,7 +159,7 @@ class AdaConfig(RewardFlags):
         None,
         "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: of the others. first_wave: the pool's "
         "mean without stopping bias. estimator, critic: predicted before sampling. none: 0. Default: pool; loo for "
-        "rloo.",
+        "rloo, critic for gae.",
         choices=BASELINES,
     )
     select: str | None = flag(

@@ -49,7 +49,7 @@ def add_flags_of(cls: Any, parser: argparse.ArgumentParser, title: str, descript
 
 def _help(f: Field[Any]) -> str:
     text = f.metadata["help"].replace("%", "%%")
-    return text if f.default in (None, False) else f"{text} Default: {f.default}."
+    return text if f.default is None or f.default is False else f"{text} Default: {f.default}."
 
 
 def _choices_metavar(f: Field[Any]) -> str:

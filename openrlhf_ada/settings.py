@@ -58,6 +58,7 @@ class Settings:
 
     @property
     def refills(self) -> bool:
+        """Do fresh prompts take the place of unresolved ones?"""
         return self.config.mode != "off" and self.config.unresolved == "refill"
 
 

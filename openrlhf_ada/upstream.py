@@ -81,6 +81,30 @@ def parse_host_arguments(
     return scope["args"]
 
 
+class _CompleteError(Exception):
+    """Carries the parser out of the host's block, before anything is parsed."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+def training_parser(
+    add_flags: Callable[[argparse.ArgumentParser], None], *, prog: str, description: str
+) -> argparse.ArgumentParser:
+    """The parser of `parse_host_arguments`: the host's flags, then ours. For what describes flags, not values."""
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        add_flags(parser)
+        raise _CompleteError(parser)
+
+    try:
+        parse_host_arguments([], stop, lambda flags: None, prog=prog, description=description)
+    except _CompleteError as complete:
+        return complete.parser
+    raise HostError(f"the __main__ block of OpenRLHF's {TRAIN_MODULE} parses no arguments")
+
+
 def _parser_class(
     argv: Sequence[str],
     add_flags: Callable[[argparse.ArgumentParser], None],
@@ -110,12 +134,19 @@ def _parser_class(
 
 
 def _did_you_mean(message: str, known: Iterable[str]) -> str:
-    """For argparse's words on unknown flags: the nearest known flag of each, in the dotted or the flat spelling."""
+    """For argparse's words on unknown flags: the nearest known flags of each, in the dotted or the flat spelling."""
     if not message.startswith("unrecognized arguments:"):
         return ""
     unknown = [word.split("=")[0] for word in message.split() if word.startswith("--")]
-    near = [match for flag in unknown for match in difflib.get_close_matches(flag, known, n=1)]
+    near = [match for flag in unknown for match in _nearest(flag, list(known))]
     return f" Did you mean {', '.join(near)}?" if near else ""
+
+
+def _nearest(flag: str, known: Sequence[str]) -> list[str]:
+    """All that have this name in a section, since OpenRLHF's flags had none once; else the one most alike."""
+    name = flag.removeprefix("--")
+    in_sections = [other for other in known if "." in other and other.rpartition(".")[2] == name]
+    return in_sections or difflib.get_close_matches(flag, known, n=1)
 
 
 @lru_cache(maxsize=1)

@@ -48,11 +48,7 @@ MAX_SAMPLES = 16
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; unknown options go to `openrlhf-ada train` and win over the recipe's."""
-    parser = argparse.ArgumentParser(prog="openrlhf-ada demo", description=__doc__)
-    parser.add_argument("--toy", action="store_true", help="the toy model: under two minutes in all")
-    parser.add_argument("--run-dir", type=Path, default=Path("runs") / time.strftime("demo-%m%d-%H%M%S"))
-    parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="where model and prompts are kept")
-    parser.add_argument("--steps", type=_positive, default=None, help="training steps (default: the recipe's)")
+    parser = build_parser()
     args, extra = parser.parse_known_args(argv)
     for flag in ("--ada_run_dir", "--ada.run_dir"):
         if any(part.split("=")[0] == flag for part in extra):
@@ -68,6 +64,20 @@ def main(argv: Sequence[str]) -> int:
         print("3/3 result")
         _show_result(args.run_dir)
     return status
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="openrlhf-ada demo", description=__doc__)
+    parser.add_argument("--toy", action="store_true", help="the toy model: under two minutes in all")
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        default=Path("runs") / time.strftime("demo-%m%d-%H%M%S"),
+        help="where the record goes (default: runs/demo-<time>)",
+    )
+    parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="where model and prompts are kept")
+    parser.add_argument("--steps", type=_positive, default=None, help="training steps (default: the recipe's)")
+    return parser
 
 
 def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, Path]:

@@ -52,7 +52,7 @@ class Suite:
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         ks = _ks(args.k, sampling_of(args).n)
         check_reward_urls(args.reward, "--reward")
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
     add = parser.add_argument
     add("--model", nargs="+", required=True, metavar="PATH", help="folders or hub ids; several are compared")

@@ -33,11 +33,15 @@ def _demo(argv: Sequence[str]) -> int:
     return demo(argv)
 
 
-def _demo_model(argv: Sequence[str]) -> int:
+def demo_model_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="openrlhf-ada demo-model", description="SmolLM2-135M-Instruct, or a toy")
     parser.add_argument("out_dir", type=Path, help="folder to write")
     parser.add_argument("--toy", action="store_true", help="a two-layer character model, warm-started in seconds")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _demo_model(argv: Sequence[str]) -> int:
+    args = demo_model_parser().parse_args(argv)
     from openrlhf_ada.data.demo_model import build_smollm2
     from openrlhf_ada.data.toy import build_toy_model
 
@@ -45,14 +49,18 @@ def _demo_model(argv: Sequence[str]) -> int:
     return 0
 
 
-def _demo_data(argv: Sequence[str]) -> int:
+def demo_data_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="openrlhf-ada demo-data", description="Arithmetic of graded difficulty")
     parser.add_argument("out_dir", type=Path, help="folder to write")
     parser.add_argument("--toy", action="store_true", help="the toy model's task")
     parser.add_argument("--num-train", type=int, default=256, help="training prompts (default 256)")
     parser.add_argument("--num-heldout", type=int, default=100, help="held-out prompts (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="default 0")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _demo_data(argv: Sequence[str]) -> int:
+    args = demo_data_parser().parse_args(argv)
     from openrlhf_ada.data.arithmetic import write_demo_data
     from openrlhf_ada.data.toy import write_toy_data
 
@@ -61,10 +69,14 @@ def _demo_data(argv: Sequence[str]) -> int:
     return 0
 
 
-def _report(argv: Sequence[str]) -> int:
+def report_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="openrlhf-ada report", description="Report of a run, finished or not")
-    parser.add_argument("run_dir", type=Path)
-    args = parser.parse_args(argv)
+    parser.add_argument("run_dir", type=Path, help="run directory; the two files are written there")
+    return parser
+
+
+def _report(argv: Sequence[str]) -> int:
+    args = report_parser().parse_args(argv)
     from openrlhf_ada.reporting.plots import plot_run
     from openrlhf_ada.reporting.report import write_report
     from openrlhf_ada.reporting.run_record import read_run

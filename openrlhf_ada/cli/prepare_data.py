@@ -42,7 +42,7 @@ CHECKED_FILE = "labels.json"
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         sampling, band = sampling_of(args), parse_band(args.band)
         check_reward_urls(args.reward, "--reward")
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
     add = parser.add_argument
     add(

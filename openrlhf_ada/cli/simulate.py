@@ -65,7 +65,7 @@ class Scenario:
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         if args.calibrate:
             return _calibrate(args)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

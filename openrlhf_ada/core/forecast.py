@@ -25,6 +25,7 @@ class Cluster:
 
     @property
     def limits(self) -> Limits:
+        """Of one engine."""
         return Limits(self.model.slots, min(self.speculation, self.model.slots))
 
 
@@ -49,6 +50,7 @@ class Forecast:
 
     @property
     def waste_share(self) -> float:
+        """Share of the tokens that entered no pool."""
         return self.wasted_tokens / self.tokens
 
 

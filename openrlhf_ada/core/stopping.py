@@ -33,9 +33,11 @@ class ExitRule:
 
     @property
     def is_fixed(self) -> bool:
+        """Does no evidence end sampling?"""
         return self.k_pos == self.k_neg == 0
 
     def is_met(self, prefix: PromptPool) -> bool:
+        """Is the prompt done, with what is in the pool now?"""
         if self.is_fixed:
             return False
         if self.spread is not None:

@@ -32,6 +32,7 @@ class StoppingPlan:
     max_samples: int
 
     def is_final(self, drawn: int, positives: int) -> bool:
+        """Does sampling end in this state?"""
         if drawn >= self.max_samples:
             return True
         met = positives >= self.k_pos and drawn - positives >= self.k_neg

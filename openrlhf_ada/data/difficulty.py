@@ -24,6 +24,7 @@ class Difficulty:
 
     @property
     def pass_rate(self) -> float:
+        """Share of right answers."""
         return self.positives / self.draws
 
     @property
@@ -48,4 +49,5 @@ def parse_band(text: str) -> tuple[float, float]:
 
 
 def in_band(difficulty: Difficulty, band: tuple[float, float]) -> bool:
+    """Is the pass rate in the band, both ends included?"""
     return band[0] <= difficulty.pass_rate <= band[1]

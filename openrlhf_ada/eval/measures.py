@@ -40,6 +40,7 @@ class Answered:
 
     @property
     def n(self) -> int:
+        """How many answers have a verdict."""
         return len(self.right)
 
 

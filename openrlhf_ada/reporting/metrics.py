@@ -246,8 +246,7 @@ _DOC_HEAD = """\
 # Metrics
 
 <!-- Generated from openrlhf_ada/reporting/metrics.py; a unit test compares. Write it anew with
-python -c "from pathlib import Path; from openrlhf_ada.reporting.metrics import render_metrics_table; \\
-Path('docs/metrics.md').write_text(render_metrics_table(), encoding='utf-8')" -->
+`make docs`. -->
 
 One JSON object per training step goes to `metrics.jsonl` in the run directory, and one per evaluation (`eval/...`);
 both carry `step`, the number of training steps done. OpenRLHF's own names stand beside these, unchanged.

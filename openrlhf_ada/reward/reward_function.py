@@ -119,6 +119,7 @@ class PooledReward:
         return self._pool.verdict(response, label)
 
     def close(self) -> None:
+        """End the processes; the next verdict starts others."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None

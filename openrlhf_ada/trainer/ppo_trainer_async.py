@@ -70,6 +70,7 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
             super().load_state_dict(state_dict)
 
     def restore(self, states: dict[str, Any]) -> None:
+        """Go on with what the generator had saved."""
         restore(self.samples_generator, states)
 
     def _version(self) -> int:
@@ -90,6 +91,7 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
         return optimizer_steps(self.args, len(self.prompts_dataloader), super().get_max_steps())
 
     def training_steps(self) -> int:
+        """How many steps the data give."""
         return training_steps(self.args, len(self.prompts_dataloader))
 
 

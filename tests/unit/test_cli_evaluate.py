@@ -92,7 +92,7 @@ def test_prompts_are_the_template_with_the_question_whatever_it_holds() -> None:
 
 
 def parsed(*changes: str) -> argparse.Namespace:
-    return evaluate._parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
+    return evaluate.build_parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
 
 
 def test_the_ks_of_the_table_and_the_curves_are_always_there() -> None:
@@ -148,4 +148,4 @@ def test_scripts_print_command_lines_that_parse(script: str, main: Any, environm
     )
     program, verb, *arguments = done.stdout.split()
     assert (program, verb) == ("openrlhf-ada", "eval" if main is evaluate else "prepare-data")
-    assert main._parser().parse_args(arguments).seed == 3
+    assert main.build_parser().parse_args(arguments).seed == 3

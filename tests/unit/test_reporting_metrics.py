@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_docs_are_generated_from_the_table() -> None:
     written = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    assert written == render_metrics_table(), "docs/metrics.md is out of date: run the command in its first lines"
+    assert written == render_metrics_table(), "docs/metrics.md is out of date: run `make docs`"
 
 
 def test_every_metric_is_explained_in_one_table_row() -> None:

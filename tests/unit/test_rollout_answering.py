@@ -46,7 +46,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[AnsweringEngine]:
 
 
 def flags(*changes: str) -> argparse.Namespace:
-    return evaluate._parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
+    return evaluate.build_parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
 
 
 def start(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine], *changes: str) -> AnswerSampler:

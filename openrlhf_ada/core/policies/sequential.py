@@ -42,6 +42,7 @@ class Sequential:
 
     @property
     def group_size(self) -> int:
+        """n, the number of trained samples."""
         return self.builder.selection.group_size
 
     @cached_property

@@ -1,0 +1,99 @@
+"""docs/flags.md has every flag of every command, and is what the parsers say now."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openrlhf_ada.cli import flag_reference, main
+from openrlhf_ada.cli.flag_reference import GROUPS, VERB_PARSERS, render
+from openrlhf_ada.config import AdaConfig, add_flags
+from openrlhf_ada.upstream import training_parser
+
+FILE = Path(__file__).parents[2] / "docs" / "flags.md"
+
+
+@pytest.fixture(scope="module")
+def document() -> str:
+    return render()
+
+
+def test_docs_are_generated_from_the_parsers(document: str) -> None:
+    assert FILE.read_text(encoding="utf-8") == document, "docs/flags.md is out of date: run `make docs`"
+
+
+def test_every_command_is_there() -> None:
+    """`train` has sections of its own."""
+    assert {"train", *VERB_PARSERS} == set(main.VERBS), "a new command is a new line of VERB_PARSERS"
+
+
+def test_every_flag_is_there(document: str) -> None:
+    parsers = [training_parser(add_flags, prog="", description=""), *(build() for build in VERB_PARSERS.values())]
+    names = {name for parser in parsers for name in parser._option_string_actions} - {"-h", "--help"}
+    written = {name for row in re.findall(r"^\| (`--[^|]*)\|", document, re.M) for name in re.findall(r"`(.+?)`", row)}
+    dotted = {f"--ada.{f.name}" for f in fields(AdaConfig)}
+    assert names - dotted == written, "of ours, the flat spelling alone"
+    assert dotted < names
+
+
+def test_every_group_begins_with_a_flag_and_is_written_in_its_order(document: str) -> None:
+    assert set(GROUPS) <= {f.name for f in fields(AdaConfig)}
+    titles = [title for title, _ in GROUPS.values()]
+    assert [line[4:] for line in document.splitlines() if line.startswith("### ")][: len(titles)] == titles
+
+
+def test_it_is_the_same_whenever_and_wherever_it_is_made(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not re.search(r"\d{4}-\d{6}|\d{4}T\d{2}:\d{2}", document), "no time of day"
+    assert str(Path.home()) not in document
+    monkeypatch.setattr(
+        flag_reference.demo,
+        "time",
+        SimpleNamespace(strftime=lambda form, *now: form.replace("%m%d-%H%M%S", "0102-030405")),
+    )
+    assert render() == document
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `--ada_wave` | integer ≥ 1 | `8` | M: rollouts added to every open prompt per wave (mode seq). |",
+        "| `--ada_exit` | `pos`, `balance`, `fixed` | `balance` |",
+        "| `--ada_k_pos` | integer ≥ 1 | 1 for exit pos, half of n (rounded down) for exit balance |",
+        "| `--ada_verbose`, `--verbose` | switch | – |",
+        "| `--ada_format_bonus` | number | `0` |",
+        "| `--rollout.n_samples_per_prompt` | integer | `1` |",
+        "| `--actor.adam.betas` | number, 2 of them | `0.9 0.95` |",
+        "| `--actor.muon.nesterov` | switch | on |",
+        "| `--logger.wandb.run_name` | text | `ppo_<time>` |",
+        "| `SOURCE` | text, one or more |",
+        "| `--out` | path | where answers and figures go; one that exists is gone on with (default: ",
+        "gone on with (default: runs/eval-&lt;time>) |",
+        "| `--timeout` | number | for one answer and its verdict (default 1800) |",
+    ],
+)
+def test_rows_by_hand(row: str, document: str) -> None:
+    assert row in document
+
+
+def test_rows_are_whole(document: str) -> None:
+    """As many cells as the header, no HTML that GitHub would hide, no line break."""
+    cells = 0
+    for line in document.splitlines():
+        if not line.startswith("|"):
+            cells = 0
+            continue
+        found = len(re.split(r"(?<!\\)\|", line))
+        cells = cells or found
+        assert found == cells, line
+        outside = re.sub(r"`[^`]*`", "", line)
+        assert "<" not in outside, line
+
+
+def test_a_pipe_does_not_end_a_cell() -> None:
+    table: Any = flag_reference._table(("a",), [("x|y",)])
+    assert table == "| a |\n| --- |\n| x\\|y |"

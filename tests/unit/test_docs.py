@@ -1,0 +1,250 @@
+"""The documents: links lead somewhere, commands parse, flags, paths and targets exist."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from documents import (
+    DOCUMENTS,
+    ROOT,
+    anchors,
+    blocks,
+    command_lines,
+    links,
+    name_of,
+    program,
+    prose,
+    spans,
+    tables,
+)
+
+from openrlhf_ada.cli.flag_reference import VERB_PARSERS
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config import AdaConfig, add_flags
+from openrlhf_ada.flags import ConfigError, check_choice
+from openrlhf_ada.upstream import training_parser
+
+every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+
+FOREIGN_FLAGS = {"--help", "--no-build-isolation", "--no-deps"}
+"""Of pip and of every command."""
+
+# -- links ------------------------------------------------------------------------------------------------------------
+
+
+@every_document
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in links(path.read_text(encoding="utf-8")):
+        parts = urlsplit(link)
+        if parts.scheme:
+            assert parts.scheme == "https", link
+            continue
+        target = path.parent / parts.path if parts.path else path
+        assert target.exists(), f"{link}: there is no such file"
+        if parts.fragment:
+            assert parts.fragment in anchors(target.read_text(encoding="utf-8")), f"{link}: there is no such heading"
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands of the documents name and a reader would have: prompts, a reward file, held-out prompts.
+
+    Training checks that they are there, so they are; nothing is switched off.
+    """
+    rows = "".join(json.dumps({"input": f"{i}+1=", "label": f"{i + 1}"}) + "\n" for i in range(2048))
+    for name in ("prompts.jsonl", "heldout.jsonl"):
+        (tmp_path / name).write_text(rows, encoding="utf-8")
+    reward = "def reward_func(queries, prompts, labels):\n    return {'rewards': [1.0], 'scores': [1.0]}\n"
+    (tmp_path / "reward.py").write_text(reward, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+def check_command(words: list[str], *, whole: bool) -> bool:
+    """Is it a command that is checked? Fails if it would be refused. `whole`: not only mentioned."""
+    match program(words):
+        case ["openrlhf-ada" | "python", *_] as command if (ours := _verb(command)) is not None:
+            _check_verb(*ours, whole=whole)
+        case ["make", *rest]:
+            targets = [word for word in rest if "=" not in word]
+            assert set(targets) <= TARGETS, f"make has no {targets}"
+        case ["python", script, *_] if script.endswith(".py"):
+            assert (ROOT / script).is_file(), f"there is no {script}"
+        case ["pytest", test, *_]:
+            assert (ROOT / test.partition("::")[0]).exists(), f"there is no {test}"
+        case ["pip", "install", *rest]:
+            wanted = [extra for word in rest for extra in re.findall(r"^\.\[(.+)\]$", word)]
+            assert set(wanted) <= set(EXTRAS), f"there is no extra {wanted}"
+        case [script, *_] if script.startswith("examples/") and script.endswith(".sh"):
+            assert (ROOT / script).is_file(), f"there is no {script}"
+        case _:
+            return False
+    return True
+
+
+def _verb(command: list[str]) -> tuple[str, list[str]] | None:
+    """Verb and arguments, however the command is called."""
+    if command[:2] == ["python", "-m"] and len(command) > 2 and command[2].startswith("openrlhf_ada."):
+        module = command[2].removeprefix("openrlhf_ada.cli.")
+        if module == "flag_reference":
+            return None
+        return ("train", command[3:]) if module == "train_ppo_ray" else (command[3], command[4:])
+    return (command[1], command[2:]) if command[0] == "openrlhf-ada" and len(command) > 1 else None
+
+
+def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
+    assert verb == "train" or verb in VERB_PARSERS, f"openrlhf-ada has no {verb}"
+    if arguments == ["--help"] or not (whole or arguments) or (not whole and "..." in arguments):
+        return
+    if verb == "train":
+        parse(arguments)
+    elif verb == "demo":
+        VERB_PARSERS[verb]().parse_known_args(arguments)
+    else:
+        VERB_PARSERS[verb]().parse_args(arguments)
+
+
+@every_document
+@pytest.mark.usefixtures("example_files")
+def test_commands_are_right(path: Path) -> None:
+    """Whole, so that they can be copied: no dots in place of what is left out."""
+    for block in blocks(path.read_text(encoding="utf-8")):
+        if block.language in ("", "bash", "console"):
+            for words in command_lines(block.text):
+                try:
+                    check_command(words, whole=True)
+                except (ValueError, SystemExit) as error:
+                    pytest.fail(f"{path.name}:{block.line}: {' '.join(words)}\n{error}")
+
+
+@every_document
+@pytest.mark.usefixtures("example_files")
+def test_commands_within_text_are_right(path: Path) -> None:
+    for span in spans(path.read_text(encoding="utf-8")):
+        for words in command_lines(span):
+            try:
+                check_command(words, whole=False)
+            except (ValueError, SystemExit) as error:
+                pytest.fail(f"{path.name}: {span}\n{error}")
+
+
+def test_a_wrong_command_is_found(example_files: None) -> None:
+    wrong = [
+        "openrlhf-ada train --data.prompt_dataset nothing.jsonl",
+        "openrlhf-ada evaluate",
+        "ray job submit -- python -m openrlhf_ada.cli.train_ppo_ray --ada_mod seq",
+        "make demo-toys",
+        "srun -N 2 .venv/bin/python3.11 -m openrlhf_ada.cli.main simulate --enginess 3",
+        "docker run --rm openrlhf-ada:cpu openrlhf-ada eval --benchmark math500",
+        "python benchmarks/nothing.py",
+        ".venv/bin/pytest tests/unit/test_nothing.py",
+        "pip install .[gpus]",
+        "N=3 examples/scripts/nothing.sh",
+    ]
+    for line in wrong:
+        with pytest.raises((AssertionError, ValueError, SystemExit)):
+            check_command(line.split(), whole=True)
+
+
+# -- flags and paths that are named ----------------------------------------------------------------------------------
+
+
+@cache
+def known_flags() -> dict[str, list[argparse.Action]]:
+    """Of all commands, by name."""
+    known: dict[str, list[argparse.Action]] = {}
+    for parser in (training_parser(add_flags, prog="", description=""), *(b() for b in VERB_PARSERS.values())):
+        for name, action in parser._option_string_actions.items():
+            known.setdefault(name, []).append(action)
+    return known
+
+
+def check_flags_of(span: str) -> None:
+    """Every flag in it exists, and takes the value behind it. CAPITALS stand for a value, `a|b` for either."""
+    words = span.split()
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if not word.startswith("--") or word in FOREIGN_FLAGS:
+            continue
+        if word.endswith("..."):
+            assert any(name.startswith(word.rstrip(".")) for name in known_flags()), f"no flag begins with {word}"
+            continue
+        assert word in known_flags(), f"there is no flag {word}"
+        if after and not after.startswith("--") and not re.fullmatch(r"[A-Z_]+", after):
+            for value in after.rstrip(",").split("|"):
+                assert any(takes(action, value) for action in known_flags()[word]), f"{word} does not take {value}"
+
+
+def takes(action: argparse.Action, value: str) -> bool:
+    if action.nargs == 0:
+        return False
+    read: Callable[[str], Any] = action.type if callable(action.type) else str
+    try:
+        read_value = read(value)
+        for field in fields(AdaConfig):
+            if action.dest == f"ada.{field.name}":
+                check_choice(field, read_value)
+    except (ValueError, ConfigError, argparse.ArgumentTypeError):
+        return False
+    return action.choices is None or read_value in action.choices
+
+
+def theirs(path: Path) -> set[str]:
+    """Code in the first columns of migrating.md: names that are not ours."""
+    if path.name != "migrating.md":
+        return set()
+    text = path.read_text(encoding="utf-8")
+    return {span for table in tables(text) for row in table for span in spans(row[0])}
+
+
+@every_document
+def test_flags_that_are_named_exist_and_take_their_values(path: Path) -> None:
+    for span in spans(path.read_text(encoding="utf-8")):
+        if span.startswith("--") and span not in theirs(path):
+            try:
+                check_flags_of(span)
+            except AssertionError as error:
+                pytest.fail(f"{path.name}: {span}: {error}")
+
+
+def test_wrong_flags_are_found() -> None:
+    check_flags_of("--ada_mode seq|est --ada_budget MEAN --rollout.batch_size 4 --verbose")
+    for span in ("--ada_mod seq", "--ada_mode sequential", "--rollout.batch_size four", "--criticism...", "--toy 3"):
+        with pytest.raises(AssertionError):
+            check_flags_of(span)
+
+
+@every_document
+def test_paths_that_are_named_exist(path: Path) -> None:
+    folders = "openrlhf_ada|tests|benchmarks|docs|examples|requirements|typings"
+    for span in spans(path.read_text(encoding="utf-8")):
+        if re.fullmatch(rf"(?:{folders})/[\w./*-]*", span):
+            assert list(ROOT.glob(span.rstrip("/"))), f"{path.name}: there is no {span}"
+
+
+# -- the whole --------------------------------------------------------------------------------------------------------
+
+
+def test_every_document_is_linked_from_the_readme() -> None:
+    linked = {link.partition("#")[0] for link in links((ROOT / "README.md").read_text(encoding="utf-8"))}
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        assert name_of(path) in linked, f"nobody finds docs/{path.name}"
+
+
+@every_document
+def test_nothing_is_left_to_be_written(path: Path) -> None:
+    assert not re.search(r"\b(TODO|FIXME|TBD)\b", prose(path.read_text(encoding="utf-8")))

@@ -1,0 +1,168 @@
+"""docs/choosing.md: tables and figures are what the core computes, and every recommendation is a run that starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from documents import ROOT, blocks, command_lines, section, spans, tables
+
+from openrlhf_ada.cli.simulate import main as simulate
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.core.policies import Sequential
+from openrlhf_ada.core.stopping_paths import StoppingPlan
+from openrlhf_ada.settings import make_policy, resolve
+
+TEXT = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def choosing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import choosing
+
+    return choosing
+
+
+@pytest.mark.parametrize(
+    "table", ["rollouts_by_pass_rate", "signal_by_pass_rate", "by_data_set", "noise_by_pass_rate"]
+)
+def test_tables_are_what_the_benchmark_prints(table: str, choosing: ModuleType) -> None:
+    assert getattr(choosing, table)() in TEXT, "print them anew: python benchmarks/choosing.py"
+
+
+def test_signal_by_hand(choosing: ModuleType) -> None:
+    """Uniform: 1 - p^n - (1-p)^n; `balance`, which goes on to 32 while one outcome is missing, the same with 32."""
+    for n, p in ((4, 0.1), (8, 0.3), (16, 0.9)):
+        uniform = choosing.plan({"exit": "fixed", "max_samples": n})
+        assert choosing.signal(uniform, p) == pytest.approx(1 - p**n - (1 - p) ** n)
+    for flags in ({"exit": "balance"}, {"exit": "balance", "k_pos": 1, "k_neg": 1, "wave": 4}):
+        assert choosing.signal(choosing.plan(flags), 0.05) == pytest.approx(1 - 0.05**32 - 0.95**32)
+
+
+def test_pass_rates_have_the_moments_of_their_distribution(choosing: ModuleType) -> None:
+    for a, b in choosing.DATA_SETS.values():
+        rates = choosing.pass_rates(a, b)
+        assert rates.mean() == pytest.approx(a / (a + b), abs=1e-3)
+        assert rates.var() == pytest.approx(a * b / (a + b) ** 2 / (a + b + 1), rel=0.01)
+
+
+def costs(p: float, k_pos: int, k_neg: int, wave: int = 8, cap: int = 32) -> tuple[float, float]:
+    """(expected rollouts, chance of both outcomes)."""
+    plan = StoppingPlan(k_pos, k_neg, wave, wave, cap)
+    both = sum(chance for (drawn, positives), chance in plan.outcomes(p).items() if 0 < positives < drawn)
+    return plan.expected_draws(p), both
+
+
+@pytest.mark.parametrize(
+    ("words", "figures"),
+    [
+        ("92 % of the groups instead of 48 %", [100 * costs(0.02, 1, 0, cap=128)[1], 100 * costs(0.02, 1, 0)[1]]),
+        ("49.6 rollouts instead of 25.5", [costs(0.02, 1, 0, cap=128)[0], costs(0.02, 1, 0)[0]]),
+        ("there are 1.5 instead of 2.6", [costs(0.1, 2, 2, wave=16)[0] / 16, costs(0.1, 2, 2)[0] / 8]),
+        ("24.2 rollouts instead of 21.0", [costs(0.1, 2, 2, wave=16)[0], costs(0.1, 2, 2)[0]]),
+        ("19 % of its visits, not in 81 %", [100 * (1 - 0.05**4 - 0.95**4), 100 * costs(0.05, 2, 2)[1]]),
+        ("29.7 rollouts at p = .1 (n = 4: 21.0)", [costs(0.1, 4, 4)[0], costs(0.1, 2, 2)[0]]),
+        ("14.0 at .5 (8.6)", [costs(0.5, 4, 4)[0], costs(0.5, 2, 2)[0]]),
+        ("27.5 at p = .01", [(1 - 0.99**32) / 0.01]),
+    ],
+)
+def test_figures_within_the_text(words: str, figures: list[float]) -> None:
+    assert words in " ".join(TEXT.split())
+    for figure in figures:
+        decimals = 0 if "%" in words else 1
+        assert f"{figure:.{decimals}f}" in words
+
+
+def test_weights_of_the_published_counts_and_of_one_each(
+    choosing: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import algorithm_figures
+
+    flags = choosing.SEQUENTIAL
+    assert "3.95 at p = .1 against 2.39" in TEXT
+    weights = [
+        algorithm_figures.weight_at(choosing.policy_of(flags[name]), 0.1)
+        for name in ("`balance`", "`balance`, 1 and 1, M = 4")
+    ]
+    assert weights == [pytest.approx(3.95, abs=0.005), pytest.approx(2.39, abs=0.005)]
+
+
+def test_errors_of_the_counts_are_those_that_were_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "estimators.json").read_text())["rmse_by_half_life"]
+    (table,) = tables(section(TEXT, "What predicts"))
+    for steps, *cells in table[1:]:
+        row = measured[f"{steps} steps per episode, logits +0.3 per 100 steps"]
+        assert cells == [f"{row[name]:.3f}" for name in ("25", "50", "200", "last group")]
+
+
+def test_times_are_what_simulate_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = section(TEXT, "How long it takes")
+    ((_, verb, *arguments),) = command_lines(blocks(part)[0].text)
+    assert verb == "simulate"
+    assert simulate([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    rows = json.loads((tmp_path / "out.json").read_text())
+    (table,) = tables(part)
+    schedulers = [cell.strip("`") for cell in table[0][3:]]
+    for name, rollouts, signal, *seconds in table[1:]:
+        policy = name.strip("`").split(",")[0]
+        found = {row["scheduler"]: row for row in rows if row["policy"] == policy}
+        in_rounds = found["rounds"]
+        assert float(rollouts) == pytest.approx(in_rounds["rollouts_per_prompt"], rel=0.005)
+        assert signal == f"{100 * in_rounds['signal_share']:.0f} %"
+        assert seconds == [f"{found.get(s, in_rounds)['seconds']:.3g} s" for s in schedulers]
+
+
+# -- recommendations --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def base_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command that the flags go behind; with prompts, and others as `prepare-data` writes them."""
+    rows = [{"input": f"{i}+1=", "label": str(i + 1), "ada_draws": 16, "ada_positives": 3} for i in range(512)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "data" / "all").mkdir(parents=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data" / "all" / "train.parquet")
+    monkeypatch.chdir(tmp_path)
+    ((_, verb, *arguments),) = command_lines(blocks(section(TEXT, "A command to start from"))[0].text)
+    assert verb == "train"
+    return arguments
+
+
+RECOMMENDED = [spans(row[1])[0] for row in next(tables(section(TEXT, "In short")))[1:]]
+
+
+@pytest.mark.parametrize("flags", RECOMMENDED)
+def test_every_recommendation_starts_and_nothing_in_it_is_without_effect(
+    flags: str, base_command: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    from openrlhf_ada.method_rules import without_effect
+
+    args, config = parse([*base_command, *flags.split()])
+    settings = resolve(config, args)
+    assert without_effect(settings) == []
+    policy = make_policy(settings)
+    assert isinstance(policy, Sequential) == (config.mode == "seq")
+
+
+def test_the_other_flags_that_are_named_work_as_the_text_says(base_command: list[str]) -> None:
+    for extra in (
+        "--ada_mode est --ada_allocation std --ada_correction stratum",
+        "--train.async_enable --train.partial_rollout_enable --algo.advantage.is_correction_level token",
+        "--train.async_enable --ds.zero_stage 3 --ada_engine_restarts 0",
+        "--algo.advantage.estimator gae --actor.num_gpus_per_node 2 --critic.num_gpus_per_node 2",
+        "--rollout.n_samples_per_prompt 8 --ada_k_pos 1 --ada_k_neg 1",
+    ):
+        parse([*base_command, *extra.split()])
+
+
+def test_signal_of_the_group_sizes() -> None:
+    text = " ".join(TEXT.split())
+    shares = [1 - 0.1**n - 0.9**n for n in (4, 8, 16)]
+    assert "34 % at p = .1 with 4, 57 % with 8, 81 % with 16" in text
+    assert np.round(100 * np.array(shares)).tolist() == [34, 57, 81]
