@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.cli import demo, evaluate, main, prepare_data, simulate
+from openrlhf_ada.cli import demo, evaluate, main, prepare_data, simulate, submit
 from openrlhf_ada.config import AdaConfig, add_flags
 from openrlhf_ada.config_ranges import MINIMA
 from openrlhf_ada.upstream import training_parser
@@ -23,6 +23,7 @@ VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "prepare-data": prepare_data.build_parser,
     "eval": evaluate.build_parser,
     "simulate": simulate.build_parser,
+    "submit": submit.build_parser,
     "report": main.report_parser,
     "demo": demo.build_parser,
     "demo-model": main.demo_model_parser,

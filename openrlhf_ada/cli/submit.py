@@ -41,7 +41,7 @@ STOP_WAIT_S = "30"
 EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """Flags of `submit` itself; what follows the verb is the verb's."""
     parser = argparse.ArgumentParser(
         prog=PROG,
@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the job's exit status (1: it has none, 2: bad input, 130: Ctrl-C)."""
-    args = parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         verb, arguments = _verb(args.command)
         arguments = with_outputs(verb, arguments)

@@ -122,7 +122,7 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
     from openrlhf_ada.trainer.launch import train
 
-    args.ada_events = Queue(actor_options={"num_cpus": 0} | on_this_node())
+    args.ada_events = Queue(actor_options=on_this_node(num_cpus=0))
     reader = EventReader(args.ada_events, view)
     reader.start()
     try:

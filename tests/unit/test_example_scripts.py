@@ -46,7 +46,7 @@ def dry_run(script: str, *arguments: str, **environment: str) -> list[str]:
 
 def parsed(words: list[str]) -> tuple[SimpleNamespace, AdaConfig]:
     if words[0] == "submit":
-        words = submit.parser().parse_args(words[1:]).command
+        words = submit.build_parser().parse_args(words[1:]).command
     assert words[0] == "train"
     # Files are those of the machine that trains.
     return parse(words[1:], check_settings)
@@ -92,7 +92,7 @@ def test_modes_are_toggled() -> None:
 def test_a_script_goes_to_a_cluster() -> None:
     words = dry_run("train_multinode.sh", RUN_DIR="/shared/a", SUBMIT_FLAGS="--env HF_TOKEN --no-wait")
     assert words[0] == "submit"
-    args = submit.parser().parse_args(words[1:])
+    args = submit.build_parser().parse_args(words[1:])
     assert (args.address, args.env, args.no_wait) == ("http://127.0.0.1:8265", ["HF_TOKEN"], True)
     assert submit.with_outputs("train", args.command[1:]) == args.command[1:], "nothing goes to the working folder"
 
