@@ -152,6 +152,9 @@ def test_sizes_below_one_are_refused(refusal: Refusal, changes: Flags, flag: str
         ("--critic.num_gpus_per_node", "-1"),
         ("--rollout.micro_batch_size", "0"),
         ("--reward.overlong_buffer_len", "3000"),
+        ("--vllm.gpu_memory_utilization", "1.5"),
+        ("--train.max_tokens_per_gpu", "0"),
+        ("--rollout.max_tokens_per_gpu", "-1"),
     ],
 )
 def test_values_that_fail_minutes_later_are_refused_in_every_mode(
