@@ -194,12 +194,15 @@ class Run:
         return experiences[self.rank * size : (self.rank + 1) * size]
 
     def weights(self) -> dict[str, Any]:
-        import torch
-        from deepspeed.runtime.zero import GatheredParameters
+        """Whole, one after the other: see `openrlhf_ada.trainer.policy.sharding`."""
+        from openrlhf_ada.trainer.policy import sharding
 
-        module = self.actor.model.module
-        with GatheredParameters(list(module.parameters()), enabled=self.args.ds.zero_stage == 3), torch.no_grad():
-            return {name: p.detach().clone().float() for name, p in module.named_parameters()}
+        gather, _ = sharding(self.args, self.actor.model.module)
+        whole: dict[str, Any] = {}
+        for name, parameter in self.actor.model.module.named_parameters():
+            with gather([parameter]):
+                whole[name] = parameter.detach().clone().float()
+        return whole
 
 
 def samples() -> list[Any]:
