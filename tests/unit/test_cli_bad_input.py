@@ -16,6 +16,7 @@ from refusals import check_refusal
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
+from openrlhf_ada.platforms.gpu_limits import check_gpu_limits
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
@@ -185,6 +186,39 @@ def test_what_a_cpu_does_not_have_is_refused(
         return
     with pytest.raises(ConfigError, match=f"^{re.escape(flag)} is .* no GPU"):
         check_cpu_limits(args)
+
+
+@pytest.mark.parametrize(
+    ("changes", "absent", "told"),
+    [
+        (
+            {},
+            "flash_attn",
+            "--ds.attn_implementation is 'flash_attention_2': on GPUs OpenRLHF needs the package flash_attn",
+        ),
+        (
+            {"--ds.load_in_4bit": ""},
+            "bitsandbytes",
+            "--ds.load_in_4bit is True: on GPUs it needs the package bitsandbytes",
+        ),
+        (
+            {"--ds.ring_attn_size": "2", "--actor.num_gpus_per_node": "2", "--rollout.micro_batch_size": "4"},
+            "ring_flash_attn",
+            "--ds.ring_attn_size is 2: on GPUs it needs the package ring_flash_attn",
+        ),
+        ({}, "ring_flash_attn", ""),
+    ],
+)
+def test_what_a_gpu_run_needs_must_be_installed(
+    argv_with: Callable[[Flags], list[str]], monkeypatch: pytest.MonkeyPatch, changes: Flags, absent: str, told: str
+) -> None:
+    args, _ = parse(argv_with(changes))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == absent else object())
+    if not told:
+        check_gpu_limits(args)
+        return
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
+        check_gpu_limits(args)
 
 
 def test_reward_that_is_neither_python_file_nor_url_is_refused(refusal: Refusal) -> None:
