@@ -32,7 +32,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
     """By case, what each of the two processes did."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "dynamic_training.py"), str(tmp_path_factory.mktemp("run"))],
-        capture_output=True, text=True, timeout=280, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=280, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -5,8 +5,8 @@
 The host's splitting, balancing, replay buffer and trainer with our experience maker, once in micro-batches of fixed
 size and once by tokens, padded and packed. Prints one JSON object: per case what each process trained, and how far the
 weights moved. The optimizer's step is proportional to the gradient, so that every sample's share of it can be seen.
-Packing is flash-attn's on a GPU; here a few lines of torch lay the tokens out, and attention reads where a sample
-begins from the positions.
+On two GPUs it is all as in a run, packing by flash-attn included. On a CPU a few lines of torch lay the tokens out,
+and attention reads from the positions where a sample begins.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def work(rank: int, port: int, folder: Path) -> None:
     }  # fmt: skip
     from openrlhf_ada.platforms import cpu
 
-    cpu.activate()
-    lay_out_tokens_with_torch()
+    if cpu.is_needed():
+        cpu.activate()
+        lay_out_tokens_with_torch()
     found = {name: Run(rank, folder, **case).train() for name, case in CASES.items()}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     import torch
@@ -110,17 +111,19 @@ class Run:
         from openrlhf.models import Actor
         from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
+        from openrlhf_ada.platforms import cpu
         from openrlhf_ada.trainer.policy import AdaActorTrainer
 
         self.rank, self.is_dynamic = rank, kind != "fixed"
         args = self.args = flags(folder, stage, loss, batch, dynamic=self.is_dynamic)
-        args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", "sdpa"
+        attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
+        args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
         self.strategy = get_strategy(args)
         self.strategy.setup_distributed()
         torch.manual_seed(0)
         actor = Actor(
-            args.actor.model_name_or_path, attn_implementation="sdpa", ds_config=self.strategy.get_ds_train_config(),
-            packing_samples=args.ds.packing_samples,
+            args.actor.model_name_or_path, attn_implementation=attention, packing_samples=args.ds.packing_samples,
+            ds_config=self.strategy.get_ds_train_config(),
         )  # fmt: skip
         # So large an epsilon that a step is the gradient, and nothing else.
         adam = {"lr": 1e6, "betas": (0.9, 0.95), "eps": 1e6, "weight_decay": 0.0}
@@ -170,9 +173,8 @@ class Run:
 
                 for experience in samples_list:
                     with torch.no_grad():
-                        experience.action_log_probs = actor(
-                            experience.sequences, experience.action_mask, experience.attention_mask
-                        )
+                        inputs = (experience.sequences, experience.action_mask, experience.attention_mask)
+                        experience.action_log_probs = actor(*(t.to(torch.cuda.current_device()) for t in inputs)).cpu()
                     experience.kl = torch.zeros_like(experience.action_log_probs)
                 return samples_list
 
@@ -201,7 +203,7 @@ class Run:
         whole: dict[str, Any] = {}
         for name, parameter in self.actor.model.module.named_parameters():
             with gather([parameter]):
-                whole[name] = parameter.detach().clone().float()
+                whole[name] = parameter.detach().float().cpu().clone()
         return whole
 
 
