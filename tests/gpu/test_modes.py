@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LIMIT_S, ROOT, Toy, read_jsonl, steps_of, toy_flags, train
-from gpu_runs import COLOCATED, ON_GPU, SEQ, check_run, gpu_train
+from conftest import ROOT, Toy, read_jsonl, steps_of, toy_flags
+from gpu_runs import COLOCATED, GPU_LIMIT_S, ON_GPU, SEQ, check_run, gpu_train
 from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.gpu, pytest.mark.e2e]
@@ -31,7 +31,7 @@ PARITY = ROOT / "tests" / "parity"
 )
 def test_all_models_share_one_gpu(toy: Toy, tmp_path: Path, changes: dict[str, Any]) -> None:
     run = tmp_path / "run"
-    train(toy_flags(toy, run, **COLOCATED, **changes))
+    gpu_train(toy, run, **COLOCATED, **changes)
     rows = steps_of(run)
     assert rows and all(row["ada/kept"] == 64 and row["ada/logprob_gap_mean"] < 0.05 for row in rows)
     if changes.get("ada_mode") == "est":
@@ -81,7 +81,7 @@ def test_off_is_the_host_as_far_as_a_gpu_is_itself(toy: Toy, tmp_path: Path) -> 
         }
         done = subprocess.run(
             [sys.executable, "-m", module, *flags],
-            capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, env=environment, check=False,
+            capture_output=True, text=True, timeout=GPU_LIMIT_S, cwd=ROOT, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     first = {side: sorted((tmp_path / f"{side}.log").read_text().splitlines()[:64]) for side in sides}

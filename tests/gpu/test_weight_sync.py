@@ -53,9 +53,11 @@ def test_a_tensor_parallel_engine_shares_its_gpus_with_the_policy(toy: Toy, tmp_
     check_run(run, steps=2)
 
 
-def test_policy_and_engine_take_turns_on_one_gpu(toy: Toy, tmp_path: Path) -> None:
+def test_policy_and_engine_take_turns_on_one_gpu(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine gives its memory back while the policy trains, and wakes up with the policy's weights."""
     run = tmp_path / "run"
+    # Ray would show lines that are alike once.
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
     printed = gpu_train(
         toy, run, **COLOCATED, **SEQ, verbose=True, eval__dataset=toy.heldout, eval__steps=1, ada_eval_ends=True
     )

@@ -29,13 +29,16 @@ COLOCATED: dict[str, Any] = ON_GPU | {
 
 SEQ: dict[str, Any] = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": CAP, "actor__adam__lr": 1e-3}
 
+GPU_LIMIT_S = 1500
+"""A first run also compiles DeepSpeed's optimizer and vLLM's graphs."""
+
 CLOSE = 0.05
 """Mean distance of log-probabilities in nats, both sides in bfloat16. With weights of another step it is larger."""
 
 
 def gpu_train(toy: Toy, run: Path, **changes: Any) -> str:
     """Run to the end; what it printed."""
-    done = train(toy_flags(toy, run, **changes))
+    done = train(toy_flags(toy, run, **changes), limit_s=GPU_LIMIT_S)
     return done.stdout + done.stderr
 
 

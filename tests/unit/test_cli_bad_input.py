@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from refusals import check_refusal
@@ -186,6 +187,20 @@ def test_what_a_cpu_does_not_have_is_refused(
         return
     with pytest.raises(ConfigError, match=f"^{re.escape(flag)} is .* no GPU"):
         check_cpu_limits(args)
+
+
+@pytest.mark.parametrize("config", ['{"num_attention_heads": 9}', '{"text_config": {"num_attention_heads": 9}}'])
+def test_an_engine_whose_gpus_cannot_share_the_heads_is_refused(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]], valid_flags: dict[str, str], config: str
+) -> None:
+    file = Path(valid_flags[MODEL]) / "config.json"
+    file.write_text(config)
+    error = refusal({"--vllm.tensor_parallel_size": "2"})
+    check_refusal(error, "--vllm.tensor_parallel_size is 2", "9 attention heads", "Use a divisor of 9")
+    args, _ = parse(argv_with({"--vllm.tensor_parallel_size": "3"}))
+    assert args.vllm.tensor_parallel_size == 3
+    file.write_text("{")
+    assert "it is not valid JSON" in str(refusal({"--vllm.tensor_parallel_size": "2"}))
 
 
 @pytest.mark.parametrize(
