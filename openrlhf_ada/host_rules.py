@@ -220,9 +220,10 @@ def _check_batches(host: SimpleNamespace, *, own_critic: bool) -> None:
             f"does not fill a training batch would be lost",
             f"Use a divisor of {total}",
         )
-    if host.train.dynamic_batch_enable:
-        return
     processes = processes_by_model(host)
+    if host.train.dynamic_batch_enable:
+        _check_dynamic_batches(host, processes)
+        return
     for name in ("actor", "critic"):
         if name not in processes and not own_critic:
             continue
@@ -242,6 +243,28 @@ def _check_batches(host: SimpleNamespace, *, own_critic: bool) -> None:
             f"({_list(processes)}): one would wait for the others for ever",
             f"Let --rollout.micro_batch_size x {plan.processes} divide {total}",
         )
+
+
+def _check_dynamic_batches(host: SimpleNamespace, processes: dict[str, int]) -> None:
+    """The host deals samples out among the policy's processes; another model's get whole shares of these."""
+    policy, batch = processes["actor"], host.train.batch_size
+    if batch % policy:
+        raise ConfigError(
+            "--train.batch_size",
+            batch,
+            f"with --train.dynamic_batch_enable each of the policy's {policy} processes trains {batch // policy} "
+            f"rollouts of a batch, and the rest would be lost",
+            f"Use a multiple of {policy}",
+        )
+    for name, count in processes.items():
+        if policy % count:
+            raise ConfigError(
+                f"--{name}.num_gpus_per_node",
+                getattr(host, name).num_gpus_per_node,
+                f"with --train.dynamic_batch_enable its {count} processes share what is made for the policy's "
+                f"{policy}, and would get unequal numbers of micro-batches",
+                f"Use a number of processes that divides {policy}",
+            )
 
 
 def _list(counts: dict[str, int]) -> str:

@@ -20,6 +20,8 @@ _AT_LEAST_ONE = (
     "train.micro_batch_size",
     "train.num_episodes",
     "train.max_epochs",
+    "train.max_tokens_per_gpu",
+    "rollout.max_tokens_per_gpu",
     "data.max_len",
     "data.max_samples",
     "eval.n_samples_per_prompt",
@@ -43,6 +45,11 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "rollout.top_p": (lambda v: 0 < v <= 1, "it is a probability", "Use a number above 0, at most 1"),
     "train.seed": (lambda v: v >= 0, "seeds are not negative", "Use 0 or more"),
     "ds.zero_stage": (lambda v: v in (0, 1, 2, 3), "DeepSpeed's ZeRO has the stages 0 to 3", "Use one of these"),
+    "vllm.gpu_memory_utilization": (
+        lambda v: 0 < v <= 1,
+        "it is the share of a GPU's memory that an engine takes",
+        "Use a number above 0, at most 1",
+    ),
     "eval.temperature": (lambda v: v >= 0, "a temperature is not negative", "Use 0 (greedy) or more"),
 }
 
@@ -61,6 +68,11 @@ def check_values(host: SimpleNamespace) -> None:
             raise ConfigError(f"--{name}", _value(host, name), rule, remedy)
     _check_overlong(host)
     _check_colocation(host)
+    _check_shared_samples(host)
+    if host.ds.enable_sleep and host.ds.zero_stage == 0:
+        raise ConfigError(
+            "--ds.enable_sleep", True, "DeepSpeed moves its states out of the GPU from ZeRO stage 1 on", "Use stage 2"
+        )
 
 
 def _check_overlong(host: SimpleNamespace) -> None:
@@ -91,6 +103,22 @@ def _check_colocation(host: SimpleNamespace) -> None:
         )
     if train.colocate_critic_reward and host.algo.advantage.estimator == "gae":
         check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
+
+
+def _check_shared_samples(host: SimpleNamespace) -> None:
+    """Ring attention and tensor parallelism: so many processes have the same samples."""
+    together = host.ds.ring_attn_size * host.ds.tensor_parallel_size
+    used = {"actor": True, "critic": host.algo.advantage.estimator == "gae", "ref": host.algo.kl.init_coef > 0}
+    for name in (name for name, is_used in used.items() if is_used):
+        group = getattr(host, name)
+        if _gpus(group) % together:
+            raise ConfigError(
+                f"--{name}.num_gpus_per_node",
+                group.num_gpus_per_node,
+                f"{together} processes work on the same samples (--ds.ring_attn_size x --ds.tensor_parallel_size), so "
+                f"GPUs come in groups of that",
+                f"Use a multiple of {together}",
+            )
 
 
 def check_equal(flag: str, group: SimpleNamespace, other: SimpleNamespace, name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
+from openrlhf_ada.platforms.gpu_limits import check_gpu_limits
 from openrlhf_ada.platforms.resources import Slots, required_slots
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
@@ -45,7 +46,7 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
     """A Ray that has the slots which these flags need; yields the folder of its logs.
 
     Raises, before any actor starts: MissingResourcesError where the cluster is too small, ConfigError for flags that
-    need a GPU where there is none.
+    need a GPU where there is none, or on GPUs a package that is not there.
 
     A running cluster (RAY_ADDRESS, `ray start`, `ray job submit`) is joined and left as it was. Without one, a local
     one is started and ended. On a machine without a GPU the slots are logical and the CPU platform is switched on.
@@ -124,8 +125,7 @@ def _join_cluster(
     ray.init(address=address, **common)
     on_gpu = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
     ray.shutdown()
-    if not on_gpu:
-        check_cpu_limits(args)
+    (check_gpu_limits if on_gpu else check_cpu_limits)(args)
     ray.init(address=address, runtime_env=_runtime_env(environment, on_cpu=not on_gpu), **common)
 
 
@@ -133,6 +133,7 @@ def _start_local(
     ray: Any, args: SimpleNamespace, slots: Slots, environment: dict[str, str], common: dict[str, Any]
 ) -> None:
     if not cpu.is_needed():
+        check_gpu_limits(args)
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return
     check_cpu_limits(args)

@@ -128,6 +128,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             samples = super().generate_eval_samples(**generate_kwargs)
         except RayActorError:
             self._lines.settle()
+            # The host forgets how far it has come, but not where it fails to put a dead engine to sleep.
+            self._eval_dataloader_iter = None
             samples = super().generate_eval_samples(**generate_kwargs)
         for sample in samples:
             sample.rewards = sample.scores

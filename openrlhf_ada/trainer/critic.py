@@ -15,6 +15,7 @@ from openrlhf.models import ValueLoss
 from openrlhf.trainer.ray import ppo_critic
 
 from openrlhf_ada.trainer.experience_maker import critic_weights
+from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
@@ -40,8 +41,16 @@ class StratumValueLoss(ValueLoss):
         return super().forward(values, old_values, returns, action_mask=weighted_mask, **loss_batch_info)
 
 
-class StratumCriticTrainer(ppo_critic.CriticPPOTrainer):
-    """The host's critic trainer with the stratum-weighted loss."""
+class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
+    """The host's critic trainer, which trains all micro-batches of a step."""
+
+    def training_step(self, experience: Any, step: int, loss_batch_info: dict | None = None) -> dict[str, float]:
+        mark_boundary(self, self.critic, step)
+        return super().training_step(experience, step, loss_batch_info)
+
+
+class StratumCriticTrainer(WholeStepCriticTrainer):
+    """With the stratum-weighted loss."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,12 +61,22 @@ class StratumCriticTrainer(ppo_critic.CriticPPOTrainer):
         return super().training_step(experience, step, loss_batch_info)
 
 
-class AdaCriticModelActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
-    """The host's critic actor, training with stratum factors."""
+class WholeStepCriticActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
+    """The host's critic actor with a trainer of ours: mode off."""
+
+    trainer_class: type[WholeStepCriticTrainer] = WholeStepCriticTrainer
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        with substituted(ppo_critic, CriticPPOTrainer=StratumCriticTrainer):
+        with substituted(ppo_critic, CriticPPOTrainer=self.trainer_class):
             super().init_model_from_pretrained(*args, **kwargs)
 
+
+class AdaCriticModelActor(WholeStepCriticActor):
+    """Trains with stratum factors: the adaptive modes."""
+
+    trainer_class = StratumCriticTrainer
+
+
+RayWholeStepCritic = ray.remote(num_gpus=1)(WholeStepCriticActor)
 
 RayAdaCritic = ray.remote(num_gpus=1)(AdaCriticModelActor)

@@ -25,10 +25,10 @@ def train(args: SimpleNamespace) -> None:
         from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
 
         actors["CriticModelActor"] = RayPassRateCritic
-    elif args.ada.mode != "off" and args.algo.advantage.estimator == "gae":
-        from openrlhf_ada.trainer.critic import RayAdaCritic
+    elif args.algo.advantage.estimator == "gae":
+        from openrlhf_ada.trainer.critic import RayAdaCritic, RayWholeStepCritic
 
-        actors["CriticModelActor"] = RayAdaCritic
+        actors["CriticModelActor"] = RayWholeStepCritic if args.ada.mode == "off" else RayAdaCritic
     from openrlhf.trainer.ray import vllm_engine
 
     from openrlhf_ada.rollout.engine import rollout_actor

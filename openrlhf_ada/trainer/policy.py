@@ -21,6 +21,7 @@ from torch.nn import Module, Parameter
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, join_in
 from openrlhf_ada.trainer.export import MERGED, export_whole, whole_weights
+from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.policy_weights import PolicyWeights
 from openrlhf_ada.trainer.weight_average import WeightAverage
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
@@ -65,10 +66,11 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
         model = self.actor.model.module
         return PolicyWeights(model, *sharding(self.strategy.args, model))
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+    def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
         """The host's, and what follows a step of the optimizer."""
+        mark_boundary(self, self.actor.model, step)
         before = self.actor.model.global_steps
-        status = super().training_step(*args, **kwargs)
+        status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         if self.average is not None and self.actor.model.global_steps > before:
             self.average.update()
         return status

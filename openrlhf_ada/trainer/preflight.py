@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,7 @@ def check_paths(args: SimpleNamespace) -> None:
         path = getattr(args, name).model_name_or_path
         if path is not None:
             check_model(f"--{name}.model_name_or_path", path)
+    _check_heads(args)
     check_reward_urls(args.reward.remote_url)
     if args.train.agent_func_path:
         _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
@@ -116,6 +118,27 @@ def _check_policy(args: SimpleNamespace) -> None:
         raise ConfigError(
             "--ada_policy", args.ada.policy, f"it makes no policy ({type(error).__name__}: {error})", "Fix the file"
         ) from error
+
+
+def _check_heads(args: SimpleNamespace) -> None:
+    """vLLM refuses to split a model's heads unevenly, when it has started the engine's processes."""
+    workers, file = args.vllm.tensor_parallel_size, Path(args.actor.model_name_or_path) / "config.json"
+    if workers == 1 or not file.is_file():
+        return
+    flag = "--actor.model_name_or_path"
+    try:
+        with _readable(flag, str(file)):
+            config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(flag, str(file), f"it is not valid JSON ({error})", "Fix the file") from error
+    heads = config.get("text_config", config).get("num_attention_heads")
+    if heads is not None and heads % workers:
+        raise ConfigError(
+            "--vllm.tensor_parallel_size",
+            workers,
+            f"the model has {heads} attention heads, which so many GPUs cannot share evenly",
+            f"Use a divisor of {heads}",
+        )
 
 
 def _check_labels(args: SimpleNamespace) -> None:

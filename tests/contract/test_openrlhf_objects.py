@@ -25,7 +25,12 @@ from openrlhf_ada.rollout.records import TaggedExperience
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.trainer import ppo_trainer as our_trainer
 from openrlhf_ada.trainer import ppo_trainer_async as our_async
-from openrlhf_ada.trainer.critic import AdaCriticModelActor, StratumCriticTrainer
+from openrlhf_ada.trainer.critic import (
+    AdaCriticModelActor,
+    StratumCriticTrainer,
+    WholeStepCriticActor,
+    WholeStepCriticTrainer,
+)
 from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
@@ -72,7 +77,8 @@ OVERRIDES = {  # a host method that was renamed would leave ours uncalled, witho
     AdaActorTrainer: ("_init_vllm_sync_group", "broadcast_to_vllm", "training_step"),
     AdaPolicyActor: ("init_model_from_pretrained", "fit", "save_model", "save_checkpoint"),
     AdaRolloutActor: ("_configure_vllm_env",),
-    AdaCriticModelActor: ("init_model_from_pretrained",),
+    WholeStepCriticActor: ("init_model_from_pretrained",),
+    WholeStepCriticTrainer: ("training_step",),
     PassRateCriticActor: ("init_model_from_pretrained",),
     StratumCriticTrainer: ("training_step",),
     RecordedGenerator: ("generate_samples", "generate_eval_samples", "_process_response_into_experience"),

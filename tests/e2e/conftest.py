@@ -77,10 +77,12 @@ def toy_flags(toy: Toy, run_dir: Path, **changes: Any) -> list[str]:
     return argv
 
 
-def train(argv: list[str], module: str = "openrlhf_ada.cli.train_ppo_ray") -> subprocess.CompletedProcess[str]:
+def train(
+    argv: list[str], module: str = "openrlhf_ada.cli.train_ppo_ray", limit_s: float = LIMIT_S
+) -> subprocess.CompletedProcess[str]:
     """Run to the end in a process of its own; fails with the output where the run fails."""
     done = subprocess.run(
-        [sys.executable, "-m", module, *argv], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False
+        [sys.executable, "-m", module, *argv], capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return done

@@ -24,11 +24,15 @@ GRPO = {"algo__advantage__estimator": "dr_grpo"}
 PPO = {"algo__advantage__estimator": "gae", "critic__adam__lr": 1e-3}
 OWN_CRITIC = {"ada_estimator": "critic", "ada_trust_steps": 1, "critic__adam__lr": 1e-3}
 
+COLOCATED = {"train__colocate_all": True, "ds__enable_sleep": True}
+"""All models on one slot; optimizer states are moved out while nothing is trained, as on a shared GPU."""
+
 CASES: dict[str, dict[str, Any]] = {
     "off, PPO": PPO,
     "off, GRPO, async, LoRA": GRPO | ASYNC | LORA,
     "off, PPO, async": PPO | ASYNC,
     "seq, PPO, partial rollouts": SEQ | PPO | PARTIAL,
+    "seq, PPO, colocated": SEQ | PPO | COLOCATED,
     "seq, GRPO, async": SEQ | ASYNC | {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"},
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},

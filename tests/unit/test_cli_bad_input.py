@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from refusals import check_refusal
@@ -16,6 +17,7 @@ from refusals import check_refusal
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
+from openrlhf_ada.platforms.gpu_limits import check_gpu_limits
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
@@ -152,6 +154,9 @@ def test_sizes_below_one_are_refused(refusal: Refusal, changes: Flags, flag: str
         ("--critic.num_gpus_per_node", "-1"),
         ("--rollout.micro_batch_size", "0"),
         ("--reward.overlong_buffer_len", "3000"),
+        ("--vllm.gpu_memory_utilization", "1.5"),
+        ("--train.max_tokens_per_gpu", "0"),
+        ("--rollout.max_tokens_per_gpu", "-1"),
     ],
 )
 def test_values_that_fail_minutes_later_are_refused_in_every_mode(
@@ -182,6 +187,53 @@ def test_what_a_cpu_does_not_have_is_refused(
         return
     with pytest.raises(ConfigError, match=f"^{re.escape(flag)} is .* no GPU"):
         check_cpu_limits(args)
+
+
+@pytest.mark.parametrize("config", ['{"num_attention_heads": 9}', '{"text_config": {"num_attention_heads": 9}}'])
+def test_an_engine_whose_gpus_cannot_share_the_heads_is_refused(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]], valid_flags: dict[str, str], config: str
+) -> None:
+    file = Path(valid_flags[MODEL]) / "config.json"
+    file.write_text(config)
+    error = refusal({"--vllm.tensor_parallel_size": "2"})
+    check_refusal(error, "--vllm.tensor_parallel_size is 2", "9 attention heads", "Use a divisor of 9")
+    args, _ = parse(argv_with({"--vllm.tensor_parallel_size": "3"}))
+    assert args.vllm.tensor_parallel_size == 3
+    file.write_text("{")
+    assert "it is not valid JSON" in str(refusal({"--vllm.tensor_parallel_size": "2"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "absent", "told"),
+    [
+        (
+            {},
+            "flash_attn",
+            "--ds.attn_implementation is 'flash_attention_2': on GPUs OpenRLHF needs the package flash_attn",
+        ),
+        (
+            {"--ds.load_in_4bit": ""},
+            "bitsandbytes",
+            "--ds.load_in_4bit is True: on GPUs it needs the package bitsandbytes",
+        ),
+        (
+            {"--ds.ring_attn_size": "2", "--actor.num_gpus_per_node": "2", "--rollout.micro_batch_size": "4"},
+            "ring_flash_attn",
+            "--ds.ring_attn_size is 2: on GPUs it needs the package ring_flash_attn",
+        ),
+        ({}, "ring_flash_attn", ""),
+    ],
+)
+def test_what_a_gpu_run_needs_must_be_installed(
+    argv_with: Callable[[Flags], list[str]], monkeypatch: pytest.MonkeyPatch, changes: Flags, absent: str, told: str
+) -> None:
+    args, _ = parse(argv_with(changes))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == absent else object())
+    if not told:
+        check_gpu_limits(args)
+        return
+    with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
+        check_gpu_limits(args)
 
 
 def test_reward_that_is_neither_python_file_nor_url_is_refused(refusal: Refusal) -> None:

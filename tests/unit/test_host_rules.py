@@ -147,6 +147,46 @@ def test_every_model_that_gets_rollouts_must_be_able_to_share_them(refusal: Refu
     assert "(actor 1, critic 2)" in str(refusal(gae))
 
 
+DYNAMIC: Flags = {"--train.dynamic_batch_enable": "", "--actor.num_gpus_per_node": "2"}
+
+
+def test_dynamic_batches_that_would_lose_rollouts_are_refused(refusal: Refusal) -> None:
+    """Of 8 rollouts in one batch each of three processes would train two (tests/contract/test_dynamic_batches.py)."""
+    error = refusal(DYNAMIC | {"--actor.num_gpus_per_node": "3", "--rollout.micro_batch_size": "2"})
+    check_refusal(error, f"{TRAIN} is 8", "each of the policy's 3 processes trains 2 rollouts", "a multiple of 3")
+
+
+def test_models_that_share_dynamic_batches_get_equally_many(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]]
+) -> None:
+    flags = DYNAMIC | {"--rollout.micro_batch_size": "4", ESTIMATOR: "gae"}
+    error = refusal(flags | {"--critic.num_gpus_per_node": "4"})
+    check_refusal(error, "--critic.num_gpus_per_node is 4", "unequal numbers of micro-batches", "divides 2")
+    error = refusal(DYNAMIC | {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1"})
+    check_refusal(error, "--ref.num_gpus_per_node is 8", "unequal numbers", "divides 2")
+    args, _ = parse(argv_with(flags | {"--critic.num_gpus_per_node": "1"}))
+    assert args.train.dynamic_batch_enable
+
+
+@pytest.mark.parametrize("mode", ["off", "seq"])
+@pytest.mark.parametrize(
+    ("changes", "head", "rule"),
+    [
+        ({"--ds.ring_attn_size": "2"}, "--actor.num_gpus_per_node is 1", "2 processes work on the same samples"),
+        (
+            {"--ds.tensor_parallel_size": "2", "--actor.num_gpus_per_node": "3"},
+            "--actor.num_gpus_per_node is 3",
+            "GPUs come in groups",
+        ),
+        ({"--ds.enable_sleep": "", "--ds.zero_stage": "0"}, "--ds.enable_sleep is True", "from ZeRO stage 1 on"),
+    ],
+)
+def test_what_deepspeed_refuses_minutes_later_is_refused_at_once(
+    refusal: Refusal, mode: str, changes: Flags, head: str, rule: str
+) -> None:
+    check_refusal(refusal(changes | {"--ada_mode": mode}), head, rule, "Use ")
+
+
 @pytest.mark.parametrize(
     ("changes", "flag"),
     [

@@ -40,11 +40,11 @@ class Run:
         host: Any = AdaPolicyActor.__mro__[1]
         monkeypatch.setattr(host, "init_model_from_pretrained", lambda *call: self._host_init(*call))
         monkeypatch.setattr(host, "save_checkpoint", lambda *call: self._host_save(*call))
-        monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "training_step", lambda *call: self._host_step(*call))
+        monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "training_step", lambda *call: self._host_step(*call[:2]))
 
     def start(self, *, averages: bool, exports: bool = False, resumes: bool = False) -> Any:
         args = SimpleNamespace(
-            train=SimpleNamespace(enable_ema=averages, ema_beta=0.5),
+            train=SimpleNamespace(enable_ema=averages, ema_beta=0.5, dynamic_batch_enable=False),
             ckpt=SimpleNamespace(path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports),
             ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1),
         )
@@ -59,7 +59,7 @@ class Run:
         assert not strategy.args.train.enable_ema, "the host would load a second model"
         policy.actor = SimpleNamespace(model=SimpleNamespace(module=self.model, global_steps=0))
         policy.trainer = AdaActorTrainer.__new__(AdaActorTrainer)
-        policy.trainer.strategy, policy.trainer.actor = strategy, policy.actor
+        policy.trainer.strategy, policy.trainer.args, policy.trainer.actor = strategy, strategy.args, policy.actor
         policy.save_hf_ckpt = strategy.args.ckpt.save_hf
         policy.checkpoint_states = {"global_step": 1} if self.resumes else {}
 
@@ -143,7 +143,7 @@ def test_the_average_of_what_the_optimizer_made_is_exported_in_place_of_the_weig
     expected = sent(weights)
     policy = run.start(averages=True, exports=True)
     for is_optimizer_step in (False, True, False, True):
-        assert policy.trainer.training_step(is_optimizer_step) == {"loss": 1.0}
+        assert policy.trainer.training_step(is_optimizer_step, 0.0, 0) == {"loss": 1.0}
         if is_optimizer_step:
             now = sent(weights)
             expected = {name: expected[name].lerp(now[name], 0.5) for name in expected}
@@ -158,7 +158,7 @@ def test_a_resumed_run_goes_on_with_the_average_of_its_checkpoint(make_run: Make
     run = make_run()
     policy = run.start(averages=True)
     for step in (1, 2, 3):
-        policy.trainer.training_step(True)
+        policy.trainer.training_step(True, 0.0, 0)
         policy.save_checkpoint(f"global_step{step}")
     assert run.averages() == ["global_step2", "global_step3"], "of the checkpoints that are kept"
     resumed = run.start(averages=True, resumes=True)
