@@ -155,7 +155,9 @@ def test_a_service_is_closed_to_other_machines(name: str) -> None:
     assert service.get("network_mode") != "host"
     assert service["environment"]["RAY_AUTH_MODE"] == "token"
     assert service["environment"]["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/" + service["secrets"][0]
-    assert COMPOSE["secrets"][service["secrets"][0]] == {"environment": "RAY_AUTH_TOKEN"}
+    token = COMPOSE["secrets"][service["secrets"][0]]["file"].partition(":-")[2].rstrip("}")
+    assert is_ignored(f"dockerfile/{token.removeprefix('./')}", DOCKERIGNORE)
+    assert token.removeprefix("./") in (FOLDER / ".gitignore").read_text().split()
     assert not service.get("privileged")
 
 
