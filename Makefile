@@ -63,6 +63,7 @@ lint: $(READY)
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
 	@$(BIN)/pyright --warnings
+	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh
 
 format: $(READY)
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

