@@ -86,8 +86,11 @@ cli(["--docformat", "google", "--no-show-source", "--output-directory", "build/a
 endef
 export API_PAGES
 
+# Archive and wheel in dist/, checked as the package index will check them.
 build: $(READY)
-	@$(BIN)/python -m build
+	@rm -rf dist && $(BIN)/python -m build --no-isolation
+	@$(PYTHON) -m venv build/twine && build/twine/bin/pip install -qq --disable-pip-version-check twine==7.0.0
+	@build/twine/bin/twine check --strict dist/*
 
 clean:
 	rm -rf build dist *.egg-info .cache .pytest_cache .ruff_cache

@@ -181,7 +181,8 @@ def _verb_row(action: argparse.Action) -> tuple[str, ...]:
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     # argparse has no public way to list its flags.
-    return [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]  # pyright: ignore[reportPrivateUsage]
+    actions = parser._actions  # pyright: ignore[reportPrivateUsage]
+    return [a for a in actions if not isinstance(a, argparse._HelpAction) and a.help != argparse.SUPPRESS]  # pyright: ignore[reportPrivateUsage]
 
 
 def _names(action: argparse.Action) -> str:

@@ -57,11 +57,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--upload",
-        nargs="+",
-        action="extend",
+        action="append",
         default=[],
         metavar="PATH",
-        help="files and folders besides those named",
+        help="a file or folder besides those that the command names; may be repeated",
     )
     parser.add_argument("--max-upload", type=float, default=100.0, metavar="MIB", help="refuse to send more (100)")
     parser.add_argument(
@@ -140,7 +139,7 @@ def with_outputs(verb: str, arguments: Sequence[str]) -> list[str]:
 
 def _named(arguments: Sequence[str]) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
-    for part, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for part, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if part.startswith("--"):
             name, is_joined, value = part.partition("=")
             pairs.append((name, value if is_joined else following))

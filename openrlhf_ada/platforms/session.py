@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,13 +16,17 @@ from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
 from openrlhf_ada.platforms.gpu_limits import check_gpu_limits
-from openrlhf_ada.platforms.resources import Slots, required_slots
+from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
+
+logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 
 HOOK_KEY = "worker_process_setup_hook"
 """Of Ray's runtime environments: a function that each worker calls when it starts."""
+
+ANSWER_S = 10.0
 
 SHUTDOWN_S = 10.0
 """How long processes may take to end by themselves."""
@@ -115,7 +121,28 @@ def _running_cluster() -> str | None:
     from ray._private import services
 
     find: Any = services.canonicalize_bootstrap_address
-    return find(None)
+    address: str | None = find(None)
+    if address is None or _answers(address):
+        return address
+    if os.environ.get("RAY_ADDRESS"):
+        raise MissingResourcesError(
+            f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']!r}: no Ray answers there. Start it (ray start --head), or "
+            f"unset RAY_ADDRESS for a Ray of this run's own."
+        )
+    # `ray start` leaves its address on disk, and Ray waits for minutes for one that was killed.
+    logger.warning("the Ray cluster that was started here at %s does not answer any more; starting one", address)
+    return None
+
+
+def _answers(address: str) -> bool:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        return True
+    try:
+        with socket.create_connection((host, int(port)), timeout=ANSWER_S):
+            return True
+    except OSError:
+        return False
 
 
 def _join_cluster(

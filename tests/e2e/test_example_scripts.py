@@ -31,8 +31,8 @@ MODES = {
     "train_ada_hard_prompts.sh": "est",
     "reproduce_qwen2.5_math_1.5b.sh": "seq",
 }
-"""Not here: the other three of reproduce_*.sh, which differ in the name of the model alone; train_multinode.sh, which is
-in test_two_nodes.py; train_slurm.sbatch, below."""
+"""Not here: the other three of reproduce_*.sh, which differ in the name of the model alone; train_multinode.sh, which
+is in test_two_nodes.py; train_slurm.sbatch, below."""
 
 
 def run_script(script: str, toy: Toy, run: Path, *arguments: str, **environment: str) -> str:

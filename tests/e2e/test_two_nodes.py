@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from clusters import RAY, Cluster, cluster, wait_until, workers_of_runs
-from conftest import LIMIT_S, ROOT, Toy, check_ledger, steps_of, toy_flags
+from conftest import LIMIT_S, ROOT, Toy, check_ledger, pools_of_step, read_jsonl, steps_of, toy_flags
 
 pytestmark = pytest.mark.e2e
 
@@ -46,10 +46,16 @@ def submit(nodes: Cluster, flags: list[str], *options: str, cwd: Path = ROOT) ->
         sys.executable, "-m", "openrlhf_ada.cli.main", "submit", "--address", nodes.dashboard,
         "--python", sys.executable, *options, "train", *flags,
     ]  # fmt: skip
+    return start([str(part) for part in command], cwd)
+
+
+def start(command: list[str], cwd: Path, **variables: str) -> subprocess.Popen[str]:
+    programs = Path(sys.executable).parent
+    known = {"PYTHONPATH": str(ROOT), "MY_SETTING": "from here", "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.Popen(
         command,
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "MY_SETTING": "from here"},
+        env=os.environ | known | variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -78,14 +84,25 @@ def places(nodes: Cluster) -> dict[str, str]:
 
 
 def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
-    """The reward file and its helper exist in the folder of submission only; both nodes work."""
+    """By train_multinode.sh. Reward file and helper exist in the folder of submission only; both nodes work."""
     here, run = tmp_path / "here", tmp_path / "run"
     here.mkdir()
     (here / "rewards.py").write_text(REWARDS)
     (here / "my_helper.py").write_text(HELPER)
     (here / "prompts.jsonl").write_text(toy.train.read_text())
-    flags = toy_flags(toy, run, **SEQ, reward__remote_url="rewards.py", data__prompt_dataset="prompts.jsonl")
-    job = submit(nodes, flags, "--upload", "my_helper.py", "--env", "MY_SETTING", cwd=here)
+    variables = {
+        "SUBMIT": nodes.dashboard,
+        "SUBMIT_FLAGS": f"--python {sys.executable} --upload my_helper.py --env MY_SETTING",
+        "DEVICE": "cpu",
+        "STEPS": "2",
+        "MODEL": str(toy.model),
+        "DATA": "prompts.jsonl",
+        "EVAL_DATA": str(toy.heldout),
+        "REWARD": "rewards.py",
+        "RUN_DIR": str(run),
+    }
+    script = [str(ROOT / "examples" / "scripts" / "train_multinode.sh"), "--algo.advantage.estimator", "rloo"]
+    job = start(script, here, **variables)
     read_to("step 1/2", job)
     where = places(nodes)
     assert where["PolicyModelActor"] != where["RolloutRayActor"]
@@ -93,8 +110,19 @@ def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tm
     told, _ = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 0, told
     assert "step 2/2" in told
-    check_ledger(run, batch_size=16, group_size=4, cap=16)
+    check_ledger(run, batch_size=16, group_size=4, cap=32)
+    check_loo_baseline(run)
     nothing_is_left()
+
+
+def check_loo_baseline(run: Path) -> None:
+    """`rloo` takes the other samples of the whole pool for its baseline."""
+    pools = pools_of_step(run, 1)
+    for sample in read_jsonl(run / "samples.jsonl"):
+        if sample["step"] == 1 and sample["kept"]:
+            others = sum(pools[sample["key"]]) - sample["reward"]
+            expected = sample["reward"] - others / (len(pools[sample["key"]]) - 1)
+            assert sample["coefficient"] == pytest.approx(expected)
 
 
 def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:

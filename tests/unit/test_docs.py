@@ -32,6 +32,7 @@ from openrlhf_ada.cli.flag_reference import VERB_PARSERS
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config import AdaConfig, add_flags
 from openrlhf_ada.flags import ConfigError, check_choice
+from openrlhf_ada.trainer.preflight import check_settings
 from openrlhf_ada.upstream import training_parser
 
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
@@ -39,8 +40,27 @@ every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
-FOREIGN_FLAGS = {"--help", "--no-build-isolation", "--no-deps"}
-"""Of pip and of every command."""
+FOREIGN_FLAGS = {
+    "--help",
+    "--no-build-isolation",
+    "--no-deps",
+    "--build-arg",
+    "--shm-size",
+    "--user",
+    "--stop-timeout",
+}
+FOREIGN_FLAGS |= {
+    "--profile",
+    "--network",
+    "--read-only",
+    "--tmpfs",
+    "--userns",
+    "--runtime-env-json",
+    "--gpus",
+    "--init",
+}
+FOREIGN_FLAGS |= {"--object-store-memory", "--detach", "--wait", "--file", "--target", "--cap-drop", "--security-opt"}
+"""Of every command, pip, Docker and Ray."""
 
 # -- links ------------------------------------------------------------------------------------------------------------
 
@@ -88,7 +108,9 @@ def check_command(words: list[str], *, whole: bool) -> bool:
         case ["pytest", test, *_]:
             assert (ROOT / test.partition("::")[0]).exists(), f"there is no {test}"
         case ["pip", "install", *rest]:
-            wanted = [extra for word in rest for extra in re.findall(r"^\.\[(.+)\]$", word)]
+            wanted = [
+                extra for word in rest for names in re.findall(r"^\.\[(.+)\]$", word) for extra in names.split(",")
+            ]
             assert set(wanted) <= set(EXTRAS), f"there is no extra {wanted}"
         case [script, *_] if script.startswith("examples/") and script.endswith(".sh"):
             assert (ROOT / script).is_file(), f"there is no {script}"
@@ -113,6 +135,11 @@ def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
         return
     if verb == "train":
         parse(arguments)
+    elif verb == "submit":
+        inner = VERB_PARSERS[verb]().parse_args(arguments).command
+        assert inner[0] == "train"
+        # Of files on the cluster nothing is known here.
+        parse(inner[1:], check_settings)
     elif verb == "demo":
         VERB_PARSERS[verb]().parse_known_args(arguments)
     else:
@@ -178,7 +205,7 @@ def check_flags_of(span: str) -> None:
     """Every flag in it exists, and takes the value behind it. CAPITALS stand for a value, `a|b` for either."""
     words = span.split()
     for word, after in zip(words, [*words[1:], ""], strict=True):
-        if not word.startswith("--") or word in FOREIGN_FLAGS:
+        if not word.startswith("--") or word.partition("=")[0] in FOREIGN_FLAGS:
             continue
         if word.endswith("..."):
             assert any(name.startswith(word.rstrip(".")) for name in known_flags()), f"no flag begins with {word}"

@@ -85,6 +85,7 @@ def test_examples_run(path: Path, block: Block, tmp_path: Path, monkeypatch: pyt
     named = re.match(r"# (\w+\.py)\b", block.text)
     file = tmp_path / (named[1] if named else "example.py")
     file.write_text(block.text, encoding="utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(file), run_name="example")
 

@@ -1,0 +1,171 @@
+"""`openrlhf-ada submit` without a cluster: what goes along, where results go, what is refused, and the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ada.cli import submit
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.platforms.job_files import MIB, JobFiles, files_of
+from openrlhf_ada.platforms.session import _without
+
+RUN = ["--ada_run_dir", "/shared/a"]
+
+
+def test_options_come_before_the_verb_and_all_else_is_the_verbs() -> None:
+    args = submit.build_parser().parse_args(["--env", "A", "--upload", "x", "--env", "B=1", "train", "--env", "3"])
+    assert (args.env, args.upload, args.command) == (["A", "B=1"], ["x"], ["train", "--env", "3"])
+
+
+def test_results_go_where_they_stay() -> None:
+    added = ["--ckpt.path", "/shared/a/ckpt", "--ckpt.output_dir", "/shared/a/model"]
+    assert submit.with_outputs("train", RUN) == [*RUN, *added]
+    assert submit.with_outputs("train", ["--ada.run_dir=/shared/a"]) == ["--ada.run_dir=/shared/a", *added]
+    given = [*RUN, "--ckpt.path", "/c", "--ckpt.output_dir=/m"]
+    assert submit.with_outputs("train", given) == given
+    for verb, words, flag in (
+        ("train", [], "--ada_run_dir"),
+        ("train", ["--ada_run_dir", "runs/a"], "--ada_run_dir"),
+        ("train", [*RUN, "--ckpt.path", "ckpt"], "--ckpt.path"),
+        ("eval", ["--out", "here"], "--out"),
+        ("prepare-data", [], "--out"),
+    ):
+        with pytest.raises(ConfigError, match=rf"{flag} is .*the job's working folder is deleted"):
+            submit.with_outputs(verb, words)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "prompts.jsonl").write_text("{}")
+    (tmp_path / "more.jsonl").write_text("{}")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "package" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "package" / "a.py").write_text("A = 1")
+    return tmp_path
+
+
+def test_files_that_the_command_names_go_along(here: Path) -> None:
+    words = ["--data.prompt_dataset", "prompts.jsonl,more.jsonl", "--reward.remote_url=math", "--x", "/etc/hostname"]
+    files = files_of([*words, "--eval.dataset", "prompts.jsonl"], ["package"], here)
+    assert files.paths == (Path("package"), Path("prompts.jsonl"), Path("more.jsonl"))
+    assert files.num_bytes == 2 + 2 + 5
+
+
+@pytest.mark.parametrize(
+    ("words", "extra", "said"),
+    [
+        (["--actor.model_name_or_path", "models"], [], "this folder is here and not on the cluster"),
+        ([], ["nothing.py"], "there is no such file or folder"),
+        ([], ["../x"], "what is uploaded keeps its name"),
+        ([], ["/etc/hostname"], "what is uploaded keeps its name"),
+    ],
+)
+def test_what_cannot_go_along_is_refused(here: Path, words: list[str], extra: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        files_of(words, extra, here)
+
+
+def test_too_much_is_refused_with_the_largest_file(here: Path) -> None:
+    (here / "big").write_bytes(bytes(2 * MIB))
+    files = files_of(["--a", "big", "--b", "prompts.jsonl"], [], here)
+    with pytest.raises(ConfigError, match=r"--max-upload is 1: the files to upload have 2 MiB, .*/big alone 2"):
+        files.check(1)
+    files.check(3)
+
+
+def test_the_job_gets_this_package_with_its_plugin(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """vLLM finds plugins by the metadata of distributions; those of a folder on the path count."""
+    staged = tmp_path_factory.mktemp("staged")
+    JobFiles(here, (Path("package"), Path("prompts.jsonl"))).stage(staged)
+    assert (staged / "package" / "a.py").read_text() == "A = 1" and (staged / "prompts.jsonl").exists()
+    assert (staged / "openrlhf_ada" / "reporting").is_dir() and not list(staged.rglob("__pycache__"))
+    from importlib.metadata import distributions
+
+    (ours,) = [d for d in distributions(path=[str(staged)]) if d.name == submit_distribution()]
+    assert {e.group for e in ours.entry_points} >= {"vllm.general_plugins", "console_scripts"}
+    assert {e.name for e in entry_points(group="vllm.general_plugins")} >= {"openrlhf_ada"}
+
+
+def submit_distribution() -> str:
+    from openrlhf_ada.platforms.job_files import DISTRIBUTION
+
+    return DISTRIBUTION
+
+
+def test_variables_go_along_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("OTHER", "stays")
+    assert submit.environment_of(["HF_TOKEN", "X=a=b"]) == {
+        "HF_TOKEN": "secret",
+        "X": "a=b",
+        "RAY_JOB_STOP_WAIT_TIME_S": "30",
+    }
+    assert submit.environment_of(["RAY_JOB_STOP_WAIT_TIME_S=5"])["RAY_JOB_STOP_WAIT_TIME_S"] == "5"
+    with pytest.raises(ConfigError, match="--env is 'NOT_SET': it is not set here"):
+        submit.environment_of(["NOT_SET"])
+
+
+def test_variables_of_the_job_are_not_set_again() -> None:
+    assert _without({"A": "1", "B": "2"}, {"env_vars": {"A": "3"}}) == {"B": "2"}
+    assert _without({"A": "1"}, {}) == {"A": "1"}
+
+
+class Flaky:
+    """A cluster whose connection breaks after so many pieces of the log; it sends the log from its beginning."""
+
+    def __init__(self, pieces: list[str], breaks: list[int]) -> None:
+        self.pieces, self.breaks = pieces, breaks
+
+    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+        end = self.breaks.pop(0) if self.breaks else None
+        for piece in self.pieces[:end]:
+            yield piece
+        if end is not None:
+            raise RuntimeError("closed")
+
+
+def test_the_log_goes_on_where_it_broke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit.JobLog, "PAUSE_S", 0.0)
+    submit.JobLog(Flaky(["step 1\n", "st", "ep 2\n", "end\n"], [2, 0, 1, 3]), "job").show()
+    assert capsys.readouterr().out == "step 1\nstep 2\nend\n"
+
+
+def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(submit.JobLog, "PAUSE_S", 0.0)
+    client = Flaky(["step 1\n"], [1] * submit.JobLog.TRIES)
+    assert submit.follow(client, "raysubmit_1") == 1
+    out = capsys.readouterr()
+    assert out.out == "step 1\n" and "The job may go on: ray job logs --follow raysubmit_1" in out.err
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "returned"), [("SUCCEEDED", 0, 0), ("FAILED", 7, 7), ("STOPPED", None, 1)]
+)
+def test_the_status_is_the_jobs(status: str, exit_code: int | None, returned: int) -> None:
+    class Ended(Flaky):
+        def get_job_status(self, job: str) -> SimpleNamespace:
+            return SimpleNamespace(name=status, is_terminal=lambda: True)
+
+        def get_job_info(self, job: str) -> SimpleNamespace:
+            return SimpleNamespace(driver_exit_code=exit_code, message=None)
+
+    assert submit.follow(Ended([], []), "job") == returned
+
+
+def test_bad_input_is_refused_before_a_cluster_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["report", "x"], "the command is 'report': expected one of: train, eval, prepare-data"),
+        (["train", *RUN, "--ada_mode", "sep"], "--ada_mode is 'sep'"),
+        (["--env", "NOT_SET", "eval", "--out", "/o"], "--env is 'NOT_SET'"),
+        (
+            ["--address", "http://127.0.0.1:1", "eval", "--out", "/o"],
+            "--address is 'http://127.0.0.1:1': no Ray answers",
+        ),
+    ):
+        assert submit.main(words) == 2
+        assert said in capsys.readouterr().err

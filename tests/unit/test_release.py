@@ -1,0 +1,102 @@
+"""What is released: an archive and a wheel that are complete, and a core that needs numpy alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email import message_from_bytes
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import openrlhf_ada
+
+ROOT = Path(__file__).parents[2]
+
+LIGHT = """
+import sys
+import openrlhf_ada.core.simulate, openrlhf_ada.core.policies, openrlhf_ada.core.scheduling
+import openrlhf_ada.settings, openrlhf_ada.method_rules, openrlhf_ada.presets
+ours = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+print(*sorted(name for name in ours if not name.startswith("_")))
+"""
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy is built: setuptools leaves folders where it works."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in listed.decode().split("\0"):
+        if name.startswith(("openrlhf_ada/", "setup.py", "pyproject.toml", "README.md", "LICENSE")):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return out
+
+
+def test_the_wheel_has_the_whole_package_and_nothing_else(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = message_from_bytes(archive.read(f"openrlhf_ada-{openrlhf_ada.__version__}.dist-info/METADATA"))
+        entry_points = archive.read(f"openrlhf_ada-{openrlhf_ada.__version__}.dist-info/entry_points.txt").decode()
+    package = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "openrlhf_ada").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if ".dist-info/" not in name} == package
+    assert "openrlhf_ada/py.typed" in names, "type checkers read its annotations"
+    assert metadata["Version"] == openrlhf_ada.__version__
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "openrlhf-ada = openrlhf_ada.cli.main:main" in entry_points
+    assert "[vllm.general_plugins]" in entry_points
+
+
+def test_the_archive_builds_the_wheel(dist: Path) -> None:
+    (archive,) = dist.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.split("/", 1)[-1] for name in files.getnames()}
+    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "openrlhf_ada/py.typed"} <= names
+
+
+def test_the_core_runs_where_there_is_numpy_alone(dist: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    site = tmp_path / "bare" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    numpy = Path(np.__file__).parent
+    for name in ("numpy", "numpy.libs"):
+        if (numpy.parent / name).exists():
+            (site / name).symlink_to(numpy.parent / name)
+    python = tmp_path / "bare" / "bin" / "python"
+    done = subprocess.run([python, "-c", LIGHT], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    # The second is a module that numpy's compiled parts make.
+    assert set(done.stdout.split()) == {"numpy", "cython_runtime", "openrlhf_ada"}
+    usage = subprocess.run(
+        [python, "-m", "openrlhf_ada.cli.main"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert usage.returncode == 2 and "usage: openrlhf-ada <command>" in usage.stdout, "the command needs no more"
+    train = subprocess.run(
+        [python, "-m", "openrlhf_ada.cli.main", "train"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert train.returncode == 2 and "OpenRLHF is not installed" in train.stderr
+
+
+def test_one_version_everywhere() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(cited), "what the format requires"
+    assert cited["version"] == openrlhf_ada.__version__ == version("openrlhf-ada")
+    first = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    assert first == f"## {openrlhf_ada.__version__} ({cited['date-released']})"
