@@ -22,8 +22,9 @@ from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.presets import apply_method, deviations, named_method
 from openrlhf_ada.reporting.progress import ProgressView
+from openrlhf_ada.reporting.wandb_run import run_environment
 from openrlhf_ada.settings import resolve
-from openrlhf_ada.trainer.preflight import check_flags
+from openrlhf_ada.trainer.preflight import check_flags, resumes
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: SimpleNamespace, config: AdaConfig) -> int:
     """Train with checked flags, showing progress; everything that was started is ended before this returns."""
+    if args.logger.wandb.key:
+        run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
+        os.environ.update(run_environment(run_dir, resumes=resumes(args)))
     with ProgressView() as view, quiet(config.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError

@@ -18,6 +18,7 @@ from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
 from openrlhf_ada.platforms.gpu_limits import check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
+from openrlhf_ada.reporting.wandb_run import VARIABLES as WANDB_VARIABLES
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,9 @@ def host_environment() -> dict[str, str]:
         "NCCL_DEBUG": "WARN",
         "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
     }
-    return {name: os.environ.get(name, value) for name, value in defaults.items()}
+    chosen = {name: os.environ.get(name, value) for name, value in defaults.items()}
+    # Workers on this node inherit them, those of a cluster that already runs do not.
+    return chosen | {name: os.environ[name] for name in WANDB_VARIABLES if name in os.environ}
 
 
 def quiet_environment() -> dict[str, str]:

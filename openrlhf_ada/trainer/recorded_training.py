@@ -13,6 +13,7 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 from openrlhf_ada.config import from_namespace
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.reporting.wandb_run import use_step_axis
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.settings import resolve
@@ -68,6 +69,8 @@ class RecordedTraining(BasePPOTrainer):
         self.ada = from_namespace(self.args.ada)
         self.settings = resolve(self.ada, self.args)
         self.is_adaptive = self.ada.mode != "off"
+        if self.wandb_logger:
+            use_step_axis(self.wandb_logger.handle)
         self.prompt_critic: PromptCritic | None = None
         if self.is_adaptive:
             self.experience_maker: Any = AdaptiveExperienceMaker(self.experience_maker)
