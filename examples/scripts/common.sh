@@ -8,9 +8,11 @@
 #   EVAL_DATA   held-out prompts of the same form, evaluated every EVAL_STEPS steps and at both ends
 #   RUN_DIR     gets the record, the checkpoints (every SAVE_STEPS steps) and the trained model
 #   ADA_MODE    off | seq | est: with the script's other flags, another mode
-#   STEPS       training steps at most
+#   STEPS       training steps at most, of the held-out prompts no more than STEPS x BATCH; EPISODES: passes over the prompts
+#   BATCH GROUP prompts a step and answers trained of each (128 and 4)
 #   DEVICE      gpu | cpu. cpu: a toy model on two cores, in about a minute, to see a script work before it costs anything
 #   GPUS NODES  GPUs per node, nodes (8 and 1); TP: GPUs per vLLM engine (1); ZERO: ZeRO stage (2)
+#   METHOD      of reproduce_*.sh: reinforce-ada-balance, reinforce-ada-pos, reinforce-ada-est, grpo, ...
 #   MAX_LEN MAX_NEW_TOKENS   tokens of prompt and answer together, and of the answer
 #   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): the run goes there, with SUBMIT_FLAGS of
 #               `openrlhf-ada submit`. RUN_DIR must then be on storage that all nodes reach
@@ -21,6 +23,10 @@
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 
 DEVICE=${DEVICE:-gpu}
+if [[ $DEVICE != gpu && $DEVICE != cpu ]]; then
+  echo "DEVICE is '$DEVICE': expected gpu or cpu" >&2
+  exit 2
+fi
 GPUS=${GPUS:-8}
 NODES=${NODES:-1}
 TP=${TP:-1}
@@ -46,6 +52,7 @@ else
   MAX_LEN=${MAX_LEN:-4096}
   MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 fi
+EPISODES=${EPISODES:-1}
 INPUT_KEY=${INPUT_KEY:-input}
 LABEL_KEY=${LABEL_KEY:-label}
 RUN_DIR=${RUN_DIR:-$PWD/runs/$(basename "$0" .sh)-$(date +%m%d-%H%M%S)}
@@ -59,6 +66,7 @@ flags=(
   --data.max_len "$MAX_LEN"
   --reward.remote_url "$REWARD"
   --rollout.max_new_tokens "$MAX_NEW_TOKENS"
+  --train.num_episodes "$EPISODES"
   --algo.kl.init_coef 0
   --ada_run_dir "$RUN_DIR"
   --ckpt.path "$RUN_DIR/ckpt"
@@ -88,25 +96,32 @@ batches() {
   fi
 }
 
-# A setting of Reinforce-Ada by name (openrlhf_ada/presets.py): 512 prompts a step, 4 answers trained, 400 steps. The
-# host counts passes over the prompts, not steps: EPISODES is 400 x 512 over their number.
+# A setting of Reinforce-Ada by name (openrlhf_ada/presets.py) and what its run scripts have besides: 512 prompts a step, 4
+# answers trained, 400 steps. The host counts passes over the prompts, not steps: EPISODES is 400 x 512 over their number.
 published() {
-  flags+=(
-    --ada_method "${METHOD:-reinforce-ada-balance}"
+  if [[ $DEVICE == cpu ]]; then
+    batches
+  elif [[ ${BATCH:=512} != 512 ]]; then
+    echo "BATCH is $BATCH: the published setting has 512 prompts a step" >&2
+    exit 2
+  fi
+  flags=(--ada_method "${METHOD:-reinforce-ada-balance}" "${flags[@]}"
     --actor.lr_scheduler constant_with_warmup
     --actor.lr_warmup_ratio 0.025
-    --train.num_episodes "${EPISODES:-15}"
-  )
+    --actor.adam.betas 0.9 0.999
+    --actor.dual_clip 10)
   if [[ -n ${ADA_MODE:-} ]]; then
     flags+=(--ada_mode "$ADA_MODE")
   fi
-  if [[ $DEVICE == cpu ]]; then batches; fi
-  BATCH=${BATCH:-512}
 }
 
 # Policy, critic and engines take turns on the same GPUs.
 on_shared_gpus() {
   if [[ $DEVICE == cpu ]]; then on_cpu; return; fi
+  if ((GPUS < 1 || GPUS % TP)); then
+    echo "GPUS is $GPUS and TP is $TP: engines of TP GPUs share the GPUS of a node" >&2
+    exit 2
+  fi
   _on_gpus "$GPUS" $((NODES * GPUS / TP))
   flags+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.6)
 }
@@ -114,6 +129,10 @@ on_shared_gpus() {
 # Half of the GPUs train while the other half samples: what asynchronous training needs.
 on_separate_gpus() {
   if [[ $DEVICE == cpu ]]; then on_cpu; return; fi
+  if ((GPUS < 2 || GPUS % 2 || GPUS / 2 % TP)); then
+    echo "GPUS is $GPUS and TP is $TP: half of a node's GPUs are engines of TP each" >&2
+    exit 2
+  fi
   _on_gpus $((GPUS / 2)) $((NODES * GPUS / 2 / TP))
   flags+=(--vllm.gpu_memory_utilization 0.9)
 }
@@ -129,8 +148,8 @@ _on_gpus() {
     --ds.zero_stage "$ZERO"
     --ds.packing_samples
     --train.dynamic_batch_enable
-    --train.max_tokens_per_gpu 16384
-    --rollout.max_tokens_per_gpu 32768
+    --train.max_tokens_per_gpu 8192
+    --rollout.max_tokens_per_gpu 8192
     --actor.gradient_checkpointing_enable
   )
 }
@@ -151,16 +170,17 @@ on_cpu() {
 
 # The toy model and its prompts, where no others are named; built once.
 toy() {
-  if [[ $MODEL == "$TOY/model" && -z ${DRY_RUN:-} ]]; then
-    openrlhf-ada demo-model --toy "$TOY/model"
-    openrlhf-ada demo-data --toy --num-train 256 --num-heldout 64 "$TOY/data"
+  if [[ $MODEL == "$TOY/model" ]]; then
+    launch openrlhf-ada demo-model --toy "$TOY/model"
+    launch openrlhf-ada demo-data --toy --num-train 256 --num-heldout 64 "$TOY/data"
   fi
 }
 
 # Runs the command: flags so far, the script's own arguments last.
 train() {
   if [[ -n ${STEPS:-} ]]; then
-    flags+=(--data.max_samples $((STEPS * BATCH)))
+    # A last batch that is not full is left over.
+    flags+=(--data.max_samples $(((STEPS * BATCH + EPISODES - 1) / EPISODES)))
   fi
   local command=(openrlhf-ada)
   if [[ -n ${SUBMIT:-} ]]; then

@@ -9,7 +9,7 @@
 # Usage:   MODEL="runs/a/model runs/b/model" examples/scripts/eval_model.sh [more flags]
 #          DRY_RUN=1 prints the command.
 set -euo pipefail
-source "$(dirname "$0")/launch.sh"
+source "$(dirname "$(readlink -f "$0")")/launch.sh"
 
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
 BENCHMARKS=${BENCHMARKS:-math500 minerva olympiadbench aime24 aime25}

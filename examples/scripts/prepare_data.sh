@@ -9,11 +9,11 @@
 # Usage:   MODEL=Qwen/Qwen2.5-Math-1.5B DATA=openr1-math BAND=hard examples/scripts/prepare_data.sh [more flags]
 #          DRY_RUN=1 prints the command.
 set -euo pipefail
-source "$(dirname "$0")/launch.sh"
+source "$(dirname "$(readlink -f "$0")")/launch.sh"
 
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
 DATA=${DATA:-openr1-math}
-OUT=${OUT:-data/$(basename "$MODEL")-$(basename "${DATA%%[=:]*}")}
+OUT=${OUT:-data/$(basename "$MODEL")-$(basename "${DATA%%[=: ]*}")}
 BAND=${BAND:-hard}
 N=${N:-16}
 ENGINES=${ENGINES:-8}

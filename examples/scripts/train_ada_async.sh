@@ -6,7 +6,7 @@
 #          token-level importance correction takes into account.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_async.sh [more flags]   (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_separate_gpus

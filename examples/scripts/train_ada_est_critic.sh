@@ -6,7 +6,7 @@
 # Expect:  `ada/critic_in_use` turns 1 when it predicts better than the mean; until then all prompts get the same.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_est_critic.sh [more flags]   (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

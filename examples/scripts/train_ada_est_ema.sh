@@ -6,10 +6,13 @@
 # Expect:  the same number of rollouts in every step, exactly; `ada/brier` in the record falls as counts come in.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_est_ema.sh [more flags] (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+if [[ -z ${STEPS:-} ]]; then
+  EPISODES=${EPISODES:-3}
+fi
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus
-flags+=(--ada_mode "${ADA_MODE:-est}" --ada_estimator ema --ada_budget 8 --train.num_episodes "${EPISODES:-3}"
+flags+=(--ada_mode "${ADA_MODE:-est}" --ada_estimator ema --ada_budget 8
   --algo.advantage.estimator dr_grpo)
 train "$@"

@@ -6,19 +6,23 @@
 # Expect:  PROMPTS/README.md says what was kept. Ada-Est starts from the counts of the first part.
 # Usage:   MODEL=... RAW=openr1-math examples/scripts/train_ada_hard_prompts.sh [more flags]  (variables: common.sh)
 set -euo pipefail
+if [[ ${DEVICE:-gpu} == cpu ]]; then
+  PROMPTS=${PROMPTS:-$PWD/.cache/toy-examples/hard}
+fi
 PROMPTS=${PROMPTS:-data/$(basename "${MODEL:-Qwen2.5-Math-1.5B}")-hard}
 DATA=$PROMPTS/train.parquet
 INPUT_KEY=input
 LABEL_KEY=label
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 prepare() {
   if [[ $DEVICE == cpu ]]; then
     toy
     DATA=${RAW:-$TOY/data/train.jsonl} ENGINES=1 MAX_NEW_TOKENS=$MAX_NEW_TOKENS \
-      "$(dirname "$0")/prepare_data.sh" --reward "$REWARD" --template '{}'
+      "$(dirname "$(readlink -f "$0")")/prepare_data.sh" --reward "$REWARD" --template '{}'
   else
-    DATA=${RAW:-openr1-math} ENGINES=$((NODES * GPUS / TP)) "$(dirname "$0")/prepare_data.sh" --reward "$REWARD"
+    DATA=${RAW:-openr1-math} ENGINES=$((NODES * GPUS / TP)) "$(dirname "$(readlink -f "$0")")/prepare_data.sh" --reward "$REWARD" \
+      --tensor_parallel_size "$TP"
   fi
 }
 

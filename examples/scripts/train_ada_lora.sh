@@ -5,7 +5,7 @@
 # Expect:  RUN_DIR/model has the adapter, and merged/ below it the whole model.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_lora.sh [more flags]    (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

@@ -5,7 +5,7 @@
 # Expect:  as train_ppo.sh, with more groups that have a signal. ADA_MODE=est splits a fixed budget instead.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_ppo.sh [more flags]     (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

@@ -5,7 +5,7 @@
 # Expect:  `signal` in the log well above `uniform`: more groups that teach something, for more rollouts.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_seq_balance.sh [more flags]  (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

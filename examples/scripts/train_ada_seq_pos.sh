@@ -5,7 +5,7 @@
 # Expect:  hard prompts that groups of four miss come into training; easy ones cost one wave.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_seq_pos.sh [more flags] (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

@@ -5,7 +5,7 @@
 # Expect:  in the record, `uniform` says how many groups have a signal; what train_ada_*.sh would add.
 # Usage:   MODEL=... DATA=... examples/scripts/train_grpo.sh [more flags]        (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

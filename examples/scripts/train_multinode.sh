@@ -9,7 +9,7 @@
 set -euo pipefail
 NODES=${NODES:-2}
 SUBMIT=${SUBMIT:-http://127.0.0.1:8265}
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

@@ -5,7 +5,7 @@
 # Expect:  `critic_loss` in the record falls in the first steps; until then advantages are those of a random baseline.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ppo.sh [more flags]         (all variables: common.sh)
 set -euo pipefail
-source "$(dirname "$0")/common.sh"
+source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus

@@ -7,22 +7,30 @@ and what they need. Its log is shown here, and its exit status is this command's
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.metadata
 import logging
 import os
 import shlex
-import signal
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from openrlhf_ada.cli.ray_job import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    UnreachableError,
+    connect,
+    follow,
+    new_name,
+    sigterm_interrupts,
+    stop,
+    submit,
+)
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms.job_files import MIB, JobFiles, files_of
+from openrlhf_ada.reporting.redaction import REMOVED, looks_secret
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +46,10 @@ OUTPUTS = {
 STOP_WAIT_S = "30"
 """Seconds that a stopped run gets for ending its processes; Ray's own three are few for large models."""
 
-EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
+FROM_ENVIRONMENT = "env"
+"""For a key: what the flag is set to, for the host to know that there is one."""
+
+EXIT_BAD_INPUT = 2
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -79,27 +90,56 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; returns the job's exit status (1: it has none, 2: bad input, 130: Ctrl-C)."""
+    """Entry point; returns the job's exit status (1: it has none, 2: bad input, 130: Ctrl-C, 143: SIGTERM)."""
     args = build_parser().parse_args(argv)
     try:
         verb, arguments = _verb(args.command)
+        if arguments in (["-h"], ["--help"]):
+            return _help(verb)
         arguments = with_outputs(verb, arguments)
-        _check_arguments(verb, arguments)
-        files = files_of(arguments, args.upload, Path.cwd())
+        check_arguments(verb, arguments)
+        files = files_of(verb, arguments, args.upload, Path.cwd())
         files.check(args.max_upload)
         environment = environment_of(args.env)
-        client = _client(args.address)
+        client = connect(args.address)
     except ConfigError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     entrypoint = shlex.join([args.python, "-m", "openrlhf_ada.cli.main", verb, *arguments])
-    job = _submit(client, entrypoint, files, environment, args.id)
-    print(f"job {job}: {len(files.paths)} files uploaded ({files.num_bytes / MIB:.1f} MiB)", file=sys.stderr)
-    if args.no_wait:
-        print(f"  ray job logs --follow {job}\n  ray job stop {job}", file=sys.stderr)
-        return 0
-    print("its log follows; Ctrl-C stops the job, closing the terminal does not", file=sys.stderr)
-    return follow(client, job)
+    return _run(client, entrypoint, files, environment, args.id or new_name(), waits=not args.no_wait)
+
+
+def _run(client: Any, entrypoint: str, files: JobFiles, environment: dict[str, str], job: str, *, waits: bool) -> int:
+    with sigterm_interrupts() as received:
+        try:
+            submit(client, entrypoint, files, environment, job)
+            print(f"job {job}: {len(files.files)} files uploaded ({files.num_bytes / MIB:.1f} MiB)", file=sys.stderr)
+            if not waits:
+                print(f"  ray job logs --follow {job}\n  ray job stop {job}", file=sys.stderr)
+                return 0
+            print("its log follows; Ctrl-C stops the job, closing the terminal does not", file=sys.stderr)
+            return follow(client, job)
+        except UnreachableError as error:
+            print(f"{PROG}: {error}\nIf job {job} was begun, it goes on: ray job logs --follow {job}", file=sys.stderr)
+            return EXIT_FAILED
+        except KeyboardInterrupt:
+            return _stop(client, job, EXIT_TERMINATED if received else EXIT_INTERRUPTED)
+
+
+def _stop(client: Any, job: str, status: int) -> int:
+    print(f"{PROG}: stopping {job}", file=sys.stderr)
+    try:
+        stop(client, job)
+    except (UnreachableError, KeyboardInterrupt) as error:
+        # Not begun yet, not reachable, or the user does not wait.
+        print(f"{PROG}: {job} may go on ({error}): ray job stop {job}", file=sys.stderr)
+    return status
+
+
+def _help(verb: str) -> int:
+    from openrlhf_ada.cli.main import VERBS
+
+    return VERBS[verb](["--help"])
 
 
 def _verb(command: Sequence[str]) -> tuple[str, list[str]]:
@@ -146,8 +186,16 @@ def _named(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _check_arguments(verb: str, arguments: Sequence[str]) -> None:
-    """Settings are checked here, files by the job: they may be on the nodes only."""
+def check_arguments(verb: str, arguments: Sequence[str]) -> None:
+    """Settings are checked here, files by the job: they may be on the nodes only. Raises ConfigError."""
+    for flag, value in _named(arguments):
+        if looks_secret(flag) and value not in ("", FROM_ENVIRONMENT):
+            raise ConfigError(
+                flag,
+                REMOVED,
+                "Ray's dashboard shows the command lines of jobs to everyone who reaches it",
+                f"Give {flag} {FROM_ENVIRONMENT}, and the key with --env (WANDB_API_KEY)",
+            )
     if verb != "train":
         return
     try:
@@ -175,91 +223,3 @@ def environment_of(names: Sequence[str]) -> dict[str, str]:
             raise ConfigError("--env", name, "it is not set here", "Set it, or give its value: --env NAME=VALUE")
         environment[name] = value if has_value else os.environ[name]
     return environment
-
-
-def _client(address: str | None) -> Any:
-    try:
-        from ray.job_submission import JobSubmissionClient
-    except ImportError as error:
-        raise ConfigError("ray", None, f"it is not installed here ({error})", 'pip install "ray[default]"') from error
-    try:
-        return JobSubmissionClient(address)
-    except (ConnectionError, RuntimeError) as error:
-        where = address or "none given"
-        raise ConfigError(
-            "--address", where, f"no Ray answers there ({error})", "Give the URL of the head's dashboard, port 8265"
-        ) from error
-
-
-def _submit(client: Any, entrypoint: str, files: JobFiles, environment: dict[str, str], name: str | None) -> str:
-    # What is named is wanted, whatever some .gitignore says.
-    os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"
-    logging.getLogger("ray").setLevel(logging.WARNING)
-    with tempfile.TemporaryDirectory(prefix="openrlhf-ada-job-") as folder:
-        files.stage(Path(folder))
-        return client.submit_job(
-            entrypoint=entrypoint, submission_id=name, runtime_env={"working_dir": folder, "env_vars": environment}
-        )
-
-
-def follow(client: Any, job: str) -> int:
-    """Show the job's log until it ends; stop it on Ctrl-C and SIGTERM. Returns its exit status."""
-
-    def interrupt(signum: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signum)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        JobLog(client, job).show()
-        status = _wait_for_end(client, job)
-    except KeyboardInterrupt:
-        print(f"{PROG}: stopping {job}", file=sys.stderr)
-        client.stop_job(job)
-        _wait_for_end(client, job)
-        return EXIT_INTERRUPTED
-    except (RuntimeError, OSError) as error:
-        print(f"{PROG}: {error}\nThe job may go on: ray job logs --follow {job}", file=sys.stderr)
-        return EXIT_FAILED
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    info = client.get_job_info(job)
-    if status.name != "SUCCEEDED":
-        print(f"{PROG}: job {job}: {status.name.lower()}. {info.message or ''}", file=sys.stderr)
-    return EXIT_FAILED if info.driver_exit_code is None else info.driver_exit_code
-
-
-class JobLog:
-    """Prints each character of a job's log once, over broken connections too."""
-
-    TRIES, PAUSE_S = 10, 5.0
-
-    def __init__(self, client: Any, job: str) -> None:
-        self._client = client
-        self._job = job
-        self._shown = 0
-
-    def show(self) -> None:
-        """Until the job ends; raises RuntimeError or OSError when the cluster does not answer for long."""
-        for attempt in range(1, self.TRIES + 1):
-            try:
-                asyncio.run(self._tail())
-                return
-            except (RuntimeError, OSError) as error:
-                if attempt == self.TRIES:
-                    raise
-                logger.warning("the log of %s is interrupted (%s); trying again", self._job, error)
-                time.sleep(self.PAUSE_S)
-
-    async def _tail(self) -> None:
-        """The cluster sends the log from its beginning."""
-        seen = 0
-        async for text in self._client.tail_job_logs(self._job):
-            print(text[max(0, self._shown - seen) :], end="", flush=True)
-            seen += len(text)
-            self._shown = max(self._shown, seen)
-
-
-def _wait_for_end(client: Any, job: str) -> Any:
-    while not (status := client.get_job_status(job)).is_terminal():
-        time.sleep(0.5)
-    return status

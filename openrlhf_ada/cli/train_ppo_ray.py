@@ -90,6 +90,7 @@ def run(args: SimpleNamespace, config: AdaConfig) -> int:
 
         from openrlhf_ada.platforms.session import TerminatedError, ray_session
 
+        log_dir = "none: Ray did not start"
         try:
             with ray_session(args, verbose=config.verbose) as log_dir:
                 _train(args, view, log_dir)
@@ -126,7 +127,7 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
     from openrlhf_ada.trainer.launch import train
 
-    args.ada_events = Queue(actor_options=on_this_node(num_cpus=0))
+    args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     reader = EventReader(args.ada_events, view)
     reader.start()
     try:

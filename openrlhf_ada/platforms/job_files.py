@@ -7,13 +7,15 @@ one cluster may have two.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import openrlhf_ada
 from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.reward.reward_function import NAMED
 
 DISTRIBUTION = "openrlhf-ada"
 
@@ -24,23 +26,42 @@ MIB = 1 << 20
 
 UPLOAD = "--upload"
 
+POSITIONAL = "the command"
+
+PATH_FLAGS = {
+    "train": (
+        "--actor.model_name_or_path",
+        "--critic.model_name_or_path",
+        "--reward.model_name_or_path",
+        "--data.prompt_dataset",
+        "--eval.dataset",
+        "--reward.remote_url",
+        "--train.agent_func_path",
+        "--ada_policy",
+        "--ada.policy",
+    ),
+    "eval": ("--model", "--benchmark", "--reward"),
+    "prepare-data": (POSITIONAL, "--model", "--reward"),
+}
+"""By command: whose values may be files. Those of other flags are what they are, whatever lies in the folder."""
+
 
 @dataclass(frozen=True)
 class JobFiles:
-    """Paths relative to `base`; in the job's working folder they are called the same."""
+    """Files, relative to `base`; in the job's working folder they are called the same."""
 
     base: Path
-    paths: tuple[Path, ...]
+    files: tuple[Path, ...]
 
     @property
     def num_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self._files())
+        return sum((self.base / file).stat().st_size for file in self.files)
 
     def check(self, limit_mib: float) -> None:
         """Raises ConfigError for more than so many MiB, naming the largest file."""
         if self.num_bytes <= limit_mib * MIB:
             return
-        largest = max(self._files(), key=lambda path: path.stat().st_size)
+        largest = max((self.base / file for file in self.files), key=lambda path: path.stat().st_size)
         raise ConfigError(
             "--max-upload",
             limit_mib,
@@ -54,18 +75,9 @@ class JobFiles:
         package = Path(openrlhf_ada.__file__).parent
         shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         _write_metadata(folder)
-        for path in self.paths:
-            source, target = self.base / path, folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(source, target)
-
-    def _files(self) -> Iterable[Path]:
-        for path in self.paths:
-            source = self.base / path
-            yield from (p for p in source.rglob("*") if p.is_file()) if source.is_dir() else (source,)
+        for file in self.files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.base / file, folder / file)
 
 
 def _write_metadata(folder: Path) -> None:
@@ -78,41 +90,60 @@ def _write_metadata(folder: Path) -> None:
             (target / name.replace("PKG-INFO", "METADATA")).write_text(text)
 
 
-def files_of(arguments: Sequence[str], extra: Sequence[str], base: Path) -> JobFiles:
-    """The files that exist here under a relative path on a command line, and those of --upload.
+def files_of(verb: str, arguments: Sequence[str], extra: Sequence[str], base: Path) -> JobFiles:
+    """The files that a command names by relative paths and that are here, and those of --upload.
 
-    Raises ConfigError for a path of --upload that is not below `base`, or not there, and for a folder on the command
-    line that is here and nobody asked to upload.
+    Raises ConfigError for a path of --upload that is not below `base` or not there, for a link to nothing, and for a
+    folder that the command names, is here, and nobody asked to upload.
     """
     asked = [_below(UPLOAD, path, base) for path in extra]
     named: list[Path] = []
-    for flag, value in _values(arguments):
-        path = Path(value)
-        if path.is_absolute() or not (base / path).exists() or any(path.is_relative_to(other) for other in asked):
-            continue
-        if (base / path).is_dir():
-            raise ConfigError(
-                flag,
-                value,
-                "this folder is here and not on the cluster",
-                f"Put it on storage that all nodes reach and name its absolute path, or add {UPLOAD} {value}",
-            )
-        named.append(_below(flag, value, base))
-    return JobFiles(base, tuple(dict.fromkeys([*asked, *named])))
+    for flag, value in _paths(verb, arguments):
+        for path in sorted(path.relative_to(base) for path in base.glob(value)) if "*" in value else [Path(value)]:
+            if not (base / path).exists() or any(path.is_relative_to(other) for other in asked):
+                continue
+            if (base / path).is_dir():
+                raise ConfigError(
+                    flag,
+                    value,
+                    "this folder is here and not on the cluster",
+                    f"Put it on storage that all nodes reach and name its absolute path, or add {UPLOAD} {value}",
+                )
+            named.append(_below(flag, str(path), base))
+    return JobFiles(base, tuple(dict.fromkeys(file for path in (*asked, *named) for file in _files(path, base))))
 
 
-def _values(arguments: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """(flag, value) of everything that may be a path; values separated by commas come one by one."""
-    flag = "the command line"
+def _files(path: Path, base: Path) -> Iterator[Path]:
+    """The file, or all below the folder, through links as a copy would go."""
+    if not (base / path).is_dir():
+        yield path
+        return
+    for folder, folders, names in os.walk(base / path, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(names):
+            file = Path(folder, name)
+            if not file.exists():
+                raise ConfigError(UPLOAD, str(path), f"{file} is a link to nothing", "Remove it, or upload files")
+            yield file.relative_to(base)
+
+
+def _paths(verb: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(flag, relative path) of all that may be a file; values may be lists with commas, and `name=path`."""
+    flag = POSITIONAL
     for part in arguments:
         value = part
         if part.startswith("--"):
             flag, _, value = part.partition("=")
-        yield from ((flag, piece) for piece in value.split(",") if piece)
+        if flag not in PATH_FLAGS[verb]:
+            continue
+        for piece in value.split(","):
+            path = os.path.normpath(piece.rpartition("=")[2]) if piece else ""
+            if path and not os.path.isabs(path) and piece not in NAMED:
+                yield flag, path
 
 
 def _below(flag: str, value: str, base: Path) -> Path:
-    path = Path(value)
+    path = Path(os.path.normpath(value))
     if path.is_absolute() or ".." in path.parts:
         raise ConfigError(
             flag,

@@ -80,7 +80,6 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
 
     signal.signal(signal.SIGTERM, terminate)
     try:
-        slots.await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
         slots.check(ray.cluster_resources(), free=ray.available_resources())
         yield os.path.join(_session_dir(), "logs")
     except KeyboardInterrupt:
@@ -123,6 +122,11 @@ def _running_cluster() -> str | None:
     """
     from ray._private import services
 
+    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        raise MissingResourcesError(
+            f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']!r}: a training cannot run through Ray's client. Use "
+            f"openrlhf-ada submit, or the address of the head (HOST:6379) from a node of the cluster."
+        )
     find: Any = services.canonicalize_bootstrap_address
     address: str | None = find(None)
     if address is None or _answers(address):
@@ -138,11 +142,9 @@ def _running_cluster() -> str | None:
 
 
 def _answers(address: str) -> bool:
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        return True
+    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=ANSWER_S):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S):
             return True
     except OSError:
         return False
@@ -151,8 +153,17 @@ def _answers(address: str) -> bool:
 def _join_cluster(
     ray: Any, args: SimpleNamespace, address: str, environment: dict[str, str], common: dict[str, Any]
 ) -> None:
-    """Join a running cluster. It has real GPUs if Ray found any accelerator on its nodes."""
-    ray.init(address=address, **common)
+    """Join a running cluster, when its nodes are there. It has real GPUs if Ray found any accelerator on them."""
+    from ray.exceptions import AuthenticationError
+
+    try:
+        ray.init(address=address, **common)
+    except AuthenticationError as error:
+        raise MissingResourcesError(
+            f"the Ray cluster at {address} asks for a token ({' '.join(str(error).split())}). Set RAY_AUTH_MODE=token "
+            f"and RAY_AUTH_TOKEN as where it was started."
+        ) from error
+    required_slots(args).await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
     on_gpu = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
     ray.shutdown()
     (check_gpu_limits if on_gpu else check_cpu_limits)(args)

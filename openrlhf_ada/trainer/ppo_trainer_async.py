@@ -150,7 +150,7 @@ class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
     def __init__(self, pretrain: str, strategy: Any, actor: Any, critic: Any, *groups: Any, **kwargs: Any) -> None:
         here = on_this_node()
         actors = {
-            "VLLMLock": ray.remote(EngineLock).options(**on_this_node(num_cpus=0)),
+            "VLLMLock": ray.remote(EngineLock).options(**on_this_node(takes_cpu=False)),
             "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor).options(**here),
             "Queue": partial(Queue, actor_options=here),
             "TrainingActor": ray.remote(AdaTrainingActor).options(**here),

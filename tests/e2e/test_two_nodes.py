@@ -132,12 +132,12 @@ def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_pat
     assert job.returncode == 2 and "--ada_mode is 'sep'" in told and "uploaded" not in told
     job = submit(nodes, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
     told, _ = job.communicate(timeout=60)
-    assert job.returncode == 2 and "job raysubmit" in told and "/only/elsewhere.jsonl" in told, told
+    assert job.returncode == 2 and "job openrlhf-ada-" in told and "/only/elsewhere.jsonl" in told, told
 
 
 @pytest.mark.parametrize(
     ("ends", "when", "status"),
-    [(signal.SIGINT, "step", 130), (signal.SIGTERM, "loading", 130), ("ray job stop", "step", 1)],
+    [(signal.SIGINT, "step", 130), (signal.SIGTERM, "loading", 143), ("ray job stop", "step", 1)],
     ids=["ctrl-c", "sigterm", "ray job stop"],
 )
 def test_a_stopped_job_leaves_nothing(

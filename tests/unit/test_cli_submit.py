@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
-from importlib.metadata import entry_points
+from importlib.metadata import distributions, entry_points
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ada.cli import submit
+from openrlhf_ada.cli import ray_job, submit
 from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.platforms.job_files import MIB, JobFiles, files_of
+from openrlhf_ada.platforms.job_files import DISTRIBUTION, MIB, files_of
 from openrlhf_ada.platforms.session import _without
 
 RUN = ["--ada_run_dir", "/shared/a"]
@@ -51,9 +52,38 @@ def here(tmp_path: Path) -> Path:
 
 def test_files_that_the_command_names_go_along(here: Path) -> None:
     words = ["--data.prompt_dataset", "prompts.jsonl,more.jsonl", "--reward.remote_url=math", "--x", "/etc/hostname"]
-    files = files_of([*words, "--eval.dataset", "prompts.jsonl"], ["package"], here)
-    assert files.paths == (Path("package"), Path("prompts.jsonl"), Path("more.jsonl"))
-    assert files.num_bytes == 2 + 2 + 5
+    files = files_of("train", [*words, "--eval.dataset", "./prompts.jsonl"], ["package"], here)
+    assert files.files == (Path("package/a.py"), Path("prompts.jsonl"), Path("more.jsonl"))
+    named = files_of("prepare-data", ["mine=prompts.jsonl", "more*.jsonl", "--out", "/o"], [], here)
+    assert named.files == (Path("prompts.jsonl"), Path("more.jsonl"))
+    assert files_of("eval", ["--benchmark", "math500=prompts.jsonl"], [], here).files == (Path("prompts.jsonl"),)
+
+
+def test_other_values_are_no_paths(here: Path) -> None:
+    for name in ("math", "seq", "input", "8"):
+        (here / name).mkdir()
+    words = [
+        "--reward.remote_url",
+        "math",
+        "--ada_mode",
+        "seq",
+        "--data.input_key",
+        "input",
+        "--vllm.num_engines",
+        "8",
+    ]
+    assert files_of("train", words, [], here).files == ()
+
+
+def test_links_are_followed_and_counted(here: Path) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "big").write_bytes(bytes(1000))
+    (here / "package" / "linked").symlink_to(here / "elsewhere")
+    files = files_of("train", [], ["package", "package/a.py"], here)
+    assert files.files == (Path("package/a.py"), Path("package/linked/big")) and files.num_bytes == 1005
+    (here / "package" / "gone").symlink_to(here / "nothing")
+    with pytest.raises(ConfigError, match="is a link to nothing"):
+        files_of("train", [], ["package"], here)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +97,12 @@ def test_files_that_the_command_names_go_along(here: Path) -> None:
 )
 def test_what_cannot_go_along_is_refused(here: Path, words: list[str], extra: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        files_of(words, extra, here)
+        files_of("train", words, extra, here)
 
 
 def test_too_much_is_refused_with_the_largest_file(here: Path) -> None:
     (here / "big").write_bytes(bytes(2 * MIB))
-    files = files_of(["--a", "big", "--b", "prompts.jsonl"], [], here)
+    files = files_of("train", ["--data.prompt_dataset", "big,prompts.jsonl"], [], here)
     with pytest.raises(ConfigError, match=r"--max-upload is 1: the files to upload have 2 MiB, .*/big alone 2"):
         files.check(1)
     files.check(3)
@@ -81,20 +111,12 @@ def test_too_much_is_refused_with_the_largest_file(here: Path) -> None:
 def test_the_job_gets_this_package_with_its_plugin(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """vLLM finds plugins by the metadata of distributions; those of a folder on the path count."""
     staged = tmp_path_factory.mktemp("staged")
-    JobFiles(here, (Path("package"), Path("prompts.jsonl"))).stage(staged)
+    files_of("train", [], ["package", "prompts.jsonl"], here).stage(staged)
     assert (staged / "package" / "a.py").read_text() == "A = 1" and (staged / "prompts.jsonl").exists()
     assert (staged / "openrlhf_ada" / "reporting").is_dir() and not list(staged.rglob("__pycache__"))
-    from importlib.metadata import distributions
-
-    (ours,) = [d for d in distributions(path=[str(staged)]) if d.name == submit_distribution()]
+    (ours,) = [d for d in distributions(path=[str(staged)]) if d.name == DISTRIBUTION]
     assert {e.group for e in ours.entry_points} >= {"vllm.general_plugins", "console_scripts"}
     assert {e.name for e in entry_points(group="vllm.general_plugins")} >= {"openrlhf_ada"}
-
-
-def submit_distribution() -> str:
-    from openrlhf_ada.platforms.job_files import DISTRIBUTION
-
-    return DISTRIBUTION
 
 
 def test_variables_go_along_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,17 +152,51 @@ class Flaky:
 
 
 def test_the_log_goes_on_where_it_broke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit.JobLog, "PAUSE_S", 0.0)
-    submit.JobLog(Flaky(["step 1\n", "st", "ep 2\n", "end\n"], [2, 0, 1, 3]), "job").show()
+    monkeypatch.setattr(ray_job.JobLog, "PAUSE_S", 0.0)
+    ray_job.JobLog(Flaky(["step 1\n", "st", "ep 2\n", "end\n"], [2, 0, 1, 3]), "job").show()
     assert capsys.readouterr().out == "step 1\nstep 2\nend\n"
 
 
-def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(submit.JobLog, "PAUSE_S", 0.0)
-    client = Flaky(["step 1\n"], [1] * submit.JobLog.TRIES)
-    assert submit.follow(client, "raysubmit_1") == 1
+NOTHING = SimpleNamespace(files=(), num_bytes=0)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is uploaded, and nobody waits between tries."""
+    monkeypatch.setattr(submit, "submit", lambda *args: None)
+    monkeypatch.setattr(ray_job.JobLog, "PAUSE_S", 0.0)
+
+
+def run(client: Flaky) -> int:
+    return submit._run(client, "", NOTHING, {}, "job-1", waits=True)  # type: ignore[arg-type]
+
+
+def test_a_cluster_that_is_gone_is_told(sent: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(Flaky(["step 1\n"], [1] * ray_job.JobLog.TRIES)) == 1
     out = capsys.readouterr()
-    assert out.out == "step 1\n" and "The job may go on: ray job logs --follow raysubmit_1" in out.err
+    assert out.out == "step 1\n" and "ray job logs --follow job-1" in out.err
+
+
+@pytest.mark.parametrize(("terminated", "status"), [(False, 130), (True, 143)])
+def test_an_interrupt_stops_the_job(
+    sent: None, capsys: pytest.CaptureFixture[str], terminated: bool, status: int
+) -> None:
+    stopped: list[str] = []
+
+    class Interrupted(Flaky):
+        async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+            yield "step 1\n"
+            if terminated:
+                signal.raise_signal(signal.SIGTERM)
+            raise KeyboardInterrupt
+
+        def stop_job(self, job: str) -> None:
+            stopped.append(job)
+            raise ConnectionError("away")
+
+    assert run(Interrupted([], [])) == status
+    assert stopped == ["job-1"]
+    assert "job-1 may go on (away): ray job stop job-1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -154,17 +210,19 @@ def test_the_status_is_the_jobs(status: str, exit_code: int | None, returned: in
         def get_job_info(self, job: str) -> SimpleNamespace:
             return SimpleNamespace(driver_exit_code=exit_code, message=None)
 
-    assert submit.follow(Ended([], []), "job") == returned
+    assert ray_job.follow(Ended([], []), "job") == returned
 
 
 def test_bad_input_is_refused_before_a_cluster_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["report", "x"], "the command is 'report': expected one of: train, eval, prepare-data"),
         (["train", *RUN, "--ada_mode", "sep"], "--ada_mode is 'sep'"),
+        (["--address", "head:8265", "eval", "--out", "/o"], "Try --address http://head:8265"),
+        (["train", *RUN, "--logger.wandb.key", "abc"], "--logger.wandb.key is '<removed>': Ray's dashboard shows"),
         (["--env", "NOT_SET", "eval", "--out", "/o"], "--env is 'NOT_SET'"),
         (
             ["--address", "http://127.0.0.1:1", "eval", "--out", "/o"],
-            "--address is 'http://127.0.0.1:1': no Ray answers",
+            "--address is 'http://127.0.0.1:1': no Ray takes jobs",
         ),
     ):
         assert submit.main(words) == 2

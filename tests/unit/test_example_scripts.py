@@ -17,6 +17,7 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
+from openrlhf_ada.platforms.job_files import files_of
 from openrlhf_ada.platforms.resources import required_slots
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_settings
@@ -28,9 +29,8 @@ TRAINING = sorted(path.name for path in SCRIPTS.glob("*.s*") if path.name.starts
 COMMON = (SCRIPTS / "common.sh").read_text()
 
 
-def dry_run(script: str, *arguments: str, **environment: str) -> list[str]:
-    """The arguments of the last command that a script would run."""
-    done = subprocess.run(
+def called(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         ["bash", str(SCRIPTS / script), *arguments],
         env={"PATH": os.environ["PATH"], "DRY_RUN": "1"} | environment,
         cwd=ROOT,
@@ -38,6 +38,11 @@ def dry_run(script: str, *arguments: str, **environment: str) -> list[str]:
         text=True,
         check=False,
     )
+
+
+def dry_run(script: str, *arguments: str, **environment: str) -> list[str]:
+    """The arguments of the last command that a script would run."""
+    done = called(script, *arguments, **environment)
     assert done.returncode == 0, done.stderr
     program, *words = shlex.split(done.stdout.splitlines()[-1])
     assert program == "openrlhf-ada"
@@ -77,10 +82,48 @@ def test_variables_and_arguments_win(script: str) -> None:
     assert required_slots(args).gpus % 4 == 0
 
 
-@pytest.mark.parametrize("script", ["train_grpo.sh", "train_ada_async.sh"])
-def test_steps_are_prompts(script: str) -> None:
-    args, _ = parsed(dry_run(script, STEPS="3", BATCH="32"))
-    assert args.data.max_samples == 96 and args.rollout.batch_size == 32
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+@pytest.mark.parametrize("script", TRAINING)
+def test_steps_are_steps(script: str, device: str) -> None:
+    for variables in ({}, {"EPISODES": "2"}):
+        args, _ = parsed(dry_run(script, STEPS="3", DEVICE=device, **variables))
+        rows = args.data.max_samples * args.train.num_episodes
+        assert args.train.num_episodes == int(variables.get("EPISODES", 1))
+        assert rows // args.rollout.batch_size == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "said"),
+    [
+        ("train_grpo.sh", {"DEVICE": "tpu"}, "DEVICE is 'tpu'"),
+        ("train_grpo.sh", {"GPUS": "0"}, "GPUS is 0"),
+        ("train_grpo.sh", {"GPUS": "2", "TP": "4"}, "GPUS is 2 and TP is 4"),
+        ("train_ada_async.sh", {"GPUS": "1"}, "GPUS is 1"),
+        ("reproduce_qwen3_4b.sh", {"BATCH": "64"}, "BATCH is 64: the published setting has 512"),
+        ("train_slurm.sbatch", {"SCRIPT": "train_multinode.sh"}, "inside a Slurm job nothing is submitted"),
+    ],
+)
+def test_variables_without_a_meaning_are_refused(script: str, variables: dict[str, str], said: str) -> None:
+    done = called(script, **variables)
+    assert done.returncode == 2 and said in done.stderr
+
+
+def test_it_may_be_called_by_a_link_and_run_dry_means_one(tmp_path: Path) -> None:
+    (tmp_path / "link.sh").symlink_to(SCRIPTS / "train_grpo.sh")
+    done = subprocess.run(
+        [tmp_path / "link.sh"], env={"PATH": os.environ["PATH"], "DRY_RUN": "1"}, capture_output=True, check=False
+    )
+    assert done.returncode == 0 and done.stdout.startswith(b"openrlhf-ada train")
+    assert "openrlhf-ada: command not found" in called("train_grpo.sh", DRY_RUN="0", PATH="/usr/bin:/bin").stderr
+
+
+@pytest.mark.parametrize("script", [name for name in TRAINING if name.startswith("train_") and name.endswith(".sh")])
+def test_its_files_go_along_to_a_cluster(script: str) -> None:
+    words = dry_run(script, SUBMIT="http://head:8265", RUN_DIR="/shared/a", DEVICE="gpu")
+    args = submit.build_parser().parse_args(words[1:])
+    files = files_of("train", args.command[1:], args.upload, ROOT)
+    expected = {"train_ada_agent.sh": ("examples/agents/second_try.py",)}
+    assert tuple(map(str, files.files)) == expected.get(script, ())
 
 
 def test_modes_are_toggled() -> None:
@@ -102,7 +145,8 @@ def test_published_settings_are_those_of_their_name() -> None:
     for method, mode in (("reinforce-ada-pos", "seq"), ("reinforce-ada-est", "est"), ("grpo", "off")):
         args, config = parsed(dry_run("reproduce_qwen2.5_math_1.5b.sh", METHOD=method))
         assert (config.mode, args.rollout.batch_size, args.actor.adam.lr) == (mode, 512, 1e-6)
-        assert args.algo.kl.init_coef == 0 and args.data.max_len == 4096
+        assert args.algo.kl.init_coef == 0 and args.data.max_len == 3072
+        assert (args.rollout.max_new_tokens, args.actor.dual_clip, args.actor.adam.betas) == (2048, 10.0, [0.9, 0.999])
 
 
 @pytest.mark.parametrize("script", [*TRAINING, "prepare_data.sh", "eval_model.sh"])
@@ -118,9 +162,7 @@ def test_the_header_says_what_it_needs_and_what_to_expect(script: str) -> None:
 
 def test_all_variables_that_scripts_read_are_explained() -> None:
     read = set(re.findall(r"\$\{([A-Z_]+):?-", COMMON))
-    assert read - {"BATCH", "GROUP", "METHOD", "EPISODES"} <= set(
-        re.findall(r"\b[A-Z_]{2,}\b", COMMON.split("\n\n")[0])
-    )
+    assert read <= set(re.findall(r"\b[A-Z_]{2,}\b", COMMON.split("\n\n")[0]))
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
