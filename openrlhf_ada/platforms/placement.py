@@ -9,8 +9,8 @@ def on_this_node(*, takes_cpu: bool = True) -> dict[str, Any]:
     """Options for actors that a run cannot do without and that take no GPU.
 
     They stay beside the driver, with which the run ends anyway, so that the loss of an engine's node does not take
-    them along; Ray would spread them. An actor that takes a processor, which Ray asks of a node when it starts and does
-    not keep, goes elsewhere if this node has none.
+    them along; Ray would spread them. An actor that takes a processor, which Ray asks for when it starts and does not
+    keep, goes elsewhere if this node has none.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -32,13 +32,21 @@ PROMPT = 2
 FIRST_ID = 8
 """Sample i begins with token FIRST_ID + i."""
 
-CASES: dict[str, dict[str, Any]] = {
-    f"{kind}, ZeRO {stage}, {loss}": {"kind": kind, "stage": stage, "loss": loss, "batch": len(LENGTHS)}
-    for stage, loss, kind in product((2, 3), ("token-mean", "seq-mean-token-mean"), ("fixed", "dynamic", "packed"))
-} | {
-    "host": {"kind": "host", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS)},
-    "two steps": {"kind": "packed", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS) // 2},
-}
+CASES: dict[str, dict[str, Any]] = (
+    {
+        f"{kind}, ZeRO {stage}, {loss}": {"kind": kind, "stage": stage, "loss": loss, "batch": len(LENGTHS)}
+        for stage, loss, kind in product((2, 3), ("token-mean", "seq-mean-token-mean"), ("fixed", "dynamic", "packed"))
+    }
+    | {
+        f"{kind}, {rest}": {"kind": kind, "loss": "token-mean", "batch": len(LENGTHS)} | settings
+        for rest, settings in {"ZeRO 1": {"stage": 1}, "ZeRO 2, clipped": {"stage": 2, "max_norm": 0.5}}.items()
+        for kind in ("fixed", "dynamic")
+    }
+    | {
+        "host": {"kind": "host", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS)},
+        "two steps": {"kind": "packed", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS) // 2},
+    }
+)
 
 
 def coefficient(sample: int) -> float:
@@ -105,7 +113,9 @@ def flags(folder: Path, stage: int, loss: str, batch: int, *, dynamic: bool) -> 
 class Run:
     """One optimizer step (or two), in this process's part of it."""
 
-    def __init__(self, rank: int, folder: Path, kind: str, stage: int, loss: str, batch: int) -> None:
+    def __init__(
+        self, rank: int, folder: Path, kind: str, stage: int, loss: str, batch: int, max_norm: float = 0.0
+    ) -> None:
         import torch
         from openrlhf.cli.train_ppo_ray import get_strategy
         from openrlhf.models import Actor
@@ -128,7 +138,7 @@ class Run:
         # So large an epsilon that a step is the gradient, and nothing else.
         adam = {"lr": 1e6, "betas": (0.9, 0.95), "eps": 1e6, "weight_decay": 0.0}
         config = {"optim": "adam", "muon": {}, "adam": adam, "lr_scheduler": "constant", "lr_warmup_ratio": 0.0}
-        config |= {"max_norm": 0.0, "scheduler_steps": 10}
+        config |= {"max_norm": max_norm, "scheduler_steps": 10}
         self.actor, optimizer, scheduler = self.strategy.prepare((actor, config))
         trainer_class = ActorPPOTrainer if kind == "host" else AdaActorTrainer
         self.trainer = trainer_class(
