@@ -61,6 +61,7 @@ class RecordedTraining(BasePPOTrainer):
 
     args: Any
     critic_model_group: Any
+    wandb_logger: Any
     recorder: Recorder
     num_steps: int
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,9 +109,11 @@ def test_slurm(toy: Toy, tmp_path: Path) -> None:
     for name, text in (("srun", SRUN), ("scontrol", "#!/usr/bin/env bash\nprintf '127.0.0.1\\nlocalhost\\n'\n")):
         (stubs / name).write_text(text)
         (stubs / name).chmod(0o755)
+    port = free_port()
     told = run_script(
         "train_slurm.sbatch", toy, tmp_path / "run", PATH=str(stubs), SCRIPTS=str(SCRIPTS), SLURM_JOB_NUM_NODES="2",
-        SLURM_JOB_NODELIST="two", PORT=str(free_port()), GPUS="1",
+        SLURM_JOB_NODELIST="two", SLURM_JOB_ID=f"test-{port}", PORT=str(port), GPUS="1",
     )  # fmt: skip
+    shutil.rmtree(f"/tmp/ray-test-{port}")
     check_run(tmp_path / "run", "seq")
     assert "waiting for nodes to join" in told or "step 2/2" in told

@@ -55,6 +55,7 @@ class HostTrainer(BasePPOTrainer):
             None, critic, None, None, FixedKLController(0.0), strategy, SimpleNamespace(pad_token_id=0)
         )
         self.best_eval_metric_key = args.ckpt.best_metric_key or ""
+        self.wandb_logger = None
         self.critic_in_step: Any = "no step yet"
         self.saved: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
 
