@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,9 +51,10 @@ def submit(nodes: Cluster, flags: list[str], *options: str, cwd: Path = ROOT) ->
 
 
 def start(command: list[str], cwd: Path, **variables: str) -> subprocess.Popen[str]:
+    """It is ended after LIMIT_S, so that a test that waits for a line of it ends as well."""
     programs = Path(sys.executable).parent
     known = {"PYTHONPATH": str(ROOT), "MY_SETTING": "from here", "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.Popen(
+    job = subprocess.Popen(
         command,
         cwd=cwd,
         env=os.environ | known | variables,
@@ -62,6 +64,10 @@ def start(command: list[str], cwd: Path, **variables: str) -> subprocess.Popen[s
         # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    end = threading.Timer(LIMIT_S, job.terminate)
+    end.daemon = True
+    end.start()
+    return job
 
 
 def read_to(line_start: str, job: subprocess.Popen[str]) -> None:
