@@ -165,7 +165,8 @@ def test_a_lost_engine_node_is_waited_for_and_a_lost_policy_node_ends_the_run(
     nodes: Cluster, toy: Toy, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    job = submit(nodes, toy_flags(toy, run, **LONG))
+    # Where Ray does not tell of the death, an engine that says nothing for so long is asked, and ended.
+    job = submit(nodes, toy_flags(toy, run, **LONG, ada_timeout=60))
     read_to("step", job)
     pids = {actor["class_name"]: actor["pid"] for actor in nodes.living_actors()}
     nodes.lose(nodes.node_of(pids["RolloutRayActor"]))
