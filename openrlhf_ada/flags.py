@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import Field, field, fields
 from typing import Any
 
@@ -45,6 +45,22 @@ def add_flags_of(cls: Any, parser: argparse.ArgumentParser, title: str, descript
             options["type"] = f.metadata["kind"]
             options["metavar"] = f.metadata["metavar"] or _choices_metavar(f)
         group.add_argument(*names, **options)
+
+
+def words_by_flag(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """A command line as (flag, what follows it), in order, without knowing its flags; "" is the flag of what is first.
+
+    `--x=a` is `--x a`, and the other spelling of our own flags, `--ada.x`, is `--ada_x`.
+    """
+    flag, words = "", list[str]()
+    for part in arguments:
+        if not part.startswith("--"):
+            words.append(part)
+            continue
+        yield flag, words
+        name, is_joined, value = part.partition("=")
+        flag, words = name.replace("--ada.", "--ada_", 1), [value] if is_joined else []
+    yield flag, words
 
 
 def _help(f: Field[Any]) -> str:

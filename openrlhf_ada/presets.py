@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.flags import ConfigError, words_by_flag
 
 Flags = dict[str, Any]
 """By the flag's name without dashes, sections separated by dots: "ada.mode", "rollout.batch_size"."""
@@ -146,7 +146,7 @@ _NOT_THE_METHOD = ("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends"
 
 def _given(argv: Sequence[str]) -> list[str]:
     """Names of the flags on a command line, with a dot after the section."""
-    names = [part.split("=")[0].removeprefix("--") for part in argv if part.startswith("--")]
+    names = [flag.removeprefix("--") for flag, _ in words_by_flag(argv) if flag]
     return [name.replace("ada_", "ada.", 1) if name.startswith("ada_") else name for name in names]
 
 

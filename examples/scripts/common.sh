@@ -81,7 +81,7 @@ if [[ -n $EVAL_DATA ]]; then
     --eval.temperature 1.0 --ada_eval_ends)
 fi
 
-# Groups of $GROUP answers to each of $BATCH prompts. A published setting brings its own sizes: it does not call this.
+# Groups of $GROUP answers to each of $BATCH prompts. On GPUs published.sh has sizes of its own instead.
 batches() {
   BATCH=${BATCH:-128}
   flags+=(
@@ -93,25 +93,6 @@ batches() {
     flags+=(--actor.adam.lr 3e-4 --critic.adam.lr 1e-3)
   else
     flags+=(--actor.adam.lr 1e-6 --critic.adam.lr 5e-6)
-  fi
-}
-
-# A setting of Reinforce-Ada by name (openrlhf_ada/presets.py) and what its run scripts have besides: 512 prompts a step, 4
-# answers trained, 400 steps. The host counts passes over the prompts, not steps: EPISODES is 400 x 512 over their number.
-published() {
-  if [[ $DEVICE == cpu ]]; then
-    batches
-  elif [[ ${BATCH:=512} != 512 ]]; then
-    echo "BATCH is $BATCH: the published setting has 512 prompts a step" >&2
-    exit 2
-  fi
-  flags=(--ada_method "${METHOD:-reinforce-ada-balance}" "${flags[@]}"
-    --actor.lr_scheduler constant_with_warmup
-    --actor.lr_warmup_ratio 0.025
-    --actor.adam.betas 0.9 0.999
-    --actor.dual_clip 10)
-  if [[ -n ${ADA_MODE:-} ]]; then
-    flags+=(--ada_mode "$ADA_MODE")
   fi
 }
 

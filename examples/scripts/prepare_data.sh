@@ -19,7 +19,8 @@ N=${N:-16}
 ENGINES=${ENGINES:-8}
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
-# shellcheck disable=SC2206 # lists: their words are arguments of their own
+set -f # a list's words are arguments of their own, not patterns
+# shellcheck disable=SC2206
 command=(openrlhf-ada prepare-data $DATA
   --model "$MODEL"
   --out "$OUT"

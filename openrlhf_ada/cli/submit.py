@@ -28,7 +28,7 @@ from openrlhf_ada.cli.ray_job import (
     stop,
     submit,
 )
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.flags import ConfigError, words_by_flag
 from openrlhf_ada.platforms.job_files import MIB, JobFiles, files_of
 from openrlhf_ada.reporting.redaction import REMOVED, looks_secret
 
@@ -158,7 +158,7 @@ def with_outputs(verb: str, arguments: Sequence[str]) -> list[str]:
 
     Raises ConfigError for results that would go into the job's working folder, which Ray deletes.
     """
-    named = {name.replace("--ada.", "--ada_"): value for name, value in _named(arguments)}
+    named = {flag: words[0] if words else "" for flag, words in words_by_flag(arguments)}
     added: list[str] = []
     run_dir = named.get("--ada_run_dir")
     if verb == "train" and run_dir:
@@ -177,19 +177,10 @@ def with_outputs(verb: str, arguments: Sequence[str]) -> list[str]:
     return [*arguments, *added]
 
 
-def _named(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for part, following in zip(arguments, [*arguments[1:], ""], strict=False):
-        if part.startswith("--"):
-            name, is_joined, value = part.partition("=")
-            pairs.append((name, value if is_joined else following))
-    return pairs
-
-
 def check_arguments(verb: str, arguments: Sequence[str]) -> None:
     """Settings are checked here, files by the job: they may be on the nodes only. Raises ConfigError."""
-    for flag, value in _named(arguments):
-        if looks_secret(flag) and value not in ("", FROM_ENVIRONMENT):
+    for flag, words in words_by_flag(arguments):
+        if flag and looks_secret(flag) and set(words) - {"", FROM_ENVIRONMENT}:
             raise ConfigError(
                 flag,
                 REMOVED,

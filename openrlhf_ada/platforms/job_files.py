@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import openrlhf_ada
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.flags import ConfigError, words_by_flag
 from openrlhf_ada.reward.reward_function import NAMED
 
 DISTRIBUTION = "openrlhf-ada"
@@ -38,7 +38,6 @@ PATH_FLAGS = {
         "--reward.remote_url",
         "--train.agent_func_path",
         "--ada_policy",
-        "--ada.policy",
     ),
     "eval": ("--model", "--benchmark", "--reward"),
     "prepare-data": (POSITIONAL, "--model", "--reward"),
@@ -129,17 +128,13 @@ def _files(path: Path, base: Path) -> Iterator[Path]:
 
 def _paths(verb: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(flag, relative path) of all that may be a file; values may be lists with commas, and `name=path`."""
-    flag = POSITIONAL
-    for part in arguments:
-        value = part
-        if part.startswith("--"):
-            flag, _, value = part.partition("=")
-        if flag not in PATH_FLAGS[verb]:
+    for flag, words in words_by_flag(arguments):
+        if (flag or POSITIONAL) not in PATH_FLAGS[verb]:
             continue
-        for piece in value.split(","):
+        for piece in ",".join(words).split(","):
             path = os.path.normpath(piece.rpartition("=")[2]) if piece else ""
             if path and not os.path.isabs(path) and piece not in NAMED:
-                yield flag, path
+                yield flag or POSITIONAL, path
 
 
 def _below(flag: str, value: str, base: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,9 +162,3 @@ def test_the_header_says_what_it_needs_and_what_to_expect(script: str) -> None:
 def test_all_variables_that_scripts_read_are_explained() -> None:
     read = set(re.findall(r"\$\{([A-Z_]+):?-", COMMON))
     assert read <= set(re.findall(r"\b[A-Z_]{2,}\b", COMMON.split("\n\n")[0]))
-
-
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_shellcheck() -> None:
-    scripts = [str(path) for path in SCRIPTS.glob("*.s*")]
-    subprocess.run(["shellcheck", "--external-sources", "--source-path=SCRIPTDIR", *scripts], check=True)

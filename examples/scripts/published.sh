@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# Reinforce-Ada's published settings, for the scripts reproduce_*.sh; sourced by them, not run.
+#
+# Needs:   8 GPUs of 80 GB; prompts of the hard band, which prepare_data.sh makes: 16 answers, 1 to 5 of them right.
+#          EVAL_DATA: held-out prompts, evaluated every 50 steps.
+# Expect:  400 steps on 13,650 prompts, 15 times over (EPISODES); answers of 2048 tokens, as in the method's run script.
+#          The paper says 4096: MAX_LEN=5120 MAX_NEW_TOKENS=4096, where the model takes as many. Compare with
+#          METHOD=grpo at the same number of rollouts, not of steps (docs/evaluation.md).
+#          We have not run it: no such machine was at hand. Evaluate with eval_model.sh.
+
+# reproduce MODEL ZERO [more flags]: the setting METHOD (openrlhf_ada/presets.py) and what the method's run scripts have
+# besides, with the ZeRO stage that the model takes. The host counts passes over the prompts, not steps: EPISODES is
+# 400 steps x 512 prompts a step over the number of prompts.
+reproduce() {
+  if [[ ${DEVICE:-gpu} == gpu ]]; then
+    MODEL=${MODEL:-$1}
+    ZERO=${ZERO:-$2}
+    MAX_LEN=${MAX_LEN:-3072}
+    MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-2048}
+    EVAL_STEPS=${EVAL_STEPS:-50}
+    SAVE_STEPS=${SAVE_STEPS:-50}
+    if [[ -z ${STEPS:-} ]]; then
+      EPISODES=${EPISODES:-15}
+    fi
+  fi
+  source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+  if [[ $DEVICE == cpu ]]; then
+    batches
+  elif [[ ${BATCH:=512} != 512 ]]; then
+    echo "BATCH is $BATCH: the published setting has 512 prompts a step" >&2
+    exit 2
+  fi
+  flags=(--ada_method "${METHOD:-reinforce-ada-balance}" "${flags[@]}"
+    --actor.lr_scheduler constant_with_warmup
+    --actor.lr_warmup_ratio 0.025
+    --actor.adam.betas 0.9 0.999
+    --actor.dual_clip 10)
+  if [[ -n ${ADA_MODE:-} ]]; then
+    flags+=(--ada_mode "$ADA_MODE")
+  fi
+  on_shared_gpus
+  train "${@:3}"
+}
