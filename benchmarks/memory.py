@@ -28,7 +28,7 @@ ROLES = {
     "ray::PPOTrainer": "trainer",
     "ray::PolicyModelActor": "policy",
     "ray::RolloutRayActor": "engine actor",
-    "multiprocessing.spawn": "engine core",
+    "EngineCore": "engine core",
     "raylet/raylet": "raylet",
     "gcs_server": "gcs",
     "openrlhf-ada train": "driver",
