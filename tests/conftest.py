@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -29,6 +30,13 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def environment_as_found() -> Iterator[None]:
+    """vLLM and torch leave variables behind, which runs that later tests start would inherit."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 Flags = dict[str, str | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def gpu_tests(*options: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "tests/gpu"],
-        capture_output=True, text=True, timeout=240, cwd=ROOT, check=False,
+        capture_output=True, text=True, timeout=240, cwd=ROOT, check=False, env=os.environ | {"PYTEST_ADDOPTS": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return done.stdout
