@@ -71,7 +71,7 @@ class EngineLines:
 
         Raises EngineLostError.
         """
-        answering = incarnations(self.engines)
+        answering = incarnations(self.engines, self._on_note)
         if not self._incarnations:
             self._incarnations = answering
         for engine, incarnation in enumerate(answering):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -11,14 +11,26 @@ from ray.exceptions import ActorDiedError, GetTimeoutError
 RESTART_S = 900.0
 """Loading a large model takes minutes; an engine that has not come back by then will not."""
 
+NOTE_S = 10.0
+"""After so long without a word a user is told what is waited for."""
+
 
 class EngineLostError(RuntimeError):
     """An engine died, and does not come back."""
 
 
-def incarnations(engines: Sequence[Any]) -> list[str]:
-    """Which process answers for each engine. Waits for those that are being started again; raises EngineLostError."""
+def incarnations(engines: Sequence[Any], on_note: Callable[[str], None]) -> list[str]:
+    """Which process answers for each engine. Waits for those that are being started again; raises EngineLostError.
+
+    `on_note`: gets what a user should read.
+    """
     asked = [ask_ready(engine) for engine in engines]
+    up, _ = ray.wait(asked, num_returns=len(asked), timeout=NOTE_S)
+    for number, ref in enumerate(asked):
+        if ref not in up:
+            on_note(
+                f"vLLM engine {number} does not answer: waiting until it is up, {RESTART_S / 60:.0f} minutes at most"
+            )
     return [answer(number, ref) for number, ref in enumerate(asked)]
 
 

@@ -40,10 +40,7 @@ def train(args: SimpleNamespace) -> None:
     actor = rollout_actor(restarts, over_ipc=shares_gpus(args), grading=grading(from_namespace(args.ada)))
     with substituted(vllm_engine, RolloutRayActor=actor):
         here = on_this_node()
-        # It keeps a processor: without, runs hung when an engine's node was lost (tests/e2e/test_two_nodes.py).
-        run_training(
-            args, RayAdaPPOTrainer.options(num_cpus=1, **here), RayAdaPPOTrainerAsync.options(**here), **actors
-        )
+        run_training(args, RayAdaPPOTrainer.options(**here), RayAdaPPOTrainerAsync.options(**here), **actors)
 
 
 def grading(config: AdaConfig) -> Grading:

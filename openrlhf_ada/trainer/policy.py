@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, join_i
 from openrlhf_ada.trainer.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.policy_weights import PolicyWeights
+from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.weight_average import WeightAverage
 from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
@@ -94,7 +95,7 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
     def _gather_engines(self) -> None:
         """Every engine is up, in the group, and ready for an update; one that dies on the way is waited for."""
         while True:
-            members = incarnations(self.vllm_engines)
+            members = incarnations(self.vllm_engines, partial(note, self.strategy.args))
             try:
                 if members != self._members:
                     self._sync.connect(dict(enumerate(self.vllm_engines)), self._weights.manifest)

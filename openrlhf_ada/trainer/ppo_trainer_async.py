@@ -120,7 +120,7 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
 
     def _pause_engines(self) -> None:
         while True:
-            incarnations(self.vllm_engines)
+            incarnations(self.vllm_engines, self.recorder.note)
             try:
                 batch_vllm_engine_call(self.vllm_engines, "pause_generation")
                 return

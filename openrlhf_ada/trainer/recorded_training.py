@@ -95,12 +95,12 @@ class RecordedTraining(BasePPOTrainer):
         self.recorder = Recorder(self.ada, self.args, self._step or None)
         episode = num_steps / self.args.train.num_episodes
         if self.settings.remembers and not self.settings.reads_critic and episode > 2 * self.ada.half_life:
-            self.recorder.emit("note", text=_FORGETS.format(episode=episode, half_life=self.ada.half_life))
+            self.recorder.note(_FORGETS.format(episode=episode, half_life=self.ada.half_life))
 
     def broadcast_to_vllm(self) -> None:
         if self.is_adaptive:
             # One that has died is started again, and has to be there before the host pauses or wakes all.
-            incarnations(self.vllm_engines)
+            incarnations(self.vllm_engines, self.recorder.note)
         super().broadcast_to_vllm()
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
@@ -140,7 +140,7 @@ class RecordedTraining(BasePPOTrainer):
         what = (
             "the critic predicts pass rates" if in_use else "the critic predicts worse than the mean: counts stand in"
         )
-        self.recorder.emit("note", text=f"{what} ({scores})")
+        self.recorder.note(f"{what} ({scores})")
 
     @contextmanager
     def _policy_only(self) -> Iterator[None]:
@@ -170,7 +170,7 @@ class RecordedTraining(BasePPOTrainer):
         if gap is None:
             return {}
         if gap.mean > self.ada.logprob_warn:
-            self.recorder.emit("note", text=_GAP.format(gap=gap, limit=self.ada.logprob_warn))
+            self.recorder.note(_GAP.format(gap=gap, limit=self.ada.logprob_warn))
         return gap.metrics()
 
     def _record(self) -> StepRecord:
@@ -212,7 +212,7 @@ class RecordedTraining(BasePPOTrainer):
         """
         key = self.best_eval_metric_key
         if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.ada.max_no_verdict:
-            self.recorder.emit("note", text=_NO_CHOICE.format(share=logs.held_out.missing_share))
+            self.recorder.note(_NO_CHOICE.format(share=logs.held_out.missing_share))
             return {}
         if key and key != "none" and logs and key not in logs:
             names = ", ".join(sorted(name for name in logs if name.startswith(("accuracy", "pass@", "eval_"))))

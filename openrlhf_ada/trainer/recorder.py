@@ -59,6 +59,10 @@ class Recorder:
         """Tell the driver; never waits."""
         emit(self._args, kind, **content)
 
+    def note(self, text: str) -> None:
+        """Show the user a line."""
+        note(self._args, text)
+
     def begin_step(self) -> None:
         self._step_started = time.monotonic()
 
@@ -87,11 +91,11 @@ class Recorder:
         row in the record, which is said.
         """
         if held_out.no_verdict:
-            self.emit("note", text=f"{held_out.no_verdict} held-out answers have no verdict and are in no figure")
+            self.note(f"{held_out.no_verdict} held-out answers have no verdict and are in no figure")
         if not held_out.is_measurable:
             scores = [s for groups in held_out.scores().values() for g in groups for s in g]
             outside = [s for s in scores if not 0.0 <= s <= 1.0]
-            self.emit("note", text=_NO_ACCURACY.format(step=step, value=outside[0] if outside else "none"))
+            self.note(_NO_ACCURACY.format(step=step, value=outside[0] if outside else "none"))
             return
         metrics = evaluation_metrics(held_out, self._positive_above)
         self._log.log_evaluation(step, metrics)
@@ -109,6 +113,11 @@ def emit(args: Any, kind: str, **content: Any) -> None:
     """Tell the driver, from whichever process; never waits. `args.ada_events` is a Ray queue, or None."""
     if args.ada_events is not None:
         args.ada_events.put_nowait({"type": kind, **content})
+
+
+def note(args: Any, text: str) -> None:
+    """Show the user a line, from whichever process."""
+    emit(args, "note", text=text)
 
 
 def _sample_rows(group: GroupRecord) -> list[SampleRecord]:

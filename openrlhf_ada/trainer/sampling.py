@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, cast
 
 from openrlhf.datasets.utils import blending_datasets
@@ -16,7 +17,7 @@ from openrlhf_ada.rollout.engine_lines import Restore
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
 from openrlhf_ada.settings import make_policy, resolve
-from openrlhf_ada.trainer.recorder import emit
+from openrlhf_ada.trainer.recorder import emit, note
 
 
 def make_generator(
@@ -45,7 +46,7 @@ def make_generator(
         known_counts=known_counts(host) if config.known_counts else None,
         verdict_above=config.positive_threshold if settings.reads_critic and not settings.own_critic else None,
         on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
-        on_note=lambda text: emit(args, "note", text=text),
+        on_note=partial(note, args),
     )
     return AdaptiveSamplesGenerator(host, make_policy(settings), options)
 

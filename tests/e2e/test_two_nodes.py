@@ -31,6 +31,20 @@ def reward_func(queries, prompts, labels):
     return right(queries, prompts, labels)
 """
 
+STOPS = """
+import pathlib, time
+from openrlhf_ada.reward import arithmetic
+
+STOP, STOPPED = pathlib.Path({stop!r}), pathlib.Path({stopped!r})
+
+def reward_func(queries, prompts, labels):
+    while STOP.exists():
+        STOPPED.touch()
+        time.sleep(0.1)
+    return arithmetic.reward_func(queries, prompts, labels)
+"""
+"""Stops in the middle of a step while there is a file."""
+
 HELPER = "from openrlhf_ada.reward.arithmetic import reward_func as right\n"
 
 
@@ -164,12 +178,15 @@ def test_a_stopped_job_leaves_nothing(
 def test_a_lost_engine_node_is_waited_for_and_a_lost_policy_node_ends_the_run(
     nodes: Cluster, toy: Toy, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    # Where Ray does not tell of the death, an engine that says nothing for so long is asked, and ended.
-    job = submit(nodes, toy_flags(toy, run, **LONG, ada_timeout=60))
+    run, rewards, stop, stopped = (tmp_path / name for name in ("run", "rewards.py", "stop", "stopped"))
+    rewards.write_text(STOPS.format(stop=str(stop), stopped=str(stopped)))
+    job = submit(nodes, toy_flags(toy, run, **LONG, reward__remote_url=rewards))
     read_to("step", job)
     pids = {actor["class_name"]: actor["pid"] for actor in nodes.living_actors()}
+    stop.touch()
+    wait_until(stopped.exists, "no rollout was judged")
     nodes.lose(nodes.node_of(pids["RolloutRayActor"]))
+    stop.unlink()
     read_to("vLLM engine 0 died", job)
     nodes.add_node(gpus=1, cpus=4)
     read_to("vLLM engine 0 is back", job)

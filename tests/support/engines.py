@@ -17,7 +17,7 @@ Reward = Callable[[int, int], float | None]
 def answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call's result stands for its reference; of several, the first that was asked for comes first."""
     monkeypatch.setattr(ray, "get", lambda refs: refs)
-    monkeypatch.setattr(ray, "wait", lambda refs, **options: (refs[:1], refs[1:]))
+    monkeypatch.setattr(ray, "wait", lambda refs, num_returns=1, **_: (refs[:num_returns], refs[num_returns:]))
 
 
 class Remote:

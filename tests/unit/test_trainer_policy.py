@@ -48,6 +48,7 @@ class World:
         self.sent: list[tuple[str, Any]] = []
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         monkeypatch.setattr(ray, "get", lambda ref, timeout=None: ref)
+        monkeypatch.setattr(ray, "wait", lambda refs, num_returns, timeout: (refs, []))
         monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: self.sent.append(("barrier", None)))
         self.names = ["a0", "b0"]
         self.engines = [
