@@ -1,7 +1,4 @@
-"""The generator between engines and trainer: one batch end to end, with the engines replaced by a table of outcomes.
-
-Dispatch to real engines is covered end to end (tests/e2e); here is everything that happens before and after it.
-"""
+"""The generator between engines (here a table of outcomes) and trainer: all but the dispatch (see tests/e2e)."""
 
 from __future__ import annotations
 

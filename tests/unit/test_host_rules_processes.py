@@ -1,0 +1,103 @@
+"""Rollouts that a model's processes cannot share, and models that cannot share GPUs, are refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from refusals import check_refusal
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+
+Flags = dict[str, str | None]
+Refusal = Callable[[Flags], Exception]
+
+N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
+
+
+def test_micro_batches_that_processes_cannot_share_evenly_are_refused(refusal: Refusal) -> None:
+    two = {"--actor.num_gpus_per_node": "2", TRAIN: "8", "--train.micro_batch_size": "4"}
+    error = refusal(two | {"--rollout.micro_batch_size": "3"})
+    assert str(error).startswith("--rollout.micro_batch_size is 3: ")
+    assert "(actor 2)" in str(error)
+    assert str(refusal(two | {"--train.micro_batch_size": "8"})).startswith("--train.micro_batch_size is 8: ")
+
+
+def test_every_model_that_gets_rollouts_must_be_able_to_share_them(refusal: Refusal) -> None:
+    """8 rollouts in micro-batches of 4: enough for the policy's one process, not for three of the reference."""
+    changes = {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "3"}
+    assert "(actor 1, ref 3)" in str(refusal(changes))
+    gae = {"--rollout.micro_batch_size": "8", ESTIMATOR: "gae", "--critic.num_gpus_per_node": "2"}
+    assert "(actor 1, critic 2)" in str(refusal(gae))
+
+
+DYNAMIC: Flags = {"--train.dynamic_batch_enable": "", "--actor.num_gpus_per_node": "2"}
+
+
+def test_dynamic_batches_that_would_lose_rollouts_are_refused(refusal: Refusal) -> None:
+    """Of 8 rollouts in one batch each of three processes would train two (tests/contract/test_dynamic_batches.py)."""
+    error = refusal(DYNAMIC | {"--actor.num_gpus_per_node": "3", "--rollout.micro_batch_size": "2"})
+    check_refusal(error, f"{TRAIN} is 8", "each of the policy's 3 processes trains 2 rollouts", "a multiple of 3")
+
+
+def test_models_that_share_dynamic_batches_get_equally_many(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]]
+) -> None:
+    flags = DYNAMIC | {"--rollout.micro_batch_size": "4", ESTIMATOR: "gae"}
+    error = refusal(flags | {"--critic.num_gpus_per_node": "4"})
+    check_refusal(error, "--critic.num_gpus_per_node is 4", "unequal numbers of micro-batches", "divides 2")
+    error = refusal(DYNAMIC | {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1"})
+    check_refusal(error, "--ref.num_gpus_per_node is 8", "unequal numbers", "divides 2")
+    args, _ = parse(argv_with(flags | {"--critic.num_gpus_per_node": "1"}))
+    assert args.train.dynamic_batch_enable
+
+
+@pytest.mark.parametrize("mode", ["off", "seq"])
+@pytest.mark.parametrize(
+    ("changes", "head", "rule"),
+    [
+        ({"--ds.ring_attn_size": "2"}, "--actor.num_gpus_per_node is 1", "2 processes work on the same samples"),
+        (
+            {"--ds.tensor_parallel_size": "2", "--actor.num_gpus_per_node": "3"},
+            "--actor.num_gpus_per_node is 3",
+            "GPUs come in groups",
+        ),
+        ({"--ds.enable_sleep": "", "--ds.zero_stage": "0"}, "--ds.enable_sleep is True", "from ZeRO stage 1 on"),
+    ],
+)
+def test_what_deepspeed_refuses_minutes_later_is_refused_at_once(
+    refusal: Refusal, mode: str, changes: Flags, head: str, rule: str
+) -> None:
+    check_refusal(refusal(changes | {"--ada_mode": mode}), head, rule, "Use ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"--train.colocate_all": "", "--vllm.num_engines": "2"}, "--train.colocate_all"),
+        ({"--train.colocate_actor_ref": "", "--algo.kl.init_coef": "0.1"}, "--ref.num_gpus_per_node"),
+        (
+            {
+                "--train.colocate_critic_reward": "",
+                ESTIMATOR: "gae",
+                "--critic.num_gpus_per_node": "1",
+                "--reward.num_gpus_per_node": "2",
+            },
+            "--reward.num_gpus_per_node",
+        ),
+        (
+            # A critic of our own, in critic-free training, is placed like PPO's.
+            {
+                "--train.colocate_critic_reward": "",
+                "--ada_mode": "est",
+                ESTIMATOR: "dr_grpo",
+                "--ada_estimator": "critic",
+                "--critic.num_gpus_per_node": "1",
+                "--reward.num_gpus_per_node": "2",
+            },
+            "--reward.num_gpus_per_node",
+        ),
+    ],
+)
+def test_models_that_share_gpus_have_equally_many(refusal: Refusal, changes: Flags, flag: str) -> None:
+    assert str(refusal(changes)).startswith(f"{flag} is ")

@@ -1,0 +1,248 @@
+"""The sandbox: what a program may not do is refused, nothing of the parent is in reach, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from sandboxed import LANDLOCK, LIMITS, SHORT, SYSCALLS, X86_ONLY, cause, output
+
+from openrlhf_ada.reward import sandbox, sandbox_child
+from openrlhf_ada.reward.sandbox import SandboxError, run_program
+
+# What a program may not do.
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nwhile True: os.fork()",
+        "import os; os.execv('/bin/true', ['true'])",
+        "import os; os.posix_spawn('/bin/true', ['true'], {})",
+        "import subprocess; subprocess.run(['/bin/true'])",
+        "import subprocess; subprocess.run('true', shell=True)",
+        "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
+        "import socket; socket.socket()",
+        "import socket; socket.create_connection(('127.0.0.1', 9))",
+        "import socket; a, b = socket.socketpair(); a.sendto(b'x', '/dev/log')",
+        "import os; os.kill(os.getppid(), 0)",
+        "import os; os.kill(-1, 9)",
+        "import os; os.killpg(0, 9)",
+        "import os, fcntl; fcntl.fcntl(1, fcntl.F_SETOWN, os.getppid())",
+        "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+        "import os; os.mkdir('a')",
+        "import os; os.chmod('.', 0)",
+    ],
+)
+def test_processes_network_and_signals_are_refused(code: str) -> None:
+    assert cause(code) == "raised PermissionError"
+
+
+def test_no_shell_and_no_download() -> None:
+    assert "hello" not in output("import os; print(os.system('echo hello'))")
+    assert cause("import urllib.request; urllib.request.urlopen('http://127.0.0.1:9')") == "raised OSError"
+
+
+@X86_ONLY
+def test_every_call_of_the_table_is_refused() -> None:
+    numbers = [int(entry.split()[1]) for entry in sandbox_child._REFUSED.split(",")]
+    assert len(numbers) > 90
+    refused = json.loads(output(SYSCALLS + f"print(json.dumps([call(number, 0, 0, 0, 0) for number in {numbers}]))"))
+    assert refused == [1] * len(numbers)  # EPERM
+
+
+@X86_ONLY
+def test_calls_that_nobody_reviewed_and_other_tables_of_calls_are_not_there() -> None:
+    io_uring_setup, pidfd_open, clone3, landlock, unknown = 425, 434, 435, 444, 1000
+    code = f"print([call(number, 0, 0, 0) for number in {[io_uring_setup, pidfd_open, clone3, landlock, unknown]}])"
+    assert output(SYSCALLS + code) == "[38, 38, 38, 38, 38]\n"  # ENOSYS
+    assert output(SYSCALLS + "print(call(0x40000000 + 39))") == "1\n"  # getpid by its number in x32
+    machine_code = "b'\\xb8\\x14\\0\\0\\0\\xcd\\x80\\xc3'"  # getpid of 32 bits: mov eax, 20; int 0x80; ret
+    old = f"import mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write({machine_code})\n"
+    old += "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()"
+    assert cause(SYSCALLS + old).startswith("killed by signal")
+
+
+def test_a_new_process_by_clone_is_refused() -> None:
+    number, sigchld = sandbox_child._CLONE[sandbox_child._MACHINES[os.uname().machine][0]], 17
+    assert output(SYSCALLS + f"print(call({number}, {sigchld}, 0, 0, 0, 0))") == "1\n"
+
+
+def decided(program: bytes, architecture: int, number: int, *arguments: int) -> int:
+    """What a seccomp filter answers to a call: an interpreter of the four instructions that it is made of."""
+    call = struct.pack("IIQ6Q", number, architecture, 0, *(arguments + (0,) * 6)[:6])
+    steps, at, loaded = list(struct.iter_unpack("HBBI", program)), 0, 0
+    while True:
+        code, if_true, if_false, value = steps[at]
+        if code == sandbox_child._RETURN:
+            return value
+        if code == sandbox_child._LOAD:
+            (loaded,) = struct.unpack_from("I", call, value)
+        jumps = {
+            sandbox_child._JUMP_IF_EQUAL: loaded == value,
+            sandbox_child._JUMP_IF_AT_LEAST: loaded >= value,
+            sandbox_child._JUMP_IF_SET: loaded & value,
+        }
+        at += 1 if code not in jumps else 1 + (if_true if jumps[code] else if_false)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_of_each_machine_decides_by_its_own_numbers(machine: str) -> None:
+    child, own = sandbox_child, os.getpid()
+    column, architecture, last = child._MACHINES[machine]
+    program = child._filter(column, architecture, last)
+    ok, no, missing = child._ALLOW, child._EPERM, child._ENOSYS
+    refused = [entry.split()[1 + column] for entry in child._REFUSED.split(",")]
+    assert {decided(program, architecture, int(number)) for number in refused if number != "-"} == {no}
+    assert decided(program, architecture ^ 1, 0) == child._KILL_PROCESS
+    assert [decided(program, architecture, number) for number in (last, last + 1, 1 << 30)] == [
+        no if str(last) in refused else ok, missing, no
+    ]  # fmt: skip
+    for call, arguments, answer in [
+        (child._CLONE, (0x3D0F00,), ok), (child._CLONE, (17,), no),  # what glibc asks for threads and for fork
+        (child._KILL, (own, 9), ok), (child._KILL, (1, 9), no), (child._TGKILL, (2**32 - 1, 1, 9), no),
+        (child._SENDTO, (3,), ok), (child._SENDTO, (3, 0, 0, 0, 1), no), (child._SENDTO, (3, 0, 0, 0, 1 << 32), no),
+        (child._SOCKETPAIR, (1,), ok), (child._SOCKETPAIR, (2,), no), (child._PRLIMIT, (1,), no),
+        (child._IOCTL, (0, 0x5401), ok), (child._IOCTL, (0, 0x5412), no),
+        (child._FCNTL, (0, 1), ok), (child._FCNTL, (0, 8), no),
+    ]:  # fmt: skip
+        assert decided(program, architecture, call[column], *arguments) == answer
+
+
+def test_a_program_that_will_not_die_dies() -> None:
+    code = """
+import os, signal
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+for daemonise in (os.setsid, os.fork, lambda: os.setpgid(0, 0)):
+    try: daemonise()
+    except OSError: pass
+while True: pass
+"""
+    assert cause(code, SHORT) == "time limit"
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_the_environment_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "secret")
+    assert output("import os; print(dict(os.environ), os.getenvb(b'CANARY_TOKEN'))") == "{} None\n"
+
+
+def test_the_process_that_grades_cannot_be_read() -> None:
+    code = "import os\nfor name in ('environ', 'mem', 'maps', 'fd/0'):\n"
+    code += "    try: open(f'/proc/{os.getppid()}/{name}', 'rb').read(1); print('read', name)\n"
+    assert output(code + "    except OSError: pass") == ""
+
+
+def test_nothing_of_the_parent_is_open() -> None:
+    code = "import os\nfor fd in range(64):\n    try: os.fstat(fd); print(fd)\n    except OSError: pass"
+    with open(os.devnull) as file:
+        os.set_inheritable(file.fileno(), True)
+        assert len(output(code).split()) == 4  # stdin, stdout, stderr and the pipe of its status
+
+
+@LANDLOCK
+def test_with_landlock_only_the_own_folder_can_be_written_or_read(tmp_path: Path) -> None:
+    assert output("open('a', 'w').write('b'); print(open('a').read())") == "b\n"
+    (tmp_path / "answers.txt").write_text("42")
+    assert cause(f"open({str(tmp_path / 'answers.txt')!r})") == "raised PermissionError"
+    assert cause(f"open({str(tmp_path / 'new.txt')!r}, 'w')") == "raised PermissionError"
+    assert cause("import os; os.rename(os.getcwd(), '/tmp/moved-away')") != ""
+
+
+# Setting up and clearing away.
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, folder: Path, old: str, new: str) -> None:
+    """Use a child whose source differs in one place."""
+    source = Path(sandbox_child.__file__).read_text()
+    assert source.count(old) == 1
+    (folder / "child.py").write_text(source.replace(old, new))
+    monkeypatch.setattr(sandbox, "_CHILD", folder / "child.py")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("_SECCOMP_MODE_FILTER = 2", "_SECCOMP_MODE_FILTER = 9", "does not take the filter of system calls: Invalid"),
+        ("socket 41 198", "socket 999 999", "the filter of system calls has no effect"),
+        ('"x86_64": (', '"m68k": (', "no filter of system calls for"),
+        ("0x20080522", "0x1", "the capabilities cannot be dropped"),
+        pytest.param("_LANDLOCK_RESTRICT, rules", "999, rules", "Landlock cannot be switched on", marks=LANDLOCK),
+        ("resource.RLIMIT_CORE, 0", "99, 0", "invalid resource"),
+        ("import builtins", "raise OSError", "it ended with exit code 1"),
+        ("/proc/{parent}/environ", "/dev/null", "could read the memory of the process that grades it"),
+    ],
+)
+def test_nothing_is_run_with_less(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    spoil(monkeypatch, tmp_path, old, new)
+    with pytest.raises(SandboxError, match=message):
+        run_program("print(1)", "", LIMITS)
+
+
+def test_without_landlock_the_process_that_grades_still_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spoil(monkeypatch, tmp_path, "if version < 1:", "if True:")
+    code = "import os\nfor pid in (os.getppid(), os.getpid()):\n    try: print(open(f'/proc/{pid}/environ').read())\n"
+    try:
+        assert output(code + "    except PermissionError: pass").strip() == ""
+    except SandboxError as error:
+        assert "could read the memory of the process that grades it" in str(error)
+
+
+def test_an_interpreter_that_is_not_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(SandboxError, match="cannot start /nowhere/python"):
+        run_program("print(1)", "")
+
+
+def test_a_child_that_never_starts_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spoil(monkeypatch, tmp_path, "import builtins\n", "import time, builtins; time.sleep(99)\n")
+    monkeypatch.setattr(sandbox, "_START_SECONDS", 0.5)
+    with pytest.raises(SandboxError, match="nothing was run: time limit"):
+        run_program("print(1)", "")
+
+
+def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    process, files = psutil.Process(), psutil.Process().num_fds()
+    leave = "import os\nfor i in range(50): open(str(i), 'w').close()\nos.symlink('/', 'root')\nos.umask(0o777)\n"
+    for end in ("open('x', 'w').close()", "1/0", "while True: pass", "while True: print('x' * 999)", "os._exit(0)"):
+        run_program(leave + end, "", SHORT)
+    assert list(tmp_path.iterdir()) == []
+    assert process.children(recursive=True) == []
+    assert process.num_fds() == files
+
+
+def test_a_program_ends_with_the_process_that_grades(tmp_path: Path) -> None:
+    code = "import threading, time\nfor _ in range(5): threading.Thread(target=time.sleep, args=(99,)).start()"
+    start = f"from openrlhf_ada.reward.sandbox import run_program; run_program({code!r}, '')"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}  # who is killed leaves his folder
+    grader = subprocess.Popen([sys.executable, "-c", start], cwd=Path(__file__).parents[2], env=environment)
+    is_running = False
+    while not is_running:
+        assert grader.poll() is None
+        children = psutil.Process(grader.pid).children()
+        is_running = bool(children) and children[0].num_threads() == 6
+    grader.kill()
+    grader.wait()
+    psutil.wait_procs(children, timeout=30)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_programs_run_side_by_side_from_threads() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda number: output("print(int(input()) ** 2)", str(number)), range(16)))
+    assert results == [f"{number**2}\n" for number in range(16)]
