@@ -77,9 +77,9 @@ def measure(episodes: int) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def slope(points: list[tuple[int, float]], warm_up: int) -> float | None:
-    """MiB per 100 steps."""
-    late = np.array([point for point in points if point[0] > warm_up])
+def slope(points: list[tuple[int, float]], warm_up: int, end: int) -> float | None:
+    """MiB per 100 steps. After the last one the report is written, once."""
+    late = np.array([point for point in points if warm_up < point[0] < end])
     return None if len(late) < 10 else float(np.polyfit(late[:, 0], late[:, 1], 1)[0] * 100)
 
 
@@ -89,16 +89,17 @@ def main() -> None:
     quick = parser.parse_args().quick
     episodes, warm_up = (6, 32) if quick else (19, 96)
     points = measure(episodes)
-    figures = {role: slope(values, warm_up) for role, values in points.items()}
+    steps = episodes * EPISODE_STEPS
+    figures = {role: slope(values, warm_up, steps) for role, values in points.items()}
     result = {
-        "steps": episodes * EPISODE_STEPS,
+        "steps": steps,
         "warm_up_steps": warm_up,
         "mib_per_100_steps": figures,
-        "mib_at_end": {role: values[-2][1] for role, values in points.items() if len(values) > 1},
+        "mib_at_end": {role: [mib for step, mib in values if step < steps][-1] for role, values in points.items()},
         "machine": machine(),
     }
     name = "memory_quick.json" if quick else "memory.json"
-    (Path(__file__).parent / "results" / name).write_text(json.dumps(result | {"points": points}, indent=1) + "\n")
+    (Path(__file__).parent / "results" / name).write_text(json.dumps(result | {"points": points}) + "\n")
     print(json.dumps({key: result[key] for key in ("steps", "mib_per_100_steps", "mib_at_end")}))
 
 
