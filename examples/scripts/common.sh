@@ -3,12 +3,12 @@
 #
 #   MODEL       model to train: a folder or a hub id
 #   DATA        prompts: .jsonl, .parquet or a hub id, with columns INPUT_KEY and LABEL_KEY (several: separated by commas)
-#   CHAT        1: prompts go through the model's chat template (the default on GPUs); empty: they are text
+#   CHAT        1: prompts go through the model's chat template (the default on GPUs); 0 or empty: they are text
 #   REWARD      math | code | reasoning_gym | arithmetic, a Python file, or the URL of a reward server
-#   EVAL_DATA   held-out prompts of the same form, evaluated every EVAL_STEPS steps and at both ends
+#   EVAL_DATA   held-out prompts of the same form, evaluated every EVAL_STEPS steps and at both ends; empty: none
 #   RUN_DIR     gets the record, the checkpoints (every SAVE_STEPS steps) and the trained model
 #   ADA_MODE    off | seq | est: with the script's other flags, another mode
-#   STEPS       training steps at most, of the held-out prompts no more than STEPS x BATCH; EPISODES: passes over the prompts
+#   STEPS       training steps at most, as many in each of EPISODES passes over the first prompts (1)
 #   BATCH GROUP prompts a step and answers trained of each (128 and 4)
 #   DEVICE      gpu | cpu. cpu: a toy model on two cores, in about a minute, to see a script work before it costs anything
 #   GPUS NODES  GPUs per node, nodes (8 and 1); TP: GPUs per vLLM engine (1); ZERO: ZeRO stage (2)
@@ -16,6 +16,7 @@
 #   MAX_LEN MAX_NEW_TOKENS   tokens of prompt and answer together, and of the answer
 #   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): the run goes there, with SUBMIT_FLAGS of
 #               `openrlhf-ada submit`. RUN_DIR must then be on storage that all nodes reach
+#   CLUSTER_WAIT   seconds to wait for nodes of a Ray cluster that are still joining
 #   DRY_RUN=1   print the command and run nothing
 #
 # Arguments of a script are more flags, and win over its own.
@@ -27,21 +28,28 @@ if [[ $DEVICE != gpu && $DEVICE != cpu ]]; then
   echo "DEVICE is '$DEVICE': expected gpu or cpu" >&2
   exit 2
 fi
+for name in STEPS EPISODES BATCH GROUP GPUS NODES TP; do
+  if [[ ! ${!name:-1} =~ ^[1-9][0-9]*$ ]]; then
+    echo "$name is ${!name}: expected a whole number, at least 1" >&2
+    exit 2
+  fi
+done
 GPUS=${GPUS:-8}
 NODES=${NODES:-1}
 TP=${TP:-1}
 ZERO=${ZERO:-2}
+EPISODES=${EPISODES:-1}
 TOY=$PWD/.cache/toy-examples
 
 if [[ $DEVICE == cpu ]]; then
   MODEL=${MODEL:-$TOY/model}
   DATA=${DATA:-$TOY/data/train.jsonl}
-  EVAL_DATA=${EVAL_DATA:-$TOY/data/heldout.jsonl}
+  EVAL_DATA=${EVAL_DATA-$TOY/data/heldout.jsonl}
   REWARD=${REWARD:-arithmetic}
   MAX_LEN=${MAX_LEN:-48}
   MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-4}
   BATCH=${BATCH:-16}
-  STEPS=${STEPS:-6}
+  STEPS=${STEPS:-$((6 * EPISODES))}
 else
   MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
   # What prepare_data.sh writes for this model.
@@ -52,7 +60,10 @@ else
   MAX_LEN=${MAX_LEN:-4096}
   MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 fi
-EPISODES=${EPISODES:-1}
+if ((${STEPS:-0} % EPISODES)); then
+  echo "STEPS is $STEPS and EPISODES is $EPISODES: each pass over the prompts has as many steps" >&2
+  exit 2
+fi
 INPUT_KEY=${INPUT_KEY:-input}
 LABEL_KEY=${LABEL_KEY:-label}
 RUN_DIR=${RUN_DIR:-$PWD/runs/$(basename "$0" .sh)-$(date +%m%d-%H%M%S)}
@@ -73,8 +84,11 @@ flags=(
   --ckpt.output_dir "$RUN_DIR/model"
   --ckpt.save_steps "${SAVE_STEPS:--1}"
 )
-if [[ -n ${CHAT:-} ]]; then
+if [[ ${CHAT:-0} != 0 ]]; then
   flags+=(--data.apply_chat_template)
+fi
+if [[ -n ${CLUSTER_WAIT:-} ]]; then
+  flags+=(--ada_cluster_wait "$CLUSTER_WAIT")
 fi
 if [[ -n $EVAL_DATA ]]; then
   flags+=(--eval.dataset "$EVAL_DATA" --eval.steps "${EVAL_STEPS:--1}" --eval.n_samples_per_prompt 4
@@ -149,10 +163,12 @@ on_cpu() {
   )
 }
 
-# The toy model and its prompts, where no others are named; built once.
+# The toy model and its prompts, where they are what is used; built once.
 toy() {
   if [[ $MODEL == "$TOY/model" ]]; then
     launch openrlhf-ada demo-model --toy "$TOY/model"
+  fi
+  if [[ ${1:-$DATA} == "$TOY"/* || $EVAL_DATA == "$TOY"/* ]]; then
     launch openrlhf-ada demo-data --toy --num-train 256 --num-heldout 64 "$TOY/data"
   fi
 }
@@ -160,13 +176,14 @@ toy() {
 # Runs the command: flags so far, the script's own arguments last.
 train() {
   if [[ -n ${STEPS:-} ]]; then
-    # A last batch that is not full is left over.
-    flags+=(--data.max_samples $(((STEPS * BATCH + EPISODES - 1) / EPISODES)))
+    local in_a_pass=$((STEPS / EPISODES))
+    flags+=(--data.max_samples $((in_a_pass * BATCH)))
   fi
   local command=(openrlhf-ada)
   if [[ -n ${SUBMIT:-} ]]; then
-    # shellcheck disable=SC2206 # a list: its words are arguments of their own
-    command+=(submit --address "$SUBMIT" ${SUBMIT_FLAGS:-})
+    local submit_flags
+    read -ra submit_flags <<<"${SUBMIT_FLAGS:-}"
+    command+=(submit --address "$SUBMIT" ${submit_flags[@]+"${submit_flags[@]}"})
   fi
   command+=(train "${flags[@]}" "$@")
   if [[ $DEVICE == cpu ]]; then toy; fi

@@ -3,30 +3,31 @@
 # weighted by problems. 3072 tokens fit into a context of 4096; MAX_NEW_TOKENS=4096 where the model takes more.
 #
 # Needs:   a model, and vLLM's memory for it; GPUs are used where there are some. Benchmarks come from the hub, or from
-#          local copies: BENCHMARKS="math500=/data/math500.jsonl"
+#          local copies: BENCHMARKS=math500=/data/math500.jsonl. Several models or benchmarks: separated by commas.
 # Expect:  a table of avg@n, pass@n, maj@n with intervals; OUT/results.json; OUT/curves.png (pass@k and the share of
 #          groups without a signal against k). It can be stopped at any time; the same call goes on where it was.
-# Usage:   MODEL="runs/a/model runs/b/model" examples/scripts/eval_model.sh [more flags]
+# Usage:   MODEL=runs/a/model,runs/b/model examples/scripts/eval_model.sh [more flags]
 #          DRY_RUN=1 prints the command.
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/launch.sh"
 
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
-BENCHMARKS=${BENCHMARKS:-math500 minerva olympiadbench aime24 aime25}
+BENCHMARKS=${BENCHMARKS:-math500,minerva,olympiadbench,aime24,aime25}
 OUT=${OUT:-runs/eval}
 N=${N:-32}
 ENGINES=${ENGINES:-8}
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
-set -f # a list's words are arguments of their own, not patterns
-# shellcheck disable=SC2206
+IFS=, read -ra models <<<"$MODEL"
+IFS=, read -ra benchmarks <<<"$BENCHMARKS"
 command=(openrlhf-ada eval
-  --model $MODEL
-  --benchmark $BENCHMARKS
+  --model "${models[@]}"
+  --benchmark "${benchmarks[@]}"
   --out "$OUT"
   --n "$N"
   --engines "$ENGINES"
   --max_new_tokens "$MAX_NEW_TOKENS"
+  ${CLUSTER_WAIT:+--cluster_wait "$CLUSTER_WAIT"}
   "$@")
 
 launch "${command[@]}"

@@ -3,7 +3,7 @@
 # with the model that will be trained, keep a band of pass rates, write Parquet and a card.
 #
 # Needs:   a model, and vLLM's memory for it; GPUs are used where there are some. DATA from the hub needs a connection,
-#          or a local copy: DATA=dapo-17k=/data/dapo.parquet
+#          or a local copy: DATA=dapo-17k=/data/dapo.parquet (several: separated by commas)
 # Expect:  OUT/train.parquet, OUT/README.md (the card, with the flags to train on it), OUT/difficulty.png. It can be
 #          stopped at any time; the same call goes on where it was.
 # Usage:   MODEL=Qwen/Qwen2.5-Math-1.5B DATA=openr1-math BAND=hard examples/scripts/prepare_data.sh [more flags]
@@ -13,21 +13,21 @@ source "$(dirname "$(readlink -f "$0")")/launch.sh"
 
 MODEL=${MODEL:-Qwen/Qwen2.5-Math-1.5B}
 DATA=${DATA:-openr1-math}
-OUT=${OUT:-data/$(basename "$MODEL")-$(basename "${DATA%%[=: ]*}")}
+OUT=${OUT:-data/$(basename "$MODEL")-$(basename "${DATA%%[=:,]*}")}
 BAND=${BAND:-hard}
 N=${N:-16}
 ENGINES=${ENGINES:-8}
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
-set -f # a list's words are arguments of their own, not patterns
-# shellcheck disable=SC2206
-command=(openrlhf-ada prepare-data $DATA
+IFS=, read -ra sources <<<"$DATA"
+command=(openrlhf-ada prepare-data "${sources[@]}"
   --model "$MODEL"
   --out "$OUT"
   --n "$N"
   --band "$BAND"
   --engines "$ENGINES"
   --max_new_tokens "$MAX_NEW_TOKENS"
+  ${CLUSTER_WAIT:+--cluster_wait "$CLUSTER_WAIT"}
   "$@")
 
 launch "${command[@]}"

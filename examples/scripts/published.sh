@@ -12,6 +12,12 @@
 # besides, with the ZeRO stage that the model takes. The host counts passes over the prompts, not steps: EPISODES is
 # 400 steps x 512 prompts a step over the number of prompts.
 reproduce() {
+  METHOD=${METHOD:-reinforce-ada-balance}
+  local group=4
+  if [[ $METHOD == reinforce-ada-est* ]]; then
+    group=8
+  fi
+  GROUP=${GROUP:-$group}
   if [[ ${DEVICE:-gpu} == gpu ]]; then
     MODEL=${MODEL:-$1}
     ZERO=${ZERO:-$2}
@@ -27,11 +33,11 @@ reproduce() {
 
   if [[ $DEVICE == cpu ]]; then
     batches
-  elif [[ ${BATCH:=512} != 512 ]]; then
-    echo "BATCH is $BATCH: the published setting has 512 prompts a step" >&2
+  elif [[ ${BATCH:=512} != 512 || $GROUP != "$group" ]]; then
+    echo "BATCH is $BATCH and GROUP is $GROUP: the published setting has 512 prompts a step and trains $group of each" >&2
     exit 2
   fi
-  flags=(--ada_method "${METHOD:-reinforce-ada-balance}" "${flags[@]}"
+  flags=(--ada_method "$METHOD" "${flags[@]}"
     --actor.lr_scheduler constant_with_warmup
     --actor.lr_warmup_ratio 0.025
     --actor.adam.betas 0.9 0.999

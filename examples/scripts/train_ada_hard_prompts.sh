@@ -17,8 +17,8 @@ source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 prepare() {
   if [[ $DEVICE == cpu ]]; then
-    toy
-    DATA=${RAW:-$TOY/data/train.jsonl} ENGINES=1 MAX_NEW_TOKENS=$MAX_NEW_TOKENS \
+    toy "${RAW:=$TOY/data/train.jsonl}"
+    DATA=$RAW ENGINES=1 MAX_NEW_TOKENS=$MAX_NEW_TOKENS \
       "$(dirname "$(readlink -f "$0")")/prepare_data.sh" --reward "$REWARD" --template '{}'
   else
     DATA=${RAW:-openr1-math} ENGINES=$((NODES * GPUS / TP)) "$(dirname "$(readlink -f "$0")")/prepare_data.sh" --reward "$REWARD" \

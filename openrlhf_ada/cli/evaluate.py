@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
     try:
-        ks = _ks(args.k, sampling_of(args).n)
+        ks = check_flags(args)
         check_reward_urls(args.reward, "--reward")
         suites = _load(args)
         sampling = sampling_of(args, longest_context(args.model))
@@ -67,6 +67,11 @@ def main(argv: Sequence[str]) -> int:
         return 130
     _show(results, args, sampling, ks)
     return 0
+
+
+def check_flags(args: argparse.Namespace) -> list[int]:
+    """The k of pass@k; raises ConfigError or ValueError for values out of range."""
+    return _ks(args.k, sampling_of(args).n)
 
 
 def build_parser() -> argparse.ArgumentParser:

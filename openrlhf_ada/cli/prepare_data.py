@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
     try:
-        sampling, band = sampling_of(args), parse_band(args.band)
+        sampling, band = check_flags(args)
         check_reward_urls(args.reward, "--reward")
         sources = [_source(spec, args) for spec in args.source]
         reward = args.reward or _reward(args.source)
@@ -80,6 +80,11 @@ def main(argv: Sequence[str]) -> int:
     }
     _write(args, everything, kept, band, facts, reward, template)
     return 0
+
+
+def check_flags(args: argparse.Namespace) -> tuple[Sampling, tuple[float, float]]:
+    """How is sampled and what is kept; raises ConfigError or ValueError for values out of range."""
+    return sampling_of(args), parse_band(args.band)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -24,8 +24,16 @@ logger = logging.getLogger(__name__)
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 130, 143
 
 
+ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Variables that Ray's client takes an address from, even where it is given another one."""
+
+
 class UnreachableError(RuntimeError):
     """The cluster does not answer, or not as it should."""
+
+
+class NoReaderError(Exception):
+    """Nobody reads what is printed any more."""
 
 
 @contextlib.contextmanager
@@ -43,8 +51,12 @@ def reaching() -> Iterator[None]:
 def connect(address: str | None) -> Any:
     """Ray's client for jobs; raises ConfigError for an address that does not take any."""
     flag, given = "--address", address or "none given"
-    if address is not None and not address.startswith(("http://", "https://")):
-        raise ConfigError(flag, address, "it is the URL of a dashboard", f"Try {flag} http://{address}")
+    if address is not None:
+        if not address.startswith(("http://", "https://")):
+            host = address.rpartition("://")[2] or "HEAD:8265"
+            raise ConfigError(flag, address, "it is the URL of a dashboard", f"Try {flag} http://{host}")
+        for name in ADDRESSES:
+            os.environ.pop(name, None)
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
@@ -65,14 +77,18 @@ def new_name() -> str:
 
 
 def submit(client: Any, entrypoint: str, files: JobFiles, environment: dict[str, str], job: str) -> None:
-    """Upload and start; raises UnreachableError, also where there is a job of that name."""
-    # What is named is wanted, whatever some .gitignore says.
+    """Upload and start; raises UnreachableError, also where there is a job of that name, and ConfigError for a file
+    that cannot be read.
+    """
+    # What is named is wanted, whatever some .gitignore says, and Ray's own list.
     os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"
-    with tempfile.TemporaryDirectory(prefix="openrlhf-ada-job-") as folder, reaching():
+    os.environ["RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES"] = ""
+    with tempfile.TemporaryDirectory(prefix="openrlhf-ada-job-") as folder:
         files.stage(Path(folder))
-        client.submit_job(
-            entrypoint=entrypoint, submission_id=job, runtime_env={"working_dir": folder, "env_vars": environment}
-        )
+        with reaching():
+            client.submit_job(
+                entrypoint=entrypoint, submission_id=job, runtime_env={"working_dir": folder, "env_vars": environment}
+            )
 
 
 @contextlib.contextmanager
@@ -92,28 +108,27 @@ def sigterm_interrupts() -> Iterator[list[int]]:
 
 
 def follow(client: Any, job: str) -> int:
-    """Show the job's log until it ends; returns its exit status, 1 if it has none. Raises UnreachableError."""
+    """Show the job's log until it ends; returns its exit status, 1 if it has none, and 128 + N for signal N.
+
+    Raises UnreachableError, and NoReaderError when the log's reader is gone.
+    """
     JobLog(client, job).show()
-    status = _end(client, job)
     with reaching():
         info = client.get_job_info(job)
-    if status.name != "SUCCEEDED":
-        print(f"job {job}: {status.name.lower()}. {info.message or ''}", file=sys.stderr)
-    return EXIT_FAILED if info.driver_exit_code is None else info.driver_exit_code
+    if info.status.name != "SUCCEEDED":
+        print(f"job {job}: {info.status.name.lower()}. {info.message or ''}", file=sys.stderr)
+    code = info.driver_exit_code
+    if code is None:
+        return EXIT_FAILED
+    return code if code >= 0 else 128 - code
 
 
 def stop(client: Any, job: str) -> None:
     """And wait until it has ended; raises UnreachableError."""
     with reaching():
         client.stop_job(job)
-    _end(client, job)
-
-
-def _end(client: Any, job: str) -> Any:
-    with reaching():
-        while not (status := client.get_job_status(job)).is_terminal():
+        while not client.get_job_status(job).is_terminal():
             time.sleep(0.5)
-    return status
 
 
 class JobLog:
@@ -127,22 +142,31 @@ class JobLog:
         self._shown = 0
 
     def show(self) -> None:
-        """Until the job ends; raises UnreachableError when the cluster does not answer for long."""
-        for attempt in range(1, self.TRIES + 1):
+        """Until the job ends; raises UnreachableError when the cluster does not answer for long, and NoReaderError."""
+        failures = 0
+        while True:
+            shown = self._shown
             try:
                 with reaching():
                     asyncio.run(self._tail())
-                return
+                    # A server that is shut down says goodbye as politely as one whose job has ended.
+                    if self._client.get_job_status(self._job).is_terminal():
+                        return
+                logger.info("the log of %s has ended and the job has not; asking again", self._job)
             except UnreachableError as error:
-                if attempt == self.TRIES:
+                failures = 1 if self._shown > shown else failures + 1
+                if failures == self.TRIES:
                     raise
                 logger.warning("the log of %s is interrupted (%s); trying again", self._job, error)
-                time.sleep(self.PAUSE_S)
+            time.sleep(self.PAUSE_S)
 
     async def _tail(self) -> None:
         """The cluster sends the log from its beginning."""
         seen = 0
         async for text in self._client.tail_job_logs(self._job):
-            print(text[max(0, self._shown - seen) :], end="", flush=True)
+            try:
+                print(text[max(0, self._shown - seen) :], end="", flush=True)
+            except BrokenPipeError as error:
+                raise NoReaderError from error
             seen += len(text)
             self._shown = max(self._shown, seen)

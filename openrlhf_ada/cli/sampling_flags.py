@@ -80,6 +80,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--reward_timeout", type=float, default=10.0, metavar="SECONDS", help="for one verdict (10)")
     add("--reward_memory", type=int, default=2048, metavar="MIB", help="of one verdict (2048)")
     add("--reward_workers", type=int, default=None, metavar="COUNT", help="grading processes per engine")
+    add("--cluster_wait", type=float, default=0.0, metavar="SECONDS", help="for nodes of a Ray cluster that join (0)")
     add("--verbose", action="store_true", help="show everything that vLLM and Ray print")
 
 
@@ -159,6 +160,7 @@ def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: 
         "--vllm.gpu_memory_utilization": args.gpu_memory_utilization,
         "--data.max_len": sampling.max_len,
         "--train.seed": sampling.seed,
+        "--ada_cluster_wait": args.cluster_wait,
         # What follows is of training, of which there is none, and fits every machine.
         "--data.prompt_dataset": "none",
         "--algo.kl.init_coef": 0,

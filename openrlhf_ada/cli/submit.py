@@ -20,6 +20,7 @@ from openrlhf_ada.cli.ray_job import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_TERMINATED,
+    NoReaderError,
     UnreachableError,
     connect,
     follow,
@@ -29,8 +30,8 @@ from openrlhf_ada.cli.ray_job import (
     submit,
 )
 from openrlhf_ada.flags import ConfigError, words_by_flag
-from openrlhf_ada.platforms.job_files import MIB, JobFiles, files_of
-from openrlhf_ada.reporting.redaction import REMOVED, looks_secret
+from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, JobFiles, files_of
+from openrlhf_ada.reporting.redaction import REMOVED, hides_secret, looks_secret
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +99,17 @@ def main(argv: Sequence[str]) -> int:
             return _help(verb)
         arguments = with_outputs(verb, arguments)
         check_arguments(verb, arguments)
-        files = files_of(verb, arguments, args.upload, Path.cwd())
+        files = files_of(verb, with_paths_only(verb, arguments), args.upload, Path.cwd())
         files.check(args.max_upload)
         environment = environment_of(args.env)
         client = connect(args.address)
+        entrypoint = shlex.join([args.python, "-m", "openrlhf_ada.cli.main", verb, *arguments])
+        return _run(client, entrypoint, files, environment, args.id or new_name(), waits=not args.no_wait)
     except ConfigError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    entrypoint = shlex.join([args.python, "-m", "openrlhf_ada.cli.main", verb, *arguments])
-    return _run(client, entrypoint, files, environment, args.id or new_name(), waits=not args.no_wait)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 def _run(client: Any, entrypoint: str, files: JobFiles, environment: dict[str, str], job: str, *, waits: bool) -> int:
@@ -121,6 +124,11 @@ def _run(client: Any, entrypoint: str, files: JobFiles, environment: dict[str, s
             return follow(client, job)
         except UnreachableError as error:
             print(f"{PROG}: {error}\nIf job {job} was begun, it goes on: ray job logs --follow {job}", file=sys.stderr)
+            return EXIT_FAILED
+        except NoReaderError:
+            # Python would complain once more when it flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(f"{PROG}: nobody reads the log; the job goes on: ray job logs --follow {job}", file=sys.stderr)
             return EXIT_FAILED
         except KeyboardInterrupt:
             return _stop(client, job, EXIT_TERMINATED if received else EXIT_INTERRUPTED)
@@ -180,6 +188,13 @@ def with_outputs(verb: str, arguments: Sequence[str]) -> list[str]:
 def check_arguments(verb: str, arguments: Sequence[str]) -> None:
     """Settings are checked here, files by the job: they may be on the nodes only. Raises ConfigError."""
     for flag, words in words_by_flag(arguments):
+        if any(hides_secret(word) for word in words):
+            raise ConfigError(
+                flag,
+                REMOVED,
+                "its address has a login or a key, and Ray's dashboard shows the command lines of jobs to everyone",
+                "Let a file of yours read it from a variable that --env passes on",
+            )
         if flag and looks_secret(flag) and set(words) - {"", FROM_ENVIRONMENT}:
             raise ConfigError(
                 flag,
@@ -187,12 +202,11 @@ def check_arguments(verb: str, arguments: Sequence[str]) -> None:
                 "Ray's dashboard shows the command lines of jobs to everyone who reaches it",
                 f"Give {flag} {FROM_ENVIRONMENT}, and the key with --env (WANDB_API_KEY)",
             )
-    if verb != "train":
-        return
-    try:
-        importlib.metadata.version("openrlhf")
-    except importlib.metadata.PackageNotFoundError:
+    if not _can_check():
         logger.warning("OpenRLHF is not installed here: the flags are checked on the cluster")
+        return
+    if verb != "train":
+        _parsed(verb, arguments)
         return
     from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
     from openrlhf_ada.trainer.preflight import check_settings
@@ -205,11 +219,47 @@ def check_arguments(verb: str, arguments: Sequence[str]) -> None:
         ) from error
 
 
+def _can_check() -> bool:
+    try:
+        importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _parsed(verb: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """By the verb's own parser and checks; ends the process with status 2 where that would, or raises ConfigError."""
+    from openrlhf_ada.cli import evaluate, prepare_data
+
+    module = {"eval": evaluate, "prepare-data": prepare_data}[verb]
+    parsed = module.build_parser().parse_args(arguments)
+    try:
+        module.check_flags(parsed)
+    except ValueError as error:
+        raise error if isinstance(error, ConfigError) else ConfigError(verb, "...", str(error), "See above") from error
+    return parsed
+
+
+def with_paths_only(verb: str, arguments: Sequence[str]) -> list[str]:
+    """Of `eval` and `prepare-data`: what may be files, the positional ones first, wherever they stood."""
+    if verb == "train" or not _can_check():
+        return list(arguments)
+    values = vars(_parsed(verb, arguments))
+    words = list(values.get("source", ()))
+    for flag in PATH_FLAGS[verb]:
+        value = values.get(flag.removeprefix("--"))
+        if value:
+            words += [flag, *([value] if isinstance(value, str) else value)]
+    return words
+
+
 def environment_of(names: Sequence[str]) -> dict[str, str]:
     """The variables that go along; raises ConfigError for one that is not set here."""
     environment = {"RAY_JOB_STOP_WAIT_TIME_S": STOP_WAIT_S}
     for word in names:
         name, has_value, value = word.partition("=")
+        if not name:
+            raise ConfigError("--env", word, "it has no name", "Give NAME, or NAME=VALUE")
         if not has_value and name not in os.environ:
             raise ConfigError("--env", name, "it is not set here", "Set it, or give its value: --env NAME=VALUE")
         environment[name] = value if has_value else os.environ[name]

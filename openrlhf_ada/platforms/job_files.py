@@ -70,13 +70,16 @@ class JobFiles:
         )
 
     def stage(self, folder: Path) -> None:
-        """Copy them, and this package, into an empty folder."""
+        """Copy them, and this package, into an empty folder; raises ConfigError for what cannot be read."""
         package = Path(openrlhf_ada.__file__).parent
         shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         _write_metadata(folder)
         for file in self.files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(self.base / file, folder / file)
+            try:
+                shutil.copy2(self.base / file, folder / file)
+            except (OSError, shutil.Error) as error:
+                raise ConfigError(UPLOAD, str(file), f"it cannot be read ({error})", "Leave it out") from error
 
 
 def _write_metadata(folder: Path) -> None:
@@ -92,6 +95,7 @@ def _write_metadata(folder: Path) -> None:
 def files_of(verb: str, arguments: Sequence[str], extra: Sequence[str], base: Path) -> JobFiles:
     """The files that a command names by relative paths and that are here, and those of --upload.
 
+    `arguments`: the problems of prepare-data first, if they are any.
     Raises ConfigError for a path of --upload that is not below `base` or not there, for a link to nothing, and for a
     folder that the command names, is here, and nobody asked to upload.
     """
@@ -127,14 +131,19 @@ def _files(path: Path, base: Path) -> Iterator[Path]:
 
 
 def _paths(verb: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(flag, relative path) of all that may be a file; values may be lists with commas, and `name=path`."""
+    """(flag, relative path) of all that may be a file. Values of OpenRLHF's flags are lists with commas, ours may be
+    `name=path`.
+    """
     for flag, words in words_by_flag(arguments):
         if (flag or POSITIONAL) not in PATH_FLAGS[verb]:
             continue
-        for piece in ",".join(words).split(","):
-            path = os.path.normpath(piece.rpartition("=")[2]) if piece else ""
-            if path and not os.path.isabs(path) and piece not in NAMED:
-                yield flag or POSITIONAL, path
+        if verb == "train":
+            values = [piece.strip() for word in words for piece in word.split(",")]
+        else:
+            values = [word.partition("=")[2] or word for word in words]
+        for value in values:
+            if value and not os.path.isabs(value) and value not in NAMED:
+                yield flag or POSITIONAL, os.path.normpath(value)
 
 
 def _below(flag: str, value: str, base: Path) -> Path:

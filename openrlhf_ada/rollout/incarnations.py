@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,13 +26,14 @@ def incarnations(engines: Sequence[Any], on_note: Callable[[str], None]) -> list
     `on_note`: gets what a user should read.
     """
     asked = [ask_ready(engine) for engine in engines]
+    end = time.monotonic() + RESTART_S
     up, _ = ray.wait(asked, num_returns=len(asked), timeout=NOTE_S)
     for number, ref in enumerate(asked):
         if ref not in up:
             on_note(
                 f"vLLM engine {number} does not answer: waiting until it is up, {RESTART_S / 60:.0f} minutes at most"
             )
-    return [answer(number, ref) for number, ref in enumerate(asked)]
+    return [answer(number, ref, max(0.0, end - time.monotonic())) for number, ref in enumerate(asked)]
 
 
 def ask_ready(engine: Any) -> Any:
@@ -42,10 +44,10 @@ def ask_ready(engine: Any) -> Any:
     return engine.ready.options(max_task_retries=-1).remote()
 
 
-def answer(number: int, ref: Any) -> Any:
+def answer(number: int, ref: Any, patience_s: float = RESTART_S) -> Any:
     """What engine `number` said; raises EngineLostError."""
     try:
-        return ray.get(ref, timeout=RESTART_S)
+        return ray.get(ref, timeout=patience_s)
     except GetTimeoutError:
         raise not_back(number) from None
     except ActorDiedError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def test_sampling_is_what_the_flags_say_and_engines_take_all_slots() -> None:
 @pytest.mark.parametrize(
     ("script", "main", "environment"),
     [
-        ("eval_model.sh", evaluate, {"MODEL": "a b", "BENCHMARKS": "math500 gsm8k"}),
+        ("eval_model.sh", evaluate, {"MODEL": "a,b c", "BENCHMARKS": "math500,gsm8k", "CLUSTER_WAIT": "9"}),
         ("prepare_data.sh", prepare_data, {"DATA": "dapo-17k=/data/d.parquet"}),
     ],
 )
@@ -146,6 +147,9 @@ def test_scripts_print_command_lines_that_parse(script: str, main: Any, environm
         text=True,
         check=True,
     )
-    program, verb, *arguments = done.stdout.split()
+    program, verb, *arguments = shlex.split(done.stdout)
     assert (program, verb) == ("openrlhf-ada", "eval" if main is evaluate else "prepare-data")
-    assert main.build_parser().parse_args(arguments).seed == 3
+    args = main.build_parser().parse_args(arguments)
+    assert args.seed == 3
+    if main is evaluate:
+        assert (args.model, args.benchmark, args.cluster_wait) == (["a", "b c"], ["math500", "gsm8k"], 9.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from importlib.metadata import distributions, entry_points
 from pathlib import Path
@@ -16,6 +18,7 @@ from openrlhf_ada.platforms.job_files import DISTRIBUTION, MIB, files_of
 from openrlhf_ada.platforms.session import _without
 
 RUN = ["--ada_run_dir", "/shared/a"]
+EVAL = ["eval", "--model", "m", "--benchmark", "aime24", "--out", "/o"]
 
 
 def test_options_come_before_the_verb_and_all_else_is_the_verbs() -> None:
@@ -57,6 +60,17 @@ def test_files_that_the_command_names_go_along(here: Path) -> None:
     named = files_of("prepare-data", ["mine=prompts.jsonl", "more*.jsonl", "--out", "/o"], [], here)
     assert named.files == (Path("prompts.jsonl"), Path("more.jsonl"))
     assert files_of("eval", ["--benchmark", "math500=prompts.jsonl"], [], here).files == (Path("prompts.jsonl"),)
+    (here / "p=1.jsonl").touch()
+    of_host = files_of("train", ["--data.prompt_dataset", "prompts.jsonl, p=1.jsonl"], [], here)
+    assert of_host.files == (Path("prompts.jsonl"), Path("p=1.jsonl"))
+
+
+def test_problems_may_stand_anywhere() -> None:
+    words = ["--model", "m", "--out", "/o", "prompts.jsonl", "--band", "hard"]
+    assert submit.with_paths_only("prepare-data", words) == ["prompts.jsonl", "--model", "m"]
+    words = ["--n", "8", "--out", "/o", "--model", "a", "b", "--benchmark", "aime24", "--reward", "r.py"]
+    expected = ["--model", "a", "b", "--benchmark", "aime24", "--reward", "r.py"]
+    assert submit.with_paths_only("eval", words) == expected
 
 
 def test_other_values_are_no_paths(here: Path) -> None:
@@ -81,6 +95,9 @@ def test_links_are_followed_and_counted(here: Path) -> None:
     (here / "package" / "linked").symlink_to(here / "elsewhere")
     files = files_of("train", [], ["package", "package/a.py"], here)
     assert files.files == (Path("package/a.py"), Path("package/linked/big")) and files.num_bytes == 1005
+    (here / "gone").mkdir()
+    with pytest.raises(ConfigError, match=r"--upload is 'package/a.py': it cannot be read"):
+        files.__class__(here / "gone", files.files).stage(here / "gone")
     (here / "package" / "gone").symlink_to(here / "nothing")
     with pytest.raises(ConfigError, match="is a link to nothing"):
         files_of("train", [], ["package"], here)
@@ -130,6 +147,8 @@ def test_variables_go_along_by_name_only(monkeypatch: pytest.MonkeyPatch) -> Non
     assert submit.environment_of(["RAY_JOB_STOP_WAIT_TIME_S=5"])["RAY_JOB_STOP_WAIT_TIME_S"] == "5"
     with pytest.raises(ConfigError, match="--env is 'NOT_SET': it is not set here"):
         submit.environment_of(["NOT_SET"])
+    with pytest.raises(ConfigError, match="--env is '=x': it has no name"):
+        submit.environment_of(["=x"])
 
 
 def test_variables_of_the_job_are_not_set_again() -> None:
@@ -138,10 +157,17 @@ def test_variables_of_the_job_are_not_set_again() -> None:
 
 
 class Flaky:
-    """A cluster whose connection breaks after so many pieces of the log; it sends the log from its beginning."""
+    """A cluster whose connection breaks after so many pieces of the log; it sends the log from its beginning.
 
-    def __init__(self, pieces: list[str], breaks: list[int]) -> None:
-        self.pieces, self.breaks = pieces, breaks
+    `goodbyes`: of the connections that reach the log's end, how many end before the job does.
+    """
+
+    def __init__(self, pieces: list[str], breaks: list[int], goodbyes: int = 0) -> None:
+        self.pieces, self.breaks, self.goodbyes = pieces, breaks, goodbyes
+
+    def get_job_status(self, job: str) -> SimpleNamespace:
+        self.goodbyes -= 1
+        return SimpleNamespace(name="SUCCEEDED", is_terminal=lambda: self.goodbyes < 0)
 
     async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
         end = self.breaks.pop(0) if self.breaks else None
@@ -153,8 +179,17 @@ class Flaky:
 
 def test_the_log_goes_on_where_it_broke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_job.JobLog, "PAUSE_S", 0.0)
-    ray_job.JobLog(Flaky(["step 1\n", "st", "ep 2\n", "end\n"], [2, 0, 1, 3]), "job").show()
+    ray_job.JobLog(Flaky(["step 1\n", "st", "ep 2\n", "end\n"], [2, 0, 1, 3], goodbyes=2), "job").show()
     assert capsys.readouterr().out == "step 1\nstep 2\nend\n"
+
+
+def test_interruptions_count_while_nothing_comes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_job.JobLog, "PAUSE_S", 0.0)
+    pieces = [f"step {k}\n" for k in range(3 * ray_job.JobLog.TRIES)]
+    ray_job.JobLog(Flaky(pieces, list(range(len(pieces)))), "job").show()
+    assert capsys.readouterr().out == "".join(pieces)
 
 
 NOTHING = SimpleNamespace(files=(), num_bytes=0)
@@ -175,6 +210,25 @@ def test_a_cluster_that_is_gone_is_told(sent: None, capsys: pytest.CaptureFixtur
     assert run(Flaky(["step 1\n"], [1] * ray_job.JobLog.TRIES)) == 1
     out = capsys.readouterr()
     assert out.out == "step 1\n" and "ray job logs --follow job-1" in out.err
+
+
+def test_the_job_goes_on_when_nobody_reads_its_log() -> None:
+    """As with `| head -1`: one try, and no word of a lost cluster."""
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "import test_cli_submit as t\n"
+        "t.submit.submit = lambda *args: None\n"
+        "sys.exit(t.run(t.Flaky(['step 1\\n'] * 100000, [])))"
+    )
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+    command = [sys.executable, "-c", program, *folders]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "step 1\n"
+    process.stdout.close()
+    told = process.stderr.read()
+    assert process.wait(timeout=60) == 1
+    assert "nobody reads the log; the job goes on" in told and "interrupted" not in told and "Error" not in told
 
 
 @pytest.mark.parametrize(("terminated", "status"), [(False, 130), (True, 143)])
@@ -200,15 +254,13 @@ def test_an_interrupt_stops_the_job(
 
 
 @pytest.mark.parametrize(
-    ("status", "exit_code", "returned"), [("SUCCEEDED", 0, 0), ("FAILED", 7, 7), ("STOPPED", None, 1)]
+    ("status", "exit_code", "returned"),
+    [("SUCCEEDED", 0, 0), ("FAILED", 7, 7), ("STOPPED", None, 1), ("FAILED", -9, 137)],
 )
 def test_the_status_is_the_jobs(status: str, exit_code: int | None, returned: int) -> None:
     class Ended(Flaky):
-        def get_job_status(self, job: str) -> SimpleNamespace:
-            return SimpleNamespace(name=status, is_terminal=lambda: True)
-
         def get_job_info(self, job: str) -> SimpleNamespace:
-            return SimpleNamespace(driver_exit_code=exit_code, message=None)
+            return SimpleNamespace(status=SimpleNamespace(name=status), driver_exit_code=exit_code, message=None)
 
     assert ray_job.follow(Ended([], []), "job") == returned
 
@@ -217,13 +269,23 @@ def test_bad_input_is_refused_before_a_cluster_is_asked(capsys: pytest.CaptureFi
     for words, said in (
         (["report", "x"], "the command is 'report': expected one of: train, eval, prepare-data"),
         (["train", *RUN, "--ada_mode", "sep"], "--ada_mode is 'sep'"),
-        (["--address", "head:8265", "eval", "--out", "/o"], "Try --address http://head:8265"),
+        (["--address", "head:8265", *EVAL], "Try --address http://head:8265"),
+        (["--address", "ray://head", *EVAL], "Try --address http://head"),
+        (["prepare-data", "a.jsonl", "--model", "m", "--out", "/o", "--band", "foo"], "--band is 'foo'"),
+        (["train", *RUN, "--reward.remote_url", "https://me:pw@host/x"], "--reward.remote_url is '<removed>'"),
         (["train", *RUN, "--logger.wandb.key", "abc"], "--logger.wandb.key is '<removed>': Ray's dashboard shows"),
-        (["--env", "NOT_SET", "eval", "--out", "/o"], "--env is 'NOT_SET'"),
-        (
-            ["--address", "http://127.0.0.1:1", "eval", "--out", "/o"],
-            "--address is 'http://127.0.0.1:1': no Ray takes jobs",
-        ),
+        (["--env", "NOT_SET", *EVAL], "--env is 'NOT_SET'"),
+        (["--address", "http://127.0.0.1:1", *EVAL], "--address is 'http://127.0.0.1:1': no Ray takes jobs"),
     ):
         assert submit.main(words) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_given_address_is_the_one_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray's client prefers its variables to what it is given."""
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:2")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:3")
+    assert submit.main(["--address", "http://127.0.0.1:1", *EVAL]) == 2
+    assert "at address: http://127.0.0.1:1" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
 from openrlhf_ada.platforms.job_files import files_of
 from openrlhf_ada.platforms.resources import required_slots
+from openrlhf_ada.presets import METHODS
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_settings
 
@@ -85,10 +86,11 @@ def test_variables_and_arguments_win(script: str) -> None:
 @pytest.mark.parametrize("script", TRAINING)
 def test_steps_are_steps(script: str, device: str) -> None:
     for variables in ({}, {"EPISODES": "2"}):
-        args, _ = parsed(dry_run(script, STEPS="3", DEVICE=device, **variables))
-        rows = args.data.max_samples * args.train.num_episodes
+        args, _ = parsed(dry_run(script, STEPS="6", DEVICE=device, **variables))
+        # Whole batches in each pass: in mode off no pass hands its rest to the next one.
+        batches, rest = divmod(args.data.max_samples, args.rollout.batch_size)
         assert args.train.num_episodes == int(variables.get("EPISODES", 1))
-        assert rows // args.rollout.batch_size == 3
+        assert (batches * args.train.num_episodes, rest) == (6, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,10 @@ def test_steps_are_steps(script: str, device: str) -> None:
         ("train_grpo.sh", {"GPUS": "0"}, "GPUS is 0"),
         ("train_grpo.sh", {"GPUS": "2", "TP": "4"}, "GPUS is 2 and TP is 4"),
         ("train_ada_async.sh", {"GPUS": "1"}, "GPUS is 1"),
-        ("reproduce_qwen3_4b.sh", {"BATCH": "64"}, "BATCH is 64: the published setting has 512"),
+        ("reproduce_qwen3_4b.sh", {"BATCH": "64"}, "BATCH is 64 and GROUP is 4: the published setting has 512"),
+        ("reproduce_qwen3_4b.sh", {"GROUP": "8"}, "GROUP is 8: the published setting"),
+        ("train_grpo.sh", {"STEPS": "3", "EPISODES": "2"}, "STEPS is 3 and EPISODES is 2"),
+        ("train_grpo.sh", {"STEPS": "abc"}, "STEPS is abc: expected a whole number"),
         ("train_slurm.sbatch", {"SCRIPT": "train_multinode.sh"}, "inside a Slurm job nothing is submitted"),
     ],
 )
@@ -123,6 +128,44 @@ def test_its_files_go_along_to_a_cluster(script: str) -> None:
     files = files_of("train", args.command[1:], args.upload, ROOT)
     expected = {"train_ada_agent.sh": ("examples/agents/second_try.py",)}
     assert tuple(map(str, files.files)) == expected.get(script, ())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_every_published_setting_can_be_had(device: str, method: str) -> None:
+    args, config = parsed(dry_run("reproduce_qwen3_4b.sh", METHOD=method, DEVICE=device))
+    assert (config.method, args.rollout.n_samples_per_prompt) == (method, 8 if "-est" in method else 4)
+
+
+def test_what_is_empty_or_elsewhere_is_not_the_toys() -> None:
+    mine = called("train_grpo.sh", DEVICE="cpu", MODEL="/m").stdout
+    assert "demo-model" not in mine and "demo-data" in mine
+    nothing = called("train_grpo.sh", DEVICE="cpu", MODEL="/m", DATA="/d.jsonl", EVAL_DATA="", CHAT="0").stdout
+    assert not any(text in nothing for text in ("demo-data", "--eval.dataset", "--data.apply_chat_template"))
+
+
+def test_spaces_and_patterns_are_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    script = SCRIPTS / "train_ada_hard_prompts.sh"
+    variables = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "DEVICE": "cpu", "SUBMIT_FLAGS": "--upload *.sh"}
+    done = subprocess.run(
+        ["bash", script],
+        cwd=folder,
+        env=variables | {"SUBMIT": "http://h:1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    commands = [shlex.split(line) for line in done.stdout.splitlines()]
+    (problems,) = [words[2] for words in commands if words[1] == "prepare-data"]
+    assert problems == f"{folder}/.cache/toy-examples/data/train.jsonl"
+    assert commands[-1][4:6] == ["--upload", "*.sh"]
+
+
+def test_all_parts_of_a_slurm_job_wait_for_its_nodes() -> None:
+    prepare, train = called("train_slurm.sbatch", SCRIPT="train_ada_hard_prompts.sh").stdout.splitlines()
+    assert "--cluster_wait 600" in prepare and "--ada_cluster_wait 600" in train
 
 
 def test_modes_are_toggled() -> None:
