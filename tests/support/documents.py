@@ -106,6 +106,9 @@ def program(words: list[str]) -> list[str]:
             name = word.rpartition("/")[2]
             if (name == "openrlhf-ada" and after in VERBS) or (name.startswith("python") and after in ("-m", "-c")):
                 return program(words[at:])
+            if name.startswith("openrlhf-ada:") and after in VERBS:
+                # An image's entrypoint is the command.
+                return ["openrlhf-ada", *words[at + 1 :]]
         return words
     if words:
         # .venv/bin/python is python.
