@@ -150,15 +150,23 @@ class JobLog:
                 with reaching():
                     asyncio.run(self._tail())
                     # A server that is shut down says goodbye as politely as one whose job has ended.
-                    if self._client.get_job_status(self._job).is_terminal():
+                    if self._ends():
                         return
-                logger.info("the log of %s has ended and the job has not; asking again", self._job)
             except UnreachableError as error:
                 failures = 1 if self._shown > shown else failures + 1
                 if failures == self.TRIES:
                     raise
                 logger.warning("the log of %s is interrupted (%s); trying again", self._job, error)
-            time.sleep(self.PAUSE_S)
+                time.sleep(self.PAUSE_S)
+
+    def _ends(self) -> bool:
+        """Whether the job does so within PAUSE_S."""
+        deadline = time.monotonic() + self.PAUSE_S
+        while not self._client.get_job_status(self._job).is_terminal():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.5)
+        return True
 
     async def _tail(self) -> None:
         """The cluster sends the log from its beginning."""
