@@ -29,6 +29,8 @@ ROLES = {
     "ray::PolicyModelActor": "policy",
     "ray::RolloutRayActor": "engine actor",
     "EngineCore": "engine core",
+    # Where it cannot rename itself.
+    "multiprocessing.spawn": "engine core",
     "raylet/raylet": "raylet",
     "gcs_server": "gcs",
     "openrlhf-ada train": "driver",

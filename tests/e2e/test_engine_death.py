@@ -21,10 +21,12 @@ from openrlhf_ada.reward import arithmetic
 DONE, VICTIM, CALLS, LOCK = pathlib.Path({done!r}), {victim!r}, [], threading.Lock()
 
 def is_core(process):
+    # It cannot rename itself in every environment: below make it stays what multiprocessing started.
     try:
-        return "EngineCor" in process.name()
+        told = process.name() + " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False
+    return "EngineCor" in told or "spawn_main" in told
 
 def kill_one():
     me = psutil.Process()
