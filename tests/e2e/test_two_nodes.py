@@ -94,6 +94,14 @@ def read_to(line_start: str, job: subprocess.Popen[str]) -> None:
     raise AssertionError("".join(seen)[-4000:])
 
 
+def rest(job: subprocess.Popen[str]) -> str:
+    """What it says until its end. (`communicate` would lose lines that came together with those that were read.)"""
+    assert job.stdout is not None
+    told = job.stdout.read()
+    job.wait(timeout=60)
+    return told
+
+
 def nothing_is_left() -> None:
     wait_until(lambda: not workers_of_runs(), f"processes are left: {workers_of_runs()}", 60)
 
@@ -127,7 +135,7 @@ def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tm
     where = places(nodes)
     assert where["PolicyModelActor"] != where["RolloutRayActor"]
     assert where["PPOTrainer"] == where["_QueueActor"] == where["JobSupervisor"]
-    told, _ = job.communicate(timeout=LIMIT_S)
+    told = rest(job)
     assert job.returncode == 0, told
     assert "step 2/2" in told
     check_ledger(run, batch_size=16, group_size=4, cap=32)
@@ -148,10 +156,10 @@ def check_loo_baseline(run: Path) -> None:
 def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     """Flags are checked before anything is sent; files by the job, which says 2 as a local run does."""
     job = submit(nodes, toy_flags(toy, tmp_path / "run", ada_mode="sep"))
-    told, _ = job.communicate(timeout=60)
+    told = rest(job)
     assert job.returncode == 2 and "--ada_mode is 'sep'" in told and "uploaded" not in told
     job = submit(nodes, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
-    told, _ = job.communicate(timeout=60)
+    told = rest(job)
     assert job.returncode == 2 and "job openrlhf-ada-" in told and "/only/elsewhere.jsonl" in told, told
 
 
@@ -170,7 +178,7 @@ def test_a_stopped_job_leaves_nothing(
     else:
         stop = [RAY, "job", "stop", "--address", nodes.dashboard, tmp_path.name]
         subprocess.run(stop, check=True, capture_output=True, timeout=60)
-    told, _ = job.communicate(timeout=60)
+    told = rest(job)
     assert job.returncode == status, told[-2000:]
     nothing_is_left()
 
@@ -194,7 +202,7 @@ def test_a_lost_engine_node_is_waited_for_and_a_lost_policy_node_ends_the_run(
     check_ledger(run, batch_size=16, group_size=4, cap=16)
     assert sum(row["ada/lost"] for row in steps_of(run)) > 0
     nodes.lose(nodes.node_of(pids["PolicyModelActor"]))
-    told, _ = job.communicate(timeout=120)
+    told = rest(job)
     assert job.returncode == 1, told[-2000:]
     assert "the run failed" in told
     nothing_is_left()
