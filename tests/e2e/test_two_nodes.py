@@ -122,7 +122,8 @@ def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tm
         "SUBMIT": nodes.dashboard,
         "SUBMIT_FLAGS": f"--python {sys.executable} --upload my_helper.py --env MY_SETTING",
         "DEVICE": "cpu",
-        "STEPS": "2",
+        # So many that it still runs when the first lines of its log have come.
+        "STEPS": "12",
         "MODEL": str(toy.model),
         "DATA": "prompts.jsonl",
         "EVAL_DATA": str(toy.heldout),
@@ -131,13 +132,13 @@ def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tm
     }
     script = [str(ROOT / "examples" / "scripts" / "train_multinode.sh"), "--algo.advantage.estimator", "rloo"]
     job = start(script, here, **variables)
-    read_to("step 1/2", job)
+    read_to("step", job)
     where = places(nodes)
     assert where["PolicyModelActor"] != where["RolloutRayActor"]
     assert where["PPOTrainer"] == where["_QueueActor"] == where["JobSupervisor"]
     told = rest(job)
     assert job.returncode == 0, told
-    assert "step 2/2" in told
+    assert "step 12/12" in told
     check_ledger(run, batch_size=16, group_size=4, cap=32)
     check_loo_baseline(run)
     nothing_is_left()
