@@ -30,7 +30,7 @@ from openrlhf_ada.cli.ray_job import (
     submit,
 )
 from openrlhf_ada.flags import ConfigError, words_by_flag
-from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, JobFiles, files_of
+from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, POSITIONAL, JobFiles, files_of
 from openrlhf_ada.reporting.redaction import REMOVED, hides_secret, looks_secret
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def check_arguments(verb: str, arguments: Sequence[str]) -> None:
     for flag, words in words_by_flag(arguments):
         if any(hides_secret(word) for word in words):
             raise ConfigError(
-                flag,
+                flag or POSITIONAL,
                 REMOVED,
                 "its address has a login or a key, and Ray's dashboard shows the command lines of jobs to everyone",
                 "Let a file of yours read it from a variable that --env passes on",

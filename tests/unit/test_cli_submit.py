@@ -272,6 +272,7 @@ def test_bad_input_is_refused_before_a_cluster_is_asked(capsys: pytest.CaptureFi
         (["--address", "head:8265", *EVAL], "Try --address http://head:8265"),
         (["--address", "ray://head", *EVAL], "Try --address http://head"),
         (["prepare-data", "a.jsonl", "--model", "m", "--out", "/o", "--band", "foo"], "--band is 'foo'"),
+        (["prepare-data", "https://me:pw@host/x", "--out", "/o"], "the command is '<removed>': its address"),
         (["train", *RUN, "--reward.remote_url", "https://me:pw@host/x"], "--reward.remote_url is '<removed>'"),
         (["train", *RUN, "--logger.wandb.key", "abc"], "--logger.wandb.key is '<removed>': Ray's dashboard shows"),
         (["--env", "NOT_SET", *EVAL], "--env is 'NOT_SET'"),
