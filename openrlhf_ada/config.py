@@ -22,6 +22,9 @@ from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.flags import ConfigError, add_flags_of, check_choice, check_minimum, flag
 
+MATCHED = "matched:"
+"""Prefix of an objective that is another run's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdaConfig(RewardFlags):
@@ -142,8 +145,10 @@ class AdaConfig(RewardFlags):
     )
     objective: str = flag(
         "log",
-        "f of the objective E f(pass rate) that --ada_correction aims at.",
-        choices=OBJECTIVES,
+        "f of the objective E f(pass rate) that --ada_correction aims at: linear p, sqrt 2√p, log log(p), arcsin "
+        "2 arcsin √p, power p^a / a, or matched:NAME, which gives prompts the weight that another run really gives "
+        "them (NAME: a method's name or a run directory).",
+        metavar="NAME",
     )
     objective_power: float | None = flag(
         None, "a of --ada_objective power, f = p^a / a; above 0, at most 1.", metavar="A", kind=float
@@ -157,9 +162,10 @@ class AdaConfig(RewardFlags):
     )
     baseline: str | None = flag(
         None,
-        "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: of the others. first_wave: the pool's "
-        "mean without stopping bias. estimator, critic: predicted before sampling. none: 0. Default: pool; loo for "
-        "rloo, critic for gae.",
+        "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: of the others. kept: of the trained "
+        "ones, whose standard deviation group_norm then takes too (PODS). first_wave: the pool's mean without "
+        "stopping bias. estimator, critic: predicted before sampling. none: 0. Default: critic for gae; what is "
+        "predicted in mode est and with --ada_correction stratum; else loo for rloo, pool for the others.",
         choices=BASELINES,
     )
     select: str | None = flag(
@@ -271,6 +277,13 @@ class AdaConfig(RewardFlags):
     def __post_init__(self) -> None:
         for f in fields(self):
             check_choice(f, getattr(self, f.name))
+        if self.objective not in OBJECTIVES and not self.objective.startswith(MATCHED):
+            raise ConfigError(
+                "--ada_objective",
+                self.objective,
+                f"expected one of: {', '.join(OBJECTIVES)}, or {MATCHED} and the name of a method or a run directory",
+                "Try --ada_objective log",
+            )
         for name, minimum in MINIMA.items():
             value = getattr(self, name)
             if value is not None:

@@ -108,9 +108,9 @@ def _correction(s: Settings) -> Iterator[Problem]:
         yield (
             "--ada_correction",
             s.correction,
-            "--algo.advantage.estimator group_norm divides by the group's standard deviation, which is an objective "
-            "of its own (near arcsin)",
-            "Use --algo.advantage.estimator dr_grpo, with --ada_objective arcsin for what group_norm aims at",
+            "--algo.advantage.estimator group_norm divides by the pool's standard deviation, which is a weight of "
+            "its own",
+            "Use --algo.advantage.estimator dr_grpo",
         )
     if c.spread is not None:
         yield (
@@ -159,6 +159,14 @@ def _baseline(s: Settings) -> Iterator[Problem]:
         yield "--ada_baseline", c.baseline, "PPO's baseline is its critic", "Leave it out"
     if c.baseline is not None and s.correction == "positives":
         yield "--ada_baseline", c.baseline, "--ada_correction positives has no baseline", "Leave it out"
+    if c.baseline == "kept" and s.correction != "none":
+        yield (
+            "--ada_baseline",
+            c.baseline,
+            f"it is the mean of the trained rollouts alone, and --ada_correction {s.correction} reckons with all that "
+            f"were drawn",
+            "Use --ada_correction none, or another baseline",
+        )
     if s.baseline == "critic" and s.advantage != "gae" and s.estimator != "critic":
         yield (
             "--ada_estimator",
@@ -233,7 +241,7 @@ def _refill(s: Settings) -> Iterator[Problem]:
             "--ada_unresolved",
             "refill",
             f"with {what} a prompt of one outcome has a gradient, and leaving it out would change the objective",
-            "Use --ada_unresolved keep",
+            "Use --ada_unresolved keep" + ("" if s.correction == "positives" else ", or --ada_baseline pool"),
         )
 
 

@@ -37,6 +37,7 @@ EST: Flags = {
     "ada.allocation": "inverse_sqrt",
     "ada.objective": "log",
     "ada.correction": "paper",
+    "ada.baseline": "pool",
     "ada.select": "all",
     "ada.positive_threshold": 0.7,
     "rollout.n_samples_per_prompt": 8,

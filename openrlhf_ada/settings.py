@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import runpy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import AdaConfig
+import numpy as np
+
+from openrlhf_ada.config import MATCHED, AdaConfig
 from openrlhf_ada.core.allocation import priority
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts
-from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.objectives import Objective
+from openrlhf_ada.core.exact import drawn_weight, sequential_weight
+from openrlhf_ada.core.grouping import GROUP_ESTIMATORS, GroupBuilder
+from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.presets import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,7 @@ class Settings:
     select: str
     estimator: str
     refill_limit: int
+    objective: Objective | TabulatedObjective
 
     @property
     def remembers(self) -> bool:
@@ -43,7 +52,7 @@ class Settings:
             return self.config.mode == "est"
         if self.advantage == "gae":
             # f' is taken at a pass rate known before sampling; the baseline is the critic's either way.
-            return self.correction == "stratum"
+            return self.correction in ("paper", "stratum")
         return self.baseline in ("estimator", "critic")
 
     @property
@@ -70,6 +79,8 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
     est = config.mode == "est"
     select = config.select or ("all" if est and budget == n else "balanced")
     k_pos, k_neg = _exit_counts(config, n)
+    correction = config.correction or _correction(config, select, advantage)
+    estimator = config.estimator or ("critic" if config.baseline == "critic" and advantage != "gae" else "ema")
     return Settings(
         config=config,
         group_size=n,
@@ -79,11 +90,12 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         budget=budget,
         min_samples=config.min_samples or (2 if select == "all" else n),
         max_samples=config.max_samples or (math.ceil(4 * budget) if est else 32),
-        correction=config.correction or _correction(config, select, advantage),
-        baseline=config.baseline or {"rloo": "loo", "gae": "critic"}.get(advantage, "pool"),
+        correction=correction,
+        baseline=config.baseline or _baseline(config, advantage, correction, estimator),
         select=select,
-        estimator=config.estimator or ("critic" if config.baseline == "critic" and advantage != "gae" else "ema"),
+        estimator=estimator,
         refill_limit=config.refill_limit or host.rollout.batch_size,
+        objective=_objective(config),
     )
 
 
@@ -94,6 +106,17 @@ def _correction(config: AdaConfig, select: str, advantage: str) -> str:
     return "paper" if select == "all" else "stratum"
 
 
+def _baseline(config: AdaConfig, advantage: str, correction: str, estimator: str) -> str:
+    """A prediction wherever there is one or `stratum` needs one: with it alone the objective is the one asked for."""
+    if advantage == "gae":
+        return "critic"
+    predicts = config.mode == "est" or correction == "stratum"
+    # group_norm divides by the pool's spread, and the mean of the positives has no baseline.
+    if predicts and advantage != "group_norm" and correction != "positives" and config.spread is None:
+        return "critic" if estimator == "critic" else "estimator"
+    return "loo" if advantage == "rloo" else "pool"
+
+
 def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
     """(K_pos, K_neg) for a trained group of n samples; K_neg is 0 for exit `pos`, both are for `fixed`."""
     if config.exit == "fixed":
@@ -102,6 +125,15 @@ def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
         return config.k_pos or 1, 0
     half = max(1, n // 2)
     return config.k_pos or half, config.k_neg or max(1, n - half)
+
+
+def _objective(config: AdaConfig) -> Objective | TabulatedObjective:
+    """Raises ConfigError where another run's weight is to be matched and has no table."""
+    if config.objective.startswith(MATCHED):
+        return _matched(config.objective)
+    # A missing exponent, or one too many, is refused by method_rules with what to do.
+    fits = (config.objective == "power") == (config.objective_power is not None)
+    return Objective(config.objective, config.objective_power) if fits else Objective()
 
 
 def make_policy(settings: Settings) -> Policy:
@@ -157,7 +189,7 @@ def _builder(settings: Settings, **options: Any) -> GroupBuilder:
         estimator=settings.advantage,
         baseline=settings.baseline,
         correction=settings.correction,
-        objective=Objective(config.objective, config.objective_power),
+        objective=settings.objective,
         floor=config.floor,
         **options,
     )
@@ -170,3 +202,63 @@ def _memory(settings: Settings) -> Memory:
     counts = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, give_up)
     calibration = Calibration(config.trust_steps) if settings.reads_critic else None
     return Memory(counts, config.positive_threshold, calibration)
+
+
+# -- matched:NAME: the weight that another run's settings really give -------------------------------------------------
+
+_TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist())
+"""From 1e-4 to 1 - 1e-4, evenly in logit p: between two of them f' is off by less than 0.1 %."""
+
+
+@lru_cache(maxsize=8)
+def _matched(objective: str) -> TabulatedObjective:
+    name = objective.removeprefix(MATCHED)
+    other = resolve(*_flags_of(objective, name))
+    config, estimator = other.config, other.advantage
+    reason = None
+    if config.mode == "est":
+        reason = "Ada-Est's weight depends on the other prompts of the batch", "Use --ada_objective log, its aim"
+    elif config.policy is not None or config.spread is not None:
+        reason = "only 0/1 scores and the rules of --ada_exit can be enumerated", "Name another run"
+    elif estimator not in (*GROUP_ESTIMATORS, "gae"):
+        reason = f"{estimator} has one baseline for the whole batch", "Name another run"
+    if reason is not None:
+        raise ConfigError("--ada_objective", objective, *reason)
+    if config.mode == "off":
+        whole = Selection("all", other.group_size, config.positive_threshold)
+        builder = GroupBuilder(whole, estimator, other.baseline)
+        weights = [drawn_weight(builder, other.group_size, p).effective for p in _TABLE_RATES]
+    else:
+        policy = _sequential(other)
+        weights = [sequential_weight(policy, p).effective for p in _TABLE_RATES]
+    try:
+        return TabulatedObjective(objective, _TABLE_RATES, tuple(weights))
+    except ValueError as error:
+        raise ConfigError("--ada_objective", objective, str(error), "Name another run") from error
+
+
+def _flags_of(objective: str, name: str) -> tuple[AdaConfig, SimpleNamespace]:
+    """Our flags, and those of the host that `resolve` reads, of a method or a run directory."""
+    if name in METHODS:
+        flags = METHODS[name].flags
+        ours = {dotted.removeprefix("ada."): value for dotted, value in flags.items() if dotted.startswith("ada.")}
+        n, batch = flags["rollout.n_samples_per_prompt"], flags["rollout.batch_size"]
+        estimator = flags["algo.advantage.estimator"]
+    else:
+        file = Path(name) / "config.json"
+        if not file.is_file():
+            raise ConfigError(
+                "--ada_objective",
+                objective,
+                "what comes after 'matched:' is the name of a method or a run directory with a config.json",
+                f"Name a run directory, or one of: {', '.join(METHODS)}",
+            )
+        record = json.loads(file.read_text(encoding="utf-8"))
+        ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
+        n, batch = record["rollout"]["n_samples_per_prompt"], record["rollout"]["batch_size"]
+        estimator = record["algo"]["advantage"]["estimator"]
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
+    )
+    return AdaConfig(**ours), host

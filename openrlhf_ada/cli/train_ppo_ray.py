@@ -19,6 +19,7 @@ from openrlhf_ada.config import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.method_rules import without_effect
+from openrlhf_ada.objective_notes import objective_notes
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.presets import apply_method, deviations, named_method
 from openrlhf_ada.reporting.progress import ProgressView
@@ -68,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         args, config = parse(sys.argv[1:] if argv is None else argv)
-        for warning in without_effect(resolve(config, args)):
-            logger.warning(warning)
+        settings = resolve(config, args)
+        for line in (*without_effect(settings), *objective_notes(settings)):
+            logger.warning(line)
         return run(args, config)
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)

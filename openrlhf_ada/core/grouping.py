@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.core.objectives import Objective
+from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, RewardScale, TrainingGroup
 
@@ -26,7 +26,7 @@ GROUP_ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
 POOL_ESTIMATORS = (*GROUP_ESTIMATORS, "gae")
 """Host estimators for groups selected from a pool; with `gae` the critic is the baseline."""
 
-BASELINES = ("pool", "loo", "first_wave", "estimator", "critic", "none")
+BASELINES = ("pool", "loo", "kept", "first_wave", "estimator", "critic", "none")
 OUTSIDE_BASELINES = ("estimator", "critic", "none")
 """Baselines that owe nothing to the pool: with these a pool of one outcome has a gradient."""
 
@@ -58,7 +58,7 @@ class GroupBuilder:
     estimator: str
     baseline: str = "pool"
     correction: str = "none"
-    objective: Objective = field(default_factory=Objective)
+    objective: Objective | TabulatedObjective = field(default_factory=Objective)
     floor: float = 0.0
     allocated: Callable[[float], float] = lambda p: 1.0
 
@@ -80,45 +80,59 @@ class GroupBuilder:
         """
         metrics, rewards = pool.metrics, pool.rewards
         kept = self.selection.keep(metrics, rng)
-        positive = metrics > self.selection.threshold
-        # Equal outcomes carry no signal, whatever a length penalty makes of their rewards.
-        resolved = is_spread(metrics)
-        rates = self._pass_rates(positive, predicted, unbiased_rate)
-        in_ppo = self.estimator == "gae"
-        critic_weights = self._stratum_factors(positive, kept, rates[0] if in_ppo else float(positive.mean()))
-        coefficients = self._coefficients(rewards, positive, kept, resolved, rates, scale or RewardScale())
+        coefficients, critic_weights = self.weigh(metrics, rewards, kept, predicted, scale, unbiased_rate)
         return TrainingGroup(
             key=pool.key,
             indices=kept,
             coefficients=tuple(coefficients.tolist()),
             critic_weights=tuple(critic_weights.tolist()),
-            resolved=resolved,
+            resolved=self._is_resolved(metrics),
         )
 
-    def _coefficients(
+    def weigh(
         self,
+        metrics: Floats,
         rewards: Floats,
-        positive: Bools,
         kept: tuple[int, ...],
-        resolved: bool,
-        rates: tuple[float, float],
-        scale: RewardScale,
-    ) -> Floats:
-        n, index = self.selection.group_size, np.array(kept)
+        predicted: float | None = None,
+        scale: RewardScale | None = None,
+        unbiased_rate: Callable[[int, int], float] = lambda drawn, positives: positives / drawn,
+    ) -> tuple[Floats, Floats]:
+        """(coefficients, critic weights) of the samples `kept` of a pool, shapes (k,); arguments as for `build`.
+
+        metrics, rewards: of the whole pool in index order, shapes (N,).
+        """
+        positive = metrics > self.selection.threshold
+        share, point = self._pass_rates(positive, predicted, unbiased_rate)
+        in_ppo = self.estimator == "gae"
+        critic_weights = self._stratum_factors(positive, kept, share if in_ppo else float(positive.mean()))
+        index = np.array(kept)
         if self.correction == "positives":
-            return np.where(positive[index], n / max(int(positive[index].sum()), 1), 0.0)
-        share, point = rates
-        if self.estimator == "gae":
+            num_pos = int(positive[index].sum())
+            return np.where(positive[index], self.selection.group_size / max(num_pos, 1), 0.0), critic_weights
+        if in_ppo:
             # The critic is the baseline, also of prompts with one outcome. What is left is the sample's weight:
             # without strata a balanced group pulls a prompt of pass rate 0.02 four times as hard as one of 0.5.
-            advantage = np.ones(len(kept))
-            strata = self._stratum_factors(positive, kept, share)
+            advantages, strata = np.ones(len(kept)), critic_weights
+        elif self.baseline not in OUTSIDE_BASELINES and not self._is_resolved(metrics):
+            return np.zeros(len(kept)), critic_weights
         else:
-            if not resolved and self.baseline not in OUTSIDE_BASELINES:
-                return np.zeros(len(kept))
-            advantage = self._advantages(rewards, positive, share, point, scale)[index]
-            strata = self._stratum_factors(positive, kept, share) if self.correction == "stratum" else 1.0
-        return advantage * strata * self._weight(point, kept_all=self.selection.name == "all", kept=len(kept))
+            advantages = self._advantages(metrics, rewards, index, share, point, scale or RewardScale())
+            is_exact = self.correction == "stratum"
+            strata = self._stratum_factors(positive, kept, share) if is_exact else np.ones(len(kept))
+        weight = self._weight(point, kept_all=self.selection.name == "all", kept=len(kept))
+        return advantages * strata * weight, critic_weights
+
+    def _is_resolved(self, metrics: Floats) -> bool:
+        """Does the pool show more than one outcome?
+
+        Without a correction: metrics that differ, whatever a length penalty makes of their rewards. A correction
+        reckons with pass rates, so it needs a positive and a negative: partial credit below the threshold is none.
+        """
+        if self.correction == "none":
+            return is_spread(metrics)
+        positive = metrics > self.selection.threshold
+        return bool(positive.any() and not positive.all())
 
     def _pass_rates(
         self, positive: Bools, predicted: float | None, unbiased_rate: Callable[[int, int], float]
@@ -130,7 +144,7 @@ class GroupBuilder:
             # At the prediction where there is one: by its own pass rate, an all-wrong pool would weigh most.
             return share, share if predicted is None else predicted
         # The mean of the positives asks for no pass rate at all.
-        if self.baseline in ("pool", "loo", "none") or self.correction == "positives":
+        if self.baseline in ("pool", "loo", "kept", "none") or self.correction == "positives":
             return positives / drawn, positives / drawn
         share = unbiased_rate(drawn, positives)
         if self.baseline == "first_wave":
@@ -148,8 +162,21 @@ class GroupBuilder:
             return weight * self.selection.group_size / kept
         return weight / self.allocated(min(max(point, self.floor), 1.0)) if kept_all else weight
 
-    def _advantages(self, rewards: Floats, positive: Bools, share: float, point: float, scale: RewardScale) -> Floats:
-        """r - b for every sample of the pool, shape (N,)."""
+    def _advantages(
+        self,
+        metrics: Floats,
+        rewards: Floats,
+        index: NDArray[np.int64],
+        share: float,
+        point: float,
+        scale: RewardScale,
+    ) -> Floats:
+        """r - b of the kept samples, shape (k,); with `group_norm` over the standard deviation."""
+        if self.baseline == "kept":
+            kept_rewards = rewards[index]
+            if not is_spread(metrics[index]):
+                return np.zeros(len(index))
+            return self._normalised(kept_rewards - kept_rewards.mean(), kept_rewards)
         if self.baseline == "pool":
             advantages = rewards - rewards.mean()
         elif self.baseline == "loo":
@@ -157,14 +184,21 @@ class GroupBuilder:
         elif self.baseline == "none":
             advantages = rewards
         else:
+            positive = metrics > self.selection.threshold
             rate = share if self.baseline == "first_wave" else point
             worth_pos = float(rewards[positive].mean()) if positive.any() else scale.positive
             worth_neg = float(rewards[~positive].mean()) if not positive.all() else scale.negative
             advantages = rewards - (rate * worth_pos + (1.0 - rate) * worth_neg)
-        if self.estimator != "group_norm":
-            return advantages if is_spread(rewards) or self.baseline in OUTSIDE_BASELINES else np.zeros_like(rewards)
+        if self.baseline in OUTSIDE_BASELINES and self.estimator != "group_norm":
+            return advantages[index]
+        return self._normalised(advantages, rewards)[index]
+
+    def _normalised(self, advantages: Floats, rewards: Floats) -> Floats:
+        """With `group_norm` over the rewards' standard deviation; 0 where they do not differ."""
+        if not is_spread(rewards):
+            return np.zeros_like(advantages)
         # As in the host: the unbiased std, and its epsilon.
-        return advantages / (rewards.std(ddof=1) + 1e-9) if is_spread(rewards) else np.zeros_like(rewards)
+        return advantages / (rewards.std(ddof=1) + 1e-9) if self.estimator == "group_norm" else advantages
 
     def _stratum_factors(self, positive: Bools, kept: tuple[int, ...], share: float) -> Floats:
         """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,).

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 
@@ -52,6 +52,39 @@ class Objective:
     @property
     def _power(self) -> float:
         return {"linear": 1.0, "sqrt": 0.5, "log": 0.0}.get(self.name, self.exponent or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TabulatedObjective:
+    """f' as a table, for objectives without a formula: such as what another run's settings really optimise.
+
+    `rates` rise within (0, 1), `weights` are above 0. Between them log f' is linear in logit p, beyond them constant.
+    Raises ValueError for a table that breaks these rules.
+    """
+
+    name: str
+    rates: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        p, w = np.array(self.rates), np.array(self.weights)
+        if len(p) != len(w) or len(p) < 2 or (np.diff(p) <= 0).any() or p[0] <= 0.0 or p[-1] >= 1.0:
+            raise ValueError(f"objective {self.name!r}: expected rising pass rates in (0, 1), and as many weights")
+        if not (np.isfinite(w).all() and (w > 0).all()):
+            worst = int(np.argmin(np.where(np.isfinite(w), w, -np.inf)))
+            raise ValueError(
+                f"objective {self.name!r} has the weight {w[worst]:.3g} at p = {p[worst]:.3g}, not above 0"
+            )
+
+    def weight(self, p: float, floor: float = 0.0) -> float:
+        """f'(p), with p moved into [floor, 1 - floor] first."""
+        p = min(max(p, floor, self.rates[0]), 1.0 - floor, self.rates[-1])
+        return math.exp(np.interp(_logit(p), _logit(np.array(self.rates)), np.log(self.weights)))
+
+
+def _logit(p: ArrayLike) -> NDArray[np.float64]:
+    rate = np.asarray(p, dtype=np.float64)
+    return np.log(rate / (1.0 - rate))
 
 
 def effective_weight(coefficients: ArrayLike, positive: ArrayLike, p: float, group_size: int) -> float:

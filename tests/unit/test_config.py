@@ -173,7 +173,7 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"estimator": "oracle"}, "estimator", "'oracle'", "expected one of: ema, critic", "--ada_estimator critic"),
         ({"objective": "exp"}, "objective", "'exp'", "one of: linear, sqrt, log, arcsin, power", "--ada_objective"),
         ({"correction": "all"}, "correction", "'all'", "one of: none, paper, stratum, positives", "--ada_correction"),
-        ({"baseline": "mean"}, "baseline", "'mean'", "pool, loo, first_wave, estimator, critic, none", "Try"),
+        ({"baseline": "mean"}, "baseline", "'mean'", "pool, loo, kept, first_wave, estimator, critic, none", "Try"),
         ({"select": "first"}, "select", "'first'", "balanced, random, max_variance, all", "Try --ada_select all"),
         ({"unresolved": "drop"}, "unresolved", "'drop'", "one of: keep, refill", "Try --ada_unresolved refill"),
         ({"scheduler": "flow"}, "scheduler", "'flow'", "one of: rounds, waves, stream", "Try --ada_scheduler"),

@@ -137,9 +137,10 @@ def by_formula(policy: Sequential, p: float, predicted: float, drawn: int, posit
     kept_pos = min(positives, max(n // 2, n - (drawn - positives)))
     kept_neg = n - kept_pos
     share, pool = policy.plan.unbiased_rate(drawn, positives), positives / drawn
-    b = {"pool": pool, "loo": pool, "none": 0.0, "first_wave": share}.get(builder.baseline, predicted)
+    own = {"pool": pool, "loo": pool, "kept": kept_pos / n, "none": 0.0, "first_wave": share}
+    b = own.get(builder.baseline, predicted)
     scale = drawn / (drawn - 1) if builder.baseline == "loo" else 1.0
-    s = pool if builder.baseline in ("pool", "loo", "none") else share
+    s = pool if builder.baseline in ("pool", "loo", "kept", "none") else share
     point = {"first_wave": share}.get(builder.baseline, pool) if builder.baseline not in OUTSIDE else predicted
     weight = 1.0 if builder.correction == "none" else builder.objective.weight(point, builder.floor)
     factors = (s * n / max(kept_pos, 1), (1 - s) * n / max(kept_neg, 1)) if builder.correction == "stratum" else (1, 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import sequential
+from cases import pool_of, sequential
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -268,3 +268,25 @@ def test_floor_bounds_the_weight() -> None:
 def test_mean_of_the_positives_needs_some() -> None:
     assert corrected([0] * 8, "positives") == [0.0] * 4
     assert corrected([1] * 8, "positives") == [1.0] * 4, "all right: the gradient of log p is still p's"
+
+
+# -- partial credit ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("correction", ["paper", "stratum", "positives"])
+@pytest.mark.parametrize("baseline", ["pool", "loo", "first_wave"])
+def test_partial_credit_below_the_threshold_is_no_outcome_to_be_weighed(baseline: str, correction: str) -> None:
+    """No positive: the pass rate of the pool is 0, and f'(floor) = 50 would multiply differences of nothing."""
+    pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
+    selection = Selection("balanced", 4, 0.5)
+    builder = GroupBuilder(selection, "dr_grpo", baseline, correction, Objective("log"), floor=0.02)
+    group = builder.build(pool, np.random.default_rng(0))
+    assert group.coefficients == (0.0,) * 4
+    assert group.resolved is False
+
+
+def test_partial_credit_without_a_correction_is_trained_as_published() -> None:
+    pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
+    group = GroupBuilder(Selection("all", 8, 0.5), "dr_grpo").build(pool, np.random.default_rng(0))
+    assert group.coefficients == pytest.approx([m - 0.075 for m in pool.metrics])
+    assert group.resolved is True

@@ -136,9 +136,9 @@ CASES = [
         "weights on advantages that are divided by the group's std",
         {"--ada_correction": "stratum"},
         "--ada_correction is 'stratum'",
-        "group_norm divides by the group's standard deviation, which is an objective of its own",
-        f"Use {ESTIMATOR} dr_grpo, with --ada_objective arcsin",
-        {ESTIMATOR: "dr_grpo", "--ada_objective": "arcsin"},
+        "group_norm divides by the pool's standard deviation, which is a weight of its own",
+        f"Use {ESTIMATOR} dr_grpo",
+        {ESTIMATOR: "dr_grpo"},
     ),
     Case(
         "weights of verdicts with partial credit",
@@ -250,7 +250,15 @@ CASES = [
         "--ada_unresolved is 'refill'",
         "--ada_select all trains every rollout drawn",
         "Use --ada_unresolved keep",
-        {"--ada_budget": "6"},
+        {"--ada_budget": "6", "--ada_baseline": "pool"},
+    ),
+    Case(
+        "statistics of the kept rollouts with weights of the whole pool",
+        SEQ | {ESTIMATOR: "dr_grpo", "--ada_baseline": "kept", "--ada_correction": "stratum"},
+        "--ada_baseline is 'kept'",
+        "--ada_correction stratum reckons with all that were drawn",
+        "Use --ada_correction none",
+        {"--ada_correction": "none"},
     ),
     *[
         Case(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,17 +12,23 @@ import pytest
 from cases import pool_of
 
 from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.core.exact import sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.objective_notes import weights_of
+from openrlhf_ada.presets import METHODS
 from openrlhf_ada.settings import Settings, make_policy, resolve
 
 ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "gae")
 
 
-def settings_of(mode: str, *, n: int = 4, advantage: str = "dr_grpo", batch: int = 6, **flags: Any) -> Settings:
+def settings_of(
+    mode: str = "off", *, n: int = 4, advantage: str = "dr_grpo", batch: int = 6, **flags: Any
+) -> Settings:
     host = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
@@ -106,20 +114,96 @@ def test_correction_is_the_published_codes_in_seq_and_the_papers_in_est(advantag
     assert settings_of("est", advantage=advantage, correction="none").correction == "none"
 
 
-@pytest.mark.parametrize("mode", ["off", "seq", "est"])
 @pytest.mark.parametrize(
-    ("advantage", "baseline"),
+    ("advantage", "own", "predicting"),
     [
-        ("group_norm", "pool"),
-        ("dr_grpo", "pool"),
-        ("reinforce_baseline", "pool"),
-        ("rloo", "loo"),
-        ("gae", "critic"),
+        ("group_norm", "pool", "pool"),
+        ("dr_grpo", "pool", "estimator"),
+        ("reinforce_baseline", "pool", "estimator"),
+        ("rloo", "loo", "estimator"),
+        ("gae", "critic", "critic"),
     ],
 )
-def test_baseline_is_what_the_hosts_estimator_means(mode: str, advantage: str, baseline: str) -> None:
-    assert settings_of(mode, advantage=advantage).baseline == baseline
-    assert settings_of(mode, advantage=advantage, baseline="first_wave").baseline == "first_wave"
+def test_baseline_is_a_prediction_wherever_there_is_one(advantage: str, own: str, predicting: str) -> None:
+    for mode in ("off", "seq"):
+        assert settings_of(mode, advantage=advantage).baseline == own
+    assert settings_of("est", advantage=advantage).baseline == predicting
+    for mode, correction in (("est", None), ("seq", "stratum")):
+        settings = settings_of(mode, advantage=advantage, estimator="critic", correction=correction)
+        assert settings.baseline == (predicting if predicting == own else "critic")
+    assert settings_of("est", advantage=advantage, baseline="first_wave").baseline == "first_wave"
+
+
+def test_stratum_keeps_counts_and_takes_its_weight_at_their_prediction() -> None:
+    """Log objective, right predictions: 1 / p down to the floor, in both modes, without a further flag."""
+    for settings in (settings_of("seq", correction="stratum"), settings_of("est", budget=8.0)):
+        assert settings.remembers
+        assert (settings.correction, settings.baseline) == ("stratum", "estimator")
+        assert [round(w.effective, 6) for w in weights_of(settings)] == [50.0, 10.0, 2.0, round(1 / 0.9, 6)]
+    linear = settings_of("seq", correction="stratum", objective="linear", exit="pos")
+    assert [w.effective for w in weights_of(linear)] == pytest.approx([1.0] * 4)
+
+
+def test_ppo_takes_every_weight_at_a_prediction() -> None:
+    """At its own pass rate an all-wrong pool would weigh most, and has no positive to learn from."""
+    for correction, remembers in (("none", False), ("paper", True), ("stratum", True)):
+        assert settings_of("seq", advantage="gae", correction=correction).remembers is remembers
+
+
+# -- another run's weight as the objective ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["reinforce-ada-balance", "reinforce-ada-pos", "grpo", "raft", "ppo"])
+def test_uniform_sampling_can_have_the_weight_of_another_method(name: str) -> None:
+    """f' of the method by enumeration; between the entries of its table it is off by less than 0.1 %."""
+    flags = METHODS[name].flags
+    ours = {key.removeprefix("ada."): value for key, value in flags.items() if key.startswith("ada.")}
+    method = settings_of(ours.pop("mode"), advantage=flags["algo.advantage.estimator"], **ours)
+    control = settings_of(
+        "seq", exit="fixed", max_samples=8, correction="stratum", objective=f"matched:{name}", floor=0.001
+    )
+    for p in (0.002, 0.013, 0.11, 0.37, 0.5, 0.93, 0.99):
+        if method.config.mode == "seq":
+            wanted = sequential_weight(_sequential_of(method), p).effective
+        else:
+            wanted = {"grpo": 1.5, "ppo": 1.0}[name] if p < 0.003 or name == "ppo" else control.objective.weight(p)
+        assert control.objective.weight(p) == pytest.approx(wanted, rel=2e-3)
+        assert sequential_weight(_sequential_of(control), p).effective == pytest.approx(wanted, rel=2e-3)
+
+
+def _sequential_of(settings: Settings) -> Sequential:
+    policy = make_policy(settings)
+    assert isinstance(policy, Sequential)
+    return policy
+
+
+def test_weight_of_a_run_directory(tmp_path: Path) -> None:
+    record = {
+        "ada": {"mode": "seq", "exit": "pos", "wave": 4, "max_samples": 12},
+        "rollout": {"n_samples_per_prompt": 6, "batch_size": 8},
+        "algo": {"advantage": {"estimator": "dr_grpo"}},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(record), encoding="utf-8")
+    other = settings_of("seq", n=6, exit="pos", wave=4, max_samples=12)
+    objective = settings_of("seq", correction="stratum", objective=f"matched:{tmp_path}").objective
+    for p in (0.05, 0.4, 0.8):
+        assert objective.weight(p) == pytest.approx(sequential_weight(_sequential_of(other), p).effective, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "remedy"),
+    [
+        ("reinforce-ada-est", "depends on the other prompts of the batch", "--ada_objective log"),
+        ("no-such-run", "the name of a method or a run directory", "reinforce-ada-balance"),
+        ("", "the name of a method or a run directory", "reinforce-ada-balance"),
+    ],
+)
+def test_weights_that_cannot_be_tabulated_are_refused(name: str, rule: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        settings_of("seq", correction="stratum", objective=f"matched:{name}")
+    assert f"--ada_objective is 'matched:{name}'" in str(refused.value)
+    assert rule in str(refused.value)
+    assert remedy in str(refused.value)
 
 
 # -- what is predicted --------------------------------------------------------------------------------------------
@@ -251,7 +335,11 @@ def test_flags_of_est_become_the_policy(estimator: str) -> None:
     assert (policy.allocation, policy.floor, policy.memory.threshold) == ("odds", 0.1, 0.7)
     builder: GroupBuilder = policy.builder
     assert (builder.selection, builder.objective) == (Selection("balanced", 4, 0.7), Objective("sqrt"))
-    assert (builder.baseline, builder.correction, builder.floor) == ("pool", "stratum", 0.1)
+    assert (builder.baseline, builder.correction, builder.floor) == (
+        "critic" if estimator == "critic" else "estimator",
+        "stratum",
+        0.1,
+    )
     assert builder.allocated(0.2) == pytest.approx(2.0), "√(0.8 / 0.2)"
     counts = policy.memory.counts
     assert (counts.half_life, counts.prior_mean, counts.prior_strength, counts.give_up) == (7.0, 0.25, 3.0, 5)

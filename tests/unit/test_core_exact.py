@@ -1,0 +1,125 @@
+"""What settings optimise (core/exact.py), against figures of the papers and against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from cases import THRESHOLD, pool_of, sequential
+
+from openrlhf_ada.core.exact import drawn_weight, estimated_weights, expected_split, sequential_weight
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.objectives import Objective, effective_weight
+from openrlhf_ada.core.selection import Selection
+
+RATES = (0.01, 0.05, 0.1, 0.5)
+
+
+def builder(select: str, n: int, estimator: str = "dr_grpo", **options: object) -> GroupBuilder:
+    return GroupBuilder(Selection(select, n, THRESHOLD), estimator, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("k_pos", "k_neg", "expected"), [(2, 2, (38.7, 23.1, 12.6, 1.98)), (1, 0, (27.9, 15.5, 8.6, 1.95))]
+)
+def test_group_norm_of_an_adaptive_pool_weighs_rare_outcomes_twenty_to_one(
+    k_pos: int, k_neg: int, expected: tuple[float, ...]
+) -> None:
+    policy = sequential(k_pos, k_neg, n=4, wave=8, cap=32, estimator="group_norm")
+    for p, weight in zip(RATES, expected, strict=True):
+        assert sequential_weight(policy, p).effective == pytest.approx(weight, abs=0.05)
+
+
+def test_group_norm_of_four_uniform_rollouts_is_nearly_flat() -> None:
+    weights = [drawn_weight(builder("all", 4, "group_norm"), 4, p).effective for p in RATES]
+    assert weights == pytest.approx([1.50, 1.48, 1.46, 1.40], abs=0.005)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_dr_grpo_optimises_the_pass_rate_up_to_one_in_n(n: int) -> None:
+    """Dr. GRPO (arXiv 2503.20783): r - mean(r), which keeps (n - 1)/n of the gradient of p."""
+    for p in RATES:
+        assert drawn_weight(builder("all", n), n, p).effective == pytest.approx((n - 1) / n)
+
+
+def test_pods_trains_with_the_statistics_of_the_kept_group() -> None:
+    """PODS (arXiv 2504.13818), 16 -> 4 at p = .1: by hand over K = 1, 2 to 14 and 15 positives of 16."""
+    pods = builder("max_variance", 4, "group_norm", baseline="kept")
+    p = 0.1
+    chance = [math.comb(16, k) * p**k * (1 - p) ** (16 - k) for k in range(17)]
+    half = math.sqrt(3) / 2  # (1 - 1/2) over the unbiased standard deviation of 1, 1, 0, 0
+    by_hand = sum(chance[2:15]) * (2 * half / p + 2 * half / (1 - p)) / 4
+    by_hand += chance[1] * (1.5 / p + 3 * 0.5 / (1 - p)) / 4 + chance[15] * (3 * 0.5 / p + 1.5 / (1 - p)) / 4
+    assert drawn_weight(pods, 16, p).effective == pytest.approx(by_hand)
+    assert by_hand == pytest.approx(3.71, abs=0.005)
+
+
+def test_pods_tends_to_one_over_twice_p_times_one_minus_p() -> None:
+    """Of a pool large enough to show two of each outcome, with the population's standard deviation as published."""
+    pods = builder("max_variance", 4, "group_norm", baseline="kept")
+    for p in (0.2, 0.5, 0.8):
+        published = drawn_weight(pods, 128, p).effective / (math.sqrt(3) / 2)
+        assert published == pytest.approx(1 / (2 * p * (1 - p)), rel=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ["dr_grpo", "group_norm"])
+def test_kept_means_are_those_of_the_trained_rollouts(estimator: str) -> None:
+    pool = pool_of([1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+    group = builder("balanced", 4, estimator, baseline="kept").build(pool, np.random.default_rng(0))
+    unit = 0.5 if estimator == "dr_grpo" else 0.5 / math.sqrt(1 / 3)
+    assert group.coefficients == pytest.approx([unit if i in (0, 5) else -unit for i in group.indices])
+
+
+def test_a_kept_group_of_one_outcome_has_no_gradient() -> None:
+    pool = pool_of([1.0] + [0.0] * 7)
+    for seed in range(20):
+        group = builder("random", 4, baseline="kept").build(pool, np.random.default_rng(seed))
+        assert any(group.coefficients) == (0 in group.indices)
+
+
+@pytest.mark.parametrize("baseline", ["pool", "kept"])
+def test_random_selection_against_all_outcomes_of_a_small_pool(baseline: str) -> None:
+    """6 drawn, 3 of them trained: every sequence of outcomes, and every choice of 3."""
+    random, p = builder("random", 3, baseline=baseline), 0.3
+    total = 0.0
+    choices = list(itertools.combinations(range(6), 3))
+    for outcome in itertools.product((0.0, 1.0), repeat=6):
+        metrics = np.array(outcome)
+        chance = math.prod(p if o else 1 - p for o in outcome)
+        for kept in choices:
+            coefficients, _ = random.weigh(metrics, metrics, kept)
+            total += chance / len(choices) * effective_weight(coefficients, metrics[list(kept)] > 0.5, p, 3)
+    assert drawn_weight(random, 6, p).effective == pytest.approx(total, rel=1e-12)
+
+
+def test_moments_of_a_coefficient_by_hand() -> None:
+    """Two rollouts, no baseline, p = 1/4: coefficients are 0/1 with mean p, so their variance is p (1 - p)."""
+    weight = drawn_weight(builder("all", 2, baseline="none"), 2, 0.25)
+    assert (weight.effective, weight.mean, weight.variance) == pytest.approx((1.0, 0.25, 3 / 16))
+    assert weight.noise == pytest.approx(0.5)
+    assert weight.largest == 1.0
+
+
+def test_ada_est_in_its_batch() -> None:
+    """The split is the policy's own, and `stratum` with the prediction is exact down to the floor."""
+    from types import SimpleNamespace
+
+    from openrlhf_ada.config import AdaConfig
+    from openrlhf_ada.core.policies import Estimated
+    from openrlhf_ada.settings import make_policy, resolve
+
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=1),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    )
+    policy = make_policy(resolve(AdaConfig(mode="est", budget=8.0), host))
+    assert isinstance(policy, Estimated)
+    rates = np.array([0.01, 0.05, 0.1, 0.5, 0.9])
+    split = expected_split(policy, rates)
+    assert split.sum() == 40
+    assert (np.diff(split) <= 0).all()
+    weights = [weight.effective for weight in estimated_weights(policy, rates)]
+    assert weights == pytest.approx([1 / 0.02, 20, 10, 2, 1 / 0.9])
+    assert Objective("log").weight(0.01, policy.floor) == pytest.approx(weights[0])

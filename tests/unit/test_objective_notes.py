@@ -1,0 +1,70 @@
+"""What is said at the start about the weight of prompts: the figures of the run's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.objective_notes import objective_notes
+from openrlhf_ada.settings import resolve
+
+Flags = dict[str, str | None]
+ArgvWith = Callable[[Flags], list[str]]
+
+ESTIMATOR = "--algo.advantage.estimator"
+
+
+def notes_of(argv_with: ArgvWith, flags: Flags) -> list[str]:
+    args, config = parse(argv_with(flags))
+    return objective_notes(resolve(config, args))
+
+
+def test_group_norm_warns_with_the_figures_of_the_run(argv_with: ArgvWith) -> None:
+    said, warning = notes_of(argv_with, {"--ada_mode": "seq", ESTIMATOR: "group_norm"})
+    assert "0.01 / 0.1 / 0.5 / 0.9 have the weight 38.7 / 12.6 / 1.98 / 12.6" in said
+    assert warning.startswith(f"warning: {ESTIMATOR} group_norm divides by the standard deviation of the whole pool")
+    assert "Uniform sampling of 4 has 1.5 / 1.46 / 1.4 / 1.46" in warning
+    assert "dr_grpo" in warning
+    said, _ = notes_of(argv_with, {"--ada_mode": "seq", ESTIMATOR: "group_norm", "--ada_exit": "pos"})
+    assert "27.9 / 8.63 / 1.95" in said
+
+
+def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
+    said, warning = notes_of(argv_with, {"--ada_mode": "est", ESTIMATOR: "group_norm"})
+    assert "in a batch of evenly spread pass rates" in said
+    assert "group_norm divides" in warning
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"--ada_mode": "seq"}, "7.52 / 3.95 / 1 / 3.95"),
+        ({"--ada_mode": "seq", "--ada_exit": "pos"}, "6.61 / 2.8 / 0.973 / 1.58"),
+        (
+            {"--ada_mode": "seq", "--ada_correction": "stratum"},
+            "50 / 10 / 2 / 1.11; --ada_objective log asks for 100 / 10 / 2 / 1.11, if predictions are right",
+        ),
+        (
+            {"--ada_mode": "seq", "--ada_correction": "stratum", "--ada_objective": "linear"},
+            "1 / 1 / 1 / 1; --ada_objective linear asks for 1 / 1 / 1 / 1",
+        ),
+        (
+            {"--ada_mode": "est", "--ada_budget": "8"},
+            "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates; --ada_objective log asks for 100",
+        ),
+    ],
+)
+def test_every_other_run_says_what_it_weighs_prompts_by(flags: Flags, said: str, argv_with: ArgvWith) -> None:
+    (note,) = notes_of(argv_with, {ESTIMATOR: "dr_grpo"} | flags)
+    assert said in note
+
+
+def test_a_run_of_openrlhf_says_nothing(argv_with: ArgvWith) -> None:
+    assert notes_of(argv_with, {"--ada_mode": "off", ESTIMATOR: "group_norm"}) == []
+
+
+def test_caps_that_take_long_to_enumerate_say_so(argv_with: ArgvWith) -> None:
+    (note,) = notes_of(argv_with, {"--ada_mode": "seq", "--ada_max_samples": "4096"})
+    assert note == "objective: not computed, since --ada_max_samples 4096 is above 2048"
