@@ -1,4 +1,4 @@
-"""The figures of docs/algorithms.md, from exact enumeration with the package's own policies; and its tables.
+"""The figures and tables of docs/algorithms.md, from exact enumeration with the package's own policies.
 
 python benchmarks/algorithm_figures.py      writes docs/images/*.png, prints the tables; last line: one JSON object
 """
@@ -6,75 +6,216 @@ python benchmarks/algorithm_figures.py      writes docs/images/*.png, prints the
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.objectives import Objective, effective_weight, expected_weight
-from openrlhf_ada.core.policies import Sequential
+from openrlhf_ada.core.policies import Estimated, Policy, Sequential
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.core.simulate import simulate
+from openrlhf_ada.settings import Settings, make_policy, resolve
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-GROUP, WAVE, CAP = 4, 8, 32
+GROUP = 4
+RATES = (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)
 GRID = np.concatenate([np.geomspace(0.01, 0.5, 25), 1 - np.geomspace(0.5, 0.01, 25)[1:]])
-EXITS = {"pos": (1, 0), "balance": (2, 2)}
 
 Curve = NDArray[np.float64]
+WeightAt = Callable[[float], Weight]
 
 
-def sequential(exit_name: str, **options: Any) -> Sequential:
-    estimator = options.pop("estimator", "dr_grpo")
-    builder = GroupBuilder(Selection("balanced", GROUP, 0.5), estimator, **options)
-    return Sequential(ExitRule(*EXITS[exit_name], 0.5), WAVE, CAP, builder)
+def settings_of(estimator: str = "dr_grpo", n: int = GROUP, **flags: Any) -> Settings:
+    """What our flags come to beside this estimator of OpenRLHF; mode seq unless told."""
+    host: Any = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=1),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
+    )
+    return resolve(AdaConfig(**{"mode": "seq"} | flags), host)
 
 
-def uniform(estimator: str) -> Sequential:
-    builder = GroupBuilder(Selection("balanced", GROUP, 0.5), estimator)
-    return Sequential(ExitRule(0, 0, 0.5), GROUP, GROUP, builder)
+def sequential(exit_name: str = "balance", **flags: Any) -> Sequential:
+    policy = make_policy(settings_of(exit=exit_name, **flags))
+    assert isinstance(policy, Sequential)
+    return policy
 
 
-def ended_with(drawn: int, positives: int, predicted: float) -> PromptPool:
-    pool = PromptPool(0, [Sample(0, i, float(i < positives), float(i < positives), 1) for i in range(drawn)])
-    pool.predicted = predicted
-    return pool
+def estimated(**flags: Any) -> Estimated:
+    policy = make_policy(settings_of(mode="est", **flags))
+    assert isinstance(policy, Estimated)
+    return policy
 
 
 def weight_at(policy: Sequential, p: float, predicted: float | None = None) -> float:
-    """f'_eff(p), exactly."""
-
-    def weight(drawn: int, positives: int) -> float:
-        pool = ended_with(drawn, positives, p if predicted is None else predicted)
-        group = policy.build(pool, np.random.default_rng(0))
-        return effective_weight(group.coefficients, [i < positives for i in group.indices], p, policy.group_size)
-
-    return expected_weight(policy.plan, p, weight)
+    """f'_eff(p)."""
+    return sequential_weight(policy, p, predicted).effective
 
 
 def noise_at(policy: Sequential, p: float) -> float:
     """Standard deviation of a group's update per unit of its expectation, for score vectors of unit length."""
-
-    def squares(drawn: int, positives: int) -> float:
-        group = policy.build(ended_with(drawn, positives, p), np.random.default_rng(0))
-        return sum(c * c for c in group.coefficients) / policy.group_size
-
-    return math.sqrt(expected_weight(policy.plan, p, squares)) / weight_at(policy, p)
+    return sequential_weight(policy, p).noise
 
 
-def curve(policy: Sequential) -> Curve:
-    return np.array([weight_at(policy, p) for p in GRID])
+# -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def over_pass_rate(axes: Axes, title: str, y_label: str, *, log: bool) -> None:
+def _seq(exit_name: str, **flags: Any) -> WeightAt:
+    policy = sequential(exit_name, **flags)
+    return lambda p: sequential_weight(policy, p)
+
+
+def _uniform(estimator: str, n: int = GROUP) -> WeightAt:
+    builder = GroupBuilder(Selection("all", n, 0.5), estimator)
+    return lambda p: drawn_weight(builder, n, p)
+
+
+def _est(**flags: Any) -> WeightAt:
+    """In a batch of evenly spread pass rates: one prompt each at .01, .02, ..., .99."""
+    policy = estimated(**flags)
+    rates = np.arange(1, 100) / 100
+    return lambda p: estimated_weights(policy, rates, [round(100 * p) - 1])[0]
+
+
+PUBLISHED: dict[str, WeightAt] = {
+    "Dr. GRPO, n = 4": _uniform("dr_grpo"),
+    "GRPO, n = 4": _uniform("group_norm"),
+    "GRPO, n = 8": _uniform("group_norm", 8),
+    "GRPO, n = 16": _uniform("group_norm", 16),
+    "PODS, 16 -> 4": _seq("fixed", max_samples=16, select="max_variance", baseline="kept", estimator="group_norm"),
+    "`pos`": _seq("pos"),
+    "`balance`": _seq("balance"),
+    "`pos`, `group_norm`": _seq("pos", estimator="group_norm"),
+    "`balance`, `group_norm`": _seq("balance", estimator="group_norm"),
+    "`pos`, `paper`": _seq("pos", correction="paper", floor=0.001),
+    "`balance`, `paper`": _seq("balance", correction="paper", floor=0.001),
+    "Ada-Est as published, 8 on average": _est(
+        n=8, correction="paper", baseline="pool", max_samples=32, min_samples=2
+    ),
+}
+"""Methods as their papers or their code have them, and `group_norm` on adaptive groups."""
+
+LINEAR: dict[str, WeightAt] = {
+    "`pos`, `stratum`": _seq("pos", correction="stratum", objective="linear"),
+    "`balance`, `stratum`": _seq("balance", correction="stratum", objective="linear"),
+    "`pos`, `stratum`, `pool`": _seq("pos", correction="stratum", objective="linear", baseline="pool"),
+    "`balance`, `stratum`, `pool`": _seq("balance", correction="stratum", objective="linear", baseline="pool"),
+    "`pos`, `stratum`, `first_wave`": _seq("pos", correction="stratum", objective="linear", baseline="first_wave"),
+    "`balance`, `stratum`, `first_wave`": _seq(
+        "balance", correction="stratum", objective="linear", baseline="first_wave"
+    ),
+    "Ada-Est, 8 on average, `std`": _est(budget=8.0, objective="linear", allocation="std"),
+    "PPO, `pos`": _seq("pos", estimator="gae"),
+    "PPO, `balance`": _seq("balance", estimator="gae"),
+    "PPO, either, `stratum`": _seq("balance", estimator="gae", correction="stratum", objective="linear"),
+}
+"""Settings that aim at p, whose weight is 1."""
+
+LOG: dict[str, WeightAt] = {
+    "either, `positives`": _seq("balance", correction="positives"),
+    "`pos`, `stratum`": _seq("pos", correction="stratum"),
+    "`balance`, `stratum`": _seq("balance", correction="stratum"),
+    "`balance`, `stratum`, `pool`": _seq("balance", correction="stratum", baseline="pool"),
+    "Ada-Est, 8 on average": _est(budget=8.0),
+    "Ada-Est, 8 on average, `pool`": _est(budget=8.0, baseline="pool"),
+    "Ada-Est, 8 on average, all trained": _est(n=8),
+}
+"""Settings that aim at log p, whose weight is 1/p, with the floor .02 under every pass rate where one is used."""
+
+AIMS: dict[str, dict[str, WeightAt]] = {"published": PUBLISHED, "linear": LINEAR, "log": LOG}
+
+
+def weights_table(aim: str) -> str:
+    """Markdown: effective weight by pass rate."""
+    lines = [[name, *(_number(at(p).effective) for p in RATES)] for name, at in AIMS[aim].items()]
+    return _table([_HEADER, *lines])
+
+
+def variance_table(aim: str) -> str:
+    """Markdown: variance of a coefficient by pass rate, and noise per unit of signal at three of them."""
+    header = [*_HEADER, *(f"noise, {p:g}".replace("0.", ".") for p in (0.1, 0.5, 0.9))]
+    lines = [
+        [name, *(_number(at(p).variance) for p in RATES), *(_number(at(p).noise) for p in (0.1, 0.5, 0.9))]
+        for name, at in AIMS[aim].items()
+    ]
+    return _table([header, *lines])
+
+
+def cost_table() -> str:
+    """Markdown: expected rollouts of a prompt."""
+    lines = [[f"`{e}`", *(f"{sequential(e).plan.expected_draws(p):.1f}" for p in RATES)] for e in ("pos", "balance")]
+    return _table([_HEADER, *lines])
+
+
+COUNTED = (0.01, 0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9)
+"""Pass rates of the prompts whose predictions are simulated, equally many of each."""
+
+
+def predicted_weights() -> dict[float, tuple[float, float]]:
+    """By pass rate: mean and standard deviation over prompts of 1 / max(prediction, floor) after five visits.
+
+    Default settings of Ada-Est with 8 rollouts on average, 512 prompts in batches of 64, 8 seeds; no drift.
+    """
+    settings = settings_of(mode="est", budget=8.0)
+    weights: dict[float, list[float]] = {p: [] for p in COUNTED}
+    rates = np.tile(COUNTED, 64)
+    for seed in range(8):
+        policy = make_policy(settings)
+        assert isinstance(policy, Estimated)
+        rng = np.random.default_rng(seed)
+        visits = [batch for _ in range(5) for batch in rng.permutation(len(rates)).reshape(-1, 64).tolist()]
+        _run(policy, visits, rates, seed)
+        predictions = policy.memory.counts.predict(np.arange(len(rates)))
+        for p in COUNTED:
+            weights[p] += [settings.objective.weight(q, policy.floor) for q in predictions[rates == p]]
+    return {p: (float(np.mean(w)), float(np.std(w))) for p, w in weights.items()}
+
+
+def _run(policy: Policy, batches: Sequence[Sequence[int]], rates: Curve, seed: int) -> None:
+    for _ in simulate(policy, iter(batches), lambda step, rows: rates[rows], seed):
+        pass
+
+
+def prediction_table() -> str:
+    """Markdown: what `log` asks for, what is aimed at above the floor, and what the counts give."""
+    found = predicted_weights()
+    return _table(
+        [
+            ["p", *(f"{p:g}".removeprefix("0") for p in COUNTED)],
+            ["1/p", *(_number(1 / p) for p in COUNTED)],
+            ["right prediction, floor .02", *(_number(min(1 / p, 50)) for p in COUNTED)],
+            ["counts after 5 visits", *(f"{mean:.1f} ± {sd:.1f}" for mean, sd in found.values())],
+        ]
+    )
+
+
+_HEADER = ["p", *(f"{p:g}".removeprefix("0") for p in RATES)]
+
+
+def _number(value: float) -> str:
+    """Three digits, without the zero before the point."""
+    return f"{value:#.3g}".rstrip(".").removeprefix("0")
+
+
+def _table(lines: list[list[str]]) -> str:
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def curve(at: WeightAt) -> Curve:
+    return np.array([at(p).effective for p in GRID])
+
+
+def over_pass_rate(axes: Any, title: str, y_label: str, *, log: bool) -> None:
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel("pass rate p")
     axes.set_ylabel(y_label)
@@ -90,35 +231,29 @@ def over_pass_rate(axes: Axes, title: str, y_label: str, *, log: bool) -> None:
 
 
 def figure_weights() -> None:
-    log = Objective("log")
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
+    import matplotlib.pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.8), layout="constrained")
     middle.sharey(left)
-    left.plot(GRID, curve(uniform("group_norm")), label="GRPO, n = 4")
-    left.plot(GRID, curve(uniform("dr_grpo")), label="Dr. GRPO, n = 4")
-    for exit_name in EXITS:
-        left.plot(GRID, curve(sequential(exit_name)), label=f"Ada-Seq {exit_name}, as published")
+    styles = {
+        "Dr. GRPO, n = 4": "-", "GRPO, n = 4": "-", "PODS, 16 -> 4": "-", "`pos`": "-", "`balance`": "-",
+        "`pos`, `group_norm`": "--", "`balance`, `group_norm`": "--",
+    }  # fmt: skip
+    for name, style in styles.items():
+        left.plot(GRID, curve(PUBLISHED[name]), style, label=name.replace("`", ""))
     over_pass_rate(left, "Without correction", "effective weight f'(p)", log=True)
     middle.plot(GRID, 1 / GRID, "k--", linewidth=1, label="1/p, what log p asks for")
-    for exit_name in EXITS:
-        middle.plot(
-            GRID, curve(sequential(exit_name, correction="paper", objective=log, floor=0.001)),
-            label=f"{exit_name}, correction paper",
-        )  # fmt: skip
-    middle.plot(
-        GRID, curve(sequential("balance", correction="positives", objective=log)), label="correction positives"
-    )
+    for name in ("`pos`, `paper`", "`balance`, `paper`"):
+        middle.plot(GRID, curve(PUBLISHED[name]), label=name.replace("`", ""))
+    for name in ("either, `positives`", "`balance`, `stratum`", "`balance`, `stratum`, `pool`"):
+        middle.plot(GRID, curve(LOG[name]), label=name.replace("`", "").replace("balance, stratum", "stratum"))
     over_pass_rate(middle, "Aiming at log p", "", log=True)
     right.plot(GRID, np.ones_like(GRID), "k--", linewidth=1, label="1, what p asks for")
-    for exit_name in EXITS:
-        for baseline in ("pool", "first_wave"):
-            right.plot(
-                GRID, curve(sequential(exit_name, correction="stratum", baseline=baseline)),
-                label=f"{exit_name}, stratum, baseline {baseline}",
-            )  # fmt: skip
-    right.plot(
-        GRID, curve(sequential("balance", correction="stratum", baseline="estimator")),
-        label="either, stratum, baseline estimator",
-    )  # fmt: skip
+    for name in (
+        "`balance`, `stratum`", "`pos`, `stratum`, `pool`", "`balance`, `stratum`, `pool`",
+        "`pos`, `stratum`, `first_wave`", "PPO, `pos`", "PPO, `balance`",
+    ):  # fmt: skip
+        right.plot(GRID, curve(LINEAR[name]), label=name.replace("`", ""))
     over_pass_rate(right, "Aiming at p", "", log=False)
     right.set_ylim(0, 2.6)
     for axes in (left, middle, right):
@@ -127,14 +262,16 @@ def figure_weights() -> None:
 
 
 def figure_costs() -> None:
+    import matplotlib.pyplot as plt
+
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for exit_name in EXITS:
+    for exit_name in ("pos", "balance"):
         plan = sequential(exit_name).plan
         left.plot(GRID, [plan.expected_draws(p) for p in GRID], label=f"Ada-Seq {exit_name}")
     for name, label in (("inverse_sqrt", "Ada-Est 1/√p"), ("inverse", "Ada-Est 1/p"), ("odds", "Ada-Est √((1-p)/p)")):
         left.plot(GRID, shares(name), "--", label=f"{label}, mean 8")
     over_pass_rate(left, "Rollouts of a prompt (cap 32)", "expected rollouts", log=False)
-    for exit_name in EXITS:
+    for exit_name in ("pos", "balance"):
         right.plot(GRID, [pool_mean(exit_name, p) - p for p in GRID], label=f"pool mean, {exit_name}")
     right.axhline(0, color="black", linewidth=1, linestyle="--", label="first_wave (exact)")
     over_pass_rate(right, "Bias of the pass rate at the stop", "expected estimate - p", log=False)
@@ -144,10 +281,10 @@ def figure_costs() -> None:
 
 
 def shares(name: str) -> Curve:
-    """Rollouts at mean 8, between 2 and 32, if prompts of all the grid's pass rates are equally many."""
+    """Rollouts at mean 8, between 4 and 32, if prompts of all the grid's pass rates are equally many."""
     copies = 200
     u = np.repeat(priority(name, GRID, 0.02), copies)
-    split = allocate(u, 8 * len(u), 2, CAP, np.arange(len(u)))
+    split = allocate(u, 8 * len(u), GROUP, 32, np.arange(len(u)))
     return split.reshape(len(GRID), copies).mean(axis=1)
 
 
@@ -156,46 +293,17 @@ def pool_mean(exit_name: str, p: float) -> float:
     return sum(chance * k / n for (n, k), chance in outcomes.items())
 
 
-RATES = (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)
-
-
-def tables() -> dict[str, dict[str, list[float]]]:
-    """Effective weights and noise at RATES by builder; biases of pass rates; costs."""
-    log = Objective("log")
-    builders: dict[str, Callable[[str], Sequential]] = {
-        "none": sequential,
-        "paper, log": lambda e: sequential(e, correction="paper", objective=log, floor=0.001),
-        "stratum, linear, pool": lambda e: sequential(e, correction="stratum"),
-        "stratum, linear, first_wave": lambda e: sequential(e, correction="stratum", baseline="first_wave"),
-        "stratum, linear, estimator": lambda e: sequential(e, correction="stratum", baseline="estimator"),
-        "stratum, log, pool": lambda e: sequential(e, correction="stratum", objective=log, floor=0.001),
-        "positives, log": lambda e: sequential(e, correction="positives", objective=log),
-    }
-    weights = {
-        f"{exit_name}: {name}": [round(weight_at(make(exit_name), p), 3) for p in RATES]
-        for exit_name in EXITS
-        for name, make in builders.items()
-    }
-    noise = {
-        f"{exit_name}: {name}": [round(noise_at(make(exit_name), p), 2) for p in RATES]
-        for exit_name in EXITS
-        for name, make in builders.items()
-    } | {"uniform: Dr. GRPO": [round(noise_at(uniform("dr_grpo"), p), 2) for p in RATES]}
-    biases = {f"{e}: E[pool mean]": [round(pool_mean(e, p), 4) for p in RATES] for e in EXITS}
-    costs = {f"{e}: E[N]": [round(sequential(e).plan.expected_draws(p), 1) for p in RATES] for e in EXITS}
-    return {"effective weight": weights, "noise": noise, "pool mean": biases, "cost": costs}
-
-
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     figure_weights()
     figure_costs()
-    result = tables()
-    for title, rows in result.items():
-        print(f"\n{title}, p = {RATES}")
-        for name, values in rows.items():
-            print(f"  {name:34} {values}")
-    print(json.dumps(result))
+    for aim in AIMS:
+        print(f"\nEffective weight, {aim}\n{weights_table(aim)}\n\nVariance and noise, {aim}\n{variance_table(aim)}")
+    print(f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n")
+    weights = {
+        aim: {name: [at(p).effective for p in RATES] for name, at in rows.items()} for aim, rows in AIMS.items()
+    }
+    print(json.dumps({"effective_weight": weights, "pass_rates": RATES}))
 
 
 if __name__ == "__main__":
