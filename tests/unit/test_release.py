@@ -98,5 +98,6 @@ def test_one_version_everywhere() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(cited), "what the format requires"
     assert cited["version"] == openrlhf_ada.__version__ == version("openrlhf-ada")
-    first = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
-    assert first == f"## {openrlhf_ada.__version__} ({cited['date-released']})"
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    released = headings[1:] if headings[0] == "## Unreleased" else headings
+    assert released[0] == f"## {openrlhf_ada.__version__} ({cited['date-released']})"
