@@ -28,8 +28,9 @@ help:
 setup: $(READY)
 	@echo "$(VENV) is ready. To use its commands in this shell: . $(VENV)/bin/activate"
 
-# Another build of torch may have taken the place of the pinned one since: then it is set up again.
-ifeq ($(wildcard $(VENV)/lib/python3.11/site-packages/$(TORCH).dist-info/RECORD),)
+# Somebody may have put another build of torch in the place of the pinned one: then the set-up runs again. pip and uv write
+# INSTALLER when all files of a package are there.
+ifeq ($(wildcard $(VENV)/lib/python3.11/site-packages/$(TORCH).dist-info/INSTALLER),)
 .PHONY: $(READY)
 endif
 

@@ -19,8 +19,8 @@ pip_install() {
     "$venv/bin/python" -m pip install --quiet --no-deps --disable-pip-version-check "$@" 2>&1
 }
 
-# pip and uv write INSTALLER and RECORD last. A package without them was interrupted, but counts as installed, and without
-# RECORD nothing can replace it. Names with a tilde are what pip was removing.
+# pip and uv write INSTALLER last and complete RECORD then. A package without them was interrupted, but pip takes it for
+# installed, and without RECORD neither can remove it. Names with a tilde are what pip was removing.
 forget_unfinished() {
     local site info
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -158,12 +158,13 @@ def test_a_cuda_build_is_replaced(machine: Machine, pypi: str, by_uv: bool) -> N
 
 
 @pytest.mark.parametrize("version", [CUDA, PINNED])
-@pytest.mark.parametrize("missing", ["INSTALLER", "RECORD"])
-def test_an_installation_that_was_killed_is_repeated(machine: Machine, version: str, missing: str) -> None:
+@pytest.mark.parametrize("missing", [["INSTALLER"], ["INSTALLER", "RECORD"], ["RECORD"]], ids=" ".join)
+def test_an_installation_that_was_killed_is_repeated(machine: Machine, version: str, missing: list[str]) -> None:
     """pip takes such a package for installed, and neither pip nor uv can remove it without its list of files."""
     machine.pip_install(torch_wheel(machine.home / "wheels", version, "unfinished"))
     machine.pip_install(wheel(machine.home / "wheels", "finished", "1.0", {"finished.py": ""}))
-    (machine.site / f"torch-{version}.dist-info" / missing).unlink()
+    for name in missing:
+        (machine.site / f"torch-{version}.dist-info" / name).unlink()
     (machine.site / "~orch").mkdir()
     source = torch_wheel(machine.home / "mirror-wheels", PINNED, "mirror")
     done = machine.install(PIP_INDEX_URL=index(machine.home / "mirror", source))
@@ -256,17 +257,21 @@ def make(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """What make looks at in an environment that is set up."""
-    record = tmp_path / SITE / f"torch-{PINNED}.dist-info" / "RECORD"
-    record.parent.mkdir(parents=True)
-    record.touch()
+    last = tmp_path / SITE / f"torch-{PINNED}.dist-info" / "INSTALLER"
+    last.parent.mkdir(parents=True)
+    last.touch()
     (tmp_path / ".ready").touch()
     return tmp_path
 
 
-def test_make_sets_up_again_where_torch_is_another_build(finished: Path) -> None:
+@pytest.mark.parametrize("other", ["CUDA build", "interrupted"])
+def test_make_sets_up_again_where_torch_is_not_the_pinned_build(finished: Path, other: str) -> None:
     assert make("--question", finished / ".ready", f"VENV={finished}").returncode == 0
     info = finished / SITE / f"torch-{PINNED}.dist-info"
-    info.rename(info.with_name(f"torch-{CUDA}.dist-info"))
+    if other == "interrupted":
+        (info / "INSTALLER").unlink()
+    else:
+        info.rename(info.with_name(f"torch-{CUDA}.dist-info"))
     assert make("--question", finished / ".ready", f"VENV={finished}").returncode == 1
 
 
