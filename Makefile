@@ -1,5 +1,6 @@
 # Everything runs in .venv, which the first call sets up. Linux x86-64 and Python 3.11.
 #
+#   make setup      set up .venv and nothing more
 #   make demo       train SmolLM2-135M with Reinforce-Ada on this CPU and show that it learned
 #   make demo-toy   the same with a toy model, in under two minutes
 #   make test       every test, the real Ray + DeepSpeed + vLLM included
@@ -7,8 +8,8 @@
 #   make docs       write docs/flags.md and docs/metrics.md anew, from the parsers and the table of metrics
 #   make api-docs   pages of all docstrings: build/api/index.html
 #
-# Variables: PYTHON (3.11), VENV, RUN_DIR, and TORCH_INDEX: the index that has torch's CPU build, on machines where pip's
-# own configuration would bring the CUDA build.
+# Variables: PYTHON (3.11), VENV, RUN_DIR, and TORCH_INDEX: the package index to take torch's CPU build from. Without it, pip's
+# own configuration is tried, then PyTorch's index.
 
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -17,14 +18,21 @@ RUN_DIR ?= runs/$@-$(shell date +%m%d-%H%M%S)
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TORCH := $(shell sed -n 's/^torch==/torch==/p' requirements/cpu.txt)
+TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 
 .PHONY: help setup demo demo-toy test check quick-tests lint format docs api-docs build clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -11
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -12
 
 setup: $(READY)
+	@echo "$(VENV) is ready. To use its commands in this shell: . $(VENV)/bin/activate"
+
+# Somebody may have put another build of torch in the place of the pinned one: then the set-up runs again. pip and uv write
+# INSTALLER when all files of a package are there.
+ifeq ($(wildcard $(VENV)/lib/python3.11/site-packages/$(TORCH).dist-info/INSTALLER),)
+.PHONY: $(READY)
+endif
 
 $(READY): requirements/cpu.txt pyproject.toml
 	@test "$$(uname -sm)" = "Linux x86_64" || { \
@@ -34,10 +42,7 @@ $(READY): requirements/cpu.txt pyproject.toml
 	@echo "Setting up $(VENV), once: about 3.5 GB, 2 to 5 minutes."
 	@$(PYTHON) -m venv $(VENV)
 	@echo "  1/3 torch, CPU build"
-	@$(BIN)/pip install -qq --no-deps --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	@$(BIN)/python -c 'import importlib.metadata as m, sys; sys.exit("+cpu" not in m.version("torch"))' || { \
-	  echo "pip brought $$($(BIN)/pip list 2>/dev/null | grep '^torch '), which is not a CPU build. Name the index that has it"; \
-	  echo "(PyTorch's installation page lists it under 'CPU'): make TORCH_INDEX=<index> setup"; exit 1; }
+	@TORCH_INDEX="$(TORCH_INDEX)" requirements/install_torch_cpu.sh $(VENV)
 	@echo "  2/3 OpenRLHF, vLLM, Ray, DeepSpeed and what they need"
 	@$(BIN)/pip install -qq --no-deps --disable-pip-version-check -r requirements/cpu.txt
 	@echo "  3/3 openrlhf_ada"
@@ -63,7 +68,7 @@ lint: $(READY)
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
 	@$(BIN)/pyright --warnings
-	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh
+	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 
 format: $(READY)

