@@ -182,6 +182,39 @@ def test_a_script_goes_to_a_cluster() -> None:
     assert submit.with_outputs("train", args.command[1:]) == args.command[1:], "nothing goes to the working folder"
 
 
+@pytest.mark.parametrize("script", TRAINING)
+def test_adaptive_groups_are_not_divided_by_their_standard_deviation(script: str) -> None:
+    """`group_norm` would weigh prompts of adaptive groups 20 to 1; the published setting is r - b."""
+    args, config = parsed(dry_run(script))
+    expected = "gae" if "ppo" in script else "group_norm" if config.mode == "off" else "dr_grpo"
+    assert args.algo.advantage.estimator == expected
+
+
+@pytest.mark.parametrize(
+    ("control", "adaptive"),
+    [
+        ("train_grpo.sh", "train_ada_seq_balance.sh"),
+        ("train_grpo.sh", "train_ada_seq_pos.sh"),
+        ("train_ppo.sh", "train_ada_ppo.sh"),
+    ],
+)
+def test_the_control_differs_in_sampling_alone(control: str, adaptive: str) -> None:
+    flags = [flat(parsed(dry_run(s, ESTIMATOR="dr_grpo", RUN_DIR="/runs/a"))[0]) for s in (control, adaptive)]
+    different = {name for name in flags[0] | flags[1] if flags[0][name] != flags[1][name]}
+    # Rollouts of a prompt are requests of their own in an adaptive mode, so prompts are cached there.
+    assert {name for name in different if not name.startswith("ada.")} == {"vllm.enable_prefix_caching"}
+    assert [values["ada.mode"] for values in flags] == ["off", "seq"]
+
+
+def flat(flags: SimpleNamespace, prefix: str = "") -> dict[str, object]:
+    """Values by dotted name."""
+    values: dict[str, object] = {}
+    for name, value in vars(flags).items():
+        nested = isinstance(value, SimpleNamespace)
+        values |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return values
+
+
 def test_published_settings_are_those_of_their_name() -> None:
     """512 prompts a step, mini-batches of 128 prompts x 4, learning rate 1e-6."""
     for method, mode in (("reinforce-ada-pos", "seq"), ("reinforce-ada-est", "est"), ("grpo", "off")):
