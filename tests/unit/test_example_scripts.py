@@ -199,11 +199,22 @@ def test_adaptive_groups_are_not_divided_by_their_standard_deviation(script: str
     ],
 )
 def test_the_control_differs_in_sampling_alone(control: str, adaptive: str) -> None:
-    flags = [flat(parsed(dry_run(s, ESTIMATOR="dr_grpo", RUN_DIR="/runs/a"))[0]) for s in (control, adaptive)]
-    different = {name for name in flags[0] | flags[1] if flags[0][name] != flags[1][name]}
+    check_control(*(dry_run(script, ESTIMATOR="dr_grpo", RUN_DIR="/runs/a") for script in (control, adaptive)))
+
+
+@pytest.mark.parametrize("method", ["reinforce-ada-balance", "reinforce-ada-pos"])
+def test_the_control_of_the_published_settings_differs_in_sampling_alone(method: str) -> None:
+    script, estimator = "reproduce_qwen3_4b.sh", ("--algo.advantage.estimator", "dr_grpo")
+    control = dry_run(script, *estimator, METHOD="grpo", RUN_DIR="/runs/a")
+    check_control(control, dry_run(script, METHOD=method, RUN_DIR="/runs/a"))
+
+
+def check_control(control: list[str], adaptive: list[str]) -> None:
+    theirs, ours = (flat(parsed(words)[0]) for words in (control, adaptive))
+    assert (theirs["ada.mode"], ours["ada.mode"]) == ("off", "seq")
+    different = {name for name in theirs | ours if theirs[name] != ours[name] and not name.startswith("ada.")}
     # Rollouts of a prompt are requests of their own in an adaptive mode, so prompts are cached there.
-    assert {name for name in different if not name.startswith("ada.")} == {"vllm.enable_prefix_caching"}
-    assert [values["ada.mode"] for values in flags] == ["off", "seq"]
+    assert different == {"vllm.enable_prefix_caching"}
 
 
 def flat(flags: SimpleNamespace, prefix: str = "") -> dict[str, object]:
