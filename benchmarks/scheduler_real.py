@@ -82,7 +82,7 @@ def _flags(folder: Path, questions: Questions) -> SimpleNamespace:
     flags: dict[str, Any] = {
         "ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor.num_gpus_per_node": 1,
         "actor.model_name_or_path": build_smollm2(CACHE / "smollm2-chat-model"), "vllm.num_engines": 1,
-        "vllm.sync_backend": "gloo", "ds.attn_implementation": "sdpa", "algo.advantage.estimator": "group_norm",
+        "vllm.sync_backend": "gloo", "ds.attn_implementation": "sdpa", "algo.advantage.estimator": "dr_grpo",
         "algo.kl.init_coef": 0, "data.prompt_dataset": folder / "prompts.jsonl", "data.input_key": "input",
         "data.label_key": "label", "data.max_len": questions.longest + 64, "reward.remote_url": folder / "rewards.py",
         "rollout.batch_size": num_prompts, "rollout.n_samples_per_prompt": 4,

@@ -12,6 +12,7 @@
 #   BATCH GROUP prompts a step and answers trained of each (128 and 4)
 #   DEVICE      gpu | cpu. cpu: a toy model on two cores, in about a minute, to see a script work before it costs anything
 #   GPUS NODES  GPUs per node, nodes (8 and 1); TP: GPUs per vLLM engine (1); ZERO: ZeRO stage (2)
+#   ESTIMATOR   of train_grpo.sh: group_norm (GRPO, the default), or dr_grpo, with which it is the control of train_ada_*.sh
 #   METHOD      of reproduce_*.sh: reinforce-ada-balance, reinforce-ada-pos, reinforce-ada-est, grpo, ...
 #   MAX_LEN MAX_NEW_TOKENS   tokens of prompt and answer together, and of the answer
 #   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): the run goes there, with SUBMIT_FLAGS of

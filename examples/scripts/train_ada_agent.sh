@@ -13,6 +13,6 @@ example=$(realpath --relative-base="$PWD" "$(dirname "$(readlink -f "$0")")/../a
 
 batches
 on_shared_gpus
-flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator group_norm
+flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator dr_grpo
   --train.agent_func_path "${AGENT:-$example}")
 train "$@"

@@ -10,6 +10,6 @@ source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_separate_gpus
-flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator group_norm
+flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator dr_grpo
   --train.async_enable --train.partial_rollout_enable --algo.advantage.is_correction_level token)
 train "$@"

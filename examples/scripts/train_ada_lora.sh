@@ -9,6 +9,6 @@ source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus
-flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator group_norm
+flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator dr_grpo
   --ds.lora.rank "${RANK:-64}" --ds.lora.alpha "${ALPHA:-128}" --actor.adam.lr "${LR:-1e-5}")
 train "$@"

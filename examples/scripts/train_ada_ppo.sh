@@ -3,6 +3,7 @@
 #
 # Needs:   as train_ppo.sh.
 # Expect:  as train_ppo.sh, with more groups that have a signal. ADA_MODE=est splits a fixed budget instead.
+# Compare: with train_ppo.sh, over rollouts (`ada/total_drawn`), not over steps.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_ppo.sh [more flags]     (all variables: common.sh)
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/common.sh"

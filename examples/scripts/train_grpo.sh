@@ -2,12 +2,14 @@
 # Baseline: GRPO as OpenRLHF has it, four answers to every prompt.
 #
 # Needs:   8 GPUs (GPUS=...), or DEVICE=cpu; prompts with labels (prepare_data.sh makes them).
-# Expect:  in the record, `uniform` says how many groups have a signal; what train_ada_*.sh would add.
+# Expect:  `rollout/reward_mean` in the record rises. GRPO divides advantages by the group's standard deviation.
+# Compare: ESTIMATOR=dr_grpo makes this the control of train_ada_*.sh, which do not divide. Then only sampling differs.
+#          Compare over rollouts (`ada/total_drawn`), not over steps.
 # Usage:   MODEL=... DATA=... examples/scripts/train_grpo.sh [more flags]        (all variables: common.sh)
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus
-flags+=(--ada_mode "${ADA_MODE:-off}" --algo.advantage.estimator group_norm)
+flags+=(--ada_mode "${ADA_MODE:-off}" --algo.advantage.estimator "${ESTIMATOR:-group_norm}")
 train "$@"

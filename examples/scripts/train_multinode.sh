@@ -13,5 +13,5 @@ source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 batches
 on_shared_gpus
-flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator group_norm)
+flags+=(--ada_mode "${ADA_MODE:-seq}" --algo.advantage.estimator dr_grpo)
 train "$@"

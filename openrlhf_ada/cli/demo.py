@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "--ds.attn_implementation": "sdpa",
         # One process has nothing to share out, and ZeRO's copies of all gradients cost seconds a step.
         "--ds.zero_stage": 0,
-        "--algo.advantage.estimator": "group_norm",
+        "--algo.advantage.estimator": "dr_grpo",
         "--algo.kl.init_coef": 0,
         "--data.prompt_dataset": data / "train.jsonl",
         "--data.input_key": "input",
@@ -169,16 +169,42 @@ def _show_result(run_dir: Path) -> None:
 
     run = read_run(run_dir)
     plot = plot_run(run, run_dir / "plot.png")
-    s: dict[str, Any] = summarise(run)
+    lines = result_lines(summarise(run), run.config["rollout"]["n_samples_per_prompt"])
+    print("\n".join([*lines, f"  look at             {plot}  and  {run_dir / 'report.html'}"]))
+
+
+def result_lines(summary: Mapping[str, Any], group_size: int) -> list[str]:
+    """What the run gained and what it paid, for people; nothing where signal or accuracy were not recorded.
+
+    `summary`: the figures of `summary.json`. `group_size`: n, rollouts per prompt of uniform sampling.
+    """
+    s = summary
     if s["signal_share"] is None or s["accuracy_before"] is None:
-        print(f"  look at             {plot}  and  {run_dir / 'report.html'}")
-        return
-    print(
+        return []
+    uniform = f"uniform sampling with {group_size} per prompt"
+    return [
         f"  held-out accuracy   {s['accuracy_before']:.3f} ± {s['ci95_before']:.3f}  ->  "
-        f"{s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}   (95 % intervals)\n"
-        f"  groups with signal  {s['signal_share']:.0%} of the run's groups; uniform sampling with "
-        f"{run.config['rollout']['n_samples_per_prompt']} per prompt would have had {s['signal_share_uniform']:.0%}\n"
-        f"  cost                {s['rollouts']:,} rollouts, {s['tokens']:,} tokens, "
-        f"{s['train_seconds'] / 60:.1f} minutes of training\n"
-        f"  look at             {plot}  and  {run_dir / 'report.html'}"
-    )
+        f"{s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}   (95 % intervals)",
+        f"  groups with signal  {s['signal_share']:.0%} of the run's groups; {uniform} would have had "
+        f"{s['signal_share_uniform']:.0%}",
+        *_cost_of_a_group(s, uniform),
+        f"  cost in all         {s['rollouts']:,} rollouts, {s['tokens']:,} tokens, "
+        f"{s['train_seconds'] / 60:.1f} minutes of training",
+    ]
+
+
+def _cost_of_a_group(s: Mapping[str, Any], uniform: str) -> list[str]:
+    """Rollouts per group with signal. Adaptive sampling often pays more for one than uniform sampling: say so."""
+    ours, theirs = s["signal_cost"], s["signal_cost_uniform"]
+    if ours is None:
+        return ["  cost of a group     no group had a signal"]
+    cost = f"  cost of a group     {ours:.1f} rollouts per group with signal; {uniform} would have "
+    if theirs is None:
+        return [f"{cost}had no such group"]
+    if ours <= theirs:
+        verdict = "This run paid no more for a group with signal than uniform sampling"
+    elif s["signal_share"] > s["signal_share_uniform"]:
+        verdict = "This run paid more for a group with signal, and got one from more of its prompts"
+    else:
+        verdict = "This run paid more for a group with signal, and got no more of them"
+    return [f"{cost}paid {theirs:.1f}", f"{'':22}{verdict}"]

@@ -164,16 +164,19 @@ def _draw_evaluations(axes: Axes, rows: list[Row]) -> None:
         label="held-out prompts, 95% interval",
         zorder=5,
     )
+    # The numbers stand beside the curve of the training prompts, where they hide none of it.
+    low, high = axes.get_xlim()
+    axes.set_xticks([tick for tick in axes.get_xticks() if low <= tick <= high])
+    axes.set_xlim(low - 0.15 * (high - low), high + 0.15 * (high - low))
     for position in sorted({0, len(x) - 1}):
-        # Curves rise: the room is under the first point and over the last.
-        below = position == 0 and len(x) > 1 and y[0] - half_widths[0] > 0.15 * axes.get_ylim()[1]
+        before = position == 0 and len(x) > 1
         axes.annotate(
             f"{100 * y[position]:.0f}%",
-            (x[position], y[position] + (-half_widths[position] if below else half_widths[position])),
-            xytext=(0, -6 if below else 6),
+            (x[position], y[position]),
+            xytext=(-9 if before else 9, 0),
             textcoords="offset points",
-            ha="left" if position == 0 and len(x) > 1 else "right",
-            va="top" if below else "bottom",
+            ha="right" if before else "left",
+            va="center",
             color=RED,
             fontsize=13,
             fontweight="bold",

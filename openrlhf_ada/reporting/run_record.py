@@ -90,18 +90,22 @@ def summarise(run: Run) -> dict[str, float | int | None]:
     """The figures of `summary.json`, from the recorded rows; None where nothing was recorded.
 
     Keys: accuracy_before (evaluation at step 0), accuracy_after (last later evaluation), ci95_before, ci95_after
-    (half-widths), signal_share, signal_share_uniform (means over all groups of the run), rollouts, tokens (drawn, so
-    with waste), train_seconds (sum of the steps), steps.
+    (half-widths), signal_share, signal_share_uniform (means over all groups of the run), signal_cost,
+    signal_cost_uniform (rollouts per group with signal; None where no group has one), rollouts, tokens (drawn, so with
+    waste), train_seconds (sum of the steps), steps.
     """
     before = run.evaluations[0] if run.evaluations and run.evaluations[0]["step"] == 0 else {}
     after = run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else {}
+    uniform = _mean_over_groups(run.steps, "ada/signal_share_uniform")
     return {
         "accuracy_before": before.get("eval/accuracy"),
         "accuracy_after": after.get("eval/accuracy"),
         "ci95_before": before.get("eval/ci95"),
         "ci95_after": after.get("eval/ci95"),
         "signal_share": _mean_over_groups(run.steps, "ada/signal_share"),
-        "signal_share_uniform": _mean_over_groups(run.steps, "ada/signal_share_uniform"),
+        "signal_share_uniform": uniform,
+        "signal_cost": _signal_cost(run.steps),
+        "signal_cost_uniform": _ratio(run.flag("rollout.n_samples_per_prompt"), uniform),
         "rollouts": _total(run.steps, "ada/drawn"),
         "tokens": _total(run.steps, "ada/drawn_tokens"),
         "train_seconds": _total(run.steps, "ada/step_s"),
@@ -118,6 +122,19 @@ def column(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
 def _total(rows: list[Row], name: str) -> float | int | None:
     values = column(rows, name)[1]
     return sum(values) if values else None
+
+
+def _signal_cost(rows: list[Row]) -> float | None:
+    """Rollouts drawn, waste included, per trained group with signal."""
+    present = [row for row in rows if row.get("ada/signal_share") is not None]
+    return _ratio(
+        sum(row["ada/drawn"] for row in present),
+        sum(row["ada/signal_share"] * row["ada/prompts"] for row in present),
+    )
+
+
+def _ratio(amount: float | None, per: float | None) -> float | None:
+    return amount / per if amount is not None and per else None
 
 
 def _mean_over_groups(rows: list[Row], name: str) -> float | None:

@@ -52,7 +52,7 @@ def toy_flags(toy: Toy, run_dir: Path, **changes: Any) -> list[str]:
         "vllm.num_engines": 1,
         "vllm.sync_backend": "gloo",
         "ds.attn_implementation": "sdpa",
-        "algo.advantage.estimator": "group_norm",
+        "algo.advantage.estimator": "dr_grpo",
         "algo.kl.init_coef": 0,
         "data.prompt_dataset": toy.train,
         "data.max_samples": 32,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
@@ -33,6 +35,30 @@ def test_balance_with_grpo_learns_and_reports(toy: Toy, tmp_path: Path) -> None:
     assert signal > sum(row["ada/signal_share_uniform"] for row in steps)
     for name in ("config.json", "summary.json", "report.html"):
         assert (run / name).stat().st_size > 0
+    check_summary(run)
+
+
+def check_summary(run: Path) -> None:
+    """The figures that others read, recomputed from every recorded rollout."""
+    summary = json.loads((run / "summary.json").read_text())
+    by_prompt: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for sample in read_jsonl(run / "samples.jsonl"):
+        by_prompt.setdefault((sample["step"], sample["key"]), []).append(sample)
+    pools = list(by_prompt.values())
+    drawn = sum(row["ada/drawn"] for row in steps_of(run))
+    with_signal = sum(any(sample["coefficient"] for sample in pool if sample["kept"]) for pool in pools)
+    uniform = sum(len({sample["metric"] for sample in pool[:4]}) > 1 for pool in pools)
+    expected = {
+        "signal_share": with_signal / len(pools),
+        "signal_share_uniform": uniform / len(pools),
+        "signal_cost": drawn / with_signal,
+        "signal_cost_uniform": 4 * len(pools) / uniform,
+        "rollouts": drawn,
+        "tokens": sum(row["ada/drawn_tokens"] for row in steps_of(run)),
+    }
+    assert {name: summary[name] for name in expected} == pytest.approx(expected)
+    for name in ("accuracy_before", "accuracy_after", "ci95_before", "ci95_after", "train_seconds"):
+        assert summary[name] > 0
 
 
 def test_ppo_with_critic_reference_and_kl_on_two_engines(toy: Toy, tmp_path: Path) -> None:

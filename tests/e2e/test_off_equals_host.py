@@ -50,7 +50,7 @@ def test_off_equals_host_to_the_bit(toy: Toy, tmp_path: Path) -> None:
         flags = toy_flags(
             toy, folder, reward__remote_url=None, train__agent_func_path=PARITY / "serial_agent.py",
             logger__tensorboard_dir=folder / "tensorboard", data__max_samples=16, rollout__batch_size=8,
-            train__batch_size=32,
+            train__batch_size=32, algo__advantage__estimator="group_norm",
         )  # fmt: skip
         run(entry, flags, tmp_path / f"{side}.log")
     samples = {side: sorted((tmp_path / f"{side}.log").read_text().splitlines()) for side in sides}

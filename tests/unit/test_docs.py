@@ -170,6 +170,20 @@ def test_commands_within_text_are_right(path: Path) -> None:
                 pytest.fail(f"{path.name}: {span}\n{error}")
 
 
+@every_document
+@pytest.mark.usefixtures("example_files")
+def test_no_adaptive_command_divides_by_the_standard_deviation(path: Path) -> None:
+    """`group_norm` weighs prompts of adaptive groups 20 to 1; readers copy what they find here."""
+    for block in blocks(path.read_text(encoding="utf-8")):
+        for words in command_lines(block.text):
+            verb, arguments = _verb(program(words)) or ("", [])
+            if verb == "submit":
+                verb, *arguments = VERB_PARSERS[verb]().parse_args(arguments).command
+            if verb == "train" and "group_norm" in arguments:
+                _, config = parse(arguments, check_settings)
+                assert config.mode == "off", " ".join(words)
+
+
 def test_a_wrong_command_is_found(example_files: None) -> None:
     wrong = [
         "openrlhf-ada train --data.prompt_dataset nothing.jsonl",

@@ -93,6 +93,17 @@ def test_weights_of_the_published_counts_and_of_one_each(
     assert weights == [pytest.approx(3.95, abs=0.005), pytest.approx(2.39, abs=0.005)]
 
 
+def test_weights_with_division_by_the_standard_deviation(choosing: ModuleType) -> None:
+    import algorithm_figures as figures
+
+    policies = [figures.uniform("group_norm")]
+    policies += [figures.sequential(name, estimator="group_norm") for name in ("pos", "balance")]
+    (table,) = (t for t in tables(TEXT) if t[0][0] == "`group_norm`, p")
+    for policy, (_, *cells) in zip(policies, table[1:], strict=True):
+        weights = [figures.weight_at(policy, float(p)) for p in table[0][1:]]
+        assert cells == [f"{weight:.2f}" for weight in weights]
+
+
 def test_errors_of_the_counts_are_those_that_were_measured() -> None:
     measured = json.loads((ROOT / "benchmarks" / "results" / "estimators.json").read_text())["rmse_by_half_life"]
     (table,) = tables(section(TEXT, "What predicts"))

@@ -182,6 +182,50 @@ def test_a_script_goes_to_a_cluster() -> None:
     assert submit.with_outputs("train", args.command[1:]) == args.command[1:], "nothing goes to the working folder"
 
 
+@pytest.mark.parametrize("script", TRAINING)
+def test_adaptive_groups_are_not_divided_by_their_standard_deviation(script: str) -> None:
+    """`group_norm` would weigh prompts of adaptive groups 20 to 1; the published setting is r - b."""
+    args, config = parsed(dry_run(script))
+    expected = "gae" if "ppo" in script else "group_norm" if config.mode == "off" else "dr_grpo"
+    assert args.algo.advantage.estimator == expected
+
+
+@pytest.mark.parametrize(
+    ("control", "adaptive"),
+    [
+        ("train_grpo.sh", "train_ada_seq_balance.sh"),
+        ("train_grpo.sh", "train_ada_seq_pos.sh"),
+        ("train_ppo.sh", "train_ada_ppo.sh"),
+    ],
+)
+def test_the_control_differs_in_sampling_alone(control: str, adaptive: str) -> None:
+    check_control(*(dry_run(script, ESTIMATOR="dr_grpo", RUN_DIR="/runs/a") for script in (control, adaptive)))
+
+
+@pytest.mark.parametrize("method", ["reinforce-ada-balance", "reinforce-ada-pos"])
+def test_the_control_of_the_published_settings_differs_in_sampling_alone(method: str) -> None:
+    script, estimator = "reproduce_qwen3_4b.sh", ("--algo.advantage.estimator", "dr_grpo")
+    control = dry_run(script, *estimator, METHOD="grpo", RUN_DIR="/runs/a")
+    check_control(control, dry_run(script, METHOD=method, RUN_DIR="/runs/a"))
+
+
+def check_control(control: list[str], adaptive: list[str]) -> None:
+    theirs, ours = (flat(parsed(words)[0]) for words in (control, adaptive))
+    assert (theirs["ada.mode"], ours["ada.mode"]) == ("off", "seq")
+    different = {name for name in theirs | ours if theirs[name] != ours[name] and not name.startswith("ada.")}
+    # Rollouts of a prompt are requests of their own in an adaptive mode, so prompts are cached there.
+    assert different == {"vllm.enable_prefix_caching"}
+
+
+def flat(flags: SimpleNamespace, prefix: str = "") -> dict[str, object]:
+    """Values by dotted name."""
+    values: dict[str, object] = {}
+    for name, value in vars(flags).items():
+        nested = isinstance(value, SimpleNamespace)
+        values |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return values
+
+
 def test_published_settings_are_those_of_their_name() -> None:
     """512 prompts a step, mini-batches of 128 prompts x 4, learning rate 1e-6."""
     for method, mode in (("reinforce-ada-pos", "seq"), ("reinforce-ada-est", "est"), ("grpo", "off")):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
-from openrlhf_ada.reporting import report
+from openrlhf_ada.reporting import plots, report
 from openrlhf_ada.reporting.escape import escaped
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate
 from openrlhf_ada.reporting.plots import plot_run, running_mean
@@ -102,6 +102,25 @@ def test_figure_is_drawn_for_every_kind_of_run(
     png = plot_run(run, tmp_path / "run.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert struct.unpack(">II", png[16:24]) == (2400, 1640)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 20])
+def test_accuracies_are_written_beside_the_curve(tmp_path: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+
+    def keep(axes: Any, run: Run) -> None:
+        drawn.append(axes)
+        draw(axes, run)
+
+    draw = plots._draw_accuracy
+    monkeypatch.setattr(plots, "_draw_accuracy", keep)
+    run = make_run(tmp_path / "run", steps=steps, evaluations=(0, steps))
+    plot_run(run, tmp_path / "run.png")
+    (axes,) = drawn
+    left, right = (text.get_window_extent().transformed(axes.transData.inverted()) for text in axes.texts)
+    low, high = axes.get_xlim()
+    assert low < left.x0 < left.x1 < 0 and steps < right.x0 < right.x1 < high
+    assert all(0 <= tick <= steps for tick in axes.get_xticks())
 
 
 def test_running_mean_is_centred_and_shrinks_at_the_ends() -> None:

@@ -267,8 +267,11 @@ def step_metrics(prompts: int, signal: float, uniform: float) -> dict[str, float
     }
 
 
+FLAGS = {"rollout": {"n_samples_per_prompt": 4}}
+
+
 def test_summary_weighs_steps_by_their_groups(tmp_path: Path) -> None:
-    with RunLog(tmp_path, {}) as log:
+    with RunLog(tmp_path, FLAGS) as log:
         log.log_evaluation(0, {"eval/accuracy": 0.2, "eval/ci95": 0.05})
         log.log_step(1, step_metrics(prompts=3, signal=1.0, uniform=1 / 3))
         log.log_step(2, step_metrics(prompts=1, signal=0.0, uniform=0.0))
@@ -281,11 +284,43 @@ def test_summary_weighs_steps_by_their_groups(tmp_path: Path) -> None:
         "ci95_after": 0.06,
         "signal_share": 0.75,
         "signal_share_uniform": 0.25,
+        "signal_cost": pytest.approx(40 / 3),
+        "signal_cost_uniform": 16.0,
         "rollouts": 40,
         "tokens": 400,
         "train_seconds": 3.0,
         "steps": 2,
     }
+
+
+def test_rollouts_per_group_with_signal_count_every_rollout_drawn(tmp_path: Path) -> None:
+    """Two prompts, 20 rollouts, one group with signal: 20. Uniform: 4 rollouts each, half with signal: 8."""
+    with RunLog(tmp_path, FLAGS) as log:
+        log.log_step(1, step_metrics(prompts=2, signal=0.5, uniform=0.5))
+    summary = summarise(read_run(tmp_path))
+    assert (summary["signal_cost"], summary["signal_cost_uniform"]) == (20.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "signal", "uniform", "costs"),
+    [(FLAGS, 0.0, 0.0, (None, None)), (FLAGS, 0.5, 0.0, (20.0, None)), ({}, 0.5, 0.5, (20.0, None))],
+    ids=["no group has signal", "uniform has none", "n is not recorded"],
+)
+def test_no_group_with_signal_has_no_cost(
+    tmp_path: Path, flags: dict, signal: float, uniform: float, costs: tuple[float | None, float | None]
+) -> None:
+    with RunLog(tmp_path, flags) as log:
+        log.log_step(1, step_metrics(prompts=2, signal=signal, uniform=uniform))
+    summary = summarise(read_run(tmp_path))
+    assert (summary["signal_cost"], summary["signal_cost_uniform"]) == costs
+
+
+def test_mode_off_has_costs_but_no_signal(tmp_path: Path) -> None:
+    with RunLog(tmp_path, FLAGS) as log:
+        log.log_step(1, {"ada/drawn": 64, "ada/drawn_tokens": 640, "ada/step_s": 1.5})
+    summary = summarise(read_run(tmp_path))
+    assert summary["rollouts"] == 64
+    assert all(summary[name] is None for name in summary if name.startswith("signal"))
 
 
 def test_summary_of_nothing_says_nothing(tmp_path: Path) -> None:
