@@ -18,6 +18,7 @@ from typing import Any
 from openrlhf_ada.config import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.loss_rules import loss_warnings
 from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.presets import apply_method, deviations, named_method
@@ -68,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         args, config = parse(sys.argv[1:] if argv is None else argv)
-        for warning in without_effect(resolve(config, args)):
+        settings = resolve(config, args)
+        for warning in [*without_effect(settings), *loss_warnings(settings, args)]:
             logger.warning(warning)
         return run(args, config)
     except USER_ERRORS as error:
