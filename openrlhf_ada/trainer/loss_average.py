@@ -44,7 +44,8 @@ def advantage_factors(
 ) -> torch.Tensor:
     """By which factor each sample's losses differ from the host's average, shape (B, 1), positive.
 
-    With S samples and T tokens in the optimizer step, all processes included, a token's loss is divided by
+    With S samples (of at least one token) and T tokens in the optimizer step, over all processes, a token's loss is
+    divided by
 
     | | |
     |---|---|
@@ -66,6 +67,7 @@ def advantage_factors(
     if args.ada.loss == "sequence-constant":
         wanted = samples * loss_length(args)
     else:
-        group_tokens = info_column(experience, GROUP_TOKENS).to(mask.device)
+        # A group without a token has no loss either; infinity times its mask would be no number.
+        group_tokens = info_column(experience, GROUP_TOKENS).to(mask.device).clamp(min=1)
         wanted = samples / args.rollout.n_samples_per_prompt * group_tokens
     return (divisor / wanted).expand(len(mask)).unsqueeze(-1)

@@ -25,7 +25,7 @@ from openrlhf_ada.core.objectives import expected_weight
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.rollout.records import SampleTag
 from openrlhf_ada.trainer.experience_maker import GroupedExperienceMaker
-from openrlhf_ada.trainer.loss_average import GROUP_TOKENS, info_column, note_group_tokens
+from openrlhf_ada.trainer.loss_average import GROUP_TOKENS, advantage_factors, info_column, note_group_tokens
 from openrlhf_ada.trainer.policy import AdaActorTrainer
 
 N, LENGTH = 3, 32
@@ -257,6 +257,19 @@ def test_a_second_pass_starts_from_the_same_advantages(loss: str) -> None:
     items = samples()[:6]
     first, second = (by_training([items], [6], loss, "ppo", dynamic=False)[0] for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("by_token", [True, False])
+@pytest.mark.parametrize("loss", ["sequence-constant", "prompt-mean"])
+def test_a_group_without_a_token_makes_no_nan(loss: str, by_token: bool) -> None:
+    mask = torch.tensor([[0, 0], [1, 1]]).bool()
+    experience = SimpleNamespace(action_mask=mask, index=[0, 3], info={})
+    note_group_tokens([experience], lambda position: position // N)
+    totals = {"batch_num_tokens": torch.tensor(2.0), "global_batch_size": torch.tensor(1.0)}
+    factors = advantage_factors(experience, totals, arguments(loss), by_token=by_token)
+    expected = 2 / LENGTH if loss == "sequence-constant" else 2 / (2 / N)
+    assert (factors.isfinite().all(), factors.shape) == (True, (2, 1))
+    assert float(factors[1]) == pytest.approx(expected)
 
 
 # -- groups -------------------------------------------------------------------------------------------------------
