@@ -22,6 +22,8 @@ from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.flags import ConfigError, add_flags_of, check_choice, check_minimum, flag
 
+LOSSES = ("host", "sequence-constant", "prompt-mean")
+
 MATCHED = "matched:"
 """Prefix of an objective that is another run's."""
 
@@ -185,6 +187,20 @@ class AdaConfig(RewardFlags):
         None,
         "Fresh prompts per step for --ada_unresolved refill, at most. Default: --rollout.batch_size.",
         metavar="COUNT",
+        kind=int,
+    )
+    # -- the policy's loss: every mode ------------------------------------------------------------------------------
+    loss: str = flag(
+        "host",
+        "How the policy's token losses are averaged. host: as --actor.loss_agg_mode says. sequence-constant: the sum "
+        "over each sample, divided by a constant, then the mean over samples (Dr. GRPO's loss). prompt-mean: the mean "
+        "over all tokens of a prompt's group, then over prompts (ScaleRL).",
+        choices=LOSSES,
+    )
+    loss_length: int | None = flag(
+        None,
+        "The constant of --ada_loss sequence-constant. Default: --rollout.max_new_tokens, or else --data.max_len.",
+        metavar="TOKENS",
         kind=int,
     )
     # -- how rollouts are scheduled: the pools are the same ---------------------------------------------------------

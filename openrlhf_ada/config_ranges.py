@@ -13,6 +13,7 @@ MINIMA = {
     "give_up": 0,
     "trust_steps": 1,
     "refill_limit": 1,
+    "loss_length": 1,
     "log_texts": 0,
     "speculation": 0,
     "logprob_steps": 0,

@@ -13,6 +13,7 @@ from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.grouping import GROUP_ESTIMATORS, POOL_ESTIMATORS
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_values import check_equal
+from openrlhf_ada.loss_rules import check_loss
 from openrlhf_ada.method_rules import check_settings
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.weight_rules import check_weights
@@ -33,11 +34,13 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
             "Use --rollout.n_samples_per_prompt 4",
         )
     check_weights(config, host)
-    if config.mode == "off":
-        return
     settings = resolve(config, host)
+    if config.mode == "off":
+        check_loss(settings, host)
+        return
     _check_host_modes(config, host, estimator)
     check_settings(settings)
+    check_loss(settings, host)
     _check_asynchronous(config, host)
     if config.engine_restarts:
         _check_engines_can_return(host)

@@ -246,7 +246,7 @@ def _refill(s: Settings) -> Iterator[Problem]:
 
 
 _IN_EVERY_MODE = (
-    *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose", "cluster_wait"),
+    *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose", "cluster_wait", "loss", "loss_length"),
     *(f.name for f in fields(RewardFlags)),
 )
 _SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation")

@@ -39,6 +39,7 @@ GROUPS = {
         "What predicts pass rates also serves Ada-Seq with `--ada_baseline estimator` or `critic`.",
     ),
     "min_samples": ("Both modes", "What is sampled at most, what is kept, and with which weights."),
+    "loss": ("The policy's loss", "In every mode. See [algorithms.md](algorithms.md) for the objectives that follow."),
     "scheduler": (
         "Scheduling and failures",
         "See [scheduling.md](scheduling.md). The pools are the same in all of them.",

@@ -18,6 +18,7 @@ from typing import Any
 from openrlhf_ada.config import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.loss_rules import loss_warnings
 from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.objective_notes import objective_notes
 from openrlhf_ada.platforms.resources import MissingResourcesError
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args, config = parse(sys.argv[1:] if argv is None else argv)
         settings = resolve(config, args)
-        for line in (*without_effect(settings), *objective_notes(settings)):
+        for line in (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings)):
             logger.warning(line)
         return run(args, config)
     except USER_ERRORS as error:

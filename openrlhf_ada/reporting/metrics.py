@@ -153,6 +153,7 @@ METRICS: dict[str, Metric] = {
         "Weight of the gradient of the pass rate that the trained groups stand for, by the share of positives in the "
         "prompt's pool: (C+/p + C-/(1-p))/n, C+ the sum of the coefficients of positives, C- minus that of negatives. "
         "Its expectation at a given p is f' of the objective really optimised (docs/algorithms.md has it exactly). "
+        "Losses that divide by lengths (`ada.loss`, `actor.loss_agg_mode`) change it, and are not counted here. "
         "Here p is the prediction, or the pool's own rate where nothing predicts; pools sorted by their own outcome "
         "differ from prompts sorted by their pass rate, so read it for size and for change, not for shape.",
         "Tens or more: few prompts carry the step. Raise `ada.floor`, or take a milder `ada.objective`.",

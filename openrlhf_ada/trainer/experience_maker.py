@@ -12,12 +12,29 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
+from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
 
 WHITENED = ("gae", "reinforce_baseline")
 """Estimators whose advantages the host normalises over the whole batch afterwards."""
+
+
+class GroupedExperienceMaker(RemoteExperienceMaker):
+    """The host's, which also counts each group's tokens: mode off with --ada_loss prompt-mean."""
+
+    def __init__(self, host: RemoteExperienceMaker) -> None:
+        super().__init__(*_parts(host))
+
+    @torch.no_grad()
+    def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
+        """The host's advantages and returns; GROUP_TOKENS in each info."""
+        experiences = super().compute_advantages_and_returns(experiences)
+        n = self.args.rollout.n_samples_per_prompt
+        # The host's own groups: n samples in a row.
+        note_group_tokens(experiences, lambda position: position // n)
+        return experiences
 
 
 class AdaptiveExperienceMaker(RemoteExperienceMaker):
@@ -28,15 +45,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
     """
 
     def __init__(self, host: RemoteExperienceMaker) -> None:
-        super().__init__(
-            host.actor_model_group,
-            host.critic_model_group,
-            host.reward_model_group,
-            host.initial_model_group,
-            host.kl_ctl,
-            host.strategy,
-            host.tokenizer,
-        )
+        super().__init__(*_parts(host))
         self.group_scale = 1.0
         self.gap: LogprobGap | None = None
         self._tags: list[SampleTag] = []
@@ -69,6 +78,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             else:
                 self._returns(experience, coefficients)
             experience.kl = None
+        note_group_tokens(experiences, lambda position: self._tags[position].key)
         self.group_scale = self._whitening_scale(experiences)
         for experience in experiences:
             experience.advantages = experience.advantages * self.group_scale
@@ -125,6 +135,18 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
 
 
 def critic_weights(experience: Any) -> torch.Tensor:
-    """Stratum factors of a training micro-batch, shape (B,); the host's collation makes a list of scalars of them."""
-    values = experience.info[CRITIC_WEIGHT]
-    return values if isinstance(values, torch.Tensor) else torch.stack(list(values))
+    """Stratum factors of a training micro-batch, shape (B,)."""
+    return info_column(experience, CRITIC_WEIGHT)
+
+
+def _parts(host: RemoteExperienceMaker) -> tuple[Any, ...]:
+    """What a maker that takes the place of `host` is made of."""
+    return (
+        host.actor_model_group,
+        host.critic_model_group,
+        host.reward_model_group,
+        host.initial_model_group,
+        host.kl_ctl,
+        host.strategy,
+        host.tokenizer,
+    )

@@ -22,6 +22,7 @@ from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, join_in
 from openrlhf_ada.trainer.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
+from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.policy_weights import PolicyWeights
 from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.weight_average import WeightAverage
@@ -31,7 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
-    """The host's, but for how weights are sent. CUDA IPC, of colocated training on GPUs, stays the host's."""
+    """The host's, with --ada_loss, and with a way of our own to send weights.
+
+    CUDA IPC, of colocated training on GPUs, stays the host's.
+    """
 
     version = 0
     """Training steps that the weights have had, the trainer's count."""
@@ -68,13 +72,30 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
         return PolicyWeights(model, *sharding(self.strategy.args, model))
 
     def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
-        """The host's, and what follows a step of the optimizer."""
+        """The host's, with the average of --ada_loss, and what follows a step of the optimizer."""
         mark_boundary(self, self.actor.model, step)
+        if self.args.ada.loss != "host":
+            loss_batch_info = self._average_losses(experience, step, loss_batch_info)
         before = self.actor.model.global_steps
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         if self.average is not None and self.actor.model.global_steps > before:
             self.average.update()
         return status
+
+    def _average_losses(self, experience: Any, step: int, loss_batch_info: Any) -> Any:
+        """Scale the advantages as --ada_loss asks; returns the totals, which the host would compute only later."""
+        if loss_batch_info is None:
+            loss_batch_info = ppo_actor.get_loss_batch_info(
+                self.strategy,
+                experience.action_mask,
+                replay_buffer=self.replay_buffer,
+                step=step,
+                dynamic_batch=self.args.train.dynamic_batch_enable,
+            )
+        by_token = self.actor_loss_fn.token_level_loss
+        factors = advantage_factors(experience, loss_batch_info, self.args, by_token=by_token)
+        experience.advantages = experience.advantages * factors
+        return loss_batch_info
 
     def broadcast_to_vllm(self) -> None:
         """To all engines; also to those that Ray has started anew since the last time."""

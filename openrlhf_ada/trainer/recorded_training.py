@@ -17,7 +17,8 @@ from openrlhf_ada.reporting.wandb_run import use_step_axis
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.settings import resolve
-from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
+from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
@@ -75,6 +76,8 @@ class RecordedTraining(BasePPOTrainer):
         self.prompt_critic: PromptCritic | None = None
         if self.is_adaptive:
             self.experience_maker: Any = AdaptiveExperienceMaker(self.experience_maker)
+        elif self.ada.loss == "prompt-mean":
+            self.experience_maker = GroupedExperienceMaker(self.experience_maker)
         if self.settings.reads_critic:
             self.prompt_critic = PromptCritic(self.critic_model_group, self.args)
         if self.settings.own_critic:
@@ -110,6 +113,8 @@ class RecordedTraining(BasePPOTrainer):
         critic_status = self._fit_pass_rate_critic()
         with self._policy_only():
             status, next_step = super().train_step(rollout_samples, global_step)
+        # It rode along to reach the policy.
+        status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
             self._tell_of_critic(status)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from dynamic_training import CAP, CASES, LENGTHS, PROMPT, coefficient, critic_weight
+from dynamic_training import CAP, CASES, LENGTHS, LIMIT, PROMPT, coefficient, critic_weight
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
@@ -83,6 +83,18 @@ def test_how_micro_batches_are_made_changes_no_samples_weight(
     assert size > 0.01
     assert dynamic["moved"] == pytest.approx(fixed["moved"], abs=1e-3 * size)
     assert dynamic["grad_norm"] == pytest.approx(fixed["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fixed", "dynamic", "packed"])
+def test_losses_of_our_own_divide_by_the_totals_of_all_processes(
+    found: dict[str, list[dict[str, Any]]], kind: str
+) -> None:
+    """In one step a constant per sample is the mean over tokens, times tokens / (samples x constant)."""
+    mean = found[f"{kind}, ZeRO 2, token-mean"][0]["grad_norm"]
+    ratio = sum(LENGTHS) / (len(LENGTHS) * LIMIT)
+    assert found[f"{kind}, sequence-constant"][0]["grad_norm"] == pytest.approx(ratio * mean, rel=1e-4)
+    assert found[f"{kind}, prompt-mean"][0]["grad_norm"] != pytest.approx(mean, rel=0.05)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from openrlhf_ada.loss_rules import POLICY_LOSSES
 from openrlhf_ada.upstream import TRAIN_MODULE, _main_block, host_root
 
 TRAINER, ASYNC = "trainer/ppo_trainer.py", "trainer/ppo_trainer_async.py"
@@ -101,6 +102,28 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         (
             "backend == 'nccl' and self.args.train.colocate_all and (not self.args.train.async_enable)",
             "weight_rules.shares_gpus says the same",
+        ),
+    ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.training_step"): [
+        (
+            "loss_batch_info = get_loss_batch_info(self.strategy, action_mask, replay_buffer=self.replay_buffer, "
+            "step=step, dynamic_batch=self.args.train.dynamic_batch_enable)",
+            "--ada_loss needs these totals earlier, and gives them to it",
+        ),
+        ("advantages = experience.advantages", "--ada_loss has scaled them by then"),
+        ("kl_loss = aggregate_loss(kl, experience.action_mask, **loss_batch_info)", "a mean over tokens in any case"),
+    ],
+    ("trainer/loss_average.py", "utils/loss_utils.py", "_optimizer_step_loss_norm"): [
+        (
+            "{'dp_size': dp_size, 'batch_num_tokens': num_tokens / gas, 'global_batch_size': num_samples / gas}",
+            "the ratio of both totals is that of the optimizer step",
+        ),
+    ],
+    ("trainer/loss_average.py", "models/loss.py", "PolicyLoss.__init__"): [
+        ("self.token_level_loss = token_level_loss", "by this name the host's average is known"),
+        (
+            "if policy_loss_type == 'gspo':\n        self.token_level_loss = False",
+            "loss_rules.POLICY_LOSSES says so, too",
         ),
     ],
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
@@ -231,6 +254,16 @@ def test_checkpoint_states_hold_what_resuming_needs(host_source: Any) -> None:
             if isinstance(node, ast.Dict)
         ]
         assert needed in dicts, f"openrlhf_ada/trainer/ppo_trainer.py resumes with {sorted(needed)} of {name}"
+
+
+def test_every_policy_loss_of_the_host_is_known(host_source: Any) -> None:
+    (flag,) = (
+        node
+        for node in ast.walk(host_source.module(TRAIN_MODULE))
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.args[0]) == "'--actor.policy_loss_type'"
+    )
+    (choices,) = (ast.literal_eval(keyword.value) for keyword in flag.keywords if keyword.arg == "choices")
+    assert set(choices) == POLICY_LOSSES.keys(), "loss_rules.py: does the new one divide by a sample's length?"
 
 
 def test_data_sources_are_read_for_evaluation_only(host_source: Any) -> None:

@@ -21,6 +21,7 @@ ASYNC = {"train__async_enable": True}
 PARTIAL = ASYNC | {"train__partial_rollout_enable": True, "algo__advantage__is_correction_level": "token"}
 LORA = {"ds__lora__rank": 4, "ds__lora__alpha": 8, "ada_verify_sync": "always"}
 GRPO = {"algo__advantage__estimator": "dr_grpo"}
+POS = {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"}
 PPO = {"algo__advantage__estimator": "gae", "critic__adam__lr": 1e-3}
 OWN_CRITIC = {"ada_estimator": "critic", "ada_trust_steps": 1, "critic__adam__lr": 1e-3}
 
@@ -29,11 +30,11 @@ COLOCATED = {"train__colocate_all": True, "ds__enable_sleep": True}
 
 CASES: dict[str, dict[str, Any]] = {
     "off, PPO": PPO,
-    "off, GRPO, async, LoRA": GRPO | ASYNC | LORA,
+    "off, GRPO, async, LoRA": GRPO | ASYNC | LORA | {"ada_loss": "prompt-mean"},
     "off, PPO, async": PPO | ASYNC,
     "seq, PPO, partial rollouts": SEQ | PPO | PARTIAL,
-    "seq, PPO, colocated": SEQ | PPO | COLOCATED,
-    "seq, GRPO, async": SEQ | ASYNC | {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"},
+    "seq, PPO, colocated": SEQ | PPO | COLOCATED | {"ada_loss": "sequence-constant"},
+    "seq, GRPO, async": SEQ | ASYNC | POS | {"ada_loss": "prompt-mean"},
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
     "est, GRPO, async": EST | GRPO | ASYNC | OWN_CRITIC,

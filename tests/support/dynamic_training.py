@@ -25,6 +25,9 @@ PROCESSES = 2
 LENGTHS = (1, 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 8, 11, 17, 30, 44)
 """Answer lengths of 16 samples: many short, few long, one beyond what a micro-batch may hold."""
 
+LIMIT = 64
+"""--rollout.max_new_tokens."""
+
 CAP = 40
 """Tokens of a micro-batch."""
 
@@ -41,6 +44,16 @@ CASES: dict[str, dict[str, Any]] = (
         f"{kind}, {rest}": {"kind": kind, "loss": "token-mean", "batch": len(LENGTHS)} | settings
         for rest, settings in {"ZeRO 1": {"stage": 1}, "ZeRO 2, clipped": {"stage": 2, "max_norm": 0.5}}.items()
         for kind in ("fixed", "dynamic")
+    }
+    | {
+        f"{kind}, {ada_loss}": {
+            "kind": kind,
+            "stage": 2,
+            "loss": "token-mean",
+            "batch": len(LENGTHS),
+            "ada_loss": ada_loss,
+        }
+        for ada_loss, kind in product(("sequence-constant", "prompt-mean"), ("fixed", "dynamic", "packed"))
     }
     | {
         "host": {"kind": "host", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS)},
@@ -93,7 +106,7 @@ def lay_out_tokens_with_torch() -> None:
     host.rearrange = lambda x, pattern: torch.flatten(x, 0, 1)
 
 
-def flags(folder: Path, stage: int, loss: str, batch: int, *, dynamic: bool) -> Any:
+def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, *, dynamic: bool) -> Any:
     from openrlhf_ada.config import add_flags
     from openrlhf_ada.upstream import parse_host_arguments
 
@@ -104,6 +117,7 @@ def flags(folder: Path, stage: int, loss: str, batch: int, *, dynamic: bool) -> 
         "--rollout.batch_size", "4", "--rollout.n_samples_per_prompt", "4", "--rollout.micro_batch_size", "2",
         "--train.batch_size", str(batch), "--train.micro_batch_size", "2", "--algo.kl.init_coef", "0",
         "--algo.advantage.estimator", "dr_grpo", "--reward.remote_url", "none",
+        "--ada_loss", ada_loss, "--rollout.max_new_tokens", str(LIMIT),
     ]  # fmt: skip
     if dynamic:
         argv += ["--train.dynamic_batch_enable", "--train.max_tokens_per_gpu", str(CAP)]
@@ -114,7 +128,15 @@ class Run:
     """One optimizer step (or two), in this process's part of it."""
 
     def __init__(
-        self, rank: int, folder: Path, kind: str, stage: int, loss: str, batch: int, max_norm: float = 0.0
+        self,
+        rank: int,
+        folder: Path,
+        kind: str,
+        stage: int,
+        loss: str,
+        batch: int,
+        max_norm: float = 0.0,
+        ada_loss: str = "host",
     ) -> None:
         import torch
         from openrlhf.cli.train_ppo_ray import get_strategy
@@ -125,7 +147,7 @@ class Run:
         from openrlhf_ada.trainer.policy import AdaActorTrainer
 
         self.rank, self.is_dynamic = rank, kind != "fixed"
-        args = self.args = flags(folder, stage, loss, batch, dynamic=self.is_dynamic)
+        args = self.args = flags(folder, stage, loss, batch, ada_loss, dynamic=self.is_dynamic)
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
         self.strategy = get_strategy(args)

@@ -45,6 +45,8 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "select": ("max_variance", "max_variance"),
     "unresolved": ("refill", "refill"),
     "refill_limit": ("9", 9),
+    "loss": ("prompt-mean", "prompt-mean"),
+    "loss_length": ("512", 512),
     "scheduler": ("rounds", "rounds"),
     "speculation": ("0", 0),
     "timeout": ("60", 60.0),
@@ -115,7 +117,7 @@ def test_what_depends_on_other_flags_is_left_open() -> None:
     assert {f.name for f in FIELDS if f.default is None} == {
         *("method", "policy", "run_dir", "objective_power", "spread"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
-        *("correction", "baseline", "select", "speculation", "reward_workers"),
+        *("correction", "baseline", "select", "speculation", "reward_workers", "loss_length"),
     }
 
 
@@ -191,6 +193,8 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"give_up": -1}, "give_up", "-1", "at least 0", "Try --ada_give_up"),
         ({"trust_steps": 0}, "trust_steps", "0", "at least 1", "Try --ada_trust_steps 1"),
         ({"refill_limit": 0}, "refill_limit", "0", "at least 1", "Try --ada_refill_limit 1"),
+        ({"loss": "token-mean"}, "loss", "'token-mean'", "host, sequence-constant, prompt-mean", "Try --ada_loss"),
+        ({"loss_length": 0}, "loss_length", "0", "at least 1", "Try --ada_loss_length 1"),
         ({"log_texts": -1}, "log_texts", "-1", "at least 0", "Try --ada_log_texts"),
         ({"k_pos": 0}, "k_pos", "0", "at least 1", "Try --ada_k_pos 1"),
         ({"k_neg": -2}, "k_neg", "-2", "at least 1", "Try --ada_k_neg 1"),

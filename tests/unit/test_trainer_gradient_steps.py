@@ -31,7 +31,9 @@ class Engine:
 
 def trainer_of(cls: Any, *, dynamic: bool) -> Any:
     trainer = cls.__new__(cls)
-    trainer.args = SimpleNamespace(train=SimpleNamespace(dynamic_batch_enable=dynamic))
+    trainer.args = SimpleNamespace(
+        train=SimpleNamespace(dynamic_batch_enable=dynamic), ada=SimpleNamespace(loss="host")
+    )
     trainer.replay_buffer = SimpleNamespace(dynamic_optimizer_step=ENDS)
     trainer.critic = Engine()
     trainer.actor = SimpleNamespace(model=trainer.critic)

@@ -24,7 +24,8 @@ from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import RolloutBatch
-from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker
+from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
+from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 
 Flags = dict[str, str | None]
@@ -113,6 +114,18 @@ def test_means_over_selected_samples_are_named_so_and_the_first_wave_takes_their
     assert (status["ada/prompts"], status["ada/staleness_mean"], status["ada/group_scale"]) == (2, 4.0, 1.0)
 
 
+@pytest.mark.parametrize("mode", ["off", "seq"])
+def test_group_tokens_are_counted_where_the_loss_needs_them_and_are_no_metric(
+    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    trainer = make_trainer({"--ada_mode": mode, "--ada_loss": "prompt-mean"})
+    maker = GroupedExperienceMaker if mode == "off" else AdaptiveExperienceMaker
+    assert type(trainer.experience_maker) is maker
+    monkeypatch.setitem(HOST_STATUS, GROUP_TOKENS, 7.0)
+    status, _ = trainer.train_step(adaptive_batch(), 0)
+    assert GROUP_TOKENS not in status
+
+
 def test_step_is_recorded_with_its_cost_and_saved_with_its_sampling_state(
     make_trainer: Callable[..., Trainer],
 ) -> None:
@@ -134,7 +147,7 @@ def test_step_is_recorded_with_its_cost_and_saved_with_its_sampling_state(
 
 def test_mode_off_changes_no_figure_of_the_host_and_adds_the_ledger(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer({"--ada_mode": "off"})
-    assert not isinstance(trainer.experience_maker, AdaptiveExperienceMaker)
+    assert type(trainer.experience_maker) is RemoteExperienceMaker
     status, step = trainer.train_step(RolloutBatch([], Ledger(drawn=6, kept=4, unused=2)), 0)
     assert status == HOST_STATUS
     trainer.save_logs_and_checkpoints(step, status, {"episode": 0})

@@ -1,0 +1,136 @@
+"""How token losses are averaged: what would change the objective of a correction is refused, or said at the start.
+
+Every case runs the real parser, the host's flags and validation included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from refusals import check_refusal
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.loss_rules import loss_length, loss_warnings
+from openrlhf_ada.settings import resolve
+
+Flags = dict[str, str | None]
+ArgvWith = Callable[[Flags], list[str]]
+
+ESTIMATOR = "--algo.advantage.estimator"
+OFF, SEQ = {"--ada_mode": "off"}, {"--ada_mode": "seq", ESTIMATOR: "dr_grpo"}
+EST, PPO = {"--ada_mode": "est", ESTIMATOR: "dr_grpo"}, {"--ada_mode": "seq", ESTIMATOR: "gae"}
+MEANS = {"--actor.loss_agg_mode": "seq-mean-token-mean"}
+GSPO = {"--actor.policy_loss_type": "gspo"}
+CONSTANT, PROMPT = {"--ada_loss": "sequence-constant"}, {"--ada_loss": "prompt-mean"}
+CORRECTIONS = {
+    "stratum": SEQ | {"--ada_correction": "stratum", "--ada_objective": "linear"},
+    "paper": SEQ | {"--ada_correction": "paper"},
+    "positives": SEQ | {"--ada_correction": "positives"},
+    "paper, by default in est": EST,
+    "stratum, by default in est": EST | {"--ada_budget": "6"},
+    "stratum of PPO": PPO | {"--ada_correction": "stratum"},
+}
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_corrections_refuse_losses_that_divide_by_a_samples_length(
+    refusal: Callable[[Flags], Exception], name: str
+) -> None:
+    correction = name.split()[0].strip(",")
+    for flags, head in (
+        (MEANS, "--actor.loss_agg_mode is 'seq-mean-token-mean'"),
+        (GSPO, "--actor.policy_loss_type is 'gspo'"),
+    ):
+        error = refusal(CORRECTIONS[name] | flags)
+        check_refusal(error, head, f"--ada_correction {correction}", "--ada_loss sequence-constant")
+        figures = "by 1.48 and one of 0.9 by 0.52" if correction != "positives" else "counts a quarter of one of 100"
+        assert figures in str(error)
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_corrections_refuse_a_loss_that_divides_by_a_groups_tokens(
+    refusal: Callable[[Flags], Exception], name: str
+) -> None:
+    error = refusal(CORRECTIONS[name] | PROMPT)
+    correction = name.split()[0].strip(",")
+    check_refusal(error, "--ada_loss is 'prompt-mean'", f"--ada_correction {correction}", "Use --ada_loss sequence-")
+    assert "by 0.78 and one of 0.9 by 1.28" in str(error)
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("flags", [{}, CONSTANT, CONSTANT | GSPO], ids=["token-mean", "constant", "GSPO, constant"])
+def test_what_the_messages_recommend_is_accepted_and_needs_no_warning(
+    argv_with: ArgvWith, name: str, flags: Flags
+) -> None:
+    assert warnings_of(argv_with(CORRECTIONS[name] | flags)) == []
+
+
+def warnings_of(argv: list[str]) -> list[str]:
+    args, config = parse(argv)
+    return loss_warnings(resolve(config, args), args)
+
+
+@pytest.mark.parametrize("mode", [SEQ, PPO, EST | {"--ada_correction": "none"}], ids=["seq", "PPO", "est"])
+@pytest.mark.parametrize("flags", [MEANS, GSPO], ids=["seq-mean", "GSPO"])
+def test_adaptive_modes_without_a_correction_are_warned_once(argv_with: ArgvWith, mode: Flags, flags: Flags) -> None:
+    (line,) = warnings_of(argv_with(mode | flags))
+    (name, value) = next(iter(flags.items()))
+    assert line.startswith(f"{name} {value}: ")
+    assert "by 1.48 and one of 0.9 by 0.52" in line
+    assert "--ada_loss sequence-constant" in line
+
+
+@pytest.mark.parametrize("flags", [{}, CONSTANT, PROMPT, GSPO | CONSTANT, GSPO | PROMPT], ids=" ".join)
+def test_other_losses_need_no_warning(argv_with: ArgvWith, flags: Flags) -> None:
+    assert warnings_of(argv_with(SEQ | flags)) == []
+
+
+@pytest.mark.parametrize("flags", [MEANS, GSPO, CONSTANT, PROMPT], ids=" ".join)
+def test_mode_off_takes_every_loss(argv_with: ArgvWith, flags: Flags) -> None:
+    assert warnings_of(argv_with(OFF | flags)) == []
+
+
+@pytest.mark.parametrize("mode", [OFF, SEQ], ids=["off", "seq"])
+@pytest.mark.parametrize("flags", [CONSTANT, PROMPT], ids=["constant", "prompt"])
+def test_two_ways_to_average_are_one_too_many(
+    refusal: Callable[[Flags], Exception], mode: Flags, flags: Flags
+) -> None:
+    head, rule = "--actor.loss_agg_mode is 'seq-mean-token-mean'", "is another way to average the same losses"
+    check_refusal(refusal(mode | MEANS | flags), head, f"--ada_loss {flags['--ada_loss']} {rule}", "Leave one")
+
+
+@pytest.mark.parametrize("mode", [OFF, SEQ], ids=["off", "seq"])
+@pytest.mark.parametrize("flags", [{}, PROMPT], ids=["host", "prompt"])
+def test_a_constant_that_nothing_is_divided_by(
+    refusal: Callable[[Flags], Exception], mode: Flags, flags: Flags
+) -> None:
+    error = refusal(mode | flags | {"--ada_loss_length": "512"})
+    check_refusal(error, "--ada_loss_length is 512", "only --ada_loss sequence-constant", "Add --ada_loss sequence-")
+
+
+@pytest.mark.parametrize(
+    ("flags", "length"),
+    [
+        ({"--data.max_len": "900"}, 900),
+        ({"--data.max_len": "900", "--rollout.max_new_tokens": "700"}, 700),
+        ({"--rollout.max_new_tokens": "700", "--ada_loss_length": "128"}, 128),
+    ],
+)
+def test_the_constant_is_the_generation_limit_unless_given(argv_with: ArgvWith, flags: Flags, length: int) -> None:
+    args, _ = parse(argv_with(SEQ | CONSTANT | flags))
+    assert loss_length(args) == length
+
+
+def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from openrlhf_ada.cli import train_ppo_ray
+
+    monkeypatch.setattr(train_ppo_ray, "parse", lambda argv: (SimpleNamespace(), SimpleNamespace()))
+    monkeypatch.setattr(train_ppo_ray, "resolve", lambda config, args: None)
+    monkeypatch.setattr(train_ppo_ray, "without_effect", lambda settings: ["first"])
+    monkeypatch.setattr(train_ppo_ray, "loss_warnings", lambda settings, args: ["second"])
+    monkeypatch.setattr(train_ppo_ray, "run", lambda args, config: 0)
+    with caplog.at_level("WARNING"):
+        assert train_ppo_ray.main([]) == 0
+    assert caplog.messages == ["first", "second"]
