@@ -52,6 +52,7 @@ class GroupBuilder:
         objective: f.
         floor: smallest pass rate at which f' is taken.
         allocated: u(p), the weight that comes from drawing (and keeping) more; 1 where groups are equally large.
+        graded: rewards say more than the outcome (raw scores), so samples of one outcome differ in what they teach.
     """
 
     selection: Selection
@@ -61,6 +62,7 @@ class GroupBuilder:
     objective: Objective = field(default_factory=Objective)
     floor: float = 0.0
     allocated: Callable[[float], float] = lambda p: 1.0
+    graded: bool = False
 
     def build(
         self,
@@ -114,7 +116,7 @@ class GroupBuilder:
             advantage = np.ones(len(kept))
             strata = self._stratum_factors(positive, kept, share)
         else:
-            if not resolved and self.baseline not in OUTSIDE_BASELINES:
+            if not resolved and not self.graded and self.baseline not in OUTSIDE_BASELINES:
                 return np.zeros(len(kept))
             advantage = self._advantages(rewards, positive, share, point, scale)[index]
             strata = self._stratum_factors(positive, kept, share) if self.correction == "stratum" else 1.0
