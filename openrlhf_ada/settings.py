@@ -14,13 +14,22 @@ from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
+from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
+
+UNIT_THRESHOLD = 0.5
+"""Of scores in [0, 1] where no other is given; and of metrics made of raw scores, which are 0 and 1."""
+
+QUANTILE_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Resolved settings of one run. `group_size` is n, `advantage` the host's estimator; the others are our flags'."""
+    """Resolved settings of one run. `group_size` is n, `advantage` the host's estimator; the others are our flags'.
+
+    `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its metric exceeds it.
+    """
 
     config: AdaConfig
     group_size: int
@@ -35,6 +44,13 @@ class Settings:
     select: str
     estimator: str
     refill_limit: int
+    scores: str
+    positive_above: float
+
+    @property
+    def first_scores(self) -> int:
+        """Samples that every prompt has whatever their outcomes: the first so many are a fair sample of the policy."""
+        return min(self.group_size, self.min_samples) if self.config.mode == "est" else self.group_size
 
     @property
     def remembers(self) -> bool:
@@ -84,7 +100,30 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         select=select,
         estimator=config.estimator or ("critic" if config.baseline == "critic" and advantage != "gae" else "ema"),
         refill_limit=config.refill_limit or host.rollout.batch_size,
+        scores=scores(config),
+        positive_above=positive_above(config),
     )
+
+
+def scores(config: AdaConfig) -> str:
+    """What scores are: "unit" or "raw"."""
+    return config.scores or ("unit" if config.positive_quantile is None else "raw")
+
+
+def positive_above(config: AdaConfig) -> float:
+    """A sample is positive iff its metric exceeds this; metrics of raw scores are 0 and 1."""
+    given = config.positive_threshold
+    return UNIT_THRESHOLD if given is None or scores(config) == "raw" else given
+
+
+def score_threshold(settings: Settings) -> ScoreThreshold | None:
+    """What makes metrics of raw scores; None where scores are metrics already. Raises ValueError without a start."""
+    config = settings.config
+    if settings.scores == "unit":
+        return None
+    if config.positive_threshold is None:
+        raise ValueError("raw scores need --ada_positive_threshold")
+    return ScoreThreshold(config.positive_threshold, config.positive_quantile, config.quantile_steps or QUANTILE_STEPS)
 
 
 def _correction(config: AdaConfig, select: str, advantage: str) -> str:
@@ -127,8 +166,7 @@ def published_policy(settings: Settings) -> Policy:
 
 def _sequential(settings: Settings) -> Sequential:
     config = settings.config
-    threshold = config.positive_threshold
-    rule = ExitRule(settings.k_pos, settings.k_neg, threshold, config.spread)
+    rule = ExitRule(settings.k_pos, settings.k_neg, settings.positive_above, config.spread)
     memory = _memory(settings) if settings.remembers else None
     return Sequential(rule, config.wave, settings.max_samples, _builder(settings), memory)
 
@@ -153,12 +191,13 @@ def _estimated(settings: Settings) -> Estimated:
 def _builder(settings: Settings, **options: Any) -> GroupBuilder:
     config = settings.config
     return GroupBuilder(
-        selection=Selection(settings.select, settings.group_size, config.positive_threshold),
+        selection=Selection(settings.select, settings.group_size, settings.positive_above),
         estimator=settings.advantage,
         baseline=settings.baseline,
         correction=settings.correction,
         objective=Objective(config.objective, config.objective_power),
         floor=config.floor,
+        graded=settings.scores == "raw",
         **options,
     )
 
@@ -169,4 +208,4 @@ def _memory(settings: Settings) -> Memory:
     give_up = config.give_up if config.mode == "est" else 0
     counts = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, give_up)
     calibration = Calibration(config.trust_steps) if settings.reads_critic else None
-    return Memory(counts, config.positive_threshold, calibration)
+    return Memory(counts, settings.positive_above, calibration)

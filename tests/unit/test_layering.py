@@ -55,7 +55,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 LIGHT = (
     *("flags", "config_ranges", "config_rewards", "config", "settings", "method_rules", "presets", "host_values"),
-    *("weight_rules", "host_rules"),
+    *("weight_rules", "score_rules", "host_rules"),
 )
 """Modules of settings, from the bottom up: each needs the core and those before it, no others."""
 
