@@ -88,7 +88,8 @@ def _check_reward_model(settings: Settings, host: SimpleNamespace) -> None:
             "the reward model scores while the engines sample, and on shared GPUs their memory is not free for it",
             f"Leave it out (--train.colocate_actor_ref stays possible), or {SERVE}",
         )
-    if host.train.async_enable and host.train.colocate_critic_reward:
+    has_critic = settings.advantage == "gae" or settings.own_critic
+    if has_critic and host.train.async_enable and host.train.colocate_critic_reward:
         raise ConfigError(
             "--train.colocate_critic_reward",
             True,
@@ -142,13 +143,12 @@ def _check_raw(settings: Settings) -> None:
     """Policies see 0 or 1; what reads more than that out of a score has no meaning."""
     config = settings.config
     if config.positive_threshold is None:
-        first = " (with --ada_positive_quantile: of the first step only)" if config.positive_quantile else ""
+        when = " in the first step, before --ada_positive_quantile knows any" if config.positive_quantile else ""
         raise ConfigError(
             "--ada_positive_threshold",
             None,
-            f"scores that are any number have no middle that would suit all models, so a run says which of them count "
-            f"as positive{first}",
-            "Use a middling score of your model, such as --ada_positive_threshold 0 where they are normalised",
+            f"raw scores have no fixed scale, so the run must say which scores are positive{when}",
+            "Use a middling score of your model, such as --ada_positive_threshold 0 where scores are normalised",
         )
     if config.spread is not None:
         raise ConfigError(

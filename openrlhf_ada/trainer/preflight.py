@@ -159,7 +159,7 @@ def _check_verifier(config: AdaConfig, args: SimpleNamespace) -> None:
         raise ConfigError(
             "--ada_positive_quantile",
             config.positive_quantile,
-            f"--reward.remote_url {right_or_wrong[0]} gives scores of 0 and 1, which no quantile divides otherwise",
+            f"--reward.remote_url {right_or_wrong[0]} gives scores of 0 and 1, and so is every quantile of them",
             "Leave it out",
         )
 

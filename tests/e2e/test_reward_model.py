@@ -145,3 +145,12 @@ def test_ppo_with_the_hosts_reward_server(toy: Toy, by_server: dict[str, Any], t
     assert steps_of(run)[1]["ada/signal_share"] > 0
     shares = [row["eval/accuracy"] for row in read_jsonl(run / "metrics.jsonl") if "eval/accuracy" in row]
     assert shares == [0.0, 0.0], "held-out answers above the first threshold"
+
+
+def test_mode_off_leaves_the_model_to_openrlhf(toy: Toy, by_model: dict[str, Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(toy_flags(toy, run, **PPO, **by_model, **{"data.max_samples": 16}))
+    (row,) = steps_of(run)
+    assert row["ada/drawn"] == row["ada/kept"] == 16 * N
+    assert -10 < row["rollout/reward_mean"] < START
+    assert "ada/score_threshold" not in row
