@@ -138,12 +138,34 @@ class AdaConfig(RewardFlags):
         metavar="N_MAX",
         kind=int,
     )
-    positive_threshold: float = flag(
-        0.5,
-        "A rollout is positive if its metric is greater. The metric is 'scores' of the reward function (or 'rewards' "
-        "where it returns none), in [0, 1], before any shaping.",
+    positive_threshold: float | None = flag(
+        None,
+        "A rollout is positive if its score is greater. The score is 'scores' of the reward function (or 'rewards' "
+        "where it returns none) or the reward model's, before any shaping. Default: 0.5 for scores in [0, 1]; raw "
+        "scores have none, so give it.",
         metavar="T",
         kind=float,
+    )
+    scores: str | None = flag(
+        None,
+        "What scores are. unit: numbers in [0, 1]. raw: any number; policies see 1 for a score above "
+        "--ada_positive_threshold and 0 for others. Default: raw with a reward model (--reward.model_name_or_path) or "
+        "--ada_positive_quantile, else unit.",
+        choices=("unit", "raw"),
+    )
+    positive_quantile: float | None = flag(
+        None,
+        "Q: from the second step on, a rollout is positive if its score exceeds the Q-quantile of the scores in the "
+        "steps before (the first rollouts of every prompt), so that about 1 - Q of them are. The first step uses "
+        "--ada_positive_threshold.",
+        metavar="Q",
+        kind=float,
+    )
+    quantile_steps: int | None = flag(
+        None,
+        "Steps that --ada_positive_quantile looks back. Default: 10.",
+        metavar="STEPS",
+        kind=int,
     )
     objective: str = flag(
         "log",

@@ -15,6 +15,7 @@ MINIMA = {
     "refill_limit": 1,
     "loss_length": 1,
     "log_texts": 0,
+    "quantile_steps": 1,
     "speculation": 0,
     "logprob_steps": 0,
     "reward_memory": 64,
@@ -22,10 +23,11 @@ MINIMA = {
 }
 
 RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
-    "positive_threshold": (
-        lambda v: 0.0 <= v < 1.0,
-        "the metric lies in [0, 1] and must exceed the threshold, so the threshold lies in [0, 1)",
-        "0.5 is right for 0/1 verdicts",
+    "positive_threshold": (lambda v: True, "it is a score, so a finite number", "0.5 is right for 0/1 verdicts"),
+    "positive_quantile": (
+        lambda v: 0.0 < v < 1.0,
+        "it is a share of the scores, between 0 and 1",
+        "0.5 makes half of the rollouts positive",
     ),
     "spread": (lambda v: 0.0 < v <= 1.0, "metrics lie in [0, 1], and equal ones are not spread", "Try 0.5"),
     "budget": (lambda v: v >= 2, "a prompt gets at least two rollouts", "Leave it out for n rollouts on average"),

@@ -15,6 +15,7 @@ from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_values import check_equal
 from openrlhf_ada.loss_rules import check_loss
 from openrlhf_ada.method_rules import check_settings
+from openrlhf_ada.score_rules import check_scores, with_scores
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.weight_rules import check_weights
 
@@ -34,7 +35,8 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
             "Use --rollout.n_samples_per_prompt 4",
         )
     check_weights(config, host)
-    settings = resolve(config, host)
+    settings = resolve(with_scores(config, host), host)
+    check_scores(settings, host)
     if config.mode == "off":
         check_loss(settings, host)
         return
@@ -77,13 +79,6 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) 
             "tokens that it cuts off are never sampled, while training gives them a probability: what is "
             "trained would not be what samples",
             "Leave it out",
-        )
-    if not host.reward.remote_url and not host.train.agent_func_path:
-        raise ConfigError(
-            "--reward.remote_url",
-            None,
-            f"--ada_mode {config.mode} decides on verdicts while sampling, so they must come with the rollouts",
-            "Give a reward file or URL (--reward.remote_url), or an agent (--train.agent_func_path)",
         )
 
 
@@ -193,7 +188,7 @@ def batch_plan(host: SimpleNamespace) -> BatchPlan:
 def processes_by_model(host: SimpleNamespace) -> dict[str, int]:
     """For every model in use, how many of its processes see different data. Keys are the flags' prefixes.
 
-    A reward model has no part in an adaptive mode, whose verdicts come with the rollouts.
+    A reward model is asked while sampling, one answer at a time (`rollout.reward_model`): it has no micro-batches.
     """
     used = {
         "actor": True,

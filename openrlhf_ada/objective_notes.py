@@ -58,7 +58,7 @@ def _aim(s: Settings) -> str:
 
 def _uniform(s: Settings) -> list[Weight]:
     """Of OpenRLHF's own n rollouts a prompt with the same estimator."""
-    whole = Selection("all", s.group_size, s.config.positive_threshold)
+    whole = Selection("all", s.group_size, s.positive_above)
     return [drawn_weight(GroupBuilder(whole, s.advantage), s.group_size, p) for p in RATES]
 
 

@@ -20,15 +20,24 @@ from openrlhf_ada.core.exact import drawn_weight, sequential_weight
 from openrlhf_ada.core.grouping import GROUP_ESTIMATORS, GroupBuilder
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
+from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.presets import METHODS
 
+UNIT_THRESHOLD = 0.5
+"""Of scores in [0, 1] where no other is given; and of metrics made of raw scores, which are 0 and 1."""
+
+QUANTILE_STEPS = 10
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Resolved settings of one run. `group_size` is n, `advantage` the host's estimator; the others are our flags'."""
+    """Resolved settings of one run. `group_size` is n, `advantage` the host's estimator; the others are our flags'.
+
+    `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its metric exceeds it.
+    """
 
     config: AdaConfig
     group_size: int
@@ -44,6 +53,13 @@ class Settings:
     estimator: str
     refill_limit: int
     objective: Objective | TabulatedObjective
+    scores: str
+    positive_above: float
+
+    @property
+    def first_scores(self) -> int:
+        """Samples that every prompt has whatever their outcomes: the first so many are a fair sample of the policy."""
+        return min(self.group_size, self.min_samples) if self.config.mode == "est" else self.group_size
 
     @property
     def remembers(self) -> bool:
@@ -96,7 +112,30 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         estimator=estimator,
         refill_limit=config.refill_limit or host.rollout.batch_size,
         objective=_objective(config),
+        scores=scores(config),
+        positive_above=positive_above(config),
     )
+
+
+def scores(config: AdaConfig) -> str:
+    """What scores are: "unit" or "raw"."""
+    return config.scores or ("unit" if config.positive_quantile is None else "raw")
+
+
+def positive_above(config: AdaConfig) -> float:
+    """A sample is positive iff its metric exceeds this; metrics of raw scores are 0 and 1."""
+    given = config.positive_threshold
+    return UNIT_THRESHOLD if given is None or scores(config) == "raw" else given
+
+
+def score_threshold(settings: Settings) -> ScoreThreshold | None:
+    """What makes metrics of raw scores; None where scores are metrics already. Raises ValueError without a start."""
+    config = settings.config
+    if settings.scores == "unit":
+        return None
+    if config.positive_threshold is None:
+        raise ValueError("raw scores need --ada_positive_threshold")
+    return ScoreThreshold(config.positive_threshold, config.positive_quantile, config.quantile_steps or QUANTILE_STEPS)
 
 
 def _correction(config: AdaConfig, select: str, advantage: str) -> str:
@@ -159,8 +198,7 @@ def published_policy(settings: Settings) -> Policy:
 
 def _sequential(settings: Settings) -> Sequential:
     config = settings.config
-    threshold = config.positive_threshold
-    rule = ExitRule(settings.k_pos, settings.k_neg, threshold, config.spread)
+    rule = ExitRule(settings.k_pos, settings.k_neg, settings.positive_above, config.spread)
     memory = _memory(settings) if settings.remembers else None
     return Sequential(rule, config.wave, settings.max_samples, _builder(settings), memory)
 
@@ -185,12 +223,13 @@ def _estimated(settings: Settings) -> Estimated:
 def _builder(settings: Settings, **options: Any) -> GroupBuilder:
     config = settings.config
     return GroupBuilder(
-        selection=Selection(settings.select, settings.group_size, config.positive_threshold),
+        selection=Selection(settings.select, settings.group_size, settings.positive_above),
         estimator=settings.advantage,
         baseline=settings.baseline,
         correction=settings.correction,
         objective=settings.objective,
         floor=config.floor,
+        graded=settings.scores == "raw",
         **options,
     )
 
@@ -201,7 +240,7 @@ def _memory(settings: Settings) -> Memory:
     give_up = config.give_up if config.mode == "est" else 0
     counts = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, give_up)
     calibration = Calibration(config.trust_steps) if settings.reads_critic else None
-    return Memory(counts, config.positive_threshold, calibration)
+    return Memory(counts, settings.positive_above, calibration)
 
 
 # -- matched:NAME: the weight that another run's settings really give -------------------------------------------------
@@ -225,7 +264,7 @@ def _matched(objective: str) -> TabulatedObjective:
     if reason is not None:
         raise ConfigError("--ada_objective", objective, *reason)
     if config.mode == "off":
-        whole = Selection("all", other.group_size, config.positive_threshold)
+        whole = Selection("all", other.group_size, other.positive_above)
         builder = GroupBuilder(whole, estimator, other.baseline)
         weights = [drawn_weight(builder, other.group_size, p).effective for p in _TABLE_RATES]
     else:

@@ -24,7 +24,8 @@ from openrlhf_ada.core.virtual_engines import Answer, EngineModel
 from openrlhf_ada.core.workload import MadeUpAnswers, RecordedAnswers
 from openrlhf_ada.reporting.recorded_workload import recorded_steps
 from openrlhf_ada.reporting.run_record import Run, read_run
-from openrlhf_ada.settings import make_policy, resolve
+from openrlhf_ada.score_rules import scored_by_model
+from openrlhf_ada.settings import make_policy, positive_above, resolve
 
 PROG = "openrlhf-ada simulate"
 ENGINE_FILE = "engine.json"
@@ -147,9 +148,8 @@ def _recorded(args: argparse.Namespace) -> Scenario:
     steps: list[Step] = []
     for recorded in taken:
         step = recorded.enlarged(args.prompts, host.train.seed) if args.prompts else recorded
-        answer = RecordedAnswers(
-            step.rollouts, positive_above=config.positive_threshold, replay=not args.prompts, seed=host.train.seed
-        )
+        above = positive_above(config)
+        answer = RecordedAnswers(step.rollouts, positive_above=above, replay=not args.prompts, seed=host.train.seed)
         steps.append(Step(list(step.rollouts), list(step.rows.values()), answer))
     return Scenario(
         config, host, steps, _read_engine(file), host.vllm.num_engines, _seconds(run, [step.step for step in taken])
@@ -276,6 +276,8 @@ def _calibrate(args: argparse.Namespace) -> int:
     host = namespace(read_run(args.run_dir).config)
     if _ada_flags(host, args.run_dir).mode == "off":
         raise ValueError(f"{args.run_dir} was made with --ada_mode off, whose engines are asked in another way")
+    if scored_by_model(host):
+        raise ValueError(f"{args.run_dir} was scored by its reward model, which --calibrate does not start")
     host.ada_events = None
     with quiet(verbose=False):
         print("starting Ray and one engine", file=sys.stderr)

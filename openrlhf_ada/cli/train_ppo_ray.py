@@ -25,6 +25,7 @@ from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.presets import apply_method, deviations, named_method
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.wandb_run import run_environment
+from openrlhf_ada.score_rules import with_scores
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_flags, resumes
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
@@ -54,7 +55,8 @@ def parse(
     args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")
     for line in deviations(given[0], argv, method):
         logger.warning("deviation: %s", line)
-    config = from_namespace(args.ada)
+    config = with_scores(from_namespace(args.ada), args)
+    args.ada.scores = config.scores
     if resolve(config, args).own_critic:
         # The host forgets the critic's model in critic-free training; without it, it starts none.
         args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path

@@ -52,6 +52,7 @@ class GroupBuilder:
         objective: f.
         floor: smallest pass rate at which f' is taken.
         allocated: u(p), the weight that comes from drawing (and keeping) more; 1 where groups are equally large.
+        graded: rewards say more than the outcome (raw scores), so samples of one outcome differ in what they teach.
     """
 
     selection: Selection
@@ -61,6 +62,7 @@ class GroupBuilder:
     objective: Objective | TabulatedObjective = field(default_factory=Objective)
     floor: float = 0.0
     allocated: Callable[[float], float] = lambda p: 1.0
+    graded: bool = False
 
     def build(
         self,
@@ -114,7 +116,7 @@ class GroupBuilder:
             # The critic is the baseline, also of prompts with one outcome. What is left is the sample's weight:
             # without strata a balanced group pulls a prompt of pass rate 0.02 four times as hard as one of 0.5.
             advantages, strata = np.ones(len(kept)), critic_weights
-        elif self.baseline not in OUTSIDE_BASELINES and not self._is_resolved(metrics):
+        elif self.baseline not in OUTSIDE_BASELINES and not self._has_gradient(metrics):
             return np.zeros(len(kept)), critic_weights
         else:
             advantages = self._advantages(metrics, rewards, index, share, point, scale or RewardScale())
@@ -122,6 +124,10 @@ class GroupBuilder:
             strata = self._stratum_factors(positive, kept, share) if is_exact else np.ones(len(kept))
         weight = self._weight(point, kept_all=self.selection.name == "all", kept=len(kept))
         return advantages * strata * weight, critic_weights
+
+    def _has_gradient(self, metrics: Floats) -> bool:
+        """Of baselines from the pool. Graded rewards differ within an outcome too, but f' needs a pass rate."""
+        return self._is_resolved(metrics) or (self.graded and self.correction == "none")
 
     def _is_resolved(self, metrics: Floats) -> bool:
         """Does the pool show more than one outcome?

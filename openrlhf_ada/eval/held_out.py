@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,6 +40,14 @@ class HeldOut:
         """Of all answers, those without a verdict."""
         known = sum(len(prompt.scores) for prompts in self.by_source.values() for prompt in prompts)
         return self.no_verdict / max(known + self.no_verdict, 1)
+
+    def above(self, threshold: float) -> HeldOut:
+        """The same answers, with score 1 where it exceeds `threshold` and 0 elsewhere."""
+        by_source = {
+            name: [replace(prompt, scores=[float(score > threshold) for score in prompt.scores]) for prompt in prompts]
+            for name, prompts in self.by_source.items()
+        }
+        return replace(self, by_source=by_source)
 
     def scores(self) -> dict[str, list[Sequence[float]]]:
         return {name: [prompt.scores for prompt in prompts] for name, prompts in self.by_source.items()}

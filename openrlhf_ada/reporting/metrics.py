@@ -147,6 +147,18 @@ METRICS: dict[str, Metric] = {
         "Above 1: few rollouts carry most of the step. Raise `rollout.n_samples_per_prompt`, or lower "
         "`ada.max_samples`.",
     ),
+    # -- raw scores: a reward model's, --ada_scores raw, --ada_positive_quantile --------------------------------------
+    "ada/score_threshold": Metric(
+        "score",
+        "The raw score above which a rollout of this step was positive; with `ada.positive_quantile` it follows the "
+        "scores of the steps before.",
+        "Rising while people like the answers no better: the policy exploits the reward model.",
+    ),
+    "ada/score_mean": Metric(
+        "score",
+        "Mean raw score of the first rollouts of every prompt: as many as each has whatever their outcomes.",
+        "Constant: the policy does not learn what the scores reward.",
+    ),
     # -- where the rollouts went ------------------------------------------------------------------------------------
     "ada/effective_weight": Metric(
         "pass-rate bin -> weight",

@@ -88,15 +88,20 @@ def _strip(rows: list[Row], threshold: float) -> str:
 
 
 def _symbol(row: Row, threshold: float) -> str:
-    verdict = "right" if row["metric"] > threshold else "wrong"
+    verdict = "right" if _is_right(row, threshold) else "wrong"
     fate = "trained" if row["kept"] else "unused"
     kept = " kept" if row["kept"] else ""
     return f'<i class="s {verdict}{kept}" title="#{row["index"]}: {verdict}, {fate}"></i>'
 
 
+def _is_right(row: Row, threshold: float) -> bool:
+    # The threshold was of the raw score, where a row has one; its metric is 0 or 1 by then.
+    return row["metric"] > (0.5 if "score" in row else threshold)
+
+
 def _counts(rows: list[Row], threshold: float) -> str:
     """drawn, right, and the coefficients of what is trained: one per outcome, as they repeat within an outcome."""
-    right = sum(row["metric"] > threshold for row in rows)
+    right = sum(_is_right(row, threshold) for row in rows)
     kept = [row for row in rows if row["kept"]]
     distinct = sorted({f"{row['coefficient']:+.2f}" for row in kept if row["coefficient"]}, key=float)
     weights = f"coefficients {' '.join(distinct[:4])}" if distinct else "no signal"

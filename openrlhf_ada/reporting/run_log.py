@@ -52,6 +52,8 @@ class SampleRecord:
     """Updates that the engine's weights had had at its first and at its last token."""
     verdict: Verdict | None = None
     """What the grader said, where it is one of ours."""
+    score: float | None = None
+    """Raw score, where that is not the metric itself."""
 
 
 def sample_records(
@@ -61,12 +63,14 @@ def sample_records(
     responses_R: Sequence[str],
     group: TrainingGroup | None,
     verdicts_R: Sequence[Verdict | None] = (),
+    scores_R: Sequence[float] = (),
 ) -> list[SampleRecord]:
     """The records of one prompt's pool, in index order.
 
     Args:
         responses_R: text of each sample of the pool, by index.
         verdicts_R: what a grader of ours said of each; empty where none did.
+        scores_R: raw score of each; empty where scores are metrics.
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
@@ -76,6 +80,7 @@ def sample_records(
         raise ValueError(f"pool of prompt {pool.key} was given the training group of prompt {group.key}")
     if len(responses_R) != len(pool):
         raise ValueError(f"pool of prompt {pool.key} has {len(pool)} samples but {len(responses_R)} responses")
+    nothing = [None] * len(pool)
     coefficients = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
     return [
         SampleRecord(
@@ -94,8 +99,11 @@ def sample_records(
             predicted=pool.predicted,
             critic_value=pool.critic_value,
             verdict=verdict,
+            score=score,
         )
-        for sample, response, verdict in zip(pool.samples, responses_R, verdicts_R or [None] * len(pool), strict=True)
+        for sample, response, verdict, score in zip(
+            pool.samples, responses_R, verdicts_R or nothing, scores_R or nothing, strict=True
+        )
     ]
 
 
@@ -226,6 +234,8 @@ class RunLog:
             "kept": record.kept,
             "coefficient": record.coefficient,
         }
+        if record.score is not None:
+            row["score"] = record.score
         if record.verdict is not None:
             row["verdict_s"] = round(record.verdict.seconds, 6)
             if record.verdict.cause:

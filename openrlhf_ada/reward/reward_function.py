@@ -22,6 +22,9 @@ GRADERS = {
 NAMED = tuple(GRADERS)
 """Reward functions that come with the package, by the names that `--reward.remote_url` takes."""
 
+RIGHT_OR_WRONG = ("arithmetic", "code", "math")
+"""Those of them that give no partial credit."""
+
 MIXED = "mixed"
 """The reward file for labels that name their grader: see `mixed_answers`."""
 

@@ -71,6 +71,11 @@ class Batch:
         """Those that were sampled to the end."""
         return [place.finished.pool for place in self.places] + [finished.pool for finished in self.replaced]
 
+    def first_scores(self, count: int) -> list[float]:
+        """Raw scores of the first `count` samples of every prompt that was sampled to the end."""
+        finished = [place.finished for place in self.places] + self.replaced
+        return [score for entry in finished for score in _scores(entry.payloads[:count])]
+
     def groups(self) -> list[tuple[FinishedPool[Experience], TrainingGroup]]:
         """What is trained; raises RuntimeError while a place is without."""
         groups = [(place.finished, place.group) for place in self.places if place.group is not None]
@@ -121,4 +126,11 @@ class Batch:
             truncated=[bool(payload.truncated[0]) for payload in payloads],
             texts=texts,
             verdicts=[payload.verdict if isinstance(payload, GradedExperience) else None for payload in payloads],
+            scores=_scores(payloads),
         )
+
+
+def _scores(payloads: Sequence[Experience]) -> list[float]:
+    """Raw scores, of samples that have one: all of a run, or none."""
+    graded = (payload for payload in payloads if isinstance(payload, GradedExperience))
+    return [payload.score for payload in graded if payload.score is not None]

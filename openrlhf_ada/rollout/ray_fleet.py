@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import ray
@@ -16,6 +17,9 @@ from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
 from openrlhf_ada.rollout.engine_lines import EngineLines
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.responses import NoVerdictError
+
+ScoreAnswers: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[float]]
+"""Tokens of prompt and response, by answer -> one score each."""
 
 
 class Convert(Protocol):
@@ -30,7 +34,7 @@ class RayFleet:
     """The engines for one step's prompts, `requests`.
 
     `seed` is the run's: a rollout's own depends on it and on the rollout's identity, not on the engine, the order or
-    the number of engines.
+    the number of engines. `score`: gives the answers of engines without a reward function their scores.
     """
 
     def __init__(
@@ -41,11 +45,13 @@ class RayFleet:
         convert: Convert,
         *,
         seed: int,
+        score: ScoreAnswers | None = None,
     ) -> None:
         self._lines = lines
         self._requests = requests
         self._convert = convert
         self._seed = seed
+        self._score = score
         self._setup = ray.put(setup)
 
     @property
@@ -63,7 +69,22 @@ class RayFleet:
         self._lines.stop(engine, requests)
 
     def wait(self) -> Sequence[Finished[Experience] | Aborted | Failed | EngineDown | EngineUp]:
-        return [self._read(event) if isinstance(event, Answer) else event for event in self._lines.wait()]
+        events = self._scored(self._lines.wait())
+        return [self._read(event) if isinstance(event, Answer) else event for event in events]
+
+    def _scored(self, events: list[Answer | EngineDown | EngineUp]) -> list[Answer | EngineDown | EngineUp]:
+        """The same, with a score and a reward in every response."""
+        if self._score is None:
+            return events
+        responses = {i: e.response for i, e in enumerate(events) if isinstance(e, Answer) and e.response is not None}
+        if not responses:
+            return events
+        scores = self._score([response["observation_tokens"] for response in responses.values()])
+        for (i, response), score in zip(responses.items(), scores, strict=True):
+            event = events[i]
+            assert isinstance(event, Answer)
+            events[i] = replace(event, response=response | {"reward": score, "scores": score})
+        return events
 
     def _read(self, answer: Answer) -> Finished[Experience] | Aborted | Failed:
         request = answer.request

@@ -24,9 +24,11 @@ class SampleTag:
 
 @dataclass
 class GradedExperience(Experience):
-    """One sample with what its grader said, where a grader of ours did."""
+    """One sample with what its grader said, where a grader of ours did, and with its raw score where that is not the
+    metric itself."""
 
     verdict: Verdict | None = None
+    score: float | None = None
 
 
 @dataclass
@@ -41,7 +43,7 @@ class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
     By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
-    empty) and `verdicts` (of graders of ours).
+    empty), `verdicts` (of graders of ours) and `scores` (raw ones; empty where scores are metrics).
     """
 
     row: int
@@ -52,6 +54,7 @@ class GroupRecord:
     truncated: Sequence[bool]
     texts: Sequence[str]
     verdicts: Sequence[Verdict | None] = ()
+    scores: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from vllm import SamplingParams
 
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.types import Sample
 from openrlhf_ada.rollout.records import GradedExperience, host_fields
 
@@ -41,7 +42,7 @@ class ResponseReader:
     """Reads responses as the flags say. `process`: the host's, response to experience.
 
     `verdict_above`: rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read
-    as a pass rate. `logprobs`: were asked for.
+    as a pass rate. `threshold`: makes metrics of raw scores (None: scores are metrics). `logprobs`: were asked for.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class ResponseReader:
         args: Any,
         process: Callable[[dict[str, Any]], Experience],
         verdict_above: float | None,
+        threshold: ScoreThreshold | None = None,
         *,
         logprobs: bool = False,
     ) -> None:
         self._args = args
         self._process = process
         self._verdict_above = verdict_above
+        self._threshold = threshold
         self._logprobs = logprobs
 
     def __call__(
@@ -65,6 +68,12 @@ class ResponseReader:
         experience = self._process(response)
         if experience.rewards is None or experience.scores is None:
             raise NoVerdictError("the reward function returned no reward")
+        # A list from a server becomes a matrix in the host's hands, which PPO's rewards per token cannot be made of.
+        experience.rewards, experience.scores = _one_number(experience.rewards), _one_number(experience.scores)
+        experience.info |= {"reward": experience.rewards.clone(), "score": experience.scores}
+        score = float(experience.scores[0])
+        if self._threshold is not None and not math.isfinite(score):
+            raise NoVerdictError(f"its score is {score}")
         # Group statistics need more than half precision, as in the host.
         dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
         experience.rewards = experience.rewards.to(dtype)
@@ -72,12 +81,14 @@ class ResponseReader:
         if self._args.reward.clip_range is not None:
             # Before any baseline is taken from them.
             experience.rewards = experience.rewards.clamp(*self._args.reward.clip_range)
-        graded = GradedExperience(**host_fields(experience), verdict=response.get("verdict"))
-        return self._describe(request, experience, versions), graded
+        raw = None if self._threshold is None else score
+        graded = GradedExperience(**host_fields(experience), verdict=response.get("verdict"), score=raw)
+        metric = score if self._threshold is None else self._threshold.metric(score)
+        return self._describe(request, experience, metric, versions), graded
 
-    def _describe(self, request: Request, experience: Experience, versions: tuple[int, int]) -> Sample:
-        # The host copies an absent 'scores' from 'rewards' before any penalty: never the shaped reward.
-        metric, reward = float(experience.scores[0]), float(experience.rewards[0])
+    def _describe(self, request: Request, experience: Experience, metric: float, versions: tuple[int, int]) -> Sample:
+        # The host copies an absent 'scores' from 'rewards' before any penalty: the metric is never the shaped reward.
+        reward = float(experience.rewards[0])
         threshold = self._verdict_above
         if threshold is not None and reward != float(metric > threshold):
             raise ValueError(
@@ -86,6 +97,13 @@ class ResponseReader:
                 f"positives and 0 for others. Use --ada_estimator ema for other rewards."
             )
         return Sample(request.key, request.index, metric, reward, int(experience.action_mask.sum()), *versions)
+
+
+def _one_number(values: torch.Tensor) -> torch.Tensor:
+    """Shape (1,); raises NoVerdictError where there is not one number for the one answer."""
+    if values.numel() != 1:
+        raise NoVerdictError(f"it came with {values.numel()} rewards or scores, expected one")
+    return values.flatten()
 
 
 def check_log_probs(response: dict[str, Any], *, asked: bool) -> None:

@@ -20,13 +20,14 @@ from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.fleet import Failed, Fleet, Limits, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
+from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_lines import SILENCE_S, EngineLines, Restore
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
-from openrlhf_ada.rollout.ray_fleet import RayFleet
+from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.rollout.responses import ResponseReader, sampling_params
@@ -47,7 +48,9 @@ class SamplingOptions:
     the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_verdict`: prompts of a step that may be
     replaced as there is no verdict to be had. `restore_engine`: gives an engine that died its weights. Every
     `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never). `known_counts`: draws
-    and positives by row, from before the run.
+    and positives by row, from before the run. `threshold`: makes metrics of raw scores, and learns from the first
+    `first_scores` samples of every prompt; None where scores are metrics. `score`: scores answers, where the engines
+    have no reward function.
     """
 
     plan: BatchPlan
@@ -65,6 +68,9 @@ class SamplingOptions:
     timeout_s: float = 1800.0
     logprob_steps: int = 0
     known_counts: tuple[Sequence[int], Sequence[int]] | None = None
+    threshold: ScoreThreshold | None = None
+    first_scores: int = 1
+    score: ScoreAnswers | None = None
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -92,6 +98,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         if states["global_step"]:
             # A policy that remembers refuses a checkpoint that does not.
             self.policy.load_state_dict(states.get("ada_policy", {}))
+            self._restore_threshold(states.get("ada_threshold", {}))
         elif self.options.known_counts is not None:
             self.policy.know(*self.options.known_counts)
 
@@ -106,11 +113,14 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self._sample(batch, requests, self._critic_values(requests), generate_kwargs)
         exhausted = self._replace(batch, exhausted, generate_kwargs)
         self._num_batches += 1
-        record = batch.record(self._texts_of(batch), self.policy.observe(batch.pools()))
+        figures = self.policy.observe(batch.pools()) | self._observe_scores(batch)
+        record = batch.record(self._texts_of(batch), figures)
         self._tell_of_failures(batch)
         samples = batch.samples()
         self._check_size(samples, len(requests))
         checkpoint: dict[str, Any] = {"ada_policy": self.policy.state_dict()}
+        if self.options.threshold is not None:
+            checkpoint["ada_threshold"] = self.options.threshold.state_dict()
         if exhausted:
             # The host would note a finished loader of this episode, and serve the episode again.
             checkpoint |= {"episode": self.prompts.episodes_done, "data_loader_state_dict": {}}
@@ -133,6 +143,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             samples = super().generate_eval_samples(**generate_kwargs)
         for sample in samples:
             sample.rewards = sample.scores
+        if self.options.threshold is not None:
+            # Always against the same score, so that evaluations can be compared.
+            self.held_out = self.held_out.above(self.options.threshold.start)
         return samples
 
     @contextmanager
@@ -150,6 +163,20 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         expected = prompts * self.options.plan.group_size
         if len(samples) != expected:
             raise RuntimeError(f"{prompts} prompts gave {len(samples)} trained rollouts, expected {expected}")
+
+    def _restore_threshold(self, state: dict[str, Any]) -> None:
+        if self.options.threshold is not None:
+            self.options.threshold.load_state_dict(state)
+        elif state:
+            raise ValueError(
+                "the checkpoint holds the recent scores of --ada_positive_quantile; resume with the --ada_... flags "
+                "that it was written with"
+            )
+
+    def _observe_scores(self, batch: Batch) -> dict[str, float]:
+        """End the step for the threshold, which is another one from here on."""
+        threshold = self.options.threshold
+        return {} if threshold is None else threshold.observe(batch.first_scores(self.options.first_scores))
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
@@ -223,14 +250,15 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     def _reader(self, generate_kwargs: dict[str, Any], *, logprobs: bool) -> ResponseReader:
         # The host's own: the parent's counts, and here the ledger does.
         process = partial(SamplesGenerator._process_response_into_experience, self, **generate_kwargs)
-        return ResponseReader(self.args, process, self.options.verdict_above, logprobs=logprobs)
+        options = self.options
+        return ResponseReader(self.args, process, options.verdict_above, options.threshold, logprobs=logprobs)
 
     def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Fleet[Experience]:
         """The engines, for these prompts."""
         params = sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs)
         setup = SamplingSetup(params, generate_kwargs["max_len"], self.tokenizer, self.options.timeout_s)
         reader = self._reader(generate_kwargs, logprobs=params.logprobs is not None)
-        return RayFleet(self._lines, requests, setup, reader, seed=self.args.train.seed)
+        return RayFleet(self._lines, requests, setup, reader, seed=self.args.train.seed, score=self.options.score)
 
     @property
     def _asks_logprobs(self) -> bool:

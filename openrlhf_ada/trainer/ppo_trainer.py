@@ -7,6 +7,8 @@ from typing import Any
 import ray
 from openrlhf.trainer import ppo_trainer as host
 
+from openrlhf_ada.rollout.reward_model import RewardModel
+from openrlhf_ada.score_rules import scored_by_model
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.sampling import (
     eval_arguments,
@@ -30,6 +32,7 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
             self.samples_generator,
             prompt_values=values,
             restore_engine=lambda engine: restore_engine(self.actor_model_group, engine, rank_0_only=False),
+            score=RewardModel(self.reward_model_group, self.args) if scored_by_model(self.args) else None,
         )
 
     def fit(self, global_step: int = 0) -> None:
@@ -57,7 +60,7 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> ScoredLogs:
         logs = super().evaluate(global_step, **generate_kwargs)
-        scored = ScoredLogs(logs, self.samples_generator.held_out, self._step, self.ada.positive_threshold)
+        scored = ScoredLogs(logs, self.samples_generator.held_out, self._step, self.settings.positive_above)
         for host_logger in (self.wandb_logger, self.tensorboard_logger):
             if host_logger:
                 # Its own figures it has logged.

@@ -21,7 +21,9 @@ from openrlhf_ada.config import from_namespace
 from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.rollout.incarnations import incarnations
-from openrlhf_ada.settings import resolve
+from openrlhf_ada.rollout.reward_model import RewardModel
+from openrlhf_ada.score_rules import scored_by_model
+from openrlhf_ada.settings import positive_above, resolve
 from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
@@ -44,11 +46,13 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._critic: PromptCritic | None = None
+        self._reward_model: RewardModel | None = None
         self._policy: Any = None
         self.samples_generator = make_generator(
             self.samples_generator,
             prompt_values=lambda prompts: self._critic_of_run().values(prompts),
             restore_engine=lambda engine: restore_engine(self._policy, engine, rank_0_only=True),
+            score=lambda answers: self._reward_model_of_run()(answers),
         )
 
     def use_policy(self, group: Any) -> None:
@@ -63,6 +67,15 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
         if self._critic is None:
             raise RuntimeError("the generator was not told which critic predicts pass rates")
         return self._critic
+
+    def use_reward_model(self, group: Any) -> None:
+        """The Ray group that scores rollouts."""
+        self._reward_model = RewardModel(group, self.args)
+
+    def _reward_model_of_run(self) -> RewardModel:
+        if self._reward_model is None:
+            raise RuntimeError("the generator was not told which reward model scores rollouts")
+        return self._reward_model
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Empty where the checkpoint ends an episode: the next one starts from the beginning."""
@@ -84,7 +97,7 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
 
     def _run_eval(self) -> ScoredLogs:
         logs = super()._run_eval()
-        threshold = from_namespace(self.args.ada).positive_threshold
+        threshold = positive_above(from_namespace(self.args.ada))
         return ScoredLogs(logs, self.samples_generator.held_out, self._version(), threshold)
 
     def get_max_steps(self) -> int:
@@ -147,7 +160,9 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
 class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
     """The host's coordinator, starting our actors in place of its own."""
 
-    def __init__(self, pretrain: str, strategy: Any, actor: Any, critic: Any, *groups: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, pretrain: str, strategy: Any, actor: Any, critic: Any, reward: Any, *groups: Any, **kwargs: Any
+    ) -> None:
         here = on_this_node()
         actors = {
             "VLLMLock": ray.remote(EngineLock).options(**on_this_node(takes_cpu=False)),
@@ -156,10 +171,12 @@ class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
             "TrainingActor": ray.remote(AdaTrainingActor).options(**here),
         }
         with substituted(host, **actors):
-            super().__init__(pretrain, strategy, actor, critic, *groups, **kwargs)
+            super().__init__(pretrain, strategy, actor, critic, reward, *groups, **kwargs)
         ray.get(self.generator_actor.use_policy.remote(actor))
         if resolve(from_namespace(strategy.args.ada), strategy.args).reads_critic:
             ray.get(self.generator_actor.use_critic.remote(critic))
+        if scored_by_model(strategy.args):
+            ray.get(self.generator_actor.use_reward_model.remote(reward))
 
     def fit(self) -> None:
         """Train; with --ada_eval_ends also evaluate before the first and after the last step."""

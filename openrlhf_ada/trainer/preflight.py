@@ -18,7 +18,7 @@ from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.host_rules import batch_plan, check_against_host
 from openrlhf_ada.host_values import check_values
 from openrlhf_ada.reporting.run_log import METRICS_FILE
-from openrlhf_ada.reward.reward_function import NAMED, path_of
+from openrlhf_ada.reward.reward_function import NAMED, RIGHT_OR_WRONG, path_of
 from openrlhf_ada.settings import make_policy, resolve
 
 MODEL_FLAGS = ("actor", "critic", "reward")
@@ -40,6 +40,7 @@ def check_settings(args: SimpleNamespace) -> None:
     _check_format(config)
     _check_best_metric(args)
     _check_labels(args)
+    _check_verifier(config, args)
 
 
 def _check_format(config: AdaConfig) -> None:
@@ -149,6 +150,17 @@ def _check_labels(args: SimpleNamespace) -> None:
             None,
             f"--reward.remote_url {named[0]} compares answers with labels",
             "Name the column that holds them",
+        )
+
+
+def _check_verifier(config: AdaConfig, args: SimpleNamespace) -> None:
+    right_or_wrong = [name for name in (args.reward.remote_url or "").split(",") if name in RIGHT_OR_WRONG]
+    if config.positive_quantile is not None and right_or_wrong:
+        raise ConfigError(
+            "--ada_positive_quantile",
+            config.positive_quantile,
+            f"--reward.remote_url {right_or_wrong[0]} gives scores of 0 and 1, and so is every quantile of them",
+            "Leave it out",
         )
 
 

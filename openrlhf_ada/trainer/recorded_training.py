@@ -125,7 +125,7 @@ class RecordedTraining(BasePPOTrainer):
             return {}
         start = time.monotonic()
         record = self._record()
-        groups, threshold = record.all_groups, self.ada.positive_threshold
+        groups, threshold = record.all_groups, self.settings.positive_above
         trained = len(record.groups) * self.settings.group_size
         status = self.prompt_critic.fit(
             [group.prompt for group in groups],

@@ -13,6 +13,7 @@ from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
+from openrlhf_ada.settings import positive_above
 
 _NO_ACCURACY = (
     "evaluation after step {step}: not recorded, a score is {value} (expected 0 to 1: let the reward function return "
@@ -34,7 +35,7 @@ class Recorder:
             text_prompts_per_step=config.log_texts,
         )
         self._args = args
-        self._positive_above = config.positive_threshold
+        self._positive_above = positive_above(config)
         self._started = time.monotonic()
         self._total_drawn = self._total_drawn_tokens = 0
         self._step_started = self._started
@@ -122,7 +123,7 @@ def note(args: Any, text: str) -> None:
 
 def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     texts = group.texts or [""] * len(group.pool)
-    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.verdicts)
+    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.verdicts, group.scores)
 
 
 def _plain(value: Any) -> Any:

@@ -14,9 +14,11 @@ from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.engine_lines import Restore
+from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
-from openrlhf_ada.settings import make_policy, resolve
+from openrlhf_ada.score_rules import scored_by_model
+from openrlhf_ada.settings import make_policy, resolve, score_threshold
 from openrlhf_ada.trainer.recorder import emit, note
 
 
@@ -25,8 +27,12 @@ def make_generator(
     *,
     prompt_values: PromptValues | None,
     restore_engine: Restore,
+    score: ScoreAnswers | None = None,
 ) -> RecordedGenerator:
-    """In place of the host's own. Mode off: the host's generator, which then also counts."""
+    """In place of the host's own. Mode off: the host's generator, which then also counts.
+
+    `score`: asks the reward model, in a run that has one.
+    """
     args = host.args
     config = from_namespace(args.ada)
     if config.mode == "off":
@@ -44,7 +50,10 @@ def make_generator(
         timeout_s=config.timeout,
         logprob_steps=config.logprob_steps,
         known_counts=known_counts(host) if config.known_counts else None,
-        verdict_above=config.positive_threshold if settings.reads_critic and not settings.own_critic else None,
+        threshold=score_threshold(settings),
+        first_scores=settings.first_scores,
+        score=score if scored_by_model(args) else None,
+        verdict_above=settings.positive_above if settings.reads_critic and not settings.own_critic else None,
         on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
         on_note=partial(note, args),
     )

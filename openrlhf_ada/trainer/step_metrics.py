@@ -29,7 +29,7 @@ def ledger_metrics(ledger: Ledger) -> dict[str, int]:
 def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[str, Any]:
     """Metrics by name (see docs/metrics.md). `version`: policy version that trains on this batch."""
     groups, everything = record.groups, record.all_groups
-    n, threshold = settings.group_size, settings.config.positive_threshold
+    n, threshold = settings.group_size, settings.positive_above
     metrics = np.concatenate([group.pool.metrics for group in everything])
     rewards = np.concatenate([group.pool.rewards for group in everything])
     counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]

@@ -135,6 +135,21 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("effective_actors = num_actors // self.duplicate_actors", "how many processes see different data"),
         ("for j in range(self.duplicate_actors):", "results of copies stand next to each other"),
     ],
+    ("rollout/reward_model.py", "trainer/ray/launcher.py", "RayActorGroup.async_run_method_batch"): [
+        ("chunk_size += 1", "the last process may get fewer: answers are filled up to a multiple"),
+    ],
+    ("score_rules.py", "cli/train_ppo_ray.py", "train"): [
+        ("if not args.reward.remote_url:", "scored_by_model says the same"),
+        ("if reward_model is not None and args.reward.model_name_or_path:", "and that a model must be named"),
+    ],
+    (
+        "rollout/reward_model.py",
+        "trainer/ppo_utils/experience_maker.py",
+        "RemoteExperienceMaker.make_experience",
+    ): [
+        ("use_reward_model = samples_list[0].rewards is None", "rewards that are there are not asked for again"),
+        ("pad_sequence=[True] * len(samples_list)", "the model is asked in the same way"),
+    ],
     ("trainer/prompt_critic.py", "models/model.py", "_get_critic_model"): [
         ("values = values[:, :-1]", "the last position has no value: one more token stands there"),
         (

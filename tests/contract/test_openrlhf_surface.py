@@ -64,6 +64,10 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
         "RayActorGroup.async_run_method_batch": "self, method_name, **kwargs",
         "RayActorGroup.async_run_method": "self, method_name, *args, **kwargs",
     },
+    ("rollout/reward_model.py", "trainer/ray/launcher.py"): {
+        "RewardModelActor.forward": "self, sequences, attention_mask=, packed_seq_lens=, pad_sequence=",
+        "RayActorGroup.async_run_method_batch": "self, method_name, **kwargs",
+    },
     ("trainer/prompt_critic.py", "utils/utils.py"): {"zero_pad_sequences": "sequences, side=, value=, stack="},
     ("rollout/samples_generator.py", "trainer/ppo_utils/samples_generator.py"): {
         "SamplesGenerator.__init__": "self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines",
@@ -157,6 +161,7 @@ ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we 
     },
     ("trainer/recorded_training.py", "trainer/ppo_trainer.py", "BasePPOTrainer.__init__"): {
         *("strategy", "args", "vllm_engines", "tokenizer", "experience_maker", "critic_model_group"),
+        "reward_model_group",
     },
     ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "GenerateSamplesActor.__init__"): {
         *("args", "prompts_dataloader", "generate_kwargs", "samples_generator", "vllm_lock", "max_steps"),

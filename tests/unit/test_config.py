@@ -38,6 +38,9 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "min_samples": ("3", 3),
     "max_samples": ("17", 17),
     "positive_threshold": ("0.25", 0.25),
+    "scores": ("raw", "raw"),
+    "positive_quantile": ("0.7", 0.7),
+    "quantile_steps": ("3", 3),
     "objective": ("sqrt", "sqrt"),
     "objective_power": ("0.5", 0.5),
     "correction": ("stratum", "stratum"),
@@ -107,7 +110,7 @@ def test_no_flags_give_the_defaults() -> None:
 def test_defaults_are_off_and_the_published_setting() -> None:
     """Reinforce-Ada: Ada-Seq-balance, 8 rollouts a round; Ada-Est with 1/√p, for the log objective."""
     config = AdaConfig()
-    assert (config.mode, config.exit, config.wave, config.positive_threshold) == ("off", "balance", 8, 0.5)
+    assert (config.mode, config.exit, config.wave) == ("off", "balance", 8)
     assert (config.allocation, config.objective) == ("inverse_sqrt", "log")
     assert (config.unresolved, config.scheduler) == ("keep", "stream")
 
@@ -118,6 +121,7 @@ def test_what_depends_on_other_flags_is_left_open() -> None:
         *("method", "policy", "run_dir", "objective_power", "spread"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
         *("correction", "baseline", "select", "speculation", "reward_workers", "loss_length"),
+        *("positive_threshold", "scores", "positive_quantile", "quantile_steps"),
     }
 
 
@@ -198,9 +202,11 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"log_texts": -1}, "log_texts", "-1", "at least 0", "Try --ada_log_texts"),
         ({"k_pos": 0}, "k_pos", "0", "at least 1", "Try --ada_k_pos 1"),
         ({"k_neg": -2}, "k_neg", "-2", "at least 1", "Try --ada_k_neg 1"),
-        ({"positive_threshold": -0.1}, "positive_threshold", "-0.1", "lies in [0, 1)", "0.5 is right"),
-        ({"positive_threshold": 1.0}, "positive_threshold", "1.0", "must exceed the threshold", "0.5 is right"),
-        ({"positive_threshold": math.nan}, "positive_threshold", "nan", "lies in [0, 1)", "0.5 is right"),
+        ({"positive_threshold": math.inf}, "positive_threshold", "inf", "a finite number", "0.5 is right"),
+        ({"positive_threshold": math.nan}, "positive_threshold", "nan", "a finite number", "0.5 is right"),
+        ({"positive_quantile": 0.0}, "positive_quantile", "0.0", "between 0 and 1", "0.5 makes half"),
+        ({"positive_quantile": 1.0}, "positive_quantile", "1.0", "between 0 and 1", "0.5 makes half"),
+        ({"quantile_steps": 0}, "quantile_steps", "0", "at least 1", "Try --ada_quantile_steps 1"),
         ({"spread": 0.0}, "spread", "0.0", "equal ones are not spread", "Try 0.5"),
         ({"spread": 1.1}, "spread", "1.1", "metrics lie in [0, 1]", "Try 0.5"),
         ({"budget": 1.9}, "budget", "1.9", "at least two rollouts", "Leave it out"),
@@ -234,6 +240,8 @@ def test_refusal_names_flag_value_rule_and_remedy(
     [
         {"positive_threshold": 0.0},
         {"positive_threshold": 0.999},
+        {"positive_threshold": -7.5},  # of a reward model
+        {"positive_quantile": 0.001, "quantile_steps": 1},
         {"wave": 1},
         {"wave": 64},  # larger than the cap: one wave, cut
         {"max_samples": 1},

@@ -93,11 +93,13 @@ def test_the_first_three_are_refused_in_every_mode(row: list[str]) -> None:
         parse(command)  # these two OpenRLHF refuses with the flags beside them
 
 
-def test_a_reward_model_alone_is_refused() -> None:
+def test_a_reward_model_alone_needs_a_threshold() -> None:
     words = base()
     at = words.index("--reward.remote_url")
-    with pytest.raises(USER_ERRORS, match="verdicts"):
-        parse([*words[:at], *words[at + 2 :], "--reward.model_name_or_path", "owner/model"])
+    command = [*words[:at], *words[at + 2 :], "--reward.model_name_or_path", "owner/model"]
+    with pytest.raises(USER_ERRORS, match="--ada_positive_threshold is None"):
+        parse(command)
+    parse([*command, "--ada_positive_threshold", "0"])
 
 
 def test_dynamic_filtering_draws_n_and_refills() -> None:

@@ -55,7 +55,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 LIGHT = (
     *("flags", "config_ranges", "config_rewards", "config", "presets", "settings", "method_rules", "host_values"),
-    *("loss_rules", "weight_rules", "host_rules"),
+    *("loss_rules", "weight_rules", "score_rules", "host_rules"),
 )
 """Modules of settings, from the bottom up: each needs the core and those before it, no others."""
 

@@ -214,3 +214,16 @@ def test_large_pool_is_cut_after_the_trained_answers(tmp_path: Path) -> None:
 def test_escaping_keeps_lines_and_shows_control_characters() -> None:
     assert escaped("a\n\t<&>\"'") == "a\n\t&lt;&amp;&gt;&quot;&#x27;"
     assert escaped("\x00\x1b\x7f\u202e\udc80") == "␀␛␡��"
+
+
+def test_raw_scores_were_compared_before_they_were_recorded(tmp_path: Path) -> None:
+    """--ada_positive_threshold is in units of the score then; the recorded metric is 0 or 1."""
+    config = CONFIG | {"ada": {"mode": "seq", "scores": "raw", "positive_threshold": -7.0}}
+    pool = PromptPool(1, [Sample(1, i, metric, -6.0, 3) for i, metric in enumerate([0.0, 1.0, 0.0])])
+    with RunLog(tmp_path / "run", config) as log:
+        log.log_samples(1, sample_records("row", "prompt", pool, ["a", "b", "c"], None, (), [-9.5, -6.0, -8.0]))
+        log.log_step(1, metrics(1))
+    run = read_run(tmp_path / "run")
+    assert [row["score"] for row in run.samples()] == [-9.5, -6.0, -8.0]
+    write_report(run, tmp_path / "report.html")
+    assert "3 drawn, 1 right" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,54 @@
+"""Scores of finished answers from the host's reward model, asked while the engines go on sampling."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ray.launcher import RayActorGroup
+from ray.exceptions import GetTimeoutError, RayActorError
+
+
+class RewardModel:
+    """The host's Ray group of reward actors, as a function from answers to scores.
+
+    Every answer is a forward pass of its own. In one padded batch its score would depend, by rounding, on which
+    answers happen to end together, and the schedulers would no longer give the same pools.
+    """
+
+    def __init__(self, group: RayActorGroup, args: Any) -> None:
+        self._group = group
+        self._copies = args.ds.ring_attn_size * args.ds.tensor_parallel_size
+        self._processes = args.reward.num_nodes * args.reward.num_gpus_per_node // self._copies
+        self._max_len = args.data.max_len
+        self._timeout_s = args.ada.timeout
+
+    def __call__(self, answers: Sequence[Sequence[int]]) -> list[float]:
+        """One score per answer, in order; may be any number, or not a number.
+
+        `answers`: the tokens of prompt and response; cut at --data.max_len, as they are trained. Raises RuntimeError
+        where a process of the model has died, or does not answer within --ada_timeout.
+        """
+        # Models in parts (ZeRO 3) need every process to make equally many passes.
+        padded = [*answers, *[answers[-1]] * (-len(answers) % self._processes)]
+        sequences = [torch.tensor([list(tokens[: self._max_len])], dtype=torch.long) for tokens in padded]
+        refs = self._group.async_run_method_batch(
+            "forward",
+            sequences=sequences,
+            attention_mask=[torch.ones_like(sequence) for sequence in sequences],
+            pad_sequence=[True] * len(sequences),
+        )
+        try:
+            results = ray.get(refs, timeout=self._timeout_s)
+        except GetTimeoutError as error:
+            raise RuntimeError(
+                f"the reward model scored {len(answers)} answers for more than {self._timeout_s:g} s (--ada_timeout); "
+                f"raise it, or look for what else its GPU does"
+            ) from error
+        except RayActorError as error:
+            raise RuntimeError(f"a process of the reward model died while it scored answers: {error}") from error
+        scores = itertools.chain.from_iterable(results[:: self._copies])
+        return [float(score) for score in itertools.islice(scores, len(answers))]

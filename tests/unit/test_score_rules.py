@@ -1,0 +1,186 @@
+"""Where scores come from and which are positive: what cannot work is refused by the real parser, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from refusals import check_refusal
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.method_rules import without_effect
+from openrlhf_ada.score_rules import scored_by_model
+from openrlhf_ada.settings import resolve, score_threshold
+
+Flags = dict[str, str | None]
+
+URL, MODEL, THRESHOLD = "--reward.remote_url", "--reward.model_name_or_path", "--ada_positive_threshold"
+QUANTILE, SCORES, SERVER = "--ada_positive_quantile", "--ada_scores", "http://127.0.0.1:5000/get_reward"
+BY_MODEL: Flags = {URL: None, MODEL: "org/rm", THRESHOLD: "0"}
+RAW: Flags = {URL: SERVER, SCORES: "raw", THRESHOLD: "0"}
+PPO: Flags = {"--algo.advantage.estimator": "gae", "--algo.kl.init_coef": "0"}
+
+REFUSED: list[tuple[str, Flags, str, str, str]] = [
+    # id, changes, flag in front of the message with its value, part of the rule, part of the remedy
+    ("nothing scores", {URL: None}, f"{URL} is None", "something must score every rollout", MODEL),
+    ("two things score", {MODEL: "org/rm", THRESHOLD: "0"}, f"{MODEL} is 'org/rm'", f"{URL} already", f"or {URL} out"),
+    (
+        "a model and an agent",
+        BY_MODEL | {"--train.agent_func_path": "agent.py"},
+        f"{MODEL} is 'org/rm'",
+        "--train.agent_func_path already gives scores",
+        "Leave it or --train.agent_func_path out",
+    ),
+    (
+        "model without threshold",
+        BY_MODEL | {THRESHOLD: None},
+        f"{THRESHOLD} is None",
+        "no fixed scale",
+        f"{THRESHOLD} 0",
+    ),
+    (
+        "quantile without threshold",
+        {QUANTILE: "0.5"},
+        f"{THRESHOLD} is None",
+        "in the first step, before --ada_positive_quantile knows any",
+        "a middling score of your model",
+    ),
+    ("server without threshold", RAW | {THRESHOLD: None}, f"{THRESHOLD} is None", "no fixed scale", f"{THRESHOLD} 0"),
+    ("unit scores of a model", BY_MODEL | {SCORES: "unit"}, f"{SCORES} is 'unit'", "any number", "Leave it out"),
+    ("unknown scores", {SCORES: "log"}, f"{SCORES} is 'log'", "unit, raw", f"{SCORES} raw"),
+    ("threshold of unit scores", {THRESHOLD: "1.5"}, f"{THRESHOLD} is 1.5", "[0, 1)", f"{SCORES} raw"),
+    ("and in mode off", {"--ada_mode": "off", THRESHOLD: "-1"}, f"{THRESHOLD} is -1.0", "[0, 1)", f"{SCORES} raw"),
+    ("quantile 0", RAW | {QUANTILE: "0"}, f"{QUANTILE} is 0.0", "between 0 and 1", "0.5 makes half"),
+    ("quantile 1", RAW | {QUANTILE: "1"}, f"{QUANTILE} is 1.0", "between 0 and 1", "0.5 makes half"),
+    ("quantile of unit scores", {SCORES: "unit", QUANTILE: "0.5"}, f"{QUANTILE} is 0.5", "0 or 1", "Leave one"),
+    ("window without quantile", {"--ada_quantile_steps": "5"}, "--ada_quantile_steps is 5", "no quantile", QUANTILE),
+    *[
+        (
+            f"quantile with {name}",
+            {URL: name, QUANTILE: "0.5", THRESHOLD: "0.5"},
+            f"{QUANTILE} is 0.5",
+            f"{URL} {name} gives scores of 0 and 1",
+            "Leave it out",
+        )
+        for name in ("math", "code", "arithmetic")
+    ],
+    ("spread", RAW | {"--ada_spread": "0.5"}, "--ada_spread is 0.5", "positive or negative only", "Leave it out"),
+    ("known counts", RAW | {"--ada_known_counts": ""}, "--ada_known_counts is True", "another score", "Leave it out"),
+    (
+        "PPO's critic as pass rate",
+        BY_MODEL | PPO | {"--ada_mode": "est", "--ada_estimator": "critic"},
+        "--ada_estimator is 'critic'",
+        "is no pass rate",
+        "--ada_estimator ema",
+    ),
+    (
+        "engines on the model's GPUs",
+        BY_MODEL | {"--train.colocate_all": ""},
+        "--train.colocate_all is True",
+        "scores while the engines sample",
+        "python -m openrlhf.cli.serve_rm",
+    ),
+    (
+        "a critic that trains on the model's GPUs",
+        BY_MODEL
+        | PPO
+        | {"--train.async_enable": "", "--train.colocate_critic_reward": "", "--critic.num_gpus_per_node": "8"},
+        "--train.colocate_critic_reward is True",
+        "while the critic trains",
+        f"{URL} http://HOST:5000/get_reward --ada_scores raw",
+    ),
+    (
+        "images",
+        BY_MODEL | {"--data.max_images_per_prompt": "1"},
+        f"{MODEL} is 'org/rm'",
+        "not shown images",
+        "Give a reward file or URL",
+    ),
+    (
+        "evaluation",
+        BY_MODEL | {"--eval.dataset": "held_out.jsonl"},
+        "--eval.dataset is 'held_out.jsonl'",
+        "not with a reward model of its own",
+        "python -m openrlhf.cli.serve_rm",
+    ),
+    (
+        "processes in groups",
+        BY_MODEL
+        | {
+            "--ds.tensor_parallel_size": "2",
+            "--actor.num_gpus_per_node": "2",
+            "--reward.num_gpus_per_node": "3",
+        },
+        "--reward.num_gpus_per_node is 3",
+        "2 processes work on the same samples",
+        "Use a multiple of 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "head", "rule", "remedy"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+def test_combination_is_refused(
+    refusal: Callable[[Flags], Exception], changes: Flags, head: str, rule: str, remedy: str
+) -> None:
+    check_refusal(refusal(changes), head, rule, remedy)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        BY_MODEL,
+        BY_MODEL | PPO,
+        BY_MODEL | {QUANTILE: "0.7", "--ada_quantile_steps": "3"},
+        BY_MODEL | {THRESHOLD: "-4.5", "--ada_mode": "est"},
+        BY_MODEL | {"--train.async_enable": ""},
+        BY_MODEL | {"--train.async_enable": "", "--train.colocate_critic_reward": ""},  # without a critic
+        BY_MODEL | PPO | {"--train.colocate_critic_reward": "", "--critic.num_gpus_per_node": "8"},
+        BY_MODEL | {"--algo.advantage.estimator": "dr_grpo", "--ada_correction": "stratum"},
+        BY_MODEL | {"--algo.advantage.estimator": "dr_grpo", "--ada_mode": "est", "--ada_estimator": "critic"},
+        RAW,
+        RAW | {QUANTILE: "0.5"},
+        {QUANTILE: "0.5", THRESHOLD: "0.5"},  # a function of the user's
+        {URL: "reasoning_gym", QUANTILE: "0.5", THRESHOLD: "0.5"},  # gives partial credit
+    ],
+    ids=str,
+)
+def test_raw_scores_are_allowed(argv_with: Callable[[Flags], list[str]], changes: Flags) -> None:
+    args, config = parse(argv_with(changes))
+    settings = resolve(config, args)
+    assert settings.scores == "raw"
+    assert settings.positive_above == 0.5, "of metrics, which are 0 and 1"
+    threshold = score_threshold(settings)
+    assert threshold is not None
+    assert threshold.value == config.positive_threshold
+
+
+def test_a_model_scores_where_nothing_else_does(argv_with: Callable[[Flags], list[str]]) -> None:
+    args, config = parse(argv_with(BY_MODEL))
+    assert scored_by_model(args)
+    assert config.scores == args.ada.scores == "raw", "the record says so"
+    args, config = parse(argv_with(RAW))
+    assert not scored_by_model(args)
+
+
+@pytest.mark.parametrize("given", [None, "0.25"])
+def test_unit_scores_stay_what_they_are(argv_with: Callable[[Flags], list[str]], given: str | None) -> None:
+    args, config = parse(argv_with({THRESHOLD: given}))
+    settings = resolve(config, args)
+    assert (settings.scores, settings.positive_above) == ("unit", float(given or 0.5))
+    assert score_threshold(settings) is None
+
+
+def test_mode_off_leaves_the_model_to_the_host(argv_with: Callable[[Flags], list[str]]) -> None:
+    args, config = parse(argv_with(BY_MODEL | {"--ada_mode": "off", THRESHOLD: None, "--train.colocate_all": ""}))
+    assert args.reward.model_name_or_path == "org/rm"
+    assert without_effect(resolve(config, args)) == [], "and nobody is warned of flags that were not given"
+
+
+@pytest.mark.parametrize(("mode", "flags", "count"), [("seq", {}, 4), ("est", {}, 2), ("est", {"budget": "8"}, 4)])
+def test_every_prompt_has_the_first_scores(
+    argv_with: Callable[[Flags], list[str]], mode: str, flags: dict[str, str], count: int
+) -> None:
+    """n in mode seq; in mode est what every prompt gets, however easy it is."""
+    changes: Flags = {"--ada_mode": mode} | {f"--ada_{name}": value for name, value in flags.items()}
+    args, config = parse(argv_with(BY_MODEL | {"--algo.advantage.estimator": "dr_grpo"} | changes))
+    assert resolve(config, args).first_scores == count
