@@ -35,6 +35,7 @@ def test_it_begins_with_the_first_prompt(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", host.SamplesGenerator.generate_eval_samples)
     generator: Any = AdaptiveSamplesGenerator.__new__(AdaptiveSamplesGenerator)
     generator.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=True), rollout=SimpleNamespace(batch_size=1))
+    generator.options = SimpleNamespace(threshold=None)
     generator.eval_dataloader, generator.vllm_engines = range(3), []
     generator._lines = SimpleNamespace(settle=lambda: calls.append("settle"))
     samples = generator.generate_eval_samples(temperature=0.0)

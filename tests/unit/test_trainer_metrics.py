@@ -173,7 +173,7 @@ def test_effective_weight_in_ppo_is_that_of_a_perfect_critic() -> None:
 
 def test_stratum_correction_has_the_effective_weight_that_its_objective_asks_for() -> None:
     """f' = 1/p of log at the pool's pass rate: 8 for the rescued prompt, 2 for the easy one (up to half rollouts)."""
-    exact = settings_of(correction="stratum")
+    exact = settings_of(correction="stratum", baseline="pool")
     weights = metrics_of(make_record(RESCUED, EASY, settings=exact), exact)["ada/effective_weight"]
     rescued = 8 * (1 / 8) * (7 / 8) * (9 / 1.5 + 9 / 7.5)  # C+ = C- = 8 x 2 x 1/8 x 7/8
     assert weights == {"0-0.2": pytest.approx(rescued), "0.4-0.6": pytest.approx(2.0)}
@@ -224,7 +224,7 @@ CASES = {
     "est": (settings_of("est"), [(1, 0), (0, 0, 0), (1,) * 3]),
     "est with a critic": (settings_of("est", estimator="critic"), [(1, 0), (0, 0, 0), (1,) * 3]),
     "ppo": (settings_of(advantage="gae"), [RESCUED, EASY, HOPELESS]),
-    "all right": (settings_of(correction="stratum"), [(1, 1), (1,) * 8]),
+    "all right": (settings_of(correction="stratum", baseline="pool"), [(1, 1), (1,) * 8]),
 }
 
 
