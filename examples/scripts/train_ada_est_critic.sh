@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ada-Est: pass rates from a critic that reads the prompt; 8 rollouts a prompt on average; train 4.
+# Ada-Est with dr_grpo (r - b): pass rates from a critic that reads the prompt; 8 rollouts a prompt on average; train 4.
 #
 # Needs:   as train_ppo.sh: the critic is a second model. It pays where prompts are met once, so that there is nothing
 #          to count (docs/choosing.md).

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ada-Seq, balanced, as published: sample a prompt until two answers are right and two wrong, at most 32; train 4.
+# Ada-Seq, balanced, with dr_grpo (r - b): sample a prompt until two answers are right and two wrong, at most 32; train 4.
 #
 # Needs:   as train_grpo.sh. Prompts that are nearly always or nearly never right cost the most.
 # Expect:  `signal` in the log well above `uniform`: more groups that teach something, for more rollouts.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ada-Seq, positive-focused, as published: sample a prompt until one answer is right, at most 32; train 4.
+# Ada-Seq, positive-focused, with dr_grpo (r - b): sample a prompt until one answer is right, at most 32; train 4.
 #
 # Needs:   as train_grpo.sh. Sampling takes more where prompts are hard: `openrlhf-ada simulate` says how much.
 # Expect:  hard prompts that groups of four miss come into training; easy ones cost one wave.
