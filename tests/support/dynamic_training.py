@@ -25,8 +25,8 @@ PROCESSES = 2
 LENGTHS = (1, 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 8, 11, 17, 30, 44)
 """Answer lengths of 16 samples: many short, few long, one beyond what a micro-batch may hold."""
 
-LIMIT = 64
-"""--rollout.max_new_tokens."""
+CONSTANT = 8
+"""--ada_loss_length."""
 
 CAP = 40
 """Tokens of a micro-batch."""
@@ -117,7 +117,7 @@ def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, *, dyn
         "--rollout.batch_size", "4", "--rollout.n_samples_per_prompt", "4", "--rollout.micro_batch_size", "2",
         "--train.batch_size", str(batch), "--train.micro_batch_size", "2", "--algo.kl.init_coef", "0",
         "--algo.advantage.estimator", "dr_grpo", "--reward.remote_url", "none",
-        "--ada_loss", ada_loss, "--rollout.max_new_tokens", str(LIMIT),
+        "--ada_loss", ada_loss, "--ada_loss_length", str(CONSTANT),
     ]  # fmt: skip
     if dynamic:
         argv += ["--train.dynamic_batch_enable", "--train.max_tokens_per_gpu", str(CAP)]
