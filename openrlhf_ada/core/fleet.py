@@ -76,7 +76,7 @@ class Fleet(Protocol[Payload_co]):
 class Limits:
     """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all.
 
-    `attempts`: how often a rollout is tried before its prompt is given up.
+    `attempts`: how often a rollout that a policy asked for is tried before its prompt is given up.
     """
 
     slots: int
@@ -152,16 +152,16 @@ def run(
     limits: Limits,
     on_progress: Callable[[int], None] = lambda num_closed: None,
     on_failure: Callable[[Failed], None] = lambda failed: None,
-    on_give_up: Callable[[Failed], None] = lambda failed: None,
+    on_give_up: Callable[[FinishedPool[Payload]], None] = lambda finished: None,
 ) -> list[FinishedPool[Payload]]:
     """Sample until every prompt is closed and every request answered, or lost with its engine and sent again.
 
     `on_progress` gets the number of closed prompts whenever it has grown, `on_failure` every rollout that failed. One
-    that is still needed is repeated, as often as it may; then its prompt is given up, and `on_give_up` told why. What
-    they raise ends the sampling.
+    that its policy has asked for is repeated, as often as it may; then its prompt is given up, and `on_give_up` gets
+    its pool. What they raise ends the sampling.
     """
     dispatcher = Dispatcher(fleet.num_engines, limits.slots)
-    num_closed = 0
+    num_closed = num_given_up = 0
     while not scheduler.is_done:
         _send(scheduler, fleet, dispatcher, limits)
         needless: list[Request] = []
@@ -175,20 +175,18 @@ def run(
                 dispatcher.release(event.request)
                 if isinstance(event, Failed):
                     on_failure(event)
-                needless += _take(scheduler, event, limits.attempts, on_give_up)
+                needless += _take(scheduler, event, limits.attempts)
         _abort(fleet, dispatcher, needless)
         if scheduler.num_closed > num_closed:
             num_closed = scheduler.num_closed
             on_progress(num_closed)
+        for finished in scheduler.given_up[num_given_up:]:
+            on_give_up(finished)
+        num_given_up = len(scheduler.given_up)
     return scheduler.finished
 
 
-def _take(
-    scheduler: Scheduler[Payload],
-    answer: Finished[Payload] | Aborted | Failed,
-    attempts: int,
-    on_give_up: Callable[[Failed], None],
-) -> list[Request]:
+def _take(scheduler: Scheduler[Payload], answer: Finished[Payload] | Aborted | Failed, attempts: int) -> list[Request]:
     """Pass an answer on; returns the requests that nobody needs any more."""
     request = answer.request
     if isinstance(answer, Finished):
@@ -199,8 +197,6 @@ def _take(
     if request.attempt + 1 < attempts:
         scheduler.fail(request, answer.num_tokens)
         return []
-    if scheduler.is_open(request.key):
-        on_give_up(answer)
     return scheduler.give_up(request, answer.num_tokens, answer.reason)
 
 

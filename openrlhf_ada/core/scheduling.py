@@ -7,6 +7,9 @@ shows a policy the same pools, and short answers gain nothing by finishing early
 - `waves`: each prompt's policy is asked when its own wave is in.
 - `stream`: and free slots take samples beyond the wave, those most likely to be needed first. They wait outside of the
   pool until the policy asks for them; when their prompt closes first, they are aborted.
+
+Failures obey the same order. A rollout that fails before its policy has asked for it is parked: it is repeated, or its
+prompt given up for it, only once the policy asks. So a prompt's fate depends on the rollouts that it needs alone.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from sys import maxsize
 from typing import Generic, Literal, TypeVar
 
 from openrlhf_ada.core.policies import Close, Policy
@@ -40,7 +44,8 @@ class Request:
 class FinishedPool(Generic[Payload]):
     """A closed pool and, at the same positions, what the plumbing keeps of each sample.
 
-    `failure`: why the prompt was closed before its policy was through with it; empty as a rule.
+    `failure`: why the prompt was given up before its policy was through with it (the reason of the first rollout in
+    index order that had no verdict at its last attempt); empty as a rule.
     """
 
     pool: PromptPool
@@ -52,11 +57,15 @@ class FinishedPool(Generic[Payload]):
 class _Visit(Generic[Payload]):
     """An open prompt.
 
-    `wanted`: the policy asked for indices below this. `sent`: those below are sent or queued; of these, `out` have no
-    answer yet and `ahead` wait for their wave.
+    `wanted`: the policy asked for indices below this. `sent`: those below were sent or queued; of these, `out` have no
+    answer yet, `ahead` wait for their wave, and `parked` are to be sent again once they are wanted. `failed_at`: the
+    first rollout that failed at its last attempt, for this `reason` (`maxsize`: none did); nothing from there on can
+    enter the pool.
     """
 
-    __slots__ = ("ahead", "finished", "num_back", "out", "sent", "tokens_back", "wanted")
+    __slots__ = (
+        "ahead", "failed_at", "finished", "num_back", "out", "parked", "reason", "sent", "tokens_back", "wanted",
+    )  # fmt: skip
 
     def __init__(self, pool: PromptPool) -> None:
         self.finished = FinishedPool[Payload](pool)
@@ -64,6 +73,9 @@ class _Visit(Generic[Payload]):
         self.sent = 0
         self.out: dict[int, Request] = {}
         self.ahead: dict[int, tuple[Sample, Payload]] = {}
+        self.parked: dict[int, Request] = {}
+        self.failed_at = maxsize
+        self.reason = ""
         self.num_back = self.tokens_back = 0
 
     @property
@@ -86,6 +98,27 @@ class _Visit(Generic[Payload]):
         self.finished.num_waves += 1
         return True
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Does the wave need a rollout that has failed for good, with all before it in?
+
+        A lower index that is still out may fail as well; then the reason is its own, whichever came first.
+        """
+        before = range(len(self.pool), self.failed_at)
+        return self.failed_at < self.wanted and all(index in self.ahead for index in before)
+
+    def fail_at(self, index: int, reason: str) -> list[Request]:
+        """This rollout has no verdict and gets no further attempt; returns those after it, which are in vain now."""
+        # Those after an earlier one are in vain already, and not heard of here.
+        self.failed_at, self.reason = index, reason
+        return [self.out.pop(later) for later in list(self.out) if later > index]
+
+    def next_ahead(self) -> Request:
+        """The next rollout to send ahead: one that was lost with its engine, else the first that was never sent."""
+        # One that failed has an attempt behind it, and the next has to wait until it is wanted.
+        lost = [request for request in self.parked.values() if not request.attempt]
+        return min(lost, default=Request(self.pool.key, self.sent))
+
 
 class Scheduler(Generic[Payload]):
     """Samples all prompts, whose pools come empty, until the policy has closed them.
@@ -94,6 +127,7 @@ class Scheduler(Generic[Payload]):
     `lose` or `acknowledge_abort`. What these return is to be aborted.
 
     `least_chance`: a sample is speculated on only if it is needed with at least this probability.
+    `given_up`: closed for want of a verdict so far, in order of time.
     """
 
     def __init__(
@@ -102,6 +136,7 @@ class Scheduler(Generic[Payload]):
         self.waste = Waste()
         self.num_sent = 0
         self.num_outstanding = 0
+        self.given_up: list[FinishedPool[Payload]] = []
         self._policy = policy
         self._speculates = name == "stream"
         self._has_barrier = name == "rounds"
@@ -124,9 +159,6 @@ class Scheduler(Generic[Payload]):
     def num_closed(self) -> int:
         return len(self._closed)
 
-    def is_open(self, key: PromptKey) -> bool:
-        return key in self._open
-
     @property
     def finished(self) -> list[FinishedPool[Payload]]:
         """Closed pools in the order in which the prompts were given; raises RuntimeError while some are open."""
@@ -144,9 +176,9 @@ class Scheduler(Generic[Payload]):
         """The next rollout that a policy waits for."""
         while self._required:
             request = heapq.heappop(self._required)[2]
-            # A repeated attempt may have become needless in the queue.
+            # It may have become needless in the queue.
             visit = self._open.get(request.key)
-            if visit is not None:
+            if visit is not None and request.index < visit.failed_at:
                 return self._send(visit, request)
         return None
 
@@ -156,8 +188,9 @@ class Scheduler(Generic[Payload]):
         if key is None:
             return None
         visit = self._open[key]
-        request = self._send(visit, Request(key, visit.sent))
-        visit.sent += 1
+        request = self._send(visit, visit.next_ahead())
+        if visit.parked.pop(request.index, None) is None:
+            visit.sent += 1
         self._offer(visit)
         return request
 
@@ -170,8 +203,10 @@ class Scheduler(Generic[Payload]):
     def _offer(self, visit: _Visit[Payload]) -> None:
         if not self._speculates:
             return
-        ahead = [sample for sample, _ in visit.ahead.values()]
-        chance = self._policy.chance_of_need(visit.pool, ahead, visit.sent)
+        index, chance = visit.next_ahead().index, 0.0
+        if index < visit.failed_at:
+            ahead = [sample for sample, _ in visit.ahead.values()]
+            chance = self._policy.chance_of_need(visit.pool, ahead, index)
         if chance > 0 and chance >= self._least_chance:
             self._candidates.offer(visit.pool.key, chance)
         else:
@@ -188,48 +223,65 @@ class Scheduler(Generic[Payload]):
         visit.ahead[request.index] = (sample, payload)
         visit.num_back += 1
         visit.tokens_back += sample.num_tokens
-        if not visit.take_wave():
-            self._offer(visit)
-            return []
-        if not self._has_barrier:
-            return self._decide([visit])
-        self._ready.append(visit)
-        return self._decide_at_barrier()
+        return self._advance(visit)
 
     def fail(self, request: Request, num_tokens: int) -> None:
-        """A rollout came to no verdict; another is sampled in its place, before anything else."""
+        """A rollout came to no verdict: repeat it before anything else, or park it until its policy asks for it."""
         self.waste.failed.add(num_tokens)
-        if self._answered(request) is not None:
-            self._queue(Request(request.key, request.index, request.attempt + 1), inf)
+        visit = self._answered(request)
+        if visit is not None:
+            self._repeat(visit, Request(request.key, request.index, request.attempt + 1))
 
     def give_up(self, request: Request, num_tokens: int, reason: str) -> list[Request]:
-        """A rollout came to no verdict once too often: its prompt ends here. Returns what nobody needs any more."""
+        """A rollout came to no verdict at its last attempt: its prompt ends here if its policy asks for this rollout.
+
+        Returns what nobody needs any more.
+        """
         self.waste.failed.add(num_tokens)
         visit = self._answered(request)
         if visit is None:
             return []
-        visit.finished.failure = reason
-        return self._close(visit) + self._decide_at_barrier()
+        return visit.fail_at(request.index, reason) + self._advance(visit)
 
     def lose(self, request: Request) -> None:
-        """Its engine died; the same rollout is sampled elsewhere, before anything else."""
+        """Its engine died; if its policy asked for it, it is sent again before anything else, else when it is due."""
         self.waste.lost.add(0)
-        if self._answered(request) is not None:
-            self._queue(request, inf)
+        visit = self._answered(request)
+        if visit is not None:
+            self._repeat(visit, request)
 
     def acknowledge_abort(self, request: Request, num_tokens: int) -> None:
         """A rollout was stopped after so many tokens."""
         if self._answered(request) is not None:
-            raise RuntimeError(f"{request} was aborted, but its prompt is open")
+            raise RuntimeError(f"{request} was aborted, but its prompt is open and may need it")
         self.waste.stopped.add(num_tokens)
 
     def _answered(self, request: Request) -> _Visit[Payload] | None:
-        """Its prompt, if that is still open."""
+        """Its prompt, if that is open and may still need it."""
         self.num_outstanding -= 1
         visit = self._open.get(request.key)
-        if visit is not None:
-            del visit.out[request.index]
+        if visit is None or visit.out.pop(request.index, None) is None:
+            return None
         return visit
+
+    def _repeat(self, visit: _Visit[Payload], request: Request) -> None:
+        if request.index < visit.wanted:
+            self._queue(request, inf)
+        else:
+            visit.parked[request.index] = request
+            self._offer(visit)
+
+    def _advance(self, visit: _Visit[Payload]) -> list[Request]:
+        """One of its rollouts is in, or has failed for good; returns what to abort."""
+        if visit.take_wave():
+            if not self._has_barrier:
+                return self._decide([visit])
+            self._ready.append(visit)
+            return self._decide_at_barrier()
+        if visit.is_hopeless:
+            return self._give_up(visit) + self._decide_at_barrier()
+        self._offer(visit)
+        return []
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -252,6 +304,8 @@ class Scheduler(Generic[Payload]):
                 self._want(visit, action.count)
                 if visit.take_wave():
                     complete.append(visit)
+                elif visit.is_hopeless:
+                    needless += self._give_up(visit)
                 else:
                     self._offer(visit)
             visits = complete
@@ -259,6 +313,8 @@ class Scheduler(Generic[Payload]):
 
     def _want(self, visit: _Visit[Payload], count: int) -> None:
         visit.wanted = len(visit.pool) + count
+        for index in sorted(index for index in visit.parked if index < visit.wanted):
+            self._queue(visit.parked.pop(index), inf)
         for index in range(visit.sent, visit.wanted):
             self._queue(Request(visit.pool.key, index), visit.mean_tokens)
         visit.sent = max(visit.sent, visit.wanted)
@@ -267,6 +323,11 @@ class Scheduler(Generic[Payload]):
         """Long answers first: what is started last must not be what takes longest."""
         self._num_queued += 1
         heapq.heappush(self._required, (-expected_tokens, self._num_queued, request))
+
+    def _give_up(self, visit: _Visit[Payload]) -> list[Request]:
+        visit.finished.failure = visit.reason
+        self.given_up.append(visit.finished)
+        return self._close(visit)
 
     def _close(self, visit: _Visit[Payload]) -> list[Request]:
         key = visit.pool.key

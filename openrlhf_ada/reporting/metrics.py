@@ -38,7 +38,7 @@ METRICS: dict[str, Metric] = {
     "ada/failed": Metric(
         "rollouts",
         "Rollouts of `ada/aborted` that came to no verdict: the reward function raised or gave nothing, or "
-        "`ada.timeout` was over. Each was repeated once.",
+        "`ada.timeout` was over. Each was repeated once if its prompt needed it.",
         "Above 0: a note after the step says why the last one failed.",
     ),
     "ada/lost": Metric(

@@ -17,7 +17,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.fleet import Failed, Fleet, Limits, run
+from openrlhf_ada.core.fleet import Fleet, Limits, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
 from openrlhf_ada.core.score_threshold import ScoreThreshold
@@ -207,7 +207,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         fleet = self.fleet(batch.requests, generate_kwargs)
         progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
         with self._awake():
-            run(scheduler, fleet, self._limits, progress, batch.failures.append, partial(self._bear, batch))
+            on_give_up = partial(self._on_prompt_failed, batch)
+            run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
         batch.add(scheduler, self._build, at)
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
@@ -224,22 +225,27 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
                 # The episode has no other prompts: some of this batch take their places, as visits of their own.
                 fresh = fresh + self.prompts.revisit(batch.with_verdict(), len(hopeless) - len(fresh))
             if len(fresh) < len(hopeless):
-                raise RuntimeError(f"no prompt of this step came to a verdict; the last: {batch.failures[-1].reason}")
+                reason = batch.places[hopeless[-1]].finished.failure
+                raise RuntimeError(f"no prompt of this step came to a verdict; the last: {reason}")
             if not fresh:
                 return exhausted
             places = places[: len(fresh)]
             left -= len(places) - len(hopeless)
             self._sample(batch, fresh, self._critic_values(fresh), generate_kwargs, at=places)
 
-    def _bear(self, batch: Batch, failed: Failed) -> None:
-        """A prompt was given up; raises RuntimeError where that is one too many."""
+    def _on_prompt_failed(self, batch: Batch, given_up: FinishedPool[Experience]) -> None:
+        """Raises RuntimeError where this is one prompt too many.
+
+        At once, while others are being sampled: whether the run ends does not depend on what comes first, but which
+        prompt the message names does.
+        """
         batch.num_hopeless += 1
         allowed = self.options.max_no_verdict
         if batch.num_hopeless > allowed:
-            request = batch.requests[failed.request.key]
+            request = batch.requests[given_up.pool.key]
             raise RuntimeError(
-                f"Row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {failed.reason}, again when it "
-                f"was repeated. {batch.num_hopeless} prompts of this step came to no verdict and {allowed} may "
+                f"Row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {given_up.failure}, again when "
+                f"it was repeated. {batch.num_hopeless} prompts of this step came to no verdict and {allowed} may "
                 f"(--ada_max_no_verdict): a rollout without a verdict is not a wrong one, so the run ends here."
             )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from cases import sequential
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +101,127 @@ def test_nobody_repeats_a_rollout_that_is_not_needed_any_more() -> None:
     assert scheduler.take_required() is None
     assert not scheduler.finished[0].failure
     assert [len(entry.pool) for entry in scheduler.finished] == [2]
+
+
+# -- rollouts sent ahead that fail, and engines that die -------------------------------------------------------------
+
+
+def ahead() -> Scheduler[None]:
+    """One prompt, waves of 2, at most 6 rollouts, all of them on their way: the policy has asked for the first two."""
+    policy = sequential(1, 0, n=2, wave=2, cap=6)
+    scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
+    assert drain(scheduler) == [(0, i) for i in range(6)]
+    return scheduler
+
+
+def test_a_rollout_that_failed_ahead_is_repeated_when_its_policy_asks_for_it() -> None:
+    scheduler = ahead()
+    scheduler.fail(Request(0, 3), num_tokens=4)
+    scheduler.fail(Request(0, 5), num_tokens=4)
+    assert drain(scheduler) == [], "neither before anything else nor ahead"
+    answer(scheduler, 0, 0.0, 0.0)
+    assert scheduler.take_required() == Request(0, 3, attempt=1)
+    assert drain(scheduler) == [], "the third wave is not asked for"
+    assert scheduler.waste.failed == Tally(2, 8)
+
+
+def test_a_repeated_rollout_that_fails_again_costs_its_prompt() -> None:
+    scheduler = ahead()
+    scheduler.fail(Request(0, 2), num_tokens=4)
+    answer(scheduler, 0, 0.0, 0.0)
+    assert drain(scheduler) == [(0, 2)]
+    needless = scheduler.give_up(Request(0, 2, attempt=1), 4, "again")
+    assert sorted(r.index for r in needless) == [3, 4, 5]
+    assert [entry.failure for entry in scheduler.given_up] == ["again"]
+
+
+def test_what_failed_ahead_is_counted_once_where_its_prompt_closes_without_it() -> None:
+    scheduler = ahead()
+    scheduler.fail(Request(0, 3), num_tokens=4)
+    assert scheduler.give_up(Request(0, 4), 5, "for good") == [Request(0, 5)]
+    scheduler.acknowledge_abort(Request(0, 5), 1)
+    answer(scheduler, 0, 1.0)
+    needless = scheduler.finish(Request(0, 1), Sample(0, 1, 0.0, 0.0, num_tokens=1), None)
+    assert needless == [Request(0, 2)]
+    scheduler.acknowledge_abort(Request(0, 2), 1)
+    (finished,) = scheduler.finished
+    assert (finished.failure, len(finished.pool), scheduler.given_up) == ("", 2, [])
+    assert (scheduler.waste.failed, scheduler.waste.stopped) == (Tally(2, 9), Tally(2, 2))
+
+
+def test_of_those_that_failed_ahead_for_good_the_first_in_order_is_the_reason() -> None:
+    """Rollout 3 fails first, then 2. Nothing after them can enter the pool, whatever it comes to."""
+    scheduler = ahead()
+    assert scheduler.give_up(Request(0, 3), 1, "three") == [Request(0, 4), Request(0, 5)]
+    answer(scheduler, 0, 1.0, first=5)  # it finished before it could be stopped
+    scheduler.acknowledge_abort(Request(0, 4), 1)
+    assert scheduler.give_up(Request(0, 2), 1, "two") == []
+    assert drain(scheduler) == [] and not scheduler.num_closed, "the first wave may show what is needed"
+    answer(scheduler, 0, 0.0, 0.0)
+    (finished,) = scheduler.finished
+    assert (finished.failure, len(finished.pool), finished.num_waves) == ("two", 2, 1)
+    assert scheduler.waste.surplus == Tally(1, 1)
+
+
+@pytest.mark.parametrize(("first_fails", "reason"), [(True, "first"), (False, "second")])
+@pytest.mark.parametrize("name", ["rounds", "waves", "stream"])
+def test_in_a_wave_the_first_failure_in_order_is_the_reason(name: Any, first_fails: bool, reason: str) -> None:
+    """Rollout 1 of 4 fails for good: 2 and 3 are in vain, and 0, which is still out, may be the reason instead."""
+    policy = sequential(1, 0, n=4, wave=4, cap=8)
+    scheduler = Scheduler[None](policy, [PromptPool(0)], name, least_chance=1.0)
+    assert drain(scheduler) == [(0, i) for i in range(4)]
+    answer(scheduler, 0, 1.0, first=2)
+    assert scheduler.give_up(Request(0, 1), 1, "second") == [Request(0, 3)]
+    scheduler.acknowledge_abort(Request(0, 3), 1)
+    assert not scheduler.num_closed
+    scheduler.fail(Request(0, 0), 1)
+    assert scheduler.take_required() == Request(0, 0, attempt=1)
+    if first_fails:
+        scheduler.give_up(Request(0, 0, attempt=1), 1, "first")
+    else:
+        scheduler.finish(Request(0, 0, attempt=1), Sample(0, 0, 1.0, 1.0, num_tokens=1), None)
+    (finished,) = scheduler.finished
+    assert (finished.failure, len(finished.pool)) == (reason, 0)
+
+
+def test_a_round_goes_on_when_its_last_prompt_is_given_up() -> None:
+    policy = sequential(1, 0, n=2, wave=2, cap=4)
+    scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], "rounds", least_chance=0.0)
+    drain(scheduler)
+    answer(scheduler, 1, 0.0, 0.0)
+    scheduler.give_up(Request(0, 1), 1, "for good")
+    assert drain(scheduler) == [], "rollout 0 of the other prompt is still out"
+    answer(scheduler, 0, 1.0)
+    assert drain(scheduler) == [(1, 2), (1, 3)]
+    assert [entry.pool.key for entry in scheduler.given_up] == [0]
+
+
+def test_an_engine_that_dies_with_rollouts_sent_ahead_holds_nobody_up() -> None:
+    """They go out again as any rollout ahead does, in order, and before anything else once they are asked for."""
+    scheduler = ahead()
+    for index in (5, 3, 2):
+        scheduler.lose(Request(0, index))
+    assert scheduler.take_required() is None
+    assert scheduler.take_speculative() == Request(0, 2)
+    answer(scheduler, 0, 0.0, 0.0)
+    assert scheduler.take_required() == Request(0, 3)
+    assert scheduler.take_required() is None
+    assert scheduler.take_speculative() == Request(0, 5)
+    assert scheduler.take_speculative() is None
+    assert scheduler.waste.lost == Tally(3, 0)
+
+
+def test_nothing_is_sent_after_a_rollout_that_failed_for_good() -> None:
+    """Rollouts 2, 4 and 5 die with their engine; after rollout 3 has failed, only 2 can still matter."""
+    scheduler = ahead()
+    scheduler.lose(Request(0, 5))
+    scheduler.lose(Request(0, 2))
+    assert scheduler.give_up(Request(0, 3), 1, "for good") == [Request(0, 4)]
+    scheduler.lose(Request(0, 4))
+    answer(scheduler, 0, 0.0, 0.0)
+    assert drain(scheduler) == [(0, 2)]
+    answer(scheduler, 0, 1.0, first=2)
+    assert scheduler.finished[0].failure == "for good"
 
 
 # -- which engine ----------------------------------------------------------------------------------------------------
