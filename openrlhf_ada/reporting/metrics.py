@@ -147,6 +147,12 @@ METRICS: dict[str, Metric] = {
         "Above 1: few rollouts carry most of the step. Raise `rollout.n_samples_per_prompt`, or lower "
         "`ada.max_samples`.",
     ),
+    "ada/coefficient_max": Metric(
+        "coefficient",
+        "Largest weight times advantage of a trained rollout, of either sign (PPO: the weight alone). With rewards of "
+        "0 and 1 and default flags at most 5.7, but in PPO 7.1 or 94; docs/choosing.md has the others.",
+        "Tens or more: single rollouts decide the step. Raise `ada.floor`, or use another correction or baseline.",
+    ),
     # -- where the rollouts went ------------------------------------------------------------------------------------
     "ada/effective_weight": Metric(
         "pass-rate bin -> weight",
@@ -214,7 +220,7 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/given_up": Metric(
         "prompts",
-        "Prompts of the batch that got the least number of rollouts, after `ada.give_up` without a positive.",
+        "Prompts of the batch that got the least number of rollouts, after `ada.give_up` in a row without a positive.",
         "Most of the batch: the prompts are too hard.",
     ),
     "ada/draws_histogram": Metric(
