@@ -1,5 +1,8 @@
 """The figure and the tables of docs/choosing.md, from exact enumeration with the policies that flags come to.
 
+Means over a data set are exact for Ada-Seq and uniform sampling too. For Ada-Est, whose split is of whole rollouts,
+they are those of PARTS prompts; twice as many change no printed digit (tests/unit/test_docs_choosing.py).
+
 python benchmarks/choosing.py      writes docs/images/choosing.png and prints the tables
 """
 
@@ -16,8 +19,8 @@ from numpy.typing import NDArray
 
 from openrlhf_ada.config import AdaConfig
 from openrlhf_ada.core.allocation import allocate, priority
-from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.core.stopping_paths import StoppingPlan
+from openrlhf_ada.core.policies import Estimated, Policy, Sequential
+from openrlhf_ada.core.stopping_paths import State, StoppingPlan
 from openrlhf_ada.settings import make_policy, resolve
 
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "choosing.png"
@@ -47,17 +50,30 @@ DATA_SETS = {
 """Pass rates are Beta(a, b)."""
 
 BUDGET = 8
-MANY = 400
+PARTS = 20_000
+ALLOCATIONS = ("inverse_sqrt", "std")
 
 
-def policy_of(flags: dict[str, Any]) -> Sequential:
-    """What these flags come to."""
+def policy_from(config: AdaConfig) -> Policy:
+    """What these flags come to where groups of GROUP are trained."""
     host: Any = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=GROUP, batch_size=1),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
     )
-    policy = make_policy(resolve(AdaConfig(mode="seq", **flags), host))
+    return make_policy(resolve(config, host))
+
+
+def policy_of(flags: dict[str, Any]) -> Sequential:
+    """The Ada-Seq of these flags."""
+    policy = policy_from(AdaConfig(mode="seq", **flags))
     assert isinstance(policy, Sequential)
+    return policy
+
+
+def estimated_by(allocation: str) -> Estimated:
+    """The Ada-Est of BUDGET rollouts on average."""
+    policy = policy_from(AdaConfig(mode="est", budget=BUDGET, allocation=allocation))
+    assert isinstance(policy, Estimated)
     return policy
 
 
@@ -70,16 +86,48 @@ def signal(of: StoppingPlan, p: float) -> float:
     return sum(chance for (drawn, positives), chance in of.outcomes(p).items() if 0 < positives < drawn)
 
 
-def pass_rates(a: float, b: float) -> Floats:
-    """The middles of MANY equally likely parts of Beta(a, b)."""
-    grid = (np.arange(200_000) + 0.5) / 200_000
-    mass = np.cumsum(grid ** (a - 1) * (1 - grid) ** (b - 1))
-    return np.interp((np.arange(MANY) + 0.5) / MANY, mass / mass[-1], grid)
+def outcomes(of: StoppingPlan, a: float, b: float) -> dict[State, float]:
+    """Probability of every final state over prompts whose pass rates are Beta(a, b).
+
+    The number of orders that lead to (N, K) does not depend on p: it is their probability at 1/2 times 2^N. Each order
+    has the probability p^K (1 - p)^(N - K), whose mean is B(a + K, b + N - K) / B(a, b).
+    """
+    return {
+        (drawn, positives): chance * math.exp(drawn * math.log(2) + _log_beta(a + positives, b + drawn - positives))
+        / math.exp(_log_beta(a, b))
+        for (drawn, positives), chance in of.outcomes(0.5).items()
+    }  # fmt: skip
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def sequential(of: StoppingPlan, a: float, b: float) -> tuple[float, float]:
+    """(rollouts a prompt, share with both outcomes) over Beta(a, b)."""
+    chances = outcomes(of, a, b)
+    draws = sum(drawn * chance for (drawn, _), chance in chances.items())
+    return draws, sum(chance for (drawn, positives), chance in chances.items() if 0 < positives < drawn)
+
+
+def pass_rates(a: float, b: float, parts: int = PARTS) -> Floats:
+    """The middles of so many equally likely parts of Beta(a, b), a and b at least 1/2.
+
+    As the square of a sine, p has a density without poles: sin^(2a - 1) cos^(2b - 1).
+    """
+    cells = 10 * parts
+    edges = np.linspace(0.0, math.pi / 2, cells + 1)
+    middles = (edges[1:] + edges[:-1]) / 2
+    mass = np.concatenate([[0.0], np.cumsum(np.sin(middles) ** (2 * a - 1) * np.cos(middles) ** (2 * b - 1))])
+    return np.sin(np.interp((np.arange(parts) + 0.5) / parts, mass / mass[-1], edges)) ** 2
 
 
 def estimated(rates: Floats, allocation: str) -> tuple[float, float]:
     """(rollouts a prompt, share with both outcomes) of Ada-Est that knows the pass rates."""
-    drawn = allocate(priority(allocation, rates, 0.02), BUDGET * len(rates), 2, 4 * BUDGET, np.arange(len(rates)))
+    policy = estimated_by(allocation)
+    u = priority(policy.allocation, rates, policy.floor)
+    budget = round(policy.budget * len(rates))
+    drawn = allocate(u, budget, policy.min_samples, policy.max_samples, np.arange(len(rates)))
     return float(drawn.mean()), float((1 - rates**drawn - (1 - rates) ** drawn).mean())
 
 
@@ -102,13 +150,13 @@ _HEADER = ["p", *(f"{p:.2f}".lstrip("0") for p in RATES)]
 def by_data_set() -> str:
     """Markdown: rollouts a prompt, share with a signal, and rollouts for each group with a signal."""
     lines = [["", *(f"{name}, Beta({a:g}, {b:g})" for name, (a, b) in DATA_SETS.items())]]
-    drawn_from = {name: pass_rates(*shape) for name, shape in DATA_SETS.items()}
     for name, flags in SEQUENTIAL.items():
         rule = plan(flags)
-        lines.append([name, *(_cell(*_means(rule, rates)) for rates in drawn_from.values())])
-    for allocation in ("inverse_sqrt", "std"):
+        lines.append([name, *(cell(*sequential(rule, *shape)) for shape in DATA_SETS.values())])
+    drawn_from = [pass_rates(*shape) for shape in DATA_SETS.values()]
+    for allocation in ALLOCATIONS:
         name = f"Ada-Est, {BUDGET} on average, `{allocation}`"
-        lines.append([name, *(_cell(*estimated(rates, allocation)) for rates in drawn_from.values())])
+        lines.append([name, *(cell(*estimated(rates, allocation)) for rates in drawn_from)])
     return _table(lines)
 
 
@@ -122,12 +170,7 @@ def noise_by_pass_rate() -> str:
     return _table(lines)
 
 
-def _means(rule: StoppingPlan, rates: Floats) -> tuple[float, float]:
-    draws = np.mean([rule.expected_draws(p) for p in rates])
-    return float(draws), float(np.mean([signal(rule, p) for p in rates]))
-
-
-def _cell(draws: float, share: float) -> str:
+def cell(draws: float, share: float) -> str:
     return f"{draws:.1f}, {share:.0%}, {draws / share:.1f}"
 
 

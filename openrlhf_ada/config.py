@@ -117,8 +117,8 @@ class AdaConfig(RewardFlags):
     floor: float = flag(0.02, "Smallest pass rate that allocation and weights reckon with.", metavar="P", kind=float)
     give_up: int = flag(
         64,
-        "Rollouts in a row without a positive after which a prompt gets the least number (0: never; mode est). A "
-        "positive, or two half-lives, revives it.",
+        "Rollouts in a row without a positive after which a prompt gets the least number at every visit, until one is "
+        "positive (0: never; mode est).",
         metavar="COUNT",
         kind=int,
     )

@@ -20,14 +20,28 @@ RECIPE: Flags = {
     "rollout.batch_size": 512,
     "rollout.n_samples_per_prompt": 4,
     "rollout.temperature": 1.0,
+    "rollout.top_p": 1.0,
     "train.batch_size": 512,
+    "train.max_epochs": 1,
     "actor.adam.lr": 1e-6,
+    "actor.adam.betas": (0.9, 0.999),
+    "actor.adam.weight_decay": 0.0,
+    "actor.lr_scheduler": "constant_with_warmup",
+    "actor.lr_warmup_ratio": 0.025,
+    "actor.max_norm": 1.0,
     "actor.eps_clip_low_high": (0.2, 0.28),
+    "actor.dual_clip": 10.0,
     "actor.loss_agg_mode": "token-mean",
     "algo.advantage.estimator": "dr_grpo",
     "algo.kl.init_coef": 0.0,
 }
-"""The run scripts of Reinforce-Ada: 512 prompts a step in mini-batches of 128, no division by the std, no KL."""
+"""What Reinforce-Ada's run script sets (RLHFlow/Reinforce-Ada 05be605, scripts/run_reinforce_ada.sh).
+
+512 prompts a step in mini-batches of 128, no division by the std, no KL, no entropy bonus, a constant learning rate.
+Betas, the kind of schedule and one epoch per batch are defaults of its verl. The warm-up is 10 of 400 steps, here a
+share of all steps. All methods have this recipe, so that they compare. docs/migrating.md says where the published GRPO
+script and the paper's text differ. No script has a critic: its flags stay OpenRLHF's.
+"""
 
 SEQ: Flags = {"ada.mode": "seq", "ada.wave": 8, "ada.max_samples": 32, "ada.positive_threshold": 0.7}
 
@@ -134,10 +148,8 @@ def deviations(flags: SimpleNamespace, argv: Sequence[str], name: str | None) ->
 _METHOD_FLAGS = (
     "ada.",
     "algo.",
-    "rollout.top_p",
-    "train.max_epochs",
     "actor.entropy_coef",
-    "actor.dual_clip",
+    "actor.optim",
     "actor.policy_loss_type",
 )
 """Flags that change what is optimised, by prefix."""

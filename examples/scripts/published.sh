@@ -8,9 +8,9 @@
 #          METHOD=grpo at the same number of rollouts, not of steps (docs/evaluation.md).
 #          We have not run it: no such machine was at hand. Evaluate with eval_model.sh.
 
-# reproduce MODEL ZERO [more flags]: the setting METHOD (openrlhf_ada/presets.py) and what the method's run scripts have
-# besides, with the ZeRO stage that the model takes. The host counts passes over the prompts, not steps: EPISODES is
-# 400 steps x 512 prompts a step over the number of prompts.
+# reproduce MODEL ZERO [more flags]: the setting METHOD (--ada_method: batches, loss, optimizer and learning rate are in
+# openrlhf_ada/presets.py) and what no preset knows: model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the
+# prompts, not steps: EPISODES is 400 steps x 512 prompts a step over the number of prompts.
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4
@@ -37,11 +37,7 @@ reproduce() {
     echo "BATCH is $BATCH and GROUP is $GROUP: the published setting has 512 prompts a step and trains $group of each" >&2
     exit 2
   fi
-  flags=(--ada_method "$METHOD" "${flags[@]}"
-    --actor.lr_scheduler constant_with_warmup
-    --actor.lr_warmup_ratio 0.025
-    --actor.adam.betas 0.9 0.999
-    --actor.dual_clip 10)
+  flags=(--ada_method "$METHOD" "${flags[@]}")
   if [[ -n ${ADA_MODE:-} ]]; then
     flags+=(--ada_mode "$ADA_MODE")
   fi

@@ -17,8 +17,7 @@ from openrlhf_ada.core.types import RewardScale
 
 Floats = NDArray[np.float64]
 
-_COLUMNS = ("draws", "positives", "seen_at", "misses", "gave_up_at")
-NEVER = -1.0
+_COLUMNS = ("draws", "positives", "seen_at", "misses")
 
 
 @dataclass
@@ -30,8 +29,9 @@ class PassRateCounts:
     with m the population's mean: that of all visits, decayed alike and started at `prior_mean`. So a prompt never seen
     counts as a typical one (cold start), and forgotten evidence leads back to it.
 
-    A prompt is given up after `give_up` rollouts in a row without a positive (0: never); it then gets the least number
-    of rollouts. No state absorbs: one positive revives it, and so do 2 x `half_life` steps, for one full look.
+    A prompt is given up after `give_up` rollouts in a row without a positive (0: never). Every visit then draws the
+    least number of rollouts, N_min, and one positive among them revives it, so no state absorbs: at pass rate p that
+    takes 1 / (1 - (1 - p)^N_min) visits on average. Misses do not fade, or in long episodes none would be given up.
     """
 
     half_life: float
@@ -44,7 +44,7 @@ class PassRateCounts:
 
     def predict(self, rows: ArrayLike) -> Floats:
         """Estimated pass rate per row, in (0, 1), float64, shape (B,)."""
-        draws, positives, seen_at, *_ = self._rows(rows)
+        draws, positives, seen_at, _ = self._rows(rows)
         fade = self._fade(seen_at)
         mean = self.population_mean
         return (fade * positives + self.prior_strength * mean) / (fade * draws + self.prior_strength)
@@ -57,9 +57,7 @@ class PassRateCounts:
 
     def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
         """Which rows get the least number of rollouts now, shape (B,)."""
-        *_, misses, gave_up_at = self._rows(rows)
-        recently = self.step - gave_up_at < 2 * self.half_life
-        return self._over_limit(misses) & recently
+        return self._rows(rows)[3] >= (self.give_up or np.inf)
 
     def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
         """What was counted before the first step, by row, shapes (R,); rows without draws are as if never seen.
@@ -96,14 +94,6 @@ class PassRateCounts:
         entry[1] = entry[1] * fade + hits
         entry[2] = self.step
         entry[3] = 0.0 if hits else entry[3] + drawn
-        waited = entry[4] == NEVER or self.step - entry[4] >= 2 * self.half_life
-        if self._over_limit(entry[3]):
-            entry[4] = self.step if waited else entry[4]
-        else:
-            entry[4] = NEVER
-
-    def _over_limit(self, misses: Any) -> Any:
-        return misses >= (self.give_up or np.inf)
 
     def _fade(self, seen_at: Any) -> Any:
         return 0.5 ** ((self.step - seen_at) / self.half_life)
@@ -117,7 +107,6 @@ class PassRateCounts:
         missing = size - self._table.shape[1]
         if missing > 0:
             fresh = np.zeros((len(_COLUMNS), max(missing, self._table.shape[1])))
-            fresh[4] = NEVER
             self._table = np.concatenate([self._table, fresh], axis=1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,7 +116,13 @@ class PassRateCounts:
         return {"step": self.step, "population": self._population.tolist(), "rows": seen.tolist(), **columns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`, to the bit."""
+        """Go on from `state_dict`, to the bit.
+
+        A state that also has `gave_up_at` is of an earlier version, which looked at given-up prompts again after two
+        half-lives: its misses count as they are. Raises ValueError for a state that lacks a column.
+        """
+        if missing := [name for name in ("step", "population", "rows", *_COLUMNS) if name not in state]:
+            raise ValueError(f"the saved pass rates lack {', '.join(missing)}: start without the checkpoint")
         self.step = state["step"]
         self._population = np.array(state["population"])
         self._table = np.empty((len(_COLUMNS), 0))

@@ -147,6 +147,13 @@ METRICS: dict[str, Metric] = {
         "Above 1: few rollouts carry most of the step. Raise `rollout.n_samples_per_prompt`, or lower "
         "`ada.max_samples`.",
     ),
+    "ada/coefficient_max": Metric(
+        "coefficient",
+        "Largest weight times advantage of a trained rollout, of either sign (PPO: the weight alone). With rewards of "
+        "0 and 1 and default flags below 1 in mode seq; in mode est at most 7.1 where all rollouts are trained, and 94 "
+        "where groups are selected. docs/choosing.md has the others.",
+        "Tens or more: single rollouts decide the step. Raise `ada.floor`, or use another correction or baseline.",
+    ),
     # -- raw scores: a reward model's, --ada_scores raw, --ada_positive_quantile --------------------------------------
     "ada/score_threshold": Metric(
         "score",
@@ -227,7 +234,7 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/given_up": Metric(
         "prompts",
-        "Prompts of the batch that got the least number of rollouts, after `ada.give_up` without a positive.",
+        "Prompts of the batch that got the least number of rollouts, after `ada.give_up` in a row without a positive.",
         "Most of the batch: the prompts are too hard.",
     ),
     "ada/draws_histogram": Metric(

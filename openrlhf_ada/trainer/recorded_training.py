@@ -29,8 +29,8 @@ TRAINED_ONLY = ("reward", "score", "return")
 BEST_METRIC = "accuracy"
 
 _FORGETS = (
-    "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: most of what is counted of a prompt is "
-    "forgotten when it comes again. Raise it, or let a critic predict (--ada_estimator critic)"
+    "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: when a prompt comes again, most of its "
+    "outcomes no longer count for its pass rate. Raise it, or let a critic predict (--ada_estimator critic)"
 )
 
 

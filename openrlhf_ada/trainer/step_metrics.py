@@ -52,6 +52,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/signal_share_uniform": sum(is_spread(g.pool.metrics[:n]) for g in everything) / len(everything),
         "ada/resolved_share": sum(is_spread(g.pool.metrics) for g in everything) / len(everything),
         "ada/stratum_factor_std": statistics.pstdev(factors),
+        "ada/coefficient_max": max(abs(c) for group in groups for c in _trained(group).coefficients),
         "ada/staleness_mean": version - _mean([s.version for g in groups for s in g.pool.samples]),
         "ada/mixed_version_share": sum(_mixes_versions(g) for g in groups) / len(groups),
         "ada/draws_histogram": draws_histogram(drawn for drawn, _ in counts),

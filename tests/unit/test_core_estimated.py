@@ -126,16 +126,52 @@ def test_unsolvable_prompts_do_not_eat_the_budget(share: float) -> None:
     assert share_of_rollouts(0) > 1.5 * actual
 
 
-def test_given_up_prompts_take_the_least_number_until_their_next_look() -> None:
-    truth = Drifting(per_100_steps=0, hopeless=0.1)
-    policy = make_policy(half_life=20)
-    full_looks = visits = 0
-    for step in run(policy, truth, 240):
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.05, 0.2])
+@pytest.mark.parametrize("rows", [512, 2048, 4096, 8192])
+def test_unsolvable_prompts_take_a_quarter_of_their_share_in_episodes_of_any_length(rows: int, share: float) -> None:
+    """16, 64, 128 and 256 steps: given up by the tenth visit, they get 2 rollouts at each, where the mean is 8."""
+    rng = np.random.default_rng(1)
+    rates = 1 / (1 + np.exp(-rng.normal(-1, 2, rows)))
+    rates[rng.random(rows) < share] = 0.0
+    episode, drawn = rows // 32, [[0, 0] for _ in range(12)]
+    order = (batch.tolist() for _ in drawn for batch in rng.permutation(rows).reshape(episode, 32))
+    for number, step in enumerate(simulate(make_policy(), order, lambda _, visited: rates[visited], seed=0)):
         for pool in step.pools:
-            if truth.hopeless[pool.row] and pool.key > 100 * BATCH:
-                visits += 1
-                full_looks += len(pool) > 2
-    assert 0 < full_looks < 0.5 * visits, "no absorbing state, and no constant price"
+            drawn[number // episode][int(rates[pool.row] > 0)] += len(pool)
+    for unsolvable, others in drawn[9:]:
+        assert unsolvable == 2 * (rates == 0).sum()
+        assert unsolvable / (unsolvable + others) == pytest.approx(0.25 * (rates == 0).mean())
+
+
+@pytest.mark.parametrize("steps_between", [1, 16, 64, 128, 256])
+def test_a_visit_to_a_given_up_prompt_costs_the_least_number_however_long_it_was_away(steps_between: int) -> None:
+    policy = make_policy()
+    policy.memory.counts.observe([0], [64], [0])
+    for _ in range(10):
+        for _ in range(steps_between - 1):
+            policy.memory.counts.observe([99], [8], [4])
+        (action, *_) = policy.decide([PromptPool(key, row=key) for key in range(4)])
+        assert action == Draw(0, 2)
+        policy.memory.counts.observe([0], [2], [0])
+
+
+@pytest.mark.parametrize(("rate", "visits"), [(0.1, 1 / (1 - 0.9**2)), (0.3, 1 / (1 - 0.7**2))])
+def test_visits_until_a_prompt_that_became_solvable_is_revived(rate: float, visits: float) -> None:
+    """5.3 visits of 2 rollouts at pass rate .1, and 2.0 at .3; then it is sampled like any other."""
+    policy, rows = make_policy(), 256
+    counts = policy.memory.counts
+    counts.observe(range(rows), [64] * 128 + [8] * 128, [0] * 128 + [4] * 128)
+    waited, away = np.zeros(128), set(range(128))
+    batches = (list(range(rows)) for _ in range(200))
+    for step in simulate(policy, batches, lambda _, visited: np.where(visited < 128, rate, 0.5), seed=0):
+        waited[sorted(away)] += 1
+        assert {len(step.pools[row]) for row in away} <= {2}
+        away &= set(np.flatnonzero(counts.given_up(range(128))).tolist())
+        if not away:
+            break
+    error = np.sqrt((visits - 1) * visits / 128)
+    assert waited.mean() == pytest.approx(visits, abs=3 * error)
 
 
 @pytest.mark.parametrize(("num_given_up", "theirs", "others"), [(12, {2}, {26}), (14, {4, 5}, {32}), (16, {8}, set())])
@@ -158,7 +194,7 @@ def test_budget_is_spent_even_if_everything_was_given_up() -> None:
 
 
 def test_prompt_that_becomes_solvable_is_found_again() -> None:
-    """R11: at pass rate 0 for 100 steps, then 0.5: within two half-lives it gets a full look, and then its due."""
+    """R11: at pass rate 0 for 100 steps, then 0.5: three of four visits find it, and then it gets its due."""
 
     def truth(step: int, rows: np.ndarray) -> np.ndarray:
         return np.where(rows < 8, 0.0 if step < 100 else 0.5, 0.5)

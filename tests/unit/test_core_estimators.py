@@ -100,6 +100,25 @@ def test_saved_and_loaded_equals_never_stopped_to_the_bit(
     assert whole.state_dict() == resumed.state_dict()
 
 
+def test_state_of_an_earlier_version_is_read_by_its_misses() -> None:
+    """It saved the step of the last full look as well."""
+    earlier = {
+        "step": 7, "population": [3.0, 9.0], "rows": [2, 5], "draws": [70.0, 20.0], "positives": [0.0, 4.0],
+        "seen_at": [6.0, 6.0], "misses": [70.0, 3.0], "gave_up_at": [1.0, -1.0],
+    }  # fmt: skip
+    counts = make_counts(give_up=64)
+    counts.load_state_dict(earlier)
+    assert counts.given_up([2, 5]).tolist() == [True, False]
+    assert counts.state_dict() == {name: value for name, value in earlier.items() if name != "gave_up_at"}
+
+
+def test_state_without_a_column_is_refused_by_name() -> None:
+    state = make_counts().state_dict()
+    del state["misses"]
+    with pytest.raises(ValueError, match="the saved pass rates lack misses: start without the checkpoint"):
+        make_counts().load_state_dict(state)
+
+
 @pytest.mark.parametrize(("draws", "positives"), [([0], [0]), ([4], [5]), ([4], [-1])])
 def test_impossible_evidence_is_refused(draws: list[int], positives: list[int]) -> None:
     with pytest.raises(ValueError, match="at least one draw, and between 0 and all of them positive"):
@@ -127,26 +146,16 @@ def test_one_positive_revives() -> None:
     assert not counts.given_up([0])[0], "counted anew"
 
 
-def test_revived_for_one_full_look_after_two_half_lives() -> None:
-    counts = make_counts(half_life=5, give_up=8)
+def test_no_number_of_steps_revives() -> None:
+    """Nor does any make up for missing: misses are counted in visits, however far apart."""
+    counts = make_counts(half_life=5, give_up=16)
     counts.observe([0], [8], [0])
-    idle(counts, 8)
-    assert counts.given_up([0])[0]
-    idle(counts, 1)
-    assert not counts.given_up([0])[0]
-    counts.observe([0], [32], [0])
-    assert counts.given_up([0])[0], "the look found nothing"
-    idle(counts, 9)
-    assert not counts.given_up([0])[0]
-
-
-def test_visits_while_given_up_do_not_put_the_next_look_off() -> None:
-    counts = make_counts(half_life=5, give_up=8)
+    idle(counts, 100)
+    assert counts.predict([0])[0] == pytest.approx(counts.population_mean, abs=1e-5), "what was counted has faded"
     counts.observe([0], [8], [0])
-    for _ in range(9):
+    for _ in range(100):
         assert counts.given_up([0])[0]
-        counts.observe([0], [2], [0])
-    assert not counts.given_up([0])[0]
+        idle(counts, 1)
 
 
 def test_zero_never_gives_up() -> None:

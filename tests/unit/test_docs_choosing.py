@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -45,11 +46,79 @@ def test_signal_by_hand(choosing: ModuleType) -> None:
         assert choosing.signal(choosing.plan(flags), 0.05) == pytest.approx(1 - 0.05**32 - 0.95**32)
 
 
+def test_means_over_a_data_set_by_hand(choosing: ModuleType) -> None:
+    """Uniform, 4 of Beta(1/2, 7/2): E p^4 = (1 3 5 7) / (8 10 12 14) and E (1 - p)^4 = (7 9 11 13) / (8 10 12 14)."""
+    signal = 1 - (1 * 3 * 5 * 7 + 7 * 9 * 11 * 13) / (8 * 10 * 12 * 14)
+    uniform = choosing.plan({"exit": "fixed", "max_samples": 4})
+    assert choosing.sequential(uniform, 0.5, 3.5) == pytest.approx((4, signal), abs=1e-12)
+
+
+def test_means_over_a_data_set_are_those_of_very_many_prompts(choosing: ModuleType) -> None:
+    for shape in choosing.DATA_SETS.values():
+        rates = choosing.pass_rates(*shape, parts=1000)
+        for flags in choosing.SEQUENTIAL.values():
+            rule = choosing.plan(flags)
+            assert sum(choosing.outcomes(rule, *shape).values()) == pytest.approx(1, abs=1e-12)
+            summed = np.mean([(rule.expected_draws(p), choosing.signal(rule, p)) for p in rates], axis=0)
+            assert choosing.sequential(rule, *shape) == pytest.approx(summed, rel=1e-3)
+
+
 def test_pass_rates_have_the_moments_of_their_distribution(choosing: ModuleType) -> None:
     for a, b in choosing.DATA_SETS.values():
         rates = choosing.pass_rates(a, b)
-        assert rates.mean() == pytest.approx(a / (a + b), abs=1e-3)
-        assert rates.var() == pytest.approx(a * b / (a + b) ** 2 / (a + b + 1), rel=0.01)
+        assert rates.mean() == pytest.approx(a / (a + b), abs=1e-6)
+        assert rates.var() == pytest.approx(a * b / (a + b) ** 2 / (a + b + 1), rel=1e-4)
+
+
+@pytest.mark.parametrize("allocation", ["inverse_sqrt", "std"])
+def test_twice_as_many_prompts_change_no_digit_of_ada_est(allocation: str, choosing: ModuleType) -> None:
+    for shape in choosing.DATA_SETS.values():
+        once, twice = (choosing.pass_rates(*shape, parts=choosing.PARTS * times) for times in (1, 2))
+        draws, signal = choosing.estimated(once, allocation)
+        assert choosing.estimated(twice, allocation) == pytest.approx((draws, signal), abs=1e-5)
+        assert choosing.cell(draws, signal) == choosing.cell(*choosing.estimated(twice, allocation))
+
+
+def test_ada_est_has_the_bounds_that_its_flags_come_to(choosing: ModuleType) -> None:
+    """4 of a mean of 8 are trained, so no prompt gets fewer than 4."""
+    policy = choosing.estimated_by("inverse_sqrt")
+    assert (policy.budget, policy.min_samples, policy.max_samples, policy.floor) == (8, 4, 32, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "data_set"),
+    [
+        ("69 % of the groups have a signal, for 18.4 rollouts a prompt", "`pos`", "most wrong"),
+        ("`balance`'s 22.7", "`balance`", "most wrong"),
+        ("98 % of the groups for 6.9 rollouts a prompt", "`balance`, 1 and 1, M = 4", "mixed"),
+        ("the published counts take 12.7", "`balance`", "mixed"),
+        ("uniform sampling of 8 gives 85 %", "uniform, 8", "mixed"),
+        ("70 % instead of", "`balance`, 1 and 1, M = 4", "most right"),
+        ("the 46 % of `pos`", "`pos`", "most right"),
+        ("6.0 (mixed)", "uniform, 4", "mixed"),
+        ("12.4 (most wrong)", "uniform, 4", "most wrong"),
+        ("against 13.0", "`balance`", "mixed"),
+        ("and 32.7 of `balance`", "`balance`", "most wrong"),
+        ("39 % of its groups have a signal", "Ada-Est, 8 on average, `inverse_sqrt`", "most wrong"),
+        ("where uniform sampling of 8 has 46 %", "uniform, 8", "most wrong"),
+    ],
+)
+def test_figures_of_data_sets_within_the_text_are_in_the_table(words: str, name: str, data_set: str) -> None:
+    assert words in " ".join(TEXT.split())
+    head, *rows = next(table for table in tables(section(TEXT, "Rollouts and signal")) if "Beta" in table[0][1])
+    (row,) = (row for row in rows if row[0] == name)
+    column = next(i for i, title in enumerate(head) if title.startswith(data_set))
+    draws, share, price = row[column].split(", ")
+    for figure in re.findall(r"\d+\.\d|\d+ %", words):
+        assert figure.replace(" ", "") in (draws, share, price)
+
+
+def test_share_of_the_rollouts_that_one_of_each_takes(choosing: ModuleType) -> None:
+    plans = [choosing.plan(choosing.SEQUENTIAL[name]) for name in ("`balance`, 1 and 1, M = 4", "`balance`")]
+    few, many = ([choosing.sequential(rule, *shape)[0] for shape in choosing.DATA_SETS.values()] for rule in plans)
+    ratios = [100 * a / b for a, b in zip(few, many, strict=True)]
+    assert "the same groups with a signal for 54 to 73 % of the rollouts" in " ".join(TEXT.split())
+    assert (round(min(ratios)), round(max(ratios))) == (54, 73)
 
 
 def costs(p: float, k_pos: int, k_neg: int, wave: int = 8, cap: int = 32) -> tuple[float, float]:
@@ -110,6 +179,83 @@ def test_errors_of_the_counts_are_those_that_were_measured() -> None:
     for steps, *cells in table[1:]:
         row = measured[f"{steps} steps per episode, logits +0.3 per 100 steps"]
         assert cells == [f"{row[name]:.3f}" for name in ("25", "50", "200", "last group")]
+
+
+def test_shares_of_unsolvable_prompts_are_those_that_were_measured() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "give_up.json").read_text())["shares"]
+    table, _ = tables(section(TEXT, "Prompts that are never right"))
+    expected = [
+        [name.split()[0], *(f"{100 * row[key]:.1f} %" for key in ("prompts", "whole", "late"))]
+        for name, row in measured.items()
+    ]
+    assert table[1:] == expected
+
+
+def test_odds_of_giving_up_are_exact(choosing: ModuleType) -> None:
+    import give_up
+
+    _, table = tables(section(TEXT, "Prompts that are never right"))
+    assert [float(row[0]) for row in table[1:]] == list(give_up.RATES)
+    for p, *cells in table[1:]:
+        odds = give_up.odds(float(p))
+        assert cells == [
+            f"{odds['given up']:.1%}".replace("%", " %"),
+            *(f"{odds[k]:.1f}" for k in ("visits", "rollouts")),
+        ]
+
+
+@pytest.fixture
+def coefficients(choosing: ModuleType) -> ModuleType:
+    import coefficients
+
+    return coefficients
+
+
+WEIGHTS = section(TEXT, "How much one rollout can weigh")
+
+
+@pytest.mark.parametrize(
+    ("title", "cases"),
+    [
+        ("Ada-Seq, `none` (default)", ("seq", None, "seq, gae")),
+        ("Ada-Seq, `paper`", ("seq, paper", None, None)),
+        ("Ada-Seq, `stratum`", ("seq, stratum, pool", "seq, stratum", "seq, stratum, gae")),
+        ("Ada-Est, all trained, `paper` (default)", ("est, all, pool", "est, all", "est, all, gae")),
+        (
+            "Ada-Est, all trained, `stratum`",
+            ("est, all, stratum, pool", "est, all, stratum", "est, all, stratum, gae"),
+        ),
+        (
+            "Ada-Est, 4 of 8 trained, `stratum` (default)",
+            ("est, 4 of 8, pool", "est, 4 of 8", "est, 4 of 8, gae"),
+        ),
+    ],
+)
+def test_largest_coefficients_are_those_of_the_enumeration(
+    title: str, cases: tuple[str | None, ...], coefficients: ModuleType
+) -> None:
+    (table,) = tables(WEIGHTS)
+    (cells,) = (row[1:] for row in table[1:] if row[0] == title)
+    for cell, name in zip(cells, cases, strict=True):
+        if name is None:
+            assert cell == "–"
+            continue
+        settings = coefficients.settings_of(coefficients.CASES[name])
+        said, _, said_given_up = cell.partition(", given up ")
+        decimals = len(said.partition(".")[2])
+        assert f"{coefficients.largest(settings):.{decimals}f}" == said
+        given_up = coefficients.largest(settings, given_up=True) if settings.config.mode == "est" else 0.0
+        assert given_up <= float(said_given_up or said) + 0.05
+
+
+def test_largest_coefficients_in_the_text(coefficients: ModuleType) -> None:
+    for name, figure in (("seq, group_norm", 5.5), ("est, all, group_norm", 5.5), ("est, all, rloo, loo", 5.7)):
+        assert coefficients.largest(coefficients.settings_of(coefficients.CASES[name])) == pytest.approx(
+            figure, abs=0.05
+        )
+    assert "`group_norm` has 5.5 in both modes, `loo` 5.7 in Ada-Est" in WEIGHTS
+    settings = coefficients.settings_of(coefficients.CASES["est, all, stratum"])
+    assert coefficients.largest(settings, given_up=True) == pytest.approx(200)
 
 
 def test_times_are_what_simulate_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ from openrlhf_ada.cli.evaluate import build_parser as eval_parser
 from openrlhf_ada.cli.prepare_data import build_parser as prepare_parser
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config import AdaConfig, add_flags
-from openrlhf_ada.presets import METHODS
 from openrlhf_ada.settings import resolve
 from openrlhf_ada.upstream import training_parser
 
@@ -194,8 +193,9 @@ def test_the_command_from_verl_is_the_published_setting(caplog: pytest.LogCaptur
     assert args.rollout.batch_size == 512
     assert args.train.batch_size == 512
     deviating = [record.getMessage() for record in caplog.records if record.getMessage().startswith("deviation")]
-    assert deviating == ["deviation: --actor.dual_clip is 10.0, reinforce-ada-balance leaves it alone"]
-    assert "actor.dual_clip" not in METHODS["reinforce-ada-balance"].flags
+    assert deviating == []
+    assert (args.actor.dual_clip, args.actor.lr_scheduler) == (10.0, "constant_with_warmup")
+    assert args.train.num_episodes == 15 == round(400 * 512 / 13_650)
 
 
 def test_ada_est_of_the_branch_starts() -> None:

@@ -226,13 +226,17 @@ def flat(flags: SimpleNamespace, prefix: str = "") -> dict[str, object]:
     return values
 
 
-def test_published_settings_are_those_of_their_name() -> None:
-    """512 prompts a step, mini-batches of 128 prompts x 4, learning rate 1e-6."""
+def test_published_settings_are_those_of_their_name(caplog: pytest.LogCaptureFixture) -> None:
+    """512 prompts a step, mini-batches of 128 prompts x 4, learning rate 1e-6: all from the preset."""
     for method, mode in (("reinforce-ada-pos", "seq"), ("reinforce-ada-est", "est"), ("grpo", "off")):
-        args, config = parsed(dry_run("reproduce_qwen2.5_math_1.5b.sh", METHOD=method))
+        words = dry_run("reproduce_qwen2.5_math_1.5b.sh", METHOD=method)
+        args, config = parsed(words)
+        assert "deviation" not in caplog.text
+        given = {f"--{flag}" for flag in METHODS[method].flags} & set(words)
+        assert given == {"--algo.kl.init_coef"}, "common.sh says it for all scripts"
         assert (config.mode, args.rollout.batch_size, args.actor.adam.lr) == (mode, 512, 1e-6)
         assert args.algo.kl.init_coef == 0 and args.data.max_len == 3072
-        assert (args.rollout.max_new_tokens, args.actor.dual_clip, args.actor.adam.betas) == (2048, 10.0, [0.9, 0.999])
+        assert (args.rollout.max_new_tokens, args.actor.dual_clip, args.actor.adam.betas) == (2048, 10.0, (0.9, 0.999))
 
 
 @pytest.mark.parametrize("script", [*TRAINING, "prepare_data.sh", "eval_model.sh"])

@@ -85,6 +85,36 @@ def test_published_setting_has_no_flag_without_effect(argv: list[str], name: str
 
 
 @every_method
+def test_every_preset_has_the_recipe_of_the_run_scripts(name: str) -> None:
+    """Reinforce-Ada, scripts/run_reinforce_ada.sh: a constant rate, dual clip 10, betas of .9 and .999, no decay."""
+    published = {
+        "actor.adam.lr": 1e-6,
+        "actor.adam.betas": (0.9, 0.999),
+        "actor.adam.weight_decay": 0.0,
+        "actor.lr_scheduler": "constant_with_warmup",
+        "actor.max_norm": 1.0,
+        "actor.eps_clip_low_high": (0.2, 0.28),
+        "actor.dual_clip": 10.0,
+        "actor.loss_agg_mode": "token-mean",
+        "train.max_epochs": 1,
+        "rollout.temperature": 1.0,
+        "rollout.top_p": 1.0,
+        "algo.kl.init_coef": 0.0,
+    }
+    flags = METHODS[name].flags
+    assert {flag: flags[flag] for flag in published} == published
+
+
+@every_method
+def test_warm_up_of_400_steps_is_10_steps(name: str) -> None:
+    """The host counts updates of the weights: 512 prompts times n samples, in parts of --train.batch_size."""
+    flags = METHODS[name].flags
+    updates = flags["rollout.batch_size"] * flags["rollout.n_samples_per_prompt"] // flags["train.batch_size"]
+    assert updates == 4, "mini-batches of 128 prompts"
+    assert 400 * updates * flags["actor.lr_warmup_ratio"] == 10 * updates
+
+
+@every_method
 def test_source_is_a_paper(name: str) -> None:
     assert re.search(r"arXiv \d{4}\.\d{5}", METHODS[name].source)
 
@@ -157,6 +187,12 @@ def test_explicit_flag_wins_and_is_reported(argv: list[str], name: str, caplog: 
         (["--ada_exit", "balance"], "--ada.exit is balance, reinforce-ada-pos has pos"),
         (["--ada.wave=4"], "--ada.wave is 4, reinforce-ada-pos has 8"),
         (["--actor.eps_clip_low_high", "0.2", "0.2"], "--actor.eps_clip_low_high is [0.2, 0.2], "),
+        (["--actor.dual_clip", "3"], "--actor.dual_clip is 3.0, reinforce-ada-pos has 10.0"),
+        (
+            ["--actor.lr_scheduler", "linear"],
+            "--actor.lr_scheduler is linear, reinforce-ada-pos has constant_with_warmup",
+        ),
+        (["--actor.entropy_coef", "1e-4"], "--actor.entropy_coef is 0.0001, reinforce-ada-pos leaves it alone"),
     ],
     ids=" ".join,
 )

@@ -140,6 +140,24 @@ def test_single_sample_has_no_spread() -> None:
     assert first_wave_stats(make_record((1, 0)), 1)["rollout/reward_std"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "flags", "largest"),
+    [
+        (RESCUED, {}, 7 / 8),
+        (RESCUED, {"correction": "stratum", "baseline": "estimator", "objective": "linear"}, 1),
+        ((1, 0, 0, 0), {}, 3 / 4),
+        (HOPELESS, {}, 0),
+    ],
+)
+def test_largest_coefficient_is_that_of_any_trained_rollout(
+    outcomes: Outcomes, flags: dict[str, Any], largest: float
+) -> None:
+    """1 of 8: the positive has 1 - 1/8. Stratum, prediction 1/2: the unbiased share s is 0, since the only positive
+    came in the last wave, and the negative has (1 - s) x 2 / 1 x 1/2."""
+    settings = settings_of(**flags)
+    assert metrics_of(make_record(outcomes, HOPELESS, settings=settings), settings)["ada/coefficient_max"] == largest
+
+
 def test_with_a_critic_signal_means_both_outcomes() -> None:
     """PPO's coefficients are weights and say nothing of signal."""
     ppo = settings_of(advantage="gae")
