@@ -136,12 +136,12 @@ def test_ppo_with_the_hosts_reward_server(toy: Toy, by_server: dict[str, Any], t
     run = tmp_path / "run"
     evaluation = {"eval.dataset": toy.heldout, "eval.n_samples_per_prompt": 2, "ada_eval_ends": True}
     # A clip range that scores leave shows that the threshold is of scores, and rewards are clipped.
-    clip = {"reward.clip_range": "-0.9 0.9"}
+    clip = {"reward.clip_range": "-0.875 0.875"}
     flags = toy_flags(toy, run, **SEQ, **PPO, **FOLLOW, **by_server, **evaluation, **clip)
-    at = flags.index("-0.9 0.9")
-    train([*flags[:at], "-0.9", "0.9", *flags[at + 1 :]])
+    at = flags.index("-0.875 0.875")
+    train([*flags[:at], "-0.875", "0.875", *flags[at + 1 :]])
     check_ledger(run, batch_size=16, group_size=N, cap=16)
-    check_scores(run, first=N, clip=0.9)
+    check_scores(run, first=N, clip=0.875)
     assert steps_of(run)[1]["ada/signal_share"] > 0
     shares = [row["eval/accuracy"] for row in read_jsonl(run / "metrics.jsonl") if "eval/accuracy" in row]
     assert shares == [0.0, 0.0], "held-out answers above the first threshold"
