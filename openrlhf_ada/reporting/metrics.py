@@ -150,8 +150,8 @@ METRICS: dict[str, Metric] = {
     "ada/coefficient_max": Metric(
         "coefficient",
         "Largest weight times advantage of a trained rollout, of either sign (PPO: the weight alone). With rewards of "
-        "0 and 1 and default flags below 1 in mode seq; in mode est at most 7.1 where all rollouts are trained, and 94 "
-        "where groups are selected. docs/choosing.md has the others.",
+        "0 and 1 and default flags below 1 in mode seq; in mode est at most 7.1 where all rollouts are trained, and "
+        "94 where groups are selected. docs/choosing.md has the others.",
         "Tens or more: single rollouts decide the step. Raise `ada.floor`, or use another correction or baseline.",
     ),
     # -- raw scores: a reward model's, --ada_scores raw, --ada_positive_quantile --------------------------------------
