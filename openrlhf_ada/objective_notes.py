@@ -27,6 +27,7 @@ def objective_notes(s: Settings) -> list[str]:
         return [f"objective: not computed, since --ada_max_samples {s.max_samples} is above {LARGEST_CAP}"]
     weights = weights_of(s)
     batch = "" if s.config.mode == "seq" else ", in a batch of evenly spread pass rates"
+    batch += " (for rewards of 0 and 1)" if s.scores == "raw" else ""
     notes = [f"objective: prompts of pass rate {_list(RATES)} have the weight {_weights(weights)}{batch}{_aim(s)}"]
     if s.advantage == "group_norm":
         of = "trained group" if s.baseline == "kept" else "whole pool"
