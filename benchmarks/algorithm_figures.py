@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Estimated, Policy, Sequential
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.simulate import simulate
-from openrlhf_ada.settings import Settings, make_policy, resolve
+from openrlhf_ada.simulation.coin_flips import simulate
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 GROUP = 4

@@ -2,7 +2,7 @@
 
 from host_weight_sync import HostWorkerExtension
 
-from openrlhf_ada.rollout.weight_receiver import PolicyWeightsExtension
+from openrlhf_ada.weights.receiver import PolicyWeightsExtension
 
 
 class BothExtensions(PolicyWeightsExtension, HostWorkerExtension):

@@ -17,11 +17,11 @@ import numpy as np
 from algorithm_figures import noise_at
 from numpy.typing import NDArray
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.policies import Estimated, Policy, Sequential
 from openrlhf_ada.core.stopping_paths import State, StoppingPlan
-from openrlhf_ada.settings import make_policy, resolve
 
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "choosing.png"
 GROUP = 4

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from machine import machine
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.method_rules import check_settings
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.stopping_paths import State
 from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.method_rules import check_settings
-from openrlhf_ada.settings import Settings, make_policy, resolve
 
 HERE = Path(__file__).parent
 PREDICTIONS = tuple(np.linspace(0.0, 1.0, 21).tolist())

@@ -19,7 +19,7 @@ from typing import Any
 
 from machine import machine
 
-from openrlhf_ada.data.demo_model import build_smollm2
+from openrlhf_ada.demo.model import build_smollm2
 from openrlhf_ada.platforms import cpu
 
 HERE = Path(__file__).parent

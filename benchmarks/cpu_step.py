@@ -23,7 +23,7 @@ from typing import Any
 from machine import machine
 
 import openrlhf_ada.reward.arithmetic as reward_file
-from openrlhf_ada.data.demo_model import build_smollm2
+from openrlhf_ada.demo.model import build_smollm2
 
 HERE = Path(__file__).parent
 PROMPTS, GROUP, NEW_TOKENS = 16, 4, 16

@@ -24,7 +24,7 @@ from machine import machine
 from numpy.typing import NDArray
 
 import openrlhf_ada.reward.arithmetic as reward_file
-from openrlhf_ada.data.toy import build_toy_model, write_toy_data
+from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
 
 HERE = Path(__file__).parent
 IMAGE = HERE.parent / "docs" / "images" / "critic_calibration.png"

@@ -21,7 +21,7 @@ from openrlhf_ada.core.estimators import PassRateCounts
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Estimated, Memory
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.simulate import simulate
+from openrlhf_ada.simulation.coin_flips import simulate
 
 HERE = Path(__file__).parent
 ROWS, STEPS = 512, 240

@@ -19,10 +19,10 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.policies import Estimated
-from openrlhf_ada.core.simulate import simulate
-from openrlhf_ada.settings import make_policy, resolve
+from openrlhf_ada.simulation.coin_flips import simulate
 
 HERE = Path(__file__).parent
 BATCH, VISITS, BUDGET = 32, 20, 8

@@ -21,7 +21,6 @@ from typing import Any
 from machine import machine
 
 from openrlhf_ada.core.fleet import run
-from openrlhf_ada.core.forecast import Cluster, Forecast, forecast
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.scheduling import SCHEDULERS, Request, Scheduler, SchedulerName
@@ -29,8 +28,9 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.core.virtual_engines import Answer, EngineModel, VirtualFleet
-from openrlhf_ada.core.workload import MadeUpAnswers
+from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
+from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel, VirtualFleet
+from openrlhf_ada.simulation.workload import MadeUpAnswers
 
 HERE = Path(__file__).parent
 GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=256)

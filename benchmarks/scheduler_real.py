@@ -18,12 +18,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.cli.train_ppo_ray import parse, quiet
-from openrlhf_ada.core.forecast import Cluster, forecast
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.core.virtual_engines import EngineModel
-from openrlhf_ada.core.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
-from openrlhf_ada.data.demo_model import build_smollm2
+from openrlhf_ada.demo.model import build_smollm2
+from openrlhf_ada.simulation.forecast import Cluster, forecast
+from openrlhf_ada.simulation.virtual_engines import EngineModel
+from openrlhf_ada.simulation.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
 
 CACHE = Path(__file__).parent.parent / ".cache"
 THINGS = (
@@ -94,10 +94,10 @@ def _flags(folder: Path, questions: Questions) -> SimpleNamespace:
 
 
 def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[str, Any]:
-    from openrlhf_ada.config import from_namespace
+    from openrlhf_ada.config.schema import from_namespace
+    from openrlhf_ada.config.settings import make_policy, resolve
     from openrlhf_ada.rollout.calibration import Calibrator
     from openrlhf_ada.rollout.prompts import PromptSource
-    from openrlhf_ada.settings import make_policy, resolve
     from openrlhf_ada.trainer.sampling_only import generate_kwargs, start_sampling
 
     args.ada_events = None

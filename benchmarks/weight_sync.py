@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 import host_weight_sync  # noqa: E402
 
-from openrlhf_ada.data.demo_model import build_smollm2  # noqa: E402
+from openrlhf_ada.demo.model import build_smollm2  # noqa: E402
 from openrlhf_ada.platforms import cpu  # noqa: E402
 from openrlhf_ada.platforms.cpu_dtype import compute_dtype  # noqa: E402
 
@@ -79,9 +79,9 @@ class Ours:
     def __init__(self, model: Any, engines: list[Any], *, bucket_mib: int, verify: str = "off") -> None:
         import torch
 
-        from openrlhf_ada.rollout.weight_sync import WeightSync
         from openrlhf_ada.trainer.policy import sharding
-        from openrlhf_ada.trainer.policy_weights import PolicyWeights
+        from openrlhf_ada.weights.policy_side import PolicyWeights
+        from openrlhf_ada.weights.sender import WeightSync
 
         ds = SimpleNamespace(zero_stage=2, tensor_parallel_size=1)
         gather, shape_of = sharding(SimpleNamespace(ds=ds), model)

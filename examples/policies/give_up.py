@@ -7,9 +7,9 @@ as likely as any other at first. Above SURE the prompt is closed: more of its ro
 from collections.abc import Sequence
 from dataclasses import fields
 
+from openrlhf_ada.config.settings import Settings, published_policy
 from openrlhf_ada.core.policies import Action, Close, Draw, Policy, Sequential
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.settings import Settings, published_policy
 
 SURE = 0.7
 

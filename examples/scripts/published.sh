@@ -9,7 +9,7 @@
 #          We have not run it: no such machine was at hand. Evaluate with eval_model.sh.
 
 # reproduce MODEL ZERO [more flags]: the setting METHOD (--ada_method: batches, loss, optimizer and learning rate are in
-# openrlhf_ada/presets.py) and what no preset knows: model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the
+# openrlhf_ada/config/presets.py) and what no preset knows: model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the
 # prompts, not steps: EPISODES is 400 steps x 512 prompts a step over the number of prompts.
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}

@@ -14,11 +14,11 @@ from typing import Any
 
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, open_sampler
 from openrlhf_ada.cli.train_ppo_ray import quiet
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, answered
 from openrlhf_ada.eval.measures import Answered
-from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reward.mixed_answers import label_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
 

@@ -83,9 +83,9 @@ def build_parser() -> argparse.ArgumentParser:
 def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, Path]:
     """Model and prompt folders; built on the first call."""
     _choose_platform()
-    from openrlhf_ada.data.arithmetic import write_demo_data
-    from openrlhf_ada.data.demo_model import build_smollm2
-    from openrlhf_ada.data.toy import build_toy_model, write_toy_data
+    from openrlhf_ada.demo.arithmetic import write_demo_data
+    from openrlhf_ada.demo.model import build_smollm2
+    from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
 
     name = "toy" if toy else "smollm2"
     # Answers end with their line: what a model would write after it is neither sampled nor trained.

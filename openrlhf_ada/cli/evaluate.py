@@ -20,12 +20,12 @@ from openrlhf_ada.cli.sampling_flags import (
     longest_context,
     sampling_of,
 )
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
 from openrlhf_ada.eval.plots import plot_curves
 from openrlhf_ada.eval.results import ModelResults, as_json, difference_lines, ks_up_to, table_rows
-from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reward.arithmetic import parse_answer
 from openrlhf_ada.reward.math_notation import simplified

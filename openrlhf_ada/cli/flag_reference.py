@@ -15,9 +15,9 @@ from typing import Any
 
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.cli import demo, evaluate, main, prepare_data, simulate, submit
-from openrlhf_ada.config import AdaConfig, add_flags
-from openrlhf_ada.config_ranges import MINIMA
-from openrlhf_ada.upstream import training_parser
+from openrlhf_ada.config.ranges import MINIMA
+from openrlhf_ada.config.schema import AdaConfig, add_flags
+from openrlhf_ada.host.parser import training_parser
 
 VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "prepare-data": prepare_data.build_parser,

@@ -42,8 +42,8 @@ def demo_model_parser() -> argparse.ArgumentParser:
 
 def _demo_model(argv: Sequence[str]) -> int:
     args = demo_model_parser().parse_args(argv)
-    from openrlhf_ada.data.demo_model import build_smollm2
-    from openrlhf_ada.data.toy import build_toy_model
+    from openrlhf_ada.demo.model import build_smollm2
+    from openrlhf_ada.demo.toy import build_toy_model
 
     print((build_toy_model if args.toy else build_smollm2)(args.out_dir))
     return 0
@@ -61,8 +61,8 @@ def demo_data_parser() -> argparse.ArgumentParser:
 
 def _demo_data(argv: Sequence[str]) -> int:
     args = demo_data_parser().parse_args(argv)
-    from openrlhf_ada.data.arithmetic import write_demo_data
-    from openrlhf_ada.data.toy import write_toy_data
+    from openrlhf_ada.demo.arithmetic import write_demo_data
+    from openrlhf_ada.demo.toy import write_toy_data
 
     write = write_toy_data if args.toy else write_demo_data
     print(write(args.out_dir, num_train=args.num_train, num_heldout=args.num_heldout, seed=args.seed))

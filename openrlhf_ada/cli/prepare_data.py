@@ -23,13 +23,13 @@ from openrlhf_ada.cli.sampling_flags import (
     longest_context,
     sampling_of,
 )
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import BOXED, DATASETS
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.verification import LabelChecks
-from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import NAMED

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms.job_files import JobFiles
 
 logger = logging.getLogger(__name__)

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import add_flags
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.data.problems import Problem, Question
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import NAMED, Grading
-from openrlhf_ada.upstream import parse_host_arguments
 
 
 @dataclass(frozen=True, slots=True)

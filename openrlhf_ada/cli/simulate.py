@@ -16,16 +16,16 @@ from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import AdaConfig, from_namespace
-from openrlhf_ada.core.forecast import Cluster, Forecast, forecast
+from openrlhf_ada.config.schema import AdaConfig, from_namespace
+from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.settings import make_policy, positive_above, resolve
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.core.virtual_engines import Answer, EngineModel
-from openrlhf_ada.core.workload import MadeUpAnswers, RecordedAnswers
-from openrlhf_ada.reporting.recorded_workload import recorded_steps
 from openrlhf_ada.reporting.run_record import Run, read_run
-from openrlhf_ada.score_rules import scored_by_model
-from openrlhf_ada.settings import make_policy, positive_above, resolve
+from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
+from openrlhf_ada.simulation.recorded_workload import recorded_steps
+from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel
+from openrlhf_ada.simulation.workload import MadeUpAnswers, RecordedAnswers
 
 PROG = "openrlhf-ada simulate"
 ENGINE_FILE = "engine.json"

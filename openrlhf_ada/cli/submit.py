@@ -29,7 +29,7 @@ from openrlhf_ada.cli.ray_job import (
     stop,
     submit,
 )
-from openrlhf_ada.flags import ConfigError, words_by_flag
+from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, POSITIONAL, JobFiles, files_of
 from openrlhf_ada.reporting.redaction import REMOVED, hides_secret, looks_secret
 

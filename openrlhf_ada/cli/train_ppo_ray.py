@@ -15,20 +15,20 @@ from contextlib import contextmanager, redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import AdaConfig, add_flags, from_namespace
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.loss_rules import loss_warnings
+from openrlhf_ada.config.method_rules import without_effect
+from openrlhf_ada.config.objective_notes import objective_notes
+from openrlhf_ada.config.presets import apply_method, deviations, named_method
+from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
+from openrlhf_ada.config.score_rules import with_scores
+from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.loss_rules import loss_warnings
-from openrlhf_ada.method_rules import without_effect
-from openrlhf_ada.objective_notes import objective_notes
+from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
-from openrlhf_ada.presets import apply_method, deviations, named_method
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.wandb_run import run_environment
-from openrlhf_ada.score_rules import with_scores
-from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_flags, resumes
-from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from openrlhf_ada.host.parser import unwrap_ray_class
 from openrlhf_ada.platforms.cpu_dtype import compute_dtype
-from openrlhf_ada.upstream import unwrap_ray_class
 
 EXECUTOR = "openrlhf_ada.platforms.cpu_executor.OneProcessExecutor"
 """By name: the module imports vLLM, and the engine core imports it itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError
 
 _ABSENT = "this machine has no GPU, and on a CPU "
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from types import SimpleNamespace
 
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError
 
 
 def check_gpu_limits(args: SimpleNamespace) -> None:

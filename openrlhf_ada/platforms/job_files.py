@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import openrlhf_ada
-from openrlhf_ada.flags import ConfigError, words_by_flag
+from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.reward.reward_function import NAMED
 
 DISTRIBUTION = "openrlhf-ada"

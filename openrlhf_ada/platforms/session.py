@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
 from openrlhf_ada.platforms.gpu_limits import check_gpu_limits

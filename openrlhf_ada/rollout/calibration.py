@@ -15,9 +15,9 @@ import ray
 from openrlhf_ada.core.fleet import Finished, Fleet
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey
-from openrlhf_ada.core.virtual_engines import EngineModel
 from openrlhf_ada.rollout.prompts import take_prompts
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
+from openrlhf_ada.simulation.virtual_engines import EngineModel
 
 REPEATS = 3
 SHARING = 8

@@ -14,7 +14,7 @@ from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Answer, Job
 from openrlhf_ada.rollout.incarnations import RESTART_S, answer, ask_ready, incarnations, not_back
-from openrlhf_ada.rollout.weight_sync import EngineGoneError
+from openrlhf_ada.weights.sender import EngineGoneError
 
 SILENCE_S = 30.0
 """Seconds in which a process that lives answers a question, however busy it is."""

@@ -13,7 +13,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.reward.verdict import Verdict
-from openrlhf_ada.rollout.engine_weights import ReceivesWeights
+from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 SEED_RANGE = 1 << 63
 

@@ -14,9 +14,9 @@ import torch
 from openrlhf.models import ValueLoss
 from openrlhf.trainer.ray import ppo_critic
 
+from openrlhf_ada.host.parser import substituted, unwrap_ray_class
 from openrlhf_ada.trainer.experience_maker import critic_weights
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
-from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
 class StratumValueLoss(ValueLoss):

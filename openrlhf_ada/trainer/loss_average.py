@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_ada.loss_rules import loss_length
+from openrlhf_ada.config.loss_rules import loss_length
 
 GROUP_TOKENS = "ada_group_tokens"
 """Key in Experience.info: response tokens of all trained samples of a sample's prompt, shape (B,)."""

@@ -18,15 +18,15 @@ from openrlhf.trainer.ray import ppo_actor
 from peft import PeftModel
 from torch.nn import Module, Parameter
 
+from openrlhf_ada.host.parser import substituted, unwrap_ray_class
 from openrlhf_ada.rollout.incarnations import incarnations
-from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, join_in
-from openrlhf_ada.trainer.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
-from openrlhf_ada.trainer.policy_weights import PolicyWeights
 from openrlhf_ada.trainer.recorder import note
-from openrlhf_ada.trainer.weight_average import WeightAverage
-from openrlhf_ada.upstream import substituted, unwrap_ray_class
+from openrlhf_ada.weights.average import WeightAverage
+from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
+from openrlhf_ada.weights.policy_side import PolicyWeights
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, join_in
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ from typing import Any
 import ray
 from openrlhf.trainer import ppo_trainer as host
 
+from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.host.parser import unwrap_ray_class
 from openrlhf_ada.rollout.reward_model import RewardModel
-from openrlhf_ada.score_rules import scored_by_model
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.sampling import (
     eval_arguments,
@@ -18,7 +19,6 @@ from openrlhf_ada.trainer.sampling import (
     restore_engine,
     training_steps,
 )
-from openrlhf_ada.upstream import unwrap_ray_class
 
 
 class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):

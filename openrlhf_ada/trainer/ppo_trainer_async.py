@@ -17,13 +17,14 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 from ray.util.queue import Queue
 
-from openrlhf_ada.config import from_namespace
+from openrlhf_ada.config.schema import from_namespace
+from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.settings import positive_above, resolve
 from openrlhf_ada.eval.held_out import HeldOut
+from openrlhf_ada.host.parser import substituted, unwrap_ray_class
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.reward_model import RewardModel
-from openrlhf_ada.score_rules import scored_by_model
-from openrlhf_ada.settings import positive_above, resolve
 from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
@@ -35,7 +36,6 @@ from openrlhf_ada.trainer.sampling import (
     restore_engine,
     training_steps,
 )
-from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 logger = logging.getLogger(__name__)
 

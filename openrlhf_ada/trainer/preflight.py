@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_ada.config import AdaConfig, from_namespace
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.host_rules import batch_plan, check_against_host
+from openrlhf_ada.config.host_values import check_values
+from openrlhf_ada.config.schema import AdaConfig, from_namespace
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.host_rules import batch_plan, check_against_host
-from openrlhf_ada.host_values import check_values
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reward.reward_function import NAMED, RIGHT_OR_WRONG, path_of
-from openrlhf_ada.settings import make_policy, resolve
 
 MODEL_FLAGS = ("actor", "critic", "reward")
 

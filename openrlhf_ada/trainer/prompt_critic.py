@@ -18,8 +18,8 @@ from openrlhf.trainer.ray import ppo_critic
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils.utils import zero_pad_sequences
 
+from openrlhf_ada.host.parser import unwrap_ray_class
 from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
-from openrlhf_ada.upstream import unwrap_ray_class
 
 PromptRows = dict[str, torch.Tensor]
 """sequences, attention_mask (b, T) and action_mask (b, T - 1): prompts with one token after them, as the critic's

@@ -10,13 +10,13 @@ from typing import Any
 import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
-from openrlhf_ada.config import from_namespace
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.schema import from_namespace
+from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
-from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reporting.wandb_run import use_step_axis
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
-from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic

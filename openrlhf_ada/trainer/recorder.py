@@ -7,13 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import positive_above
 from openrlhf_ada.eval.held_out import HeldOut, evaluation_metrics
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
-from openrlhf_ada.settings import positive_above
 
 _NO_ACCURACY = (
     "evaluation after step {step}: not recorded, a score is {value} (expected 0 to 1: let the reward function return "

@@ -9,16 +9,16 @@ from typing import Any, cast
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from openrlhf_ada.config import from_namespace
+from openrlhf_ada.config.host_rules import batch_plan
+from openrlhf_ada.config.schema import from_namespace
+from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.settings import make_policy, resolve, score_threshold
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
-from openrlhf_ada.host_rules import batch_plan
 from openrlhf_ada.rollout.engine_lines import Restore
 from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
-from openrlhf_ada.score_rules import scored_by_model
-from openrlhf_ada.settings import make_policy, resolve, score_threshold
 from openrlhf_ada.trainer.recorder import emit, note
 
 

@@ -13,15 +13,15 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray import vllm_engine
 from vllm import SamplingParams
 
-from openrlhf_ada.core.virtual_engines import EngineModel
+from openrlhf_ada.host.parser import substituted
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.calibration import Calibrator
 from openrlhf_ada.rollout.engine import SamplingSetup, rollout_actor
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
+from openrlhf_ada.simulation.virtual_engines import EngineModel
 from openrlhf_ada.trainer.sampling import make_generator
-from openrlhf_ada.upstream import substituted
 
 RESTARTS = 3
 """How often an engine that dies is started again."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.grouping import is_spread
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
-from openrlhf_ada.settings import Settings
 
 MOST_CAUSES = 8
 """Causes of verdicts that a step's row counts, the most frequent."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from openrlhf_ada.upstream import host_root
+from openrlhf_ada.host.parser import host_root
 
 
 @lru_cache

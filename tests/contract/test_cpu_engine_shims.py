@@ -23,12 +23,12 @@ from vllm.plugins import DEFAULT_PLUGINS_GROUP
 from vllm.v1.executor import Executor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from openrlhf_ada.host.parser import unwrap_ray_class
 from openrlhf_ada.platforms import cpu, cpu_engine, cpu_executor, vllm_plugin
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
 from openrlhf_ada.platforms.cpu_executor import OneProcessExecutor
 from openrlhf_ada.platforms.import_hooks import on_import
-from openrlhf_ada.upstream import unwrap_ray_class
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.loss_rules import POLICY_LOSSES
-from openrlhf_ada.upstream import TRAIN_MODULE, _main_block, host_root
+from openrlhf_ada.config.loss_rules import POLICY_LOSSES
+from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
 
 TRAINER, ASYNC = "trainer/ppo_trainer.py", "trainer/ppo_trainer_async.py"
 GENERATOR = "trainer/ppo_utils/samples_generator.py"

@@ -18,6 +18,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from openrlhf_ada.host.parser import substituted, unwrap_ray_class
 from openrlhf_ada.rollout.engine import AdaRolloutActor
 from openrlhf_ada.rollout.prompts import number_rows, take_prompts
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -37,7 +38,6 @@ from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
 from openrlhf_ada.trainer.ppo_trainer import AdaPPOTrainer
 from openrlhf_ada.trainer.prompt_critic import PassRateCriticActor
 from openrlhf_ada.trainer.recorded_training import RecordedTraining
-from openrlhf_ada.upstream import substituted, unwrap_ray_class
 
 
 @pytest.mark.parametrize(

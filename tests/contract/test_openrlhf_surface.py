@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.upstream import TRAIN_MODULE, host_root
+from openrlhf_ada.host.parser import TRAIN_MODULE, host_root
 
 FETCH = "self, queries_list, prompts_list, labels_list"
 ENGINES = (

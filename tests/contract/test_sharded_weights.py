@@ -34,10 +34,10 @@ def work(rank, port, adapts, folder):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
-    from openrlhf_ada.trainer.export import export_whole, whole_weights
+    from openrlhf_ada.weights.export import export_whole, whole_weights
     from openrlhf_ada.trainer.policy import sharding
-    from openrlhf_ada.trainer.policy_weights import PolicyWeights
-    from openrlhf_ada.trainer.weight_average import WeightAverage
+    from openrlhf_ada.weights.policy_side import PolicyWeights
+    from openrlhf_ada.weights.average import WeightAverage
 
     torch.set_num_threads(1)
     # Its own is compiled on first use.

@@ -19,10 +19,10 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.types import PromptPool, Sample
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
-from openrlhf_ada.settings import make_policy, resolve
 from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
 
 PROMPT, LONGEST = 3, 5

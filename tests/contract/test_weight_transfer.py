@@ -19,9 +19,9 @@ from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from openrlhf_ada.rollout.engine_weights import ReceivesWeights
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, pack
-from openrlhf_ada.rollout.weight_receiver import (
+from openrlhf_ada.weights.engine_side import ReceivesWeights
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+from openrlhf_ada.weights.receiver import (
     BACKEND,
     IncompleteWeightsError,
     PolicyWeightsExtension,

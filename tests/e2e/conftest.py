@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.data.toy import build_toy_model, write_toy_data
+from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
 from openrlhf_ada.reward import arithmetic
 
 ROOT = Path(__file__).parents[2]

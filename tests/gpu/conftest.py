@@ -7,8 +7,8 @@ import importlib.util
 import pytest
 from conftest import ROOT, Toy
 
-from openrlhf_ada.data.demo_model import PACKAGE, build_smollm2
-from openrlhf_ada.data.toy import build_toy_model, write_toy_data
+from openrlhf_ada.demo.model import PACKAGE, build_smollm2
+from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
 
 
 def missing(needed: int) -> str:

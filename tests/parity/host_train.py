@@ -6,11 +6,11 @@ import sys
 
 import host_weight_sync
 
-from openrlhf_ada.config import add_flags
+from openrlhf_ada.config.schema import add_flags
+from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.session import ray_session
 from openrlhf_ada.trainer.preflight import check_flags
-from openrlhf_ada.upstream import parse_host_arguments
 
 if __name__ == "__main__":
     cpu.SETUP_HOOK = f"{host_weight_sync.__name__}.activate"

@@ -40,4 +40,4 @@ def spoil(receiver: Any) -> None:
     receiver.WeightReceiver.start_weight_update = counting
 
 
-on_import({"openrlhf_ada.rollout.weight_receiver": spoil})
+on_import({"openrlhf_ada.weights.receiver": spoil})

@@ -107,8 +107,8 @@ def lay_out_tokens_with_torch() -> None:
 
 
 def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, *, dynamic: bool) -> Any:
-    from openrlhf_ada.config import add_flags
-    from openrlhf_ada.upstream import parse_host_arguments
+    from openrlhf_ada.config.schema import add_flags
+    from openrlhf_ada.host.parser import parse_host_arguments
 
     argv = [
         "--actor.model_name_or_path", str(folder / "model"), "--data.prompt_dataset", "none",

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.data import demo_model, toy
+from openrlhf_ada.demo import model as demo_model
+from openrlhf_ada.demo import toy
+from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms.resources import required_slots
-from openrlhf_ada.upstream import parse_host_arguments
 
 ENOUGH = 8
 OURS, HOSTS = "openrlhf_ada.cli.train_ppo_ray", "openrlhf.cli.train_ppo_ray"

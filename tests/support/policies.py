@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from openrlhf_ada.trainer.policy_weights import PolicyWeights
+from openrlhf_ada.weights.policy_side import PolicyWeights
 
 
 def make_model(dtype: torch.dtype = torch.float32, **changes: Any) -> LlamaForCausalLM:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError
 
 
 def check_refusal(error: Exception, head: str, rule: str, remedy: str) -> None:

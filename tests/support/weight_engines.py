@@ -16,8 +16,8 @@ import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from openrlhf_ada.rollout.weight_group import Membership, join
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+from openrlhf_ada.weights.transport import Membership, join
 
 CPU = torch.device("cpu")
 SIZES = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 
 Flags = dict[str, str | None]

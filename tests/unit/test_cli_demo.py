@@ -9,9 +9,9 @@ import pytest
 
 from openrlhf_ada.cli import demo
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.method_rules import without_effect
+from openrlhf_ada.config.method_rules import without_effect
+from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.reporting.run_log import RunLog
-from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_settings
 
 SUMMARY: dict[str, Any] = {

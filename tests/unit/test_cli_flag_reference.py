@@ -12,8 +12,8 @@ import pytest
 
 from openrlhf_ada.cli import flag_reference, main
 from openrlhf_ada.cli.flag_reference import GROUPS, VERB_PARSERS, render
-from openrlhf_ada.config import AdaConfig, add_flags
-from openrlhf_ada.upstream import training_parser
+from openrlhf_ada.config.schema import AdaConfig, add_flags
+from openrlhf_ada.host.parser import training_parser
 
 FILE = Path(__file__).parents[2] / "docs" / "flags.md"
 

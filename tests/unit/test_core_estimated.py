@@ -12,8 +12,8 @@ from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Draw, Estimated, Memory, Policy
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.simulate import SimulatedStep, simulate
 from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.simulation.coin_flips import SimulatedStep, simulate
 
 ROWS, BATCH = 128, 16
 

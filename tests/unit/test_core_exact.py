@@ -106,9 +106,9 @@ def test_ada_est_in_its_batch() -> None:
     """The split is the policy's own, and `stratum` with the prediction is exact down to the floor."""
     from types import SimpleNamespace
 
-    from openrlhf_ada.config import AdaConfig
+    from openrlhf_ada.config.schema import AdaConfig
+    from openrlhf_ada.config.settings import make_policy, resolve
     from openrlhf_ada.core.policies import Estimated
-    from openrlhf_ada.settings import make_policy, resolve
 
     host = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=1),

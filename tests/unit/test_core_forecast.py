@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from cases import sequential
 
-from openrlhf_ada.core.forecast import Cluster, Forecast, forecast
 from openrlhf_ada.core.scheduling import SCHEDULERS, Request, SchedulerName
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.core.virtual_engines import Answer, EngineModel
-from openrlhf_ada.core.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
+from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
+from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel
+from openrlhf_ada.simulation.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
 
 ENGINE = EngineModel(batch_sizes=(1, 16), step_seconds=(0.01, 0.02), slots=16, prefill=0.005, latency=0.01)
 MADE_UP = MadeUpAnswers(alpha=1.0, beta=1.0, median=40.0, spread=0.8, longest=400, seed=3)

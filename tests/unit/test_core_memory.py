@@ -11,7 +11,7 @@ from cases import pool_of, sequential
 
 from openrlhf_ada.core.estimators import PassRateCounts
 from openrlhf_ada.core.policies import Memory, Sequential
-from openrlhf_ada.core.simulate import simulate
+from openrlhf_ada.simulation.coin_flips import simulate
 
 RATES = (0.05, 0.1, 0.3, 0.5, 0.9, 0.95)
 PER_RATE = 64

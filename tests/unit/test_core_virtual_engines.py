@@ -11,7 +11,7 @@ from cases import sequential
 from openrlhf_ada.core.fleet import Aborted, Finished, Limits, run
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.core.virtual_engines import Answer, EngineModel, VirtualFleet
+from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel, VirtualFleet
 
 TENTH = EngineModel(batch_sizes=(1, 2), step_seconds=(0.1, 0.1), slots=2)
 SLOWING = EngineModel(batch_sizes=(1, 2), step_seconds=(0.1, 0.2), slots=4)

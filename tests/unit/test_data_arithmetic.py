@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.data.arithmetic import LEVELS, SHOTS, write_demo_data
+from openrlhf_ada.demo.arithmetic import LEVELS, SHOTS, write_demo_data
 from openrlhf_ada.reward.arithmetic import parse_answer
 from openrlhf_ada.reward.reasoning import import_reasoning_gym
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ada.data.artifacts import MARKER, build_directory, write_jsonl
+from openrlhf_ada.demo.artifacts import MARKER, build_directory, write_jsonl
 
 
 def writes(text: str) -> Callable[[Path], None]:

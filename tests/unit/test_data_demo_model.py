@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ada.data import demo_model
-from openrlhf_ada.data.demo_model import build_smollm2, find_gguf
+from openrlhf_ada.demo import model as demo_model
+from openrlhf_ada.demo.model import build_smollm2, find_gguf
 
 
 def test_a_missing_package_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

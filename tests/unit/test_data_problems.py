@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import pytest
 
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, DATASETS, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
@@ -22,7 +23,6 @@ from openrlhf_ada.data.prepared import (
 )
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems, problem_id
 from openrlhf_ada.data.verification import LabelChecks
-from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reward.pool import Limits
 
 DAPO_ROW = {

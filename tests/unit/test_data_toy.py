@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.data import toy
+from openrlhf_ada.demo import toy
 
 
 def read(path: str | Path) -> list[dict[str, str]]:

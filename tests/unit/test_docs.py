@@ -30,10 +30,10 @@ from documents import (
 
 from openrlhf_ada.cli.flag_reference import VERB_PARSERS
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config import AdaConfig, add_flags
-from openrlhf_ada.flags import ConfigError, check_choice
+from openrlhf_ada.config.flags import ConfigError, check_choice
+from openrlhf_ada.config.schema import AdaConfig, add_flags
+from openrlhf_ada.host.parser import training_parser
 from openrlhf_ada.trainer.preflight import check_settings
-from openrlhf_ada.upstream import training_parser
 
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 

@@ -15,9 +15,9 @@ from documents import ROOT, blocks, command_lines, section, spans, tables
 
 from openrlhf_ada.cli.simulate import main as simulate
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.stopping_paths import StoppingPlan
-from openrlhf_ada.settings import make_policy, resolve
 
 TEXT = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 
@@ -298,7 +298,7 @@ RECOMMENDED = [spans(row[1])[0] for row in next(tables(section(TEXT, "In short")
 def test_every_recommendation_starts_and_nothing_in_it_is_without_effect(
     flags: str, base_command: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from openrlhf_ada.method_rules import without_effect
+    from openrlhf_ada.config.method_rules import without_effect
 
     args, config = parse([*base_command, *flags.split()])
     settings = resolve(config, args)

@@ -16,9 +16,9 @@ from documents import ROOT, Block, blocks, command_lines, section, spans, tables
 from openrlhf_ada.cli.evaluate import build_parser as eval_parser
 from openrlhf_ada.cli.prepare_data import build_parser as prepare_parser
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
-from openrlhf_ada.config import AdaConfig, add_flags
-from openrlhf_ada.settings import resolve
-from openrlhf_ada.upstream import training_parser
+from openrlhf_ada.config.schema import AdaConfig, add_flags
+from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.host.parser import training_parser
 
 TEXT = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 PLAIN, OLDER, VERL, TRL = (
@@ -222,8 +222,8 @@ def test_maxrl_is_paper_correction_on_uniform_groups() -> None:
     """(r - mean) / mean, as TRL's scale_rewards="mean"."""
     import numpy as np
 
+    from openrlhf_ada.config.settings import make_policy
     from openrlhf_ada.core.types import PromptPool, Sample
-    from openrlhf_ada.settings import make_policy
 
     row = next(row for of, row in MAPPED if row[0] == '`scale_rewards="mean"`')
     flags = f"{spans(row[2])[0]} --ada_exit fixed --ada_max_samples 4"

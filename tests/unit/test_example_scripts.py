@@ -13,13 +13,13 @@ import pytest
 
 from openrlhf_ada.cli import submit
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config import AdaConfig
-from openrlhf_ada.method_rules import without_effect
+from openrlhf_ada.config.method_rules import without_effect
+from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
 from openrlhf_ada.platforms.job_files import files_of
 from openrlhf_ada.platforms.resources import required_slots
-from openrlhf_ada.presets import METHODS
-from openrlhf_ada.settings import resolve
 from openrlhf_ada.trainer.preflight import check_settings
 
 ROOT = Path(__file__).parents[2]

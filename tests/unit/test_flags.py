@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from openrlhf_ada.flags import words_by_flag
+from openrlhf_ada.config.flags import words_by_flag
 
 
 def test_words_belong_to_the_flag_before_them() -> None:

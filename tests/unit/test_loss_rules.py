@@ -12,8 +12,8 @@ import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.loss_rules import loss_length, loss_warnings
-from openrlhf_ada.settings import resolve
+from openrlhf_ada.config.loss_rules import loss_length, loss_warnings
+from openrlhf_ada.config.settings import resolve
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]

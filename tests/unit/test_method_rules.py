@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]

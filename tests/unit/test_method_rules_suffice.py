@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from fleets import FakeFleet
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.method_rules import check_settings
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.fleet import Limits, run
 from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS, POOL_ESTIMATORS
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.method_rules import check_settings
-from openrlhf_ada.settings import Settings, make_policy, resolve
 
 N, PROMPTS = 2, 5
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.objective_notes import objective_notes
-from openrlhf_ada.settings import resolve
+from openrlhf_ada.config.objective_notes import objective_notes
+from openrlhf_ada.config.settings import resolve
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]

@@ -11,9 +11,9 @@ import pytest
 from cases import pool_of
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.policies import Close, Draw
-from openrlhf_ada.settings import Settings, make_policy, resolve
 
 Flags = Mapping[str, str]
 

@@ -17,14 +17,14 @@ import pytest
 from cases import pool_of
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.method_rules import without_effect
+from openrlhf_ada.config.presets import METHODS, named_method
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.method_rules import without_effect
-from openrlhf_ada.presets import METHODS, named_method
-from openrlhf_ada.settings import make_policy, resolve
 
 Flags = dict[str, str | None]
 

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 LIGHT = """
 import sys
-import openrlhf_ada.core.simulate, openrlhf_ada.core.policies, openrlhf_ada.core.scheduling
-import openrlhf_ada.settings, openrlhf_ada.method_rules, openrlhf_ada.presets
+import openrlhf_ada.simulation.coin_flips, openrlhf_ada.core.policies, openrlhf_ada.core.scheduling
+import openrlhf_ada.config.settings, openrlhf_ada.config.method_rules, openrlhf_ada.config.presets
 ours = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
 print(*sorted(name for name in ours if not name.startswith("_")))
 """

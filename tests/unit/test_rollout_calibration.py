@@ -10,9 +10,9 @@ import ray
 from engines import Remote
 
 from openrlhf_ada.core.types import Sample
-from openrlhf_ada.core.virtual_engines import EngineModel, VirtualFleet
 from openrlhf_ada.rollout import calibration
 from openrlhf_ada.rollout.calibration import Calibrator
+from openrlhf_ada.simulation.virtual_engines import EngineModel, VirtualFleet
 
 SLOTS = 32
 ENGINE = EngineModel(

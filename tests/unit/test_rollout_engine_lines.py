@@ -18,7 +18,7 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Answer
 from openrlhf_ada.rollout.engine_lines import EngineLines
 from openrlhf_ada.rollout.incarnations import NOTE_S, EngineLostError
-from openrlhf_ada.rollout.weight_sync import EngineGoneError
+from openrlhf_ada.weights.sender import EngineGoneError
 
 PATIENCE_S = 77.0
 DEAD = ActorUnavailableError("killed", None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.rollout.engine_weights import FROM_DISK, ReceivesWeights, WeightError
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec
+from openrlhf_ada.weights.engine_side import FROM_DISK, ReceivesWeights, WeightError
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
 MANIFEST = Manifest((TensorSpec("w", "float32", (2,)),)).to_plain()
 

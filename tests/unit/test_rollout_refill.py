@@ -13,12 +13,12 @@ import pytest
 from cases import sequential
 from rollouts import GENERATE, INITIAL_STATES, N, Step, TableGenerator, make_args, make_loader, train
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
-from openrlhf_ada.settings import make_policy, resolve
 
 CAP = 4
 """Rollouts of a prompt that stays unresolved; a resolved one has N = 2."""

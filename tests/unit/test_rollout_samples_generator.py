@@ -29,16 +29,16 @@ from rollouts import (
     train,
 )
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import Sample
-from openrlhf_ada.data import toy
+from openrlhf_ada.demo import toy
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.responses import NoVerdictError
-from openrlhf_ada.settings import make_policy, resolve
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
 

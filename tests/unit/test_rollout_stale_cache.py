@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.rollout.engine_weights import ReceivesWeights
+from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 HALF_LOADED = -99
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.rollout.weight_group import Buffers
+from openrlhf_ada.weights.transport import Buffers
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.lists(st.integers(0, 5), max_size=3)), max_size=30))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, pack, unpack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, pack, unpack
 
 MODULES = ("embed", "layers.0.attn", "layers.0.mlp", "layers.1.attn", "head")
 

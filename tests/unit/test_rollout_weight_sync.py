@@ -22,11 +22,11 @@ from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from weight_engines import CPU, MANIFEST, Damage, Engine, Policy, call, weights
 
-from openrlhf_ada.rollout import weight_sync
-from openrlhf_ada.rollout.weight_group import Buffers, GlooGroup, SharedMemoryGroup, _Broadcasts
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec
-from openrlhf_ada.rollout.weight_receiver import Update, WeightReceiver
-from openrlhf_ada.rollout.weight_sync import EngineGoneError, WeightSync, WeightSyncError
+from openrlhf_ada.weights import sender as weight_sync
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec
+from openrlhf_ada.weights.receiver import Update, WeightReceiver
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, WeightSyncError
+from openrlhf_ada.weights.transport import Buffers, GlooGroup, SharedMemoryGroup, _Broadcasts
 
 
 @pytest.fixture(autouse=True)

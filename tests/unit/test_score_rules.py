@@ -8,9 +8,9 @@ import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.method_rules import without_effect
-from openrlhf_ada.score_rules import scored_by_model
-from openrlhf_ada.settings import resolve, score_threshold
+from openrlhf_ada.config.method_rules import without_effect
+from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.settings import resolve, score_threshold
 
 Flags = dict[str, str | None]
 

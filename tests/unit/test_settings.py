@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from cases import pool_of
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.objective_notes import weights_of
+from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.exact import sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.objective_notes import weights_of
-from openrlhf_ada.presets import METHODS
-from openrlhf_ada.settings import Settings, make_policy, resolve
 
 ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "gae")
 

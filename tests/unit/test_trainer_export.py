@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
-from openrlhf_ada.trainer.weight_average import AverageError
+from openrlhf_ada.weights.average import AverageError
 
 TOKENIZER_FILE = "tokenizer.json"
 

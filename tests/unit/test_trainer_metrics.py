@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample
 from openrlhf_ada.reporting.metrics import METRICS, check_metric_name
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
-from openrlhf_ada.settings import Settings, make_policy, resolve
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
 
 N = 2

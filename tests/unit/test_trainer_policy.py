@@ -15,8 +15,8 @@ from engines import Remote
 from openrlhf.trainer.ray import ppo_actor
 from peft import LoraConfig, get_peft_model
 
-from openrlhf_ada.rollout.weight_sync import EngineGoneError
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
+from openrlhf_ada.weights.sender import EngineGoneError
 
 
 class Sync:

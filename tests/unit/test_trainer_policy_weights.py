@@ -10,7 +10,7 @@ import pytest
 import torch
 from policies import make_model, move, sent, weights_of, with_adapters
 
-from openrlhf_ada.trainer.policy_weights import PolicyWeights
+from openrlhf_ada.weights.policy_side import PolicyWeights
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -19,7 +19,7 @@ from openrlhf.models.model import _get_critic_model
 from openrlhf.trainer.ray.launcher import BaseModelActor, RayActorGroup
 from transformers import LlamaConfig, LlamaModel, LlamaPreTrainedModel
 
-from openrlhf_ada.data import toy
+from openrlhf_ada.demo import toy
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 
 PROMPTS = ["1+1=", "12+7=", "5+5=", "19+18=", "0+3=", "7+7=", "2+2="]

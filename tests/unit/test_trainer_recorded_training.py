@@ -18,10 +18,10 @@ from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, table
 
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
-from openrlhf_ada.flags import ConfigError
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker

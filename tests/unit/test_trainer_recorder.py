@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cases import pool_of
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.reporting.run_record import read_run

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec
-from openrlhf_ada.trainer.weight_average import AverageError, WeightAverage
+from openrlhf_ada.weights.average import AverageError, WeightAverage
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
 BETA = 0.992
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openrlhf_ada.config.settings import Settings, published_policy
 from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.settings import Settings, published_policy
 
 RATES = (0.01, 0.1, 0.5, 0.9)
 """Pass rates that the notes have figures for."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_ada.data.artifacts import build_directory, write_jsonl
+from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
 
 if TYPE_CHECKING:
     import torch

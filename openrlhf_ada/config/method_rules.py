@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from openrlhf_ada.config_rewards import RewardFlags
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.rewards import RewardFlags
+from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.grouping import OUTSIDE_BASELINES
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.settings import Settings
 
 Problem = tuple[str, object, str, str]
 """Flag, value, rule, remedy."""

@@ -12,7 +12,7 @@ from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.core.virtual_engines import Answer, EngineModel, VirtualFleet
+from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel, VirtualFleet
 
 
 @dataclass(frozen=True, slots=True)

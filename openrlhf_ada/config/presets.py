@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.flags import ConfigError, words_by_flag
+from openrlhf_ada.config.flags import ConfigError, words_by_flag
 
 Flags = dict[str, Any]
 """By the flag's name without dashes, sections separated by dots: "ada.mode", "rollout.batch_size"."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.flags import ConfigError, check_minimum
+from openrlhf_ada.config.flags import ConfigError, check_minimum
 
 _AT_LEAST_ONE = (
     "rollout.batch_size",

@@ -10,8 +10,8 @@ from itertools import groupby
 import numpy as np
 
 from openrlhf_ada.core.types import PromptKey
-from openrlhf_ada.core.workload import RecordedRollout
 from openrlhf_ada.reporting.run_record import Run
+from openrlhf_ada.simulation.workload import RecordedRollout
 
 
 @dataclass(frozen=True, slots=True)

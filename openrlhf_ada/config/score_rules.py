@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from openrlhf_ada.config import AdaConfig
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.settings import Settings
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings
 
 SERVE = (
     "serve the model on other GPUs (python -m openrlhf.cli.serve_rm --reward.model_name_or_path MODEL --port 5000) "

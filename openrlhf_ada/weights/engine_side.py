@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
-from openrlhf_ada.rollout.weight_receiver import BACKEND, PolicyWeightsExtension
+from openrlhf_ada.weights.receiver import BACKEND, PolicyWeightsExtension
 
 FROM_DISK = -1
 """Version of an engine that samples with the weights it was started with, as nobody trains."""

@@ -13,7 +13,7 @@ from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch.nn import Module, Parameter
 
-from openrlhf_ada.rollout.weight_manifest import BUCKET_BYTES, Manifest, TensorSpec
+from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
 
 Gather = Callable[[list[Parameter]], AbstractContextManager[Any]]
 """Makes sharded parameters whole while the context lasts."""

@@ -16,8 +16,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from openrlhf_ada.rollout.weight_group import BroadcastGroup, Membership, join
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
 
 BACKEND = "openrlhf_ada"
 """Name of this machinery among vLLM's weight transfer backends."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-from openrlhf_ada.config import AdaConfig
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.host_values import check_equal
+from openrlhf_ada.config.loss_rules import check_loss
+from openrlhf_ada.config.method_rules import check_settings
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.score_rules import check_scores, with_scores
+from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.config.weight_rules import check_weights
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.grouping import GROUP_ESTIMATORS, POOL_ESTIMATORS
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.host_values import check_equal
-from openrlhf_ada.loss_rules import check_loss
-from openrlhf_ada.method_rules import check_settings
-from openrlhf_ada.score_rules import check_scores, with_scores
-from openrlhf_ada.settings import resolve
-from openrlhf_ada.weight_rules import check_weights
 
 
 def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:

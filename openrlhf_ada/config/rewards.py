@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openrlhf_ada.flags import flag
+from openrlhf_ada.config.flags import flag
 
 FORMAT_NAMES = ("none", "boxed", "think", "answer")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from openrlhf_ada.config import AdaConfig
-from openrlhf_ada.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.schema import AdaConfig
 
 BACKENDS = ("nccl", "gloo")
 

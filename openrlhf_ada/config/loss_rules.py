@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.settings import Settings
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.settings import Settings
 
 POLICY_LOSSES = {"ppo": False, "gspo": True}
 """The host's --actor.policy_loss_type: does it divide by a sample's length whatever --actor.loss_agg_mode says?"""

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config_ranges import MINIMA, RANGES
-from openrlhf_ada.config_rewards import RewardFlags
+from openrlhf_ada.config.flags import ConfigError, add_flags_of, check_choice, check_minimum, flag
+from openrlhf_ada.config.ranges import MINIMA, RANGES
+from openrlhf_ada.config.rewards import RewardFlags
 from openrlhf_ada.core.allocation import PRIORITIES
 from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
-from openrlhf_ada.flags import ConfigError, add_flags_of, check_choice, check_minimum, flag
 
 LOSSES = ("host", "sequence-constant", "prompt-mean")
 

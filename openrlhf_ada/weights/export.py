@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from peft import PeftModel
 
-from openrlhf_ada.rollout.weight_sync import WeightSource
-from openrlhf_ada.trainer.weight_average import visit
+from openrlhf_ada.weights.average import visit
+from openrlhf_ada.weights.sender import WeightSource
 
 MERGED = "merged"
 """Folder of the whole model in the export of adapters."""

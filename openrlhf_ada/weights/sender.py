@@ -18,8 +18,8 @@ import ray
 import torch
 from ray.exceptions import RayActorError, RayError
 
-from openrlhf_ada.rollout.weight_group import BroadcastGroup, Membership, join
-from openrlhf_ada.rollout.weight_manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
 
 IN_MEMORY = Path("/dev/shm")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from openrlhf_ada.data.artifacts import write_jsonl
+from openrlhf_ada.demo.artifacts import write_jsonl
 from openrlhf_ada.reward.reasoning import import_reasoning_gym
 
 logger = logging.getLogger(__name__)

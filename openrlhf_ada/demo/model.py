@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_ada.data.artifacts import build_directory
+from openrlhf_ada.demo.artifacts import build_directory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from openrlhf_ada.rollout.weight_manifest import TensorSpec
-from openrlhf_ada.rollout.weight_sync import WeightSource
+from openrlhf_ada.weights.manifest import TensorSpec
+from openrlhf_ada.weights.sender import WeightSource
 
 
 class AverageError(RuntimeError):

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.config import MATCHED, AdaConfig
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.schema import MATCHED, AdaConfig
 from openrlhf_ada.core.allocation import priority
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
@@ -23,8 +25,6 @@ from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
-from openrlhf_ada.flags import ConfigError
-from openrlhf_ada.presets import METHODS
 
 UNIT_THRESHOLD = 0.5
 """Of scores in [0, 1] where no other is given; and of metrics made of raw scores, which are 0 and 1."""
