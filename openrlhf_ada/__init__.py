@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 HOST_VERSION = "0.11.2"
-"""The one OpenRLHF version this package extends; `upstream` refuses any other."""
+"""The one OpenRLHF version this package extends; `host.parser` refuses any other."""

@@ -29,6 +29,7 @@ from openrlhf_ada.cli.ray_job import (
     stop,
     submit,
 )
+from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, POSITIONAL, JobFiles, files_of
 from openrlhf_ada.reporting.redaction import REMOVED, hides_secret, looks_secret
@@ -145,9 +146,7 @@ def _stop(client: Any, job: str, status: int) -> int:
 
 
 def _help(verb: str) -> int:
-    from openrlhf_ada.cli.main import VERBS
-
-    return VERBS[verb](["--help"])
+    return VERBS[verb].run(["--help"])
 
 
 def _verb(command: Sequence[str]) -> tuple[str, list[str]]:

@@ -1,0 +1,1 @@
+"""Our flags and what they come to; which combinations are refused."""

@@ -1,0 +1,1 @@
+"""The toy and the demo: models and data that need no download."""

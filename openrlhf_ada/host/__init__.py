@@ -1,0 +1,1 @@
+"""What we know of OpenRLHF's private shape."""

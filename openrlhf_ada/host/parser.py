@@ -1,4 +1,4 @@
-"""The only place that knows OpenRLHF's private shape: its parser under `__main__`, Ray-wrapped classes, its version.
+"""OpenRLHF's command line and its version.
 
 The host's flags and their validation live in the `__main__` block of one module. We run that very block, with a parser
 that also knows our flags, and stop where it would start training. Nothing of the host is imported for that, so a wrong
@@ -14,7 +14,6 @@ import difflib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -176,37 +175,3 @@ def _load_by_path(name: str, path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def unwrap_ray_class(actor_class: Any) -> type:
-    """The plain class behind `@ray.remote class X`, for subclassing."""
-    return actor_class.__ray_metadata__.modified_class
-
-
-@contextmanager
-def substituted(module: ModuleType, **replacements: Any):
-    """Let the host use our subclasses where it names its own, for the duration of a call."""
-    originals = {name: getattr(module, name) for name in replacements}
-    try:
-        for name, value in replacements.items():
-            setattr(module, name, value)
-        yield
-    finally:
-        for name, value in originals.items():
-            setattr(module, name, value)
-
-
-def run_training(args: SimpleNamespace, trainer: Any, trainer_async: Any, **actors: Any) -> None:
-    """Run the host's `train(args)`, with our Ray-wrapped trainers in place of its own.
-
-    `actors` replaces names in the host's command-line module, such as CriticModelActor.
-    """
-    from openrlhf.cli import train_ppo_ray
-    from openrlhf.trainer import ppo_trainer, ppo_trainer_async
-
-    with (
-        substituted(ppo_trainer, PPOTrainer=trainer),
-        substituted(ppo_trainer_async, PPOTrainerAsync=trainer_async),
-        substituted(train_ppo_ray, **actors),
-    ):
-        train_ppo_ray.train(args)

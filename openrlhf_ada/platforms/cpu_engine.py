@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from openrlhf_ada.host.parser import unwrap_ray_class
+from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.platforms.cpu_dtype import compute_dtype
 
 EXECUTOR = "openrlhf_ada.platforms.cpu_executor.OneProcessExecutor"

@@ -18,7 +18,7 @@ from openrlhf.trainer.ray import vllm_engine as host
 from vllm.platforms import current_platform
 
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.host.parser import unwrap_ray_class
+from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.weights.engine_side import ReceivesWeights

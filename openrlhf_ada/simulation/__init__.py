@@ -1,0 +1,1 @@
+"""The same policies on coin flips and on engines in virtual time."""

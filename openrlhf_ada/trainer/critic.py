@@ -14,7 +14,7 @@ import torch
 from openrlhf.models import ValueLoss
 from openrlhf.trainer.ray import ppo_critic
 
-from openrlhf_ada.host.parser import substituted, unwrap_ray_class
+from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.trainer.experience_maker import critic_weights
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 

@@ -8,7 +8,7 @@ from typing import Any
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.config.weight_rules import shares_gpus
-from openrlhf_ada.host.parser import run_training, substituted
+from openrlhf_ada.host.classes import run_training, substituted
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import Grading

@@ -18,7 +18,7 @@ from openrlhf.trainer.ray import ppo_actor
 from peft import PeftModel
 from torch.nn import Module, Parameter
 
-from openrlhf_ada.host.parser import substituted, unwrap_ray_class
+from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors

@@ -8,7 +8,7 @@ import ray
 from openrlhf.trainer import ppo_trainer as host
 
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.host.parser import unwrap_ray_class
+from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.rollout.reward_model import RewardModel
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.sampling import (

@@ -21,7 +21,7 @@ from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.settings import positive_above, resolve
 from openrlhf_ada.eval.held_out import HeldOut
-from openrlhf_ada.host.parser import substituted, unwrap_ray_class
+from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.reward_model import RewardModel

@@ -18,7 +18,7 @@ from openrlhf.trainer.ray import ppo_critic
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils.utils import zero_pad_sequences
 
-from openrlhf_ada.host.parser import unwrap_ray_class
+from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
 
 PromptRows = dict[str, torch.Tensor]

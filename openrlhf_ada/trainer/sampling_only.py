@@ -13,7 +13,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray import vllm_engine
 from vllm import SamplingParams
 
-from openrlhf_ada.host.parser import substituted
+from openrlhf_ada.host.classes import substituted
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.calibration import Calibrator

@@ -1,0 +1,1 @@
+"""Weights on their way from the policy to the engines and to disk."""

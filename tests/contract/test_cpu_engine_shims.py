@@ -23,7 +23,7 @@ from vllm.plugins import DEFAULT_PLUGINS_GROUP
 from vllm.v1.executor import Executor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from openrlhf_ada.host.parser import unwrap_ray_class
+from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.platforms import cpu, cpu_engine, cpu_executor, vllm_plugin
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments

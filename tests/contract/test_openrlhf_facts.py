@@ -215,7 +215,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "a weighted mask weighs the loss and not its normaliser",
         ),
     ],
-    ("upstream.py", "cli/train_ppo_ray.py", "train"): [
+    ("host/classes.py", "cli/train_ppo_ray.py", "train"): [
         (
             "from openrlhf.trainer.ppo_trainer import PPOTrainer",
             "imported at the call: our class is in its place by then",
@@ -292,7 +292,7 @@ def test_data_sources_are_read_for_evaluation_only(host_source: Any) -> None:
     assert readers == ["ppo_trainer.py: compute_eval_metrics"]
 
 
-# -- the command line's __main__ block (upstream.py) --------------------------------------------------------------
+# -- the command line's __main__ block (host/parser.py) --------------------------------------------------------------
 
 
 def test_main_block_has_the_shape_that_is_executed(host_source: Any) -> None:
@@ -311,13 +311,13 @@ def test_main_block_needs_no_more_names_than_it_is_given(host_source: Any) -> No
     stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
     imported = {a.asname or a.name for n in ast.walk(block) if isinstance(n, ast.ImportFrom) for a in n.names}
     free = {n.id for n in names} - stored - imported - set(dir(builtins)) - {"__name__"}
-    assert free == {"argparse", "datetime", "train"}, "upstream.parse_host_arguments gives it the first two"
+    assert free == {"argparse", "datetime", "train"}, "host.parser.parse_host_arguments gives it the first two"
     modules = {n.module for n in ast.walk(block) if isinstance(n, ast.ImportFrom)}
     assert modules == {"openrlhf.utils.config", "modelscope.utils.hf_util"}
 
 
 def test_config_module_is_light(host_source: Any) -> None:
-    """upstream.py loads it by its path, without the host's package."""
+    """host/parser.py loads it by its path, without the host's package."""
     imports = [
         n for n in ast.walk(host_source.module("utils/config.py")) if isinstance(n, ast.Import | ast.ImportFrom)
     ]

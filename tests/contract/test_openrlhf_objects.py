@@ -18,7 +18,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from openrlhf_ada.host.parser import substituted, unwrap_ray_class
+from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.rollout.engine import AdaRolloutActor
 from openrlhf_ada.rollout.prompts import number_rows, take_prompts
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -59,7 +59,7 @@ def test_ray_classes_are_reached_for_subclassing(wrapped: object, ours: type) ->
     assert isinstance(wrapped, ray.actor.ActorClass)
     assert isinstance(plain, type)
     assert not isinstance(plain, ray.actor.ActorClass)
-    assert issubclass(ours, plain), "upstream.unwrap_ray_class: __ray_metadata__.modified_class"
+    assert issubclass(ours, plain), "host.classes.unwrap_ray_class: __ray_metadata__.modified_class"
 
 
 def test_lock_has_the_methods_of_the_hosts() -> None:
@@ -101,7 +101,7 @@ def test_what_both_trainers_record_comes_before_the_host() -> None:
 
 
 def test_names_that_training_substitutes_are_the_hosts() -> None:
-    """upstream.run_training, trainer/launch.py, trainer/critic.py, ppo_trainer_async.py replace module attributes."""
+    """host/classes.py, trainer/launch.py, trainer/critic.py and ppo_trainer_async.py replace module attributes."""
     for name in ("PPOTrainerAsync", "TrainingActor", "GenerateSamplesActor", "VLLMLock"):
         assert isinstance(getattr(ppo_trainer_async, name), ray.actor.ActorClass)
     assert train_ppo_ray.CriticModelActor is ppo_critic.CriticModelActor

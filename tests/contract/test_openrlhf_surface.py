@@ -143,10 +143,10 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
         "CriticPPOTrainer.training_step": "self, experience, step, loss_batch_info=",
         "CriticModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps",
     },
-    ("upstream.py", "cli/train_ppo_ray.py"): {
+    ("host/parser.py", "cli/train_ppo_ray.py"): {
         "train": "args",
     },
-    ("upstream.py", "utils/config.py"): {
+    ("host/parser.py", "utils/config.py"): {
         "hierarchize": "args",
     },
     ("rollout/prompts.py", "datasets/prompts_dataset.py"): {

@@ -1,7 +1,8 @@
 """What is trained does not depend on the scheduler: kept rollouts of `rounds` and `stream` on the real vLLM.
 
 With the same seeds they are the same rollouts. With other seeds they have the same distribution, by a test that would
-see a shift of 2 % in length. That a scheduler in order of completion would fail it: test_core_virtual_engines.py.
+see a shift of 2 % in length. That a scheduler in order of completion would fail it:
+test_simulation_virtual_engines.py.
 """
 
 from __future__ import annotations

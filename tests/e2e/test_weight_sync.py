@@ -1,6 +1,6 @@
 """Weights on the real stack: what arrives wrongly ends the run, adapters reach the engines and are exported.
 
-The pieces: tests/unit/test_rollout_weight_sync.py, test_rollout_engine_weights.py, test_trainer_policy_weights.py.
+The pieces: tests/unit/test_weights_sender.py, test_weights_engine_side.py, test_weights_policy_side.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from openrlhf_ada.cli.main import VERBS
+from openrlhf_ada.cli.verbs import VERBS
 
 STARTERS = ("ray", "srun", "docker", "apptainer", "nohup", "exec", "time")
 """Programs that start others."""

@@ -103,7 +103,7 @@ def _adapt_group(distributed_util: Any) -> None:
 def _adapt_engine(vllm_engine: Any) -> None:
     import ray
 
-    from openrlhf_ada.host.parser import unwrap_ray_class
+    from openrlhf_ada.host.classes import unwrap_ray_class
 
     base = unwrap_ray_class(vllm_engine.RolloutRayActor)
 

@@ -1,8 +1,8 @@
 """R19: a broken command line ends in seconds, in one line that names the flag, the value, the rule and a remedy.
 
 Every case runs the real parser: the host's flags and validation, and ours. Our flags among each other are in
-test_method_rules.py, ours with the host's in test_host_rules.py, files in test_cli_bad_files.py; what a user meets at
-the shell (exit status, stderr, nothing heavy imported) is in test_cli_process.py.
+test_config_method_rules.py, ours with the host's in test_config_host_rules.py, files in test_cli_bad_files.py; what a
+user meets at the shell (exit status, stderr, nothing heavy imported) is in test_cli_process.py.
 """
 
 from __future__ import annotations

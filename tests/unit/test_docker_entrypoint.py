@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openrlhf_ada.cli.main import VERBS
+from openrlhf_ada.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "dockerfile" / "entrypoint.sh"

@@ -35,7 +35,18 @@ PUBLIC = public_names()
 def test_the_page_has_the_parts_of_the_package() -> None:
     assert len(PUBLIC) == len(set(PUBLIC)) > 70
     parts = {module.split(".")[1] for module, _ in PUBLIC}
-    assert {"core", "config", "settings", "reward", "data", "eval", "reporting", "rollout", "trainer", "cli"} <= parts
+    assert {
+        "core",
+        "config",
+        "simulation",
+        "reward",
+        "data",
+        "eval",
+        "reporting",
+        "rollout",
+        "trainer",
+        "cli",
+    } <= parts
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC, ids=[f"{module}.{name}" for module, name in PUBLIC])

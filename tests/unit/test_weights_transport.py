@@ -1,4 +1,4 @@
-"""The memory that buckets are copied into. What travels by it: test_rollout_weight_sync.py."""
+"""The memory that buckets are copied into. What travels by it: test_weights_sender.py."""
 
 from __future__ import annotations
 

@@ -1,0 +1,53 @@
+"""The commands of `openrlhf-ada`, by name. Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """`function` of `module` takes the words after the command's name and returns the exit status.
+
+    `answers_for_errors`: it reports bad input itself.
+    """
+
+    summary: str
+    module: str
+    function: str = "main"
+    answers_for_errors: bool = False
+
+    def run(self, argv: Sequence[str]) -> int:
+        module = importlib.import_module(f"openrlhf_ada.cli.{self.module}")
+        status: int = getattr(module, self.function)(argv)
+        return status
+
+
+VERBS = {
+    "train": Verb(
+        "train with OpenRLHF, adaptively (all OpenRLHF flags; see: openrlhf-ada train --help)",
+        "train_ppo_ray",
+        answers_for_errors=True,
+    ),
+    "demo": Verb(
+        "train a small model on this machine's CPU and show that it learned", "demo", answers_for_errors=True
+    ),
+    "demo-model": Verb("write the demo's model as a Hugging Face checkpoint", "demo_files", "write_model"),
+    "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo_files", "write_data"),
+    "prepare-data": Verb(
+        "raw problems to training data of known difficulty: checked, sampled, selected", "prepare_data"
+    ),
+    "eval": Verb("evaluate models on benchmarks: avg@n, pass@k, maj@k, with intervals", "evaluate"),
+    "submit": Verb("run train, eval or prepare-data on a Ray cluster: openrlhf-ada submit train ...", "submit"),
+    "report": Verb("write report.html and plot.png of a run directory", "report"),
+    "simulate": Verb(
+        "how long sampling would take with other policies, schedulers and numbers of engines", "simulate"
+    ),
+}
+
+
+def list_verbs() -> str:
+    """One line for each command."""
+    return "commands:\n" + "".join(f"  {name:13} {verb.summary}\n" for name, verb in VERBS.items())
