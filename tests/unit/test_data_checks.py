@@ -154,7 +154,7 @@ def test_a_hundred_thousand_rows_take_under_two_seconds(tmp_path: Path) -> None:
 
 
 def test_data_and_reward_import_nothing_heavy() -> None:
-    modules = ("data.checks", "data.artifacts", "data.arithmetic", "data.toy", "data.demo_model", "reward.arithmetic")
+    modules = ("data.checks", "demo.artifacts", "demo.arithmetic", "demo.toy", "demo.model", "reward.arithmetic")
     script = "import sys\n" + "".join(f"import openrlhf_ada.{name}\n" for name in modules)
     script += "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
