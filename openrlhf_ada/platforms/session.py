@@ -14,8 +14,7 @@ from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.cpu_limits import check_cpu_limits
-from openrlhf_ada.platforms.gpu_limits import check_gpu_limits
+from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 from openrlhf_ada.reporting.wandb_run import VARIABLES as WANDB_VARIABLES

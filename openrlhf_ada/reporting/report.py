@@ -13,10 +13,9 @@ from string import Template
 from typing import Any
 
 from openrlhf_ada import __version__
-from openrlhf_ada.reporting.escape import escaped
 from openrlhf_ada.reporting.jsonl import write_atomically
 from openrlhf_ada.reporting.plots import plot_run
-from openrlhf_ada.reporting.report_groups import groups_section
+from openrlhf_ada.reporting.report_groups import escaped, groups_section
 from openrlhf_ada.reporting.run_record import Row, Run, column, summarise
 
 STEP_COLUMNS: tuple[tuple[str, str, str], ...] = (

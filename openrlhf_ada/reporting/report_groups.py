@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
 
-from openrlhf_ada.reporting.escape import escaped
 from openrlhf_ada.reporting.run_record import Row, Run
 
 MAX_GROUPS = 16
@@ -16,10 +16,20 @@ MAX_ANSWERS = 24
 PROMPT_TAIL = 130
 """Characters of the prompt in a group's line. The end of a prompt says more than its start, often a template."""
 
+# Control characters and line-direction overrides become visible symbols; newline and tab stay.
+_VISIBLE = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
+_VISIBLE |= {0x7F: 0x2421}
+_VISIBLE |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)), 0xFFFD)
+
 _LEGEND = """\
 <div class="legend"><span><i class="s right kept"></i>right, trained</span>
 <span><i class="s right"></i>right, unused</span>
 <span><i class="s wrong kept"></i>wrong, trained</span><span><i class="s wrong"></i>wrong, unused</span></div>"""
+
+
+def escaped(text: str) -> str:
+    """HTML-escaped (quotes too, so that it may stand in an attribute), with nothing that hides or reorders text."""
+    return html.escape(text.translate(_VISIBLE), quote=True)
 
 
 @dataclass(slots=True)

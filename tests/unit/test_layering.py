@@ -106,31 +106,30 @@ def test_core_has_no_clock_no_files_and_no_global_randomness() -> None:
         assert "np.random.seed" not in text
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_file_and_functions_are_small(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= MAX_FILE_LINES
-    for function in functions(ast.parse(text)):
-        length = (function.end_lineno or 0) - function.lineno + 1
-        assert length <= MAX_FUNCTION_LINES, f"{function.name} has {length} lines"
+def test_files_and_functions_are_small() -> None:
+    for path in FILES:
+        text = path.read_text()
+        assert len(text.splitlines()) <= MAX_FILE_LINES, relative(path)
+        for function in functions(ast.parse(text)):
+            length = (function.end_lineno or 0) - function.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{relative(path)}: {function.name} has {length} lines"
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_no_group_is_found_by_reshaping(path: Path) -> None:
+def test_no_group_is_found_by_reshaping() -> None:
     """R1: `reshape(-1, n)` makes a group of whatever n samples stand next to each other."""
-    if path.parent.name == "weights":
-        return  # bytes of weights, no samples
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-            continue
-        if node.func.attr in ("reshape", "view", "unflatten", "chunk"):
-            raise AssertionError(f"{relative(path)}:{node.lineno}: {ast.unparse(node)}")
+    for path in FILES:
+        if path.parent.name == "weights":
+            continue  # bytes of weights, no samples
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr in ("reshape", "view", "unflatten", "chunk"):
+                raise AssertionError(f"{relative(path)}:{node.lineno}: {ast.unparse(node)}")
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_nothing_of_the_host_is_in_our_tree(path: Path) -> None:
-    """Host flags are declared nowhere here: `add_argument` stands only where our own commands are, where our flags
-    become arguments, and where the name of a preset is looked for."""
-    if path.name in ("flags.py", "presets.py") or path.parent.name == "cli":
-        return
-    assert ".add_argument(" not in path.read_text()
+def test_no_flag_of_the_host_is_declared_here() -> None:
+    """`add_argument` stands only where our own commands are, where our flags become arguments, and where the name of
+    a preset is looked for."""
+    for path in FILES:
+        if path.name not in ("flags.py", "presets.py") and path.parent.name != "cli":
+            assert ".add_argument(" not in path.read_text(), relative(path)

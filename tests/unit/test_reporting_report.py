@@ -13,10 +13,10 @@ import pytest
 
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting import plots, report
-from openrlhf_ada.reporting.escape import escaped
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate
 from openrlhf_ada.reporting.plots import plot_run, running_mean
 from openrlhf_ada.reporting.report import write_report
+from openrlhf_ada.reporting.report_groups import escaped
 from openrlhf_ada.reporting.run_log import RunLog, sample_records
 from openrlhf_ada.reporting.run_record import Run, read_run
 
