@@ -22,11 +22,11 @@ from openrlhf_ada.loss_rules import loss_warnings
 from openrlhf_ada.method_rules import without_effect
 from openrlhf_ada.objective_notes import objective_notes
 from openrlhf_ada.platforms.resources import MissingResourcesError
-from openrlhf_ada.presets import apply_method, deviations, named_method
+from openrlhf_ada.presets import apply_method, deviations, is_given, named_method
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.wandb_run import run_environment
 from openrlhf_ada.score_rules import with_scores
-from openrlhf_ada.settings import resolve
+from openrlhf_ada.settings import resolve, self_contained
 from openrlhf_ada.trainer.preflight import check_flags, resumes
 from openrlhf_ada.upstream import HostError, HostFlagError, parse_host_arguments
 
@@ -49,12 +49,20 @@ def parse(
         apply_method(parser, method)
 
     def check_and_keep(flags: SimpleNamespace) -> None:
+        if (
+            not is_given("ada.positive_threshold", argv)
+            and with_scores(from_namespace(flags.ada), flags).scores == "raw"
+        ):
+            # A method's is for scores in [0, 1]; raw ones have a threshold only if one was named.
+            flags.ada.positive_threshold = None
         check(flags)
         given.append(flags)
 
     args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")
     for line in deviations(given[0], argv, method):
         logger.warning("deviation: %s", line)
+    # Trainer and generator may run on other machines, which lack the directory of the run that is matched.
+    args.ada.objective = self_contained(args.ada.objective)
     config = with_scores(from_namespace(args.ada), args)
     args.ada.scores = config.scores
     if resolve(config, args).own_critic:
