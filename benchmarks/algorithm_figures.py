@@ -6,6 +6,7 @@ python benchmarks/algorithm_figures.py      writes docs/images/*.png, prints the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,11 +138,14 @@ def weights_table(aim: str) -> str:
     return _table([_HEADER, *lines])
 
 
+NOISE_RATES = (0.01, 0.1, 0.5, 0.9)
+
+
 def variance_table(aim: str) -> str:
-    """Markdown: variance of a coefficient by pass rate, and noise per unit of signal at three of them."""
-    header = [*_HEADER, *(f"noise, {p:g}".replace("0.", ".") for p in (0.1, 0.5, 0.9))]
+    """Markdown: variance of a coefficient by pass rate, and noise per unit of signal at four of them."""
+    header = [*_HEADER, *(f"noise, {p:g}".replace("0.", ".") for p in NOISE_RATES)]
     lines = [
-        [name, *(_number(at(p).variance) for p in RATES), *(_number(at(p).noise) for p in (0.1, 0.5, 0.9))]
+        [name, *(_number(at(p).variance) for p in RATES), *(_number(at(p).noise) for p in NOISE_RATES)]
         for name, at in AIMS[aim].items()
     ]
     return _table([header, *lines])
@@ -193,6 +197,32 @@ def prediction_table() -> str:
             ["counts after 5 visits", *(f"{mean:.1f} ± {sd:.1f}" for mean, sd in found.values())],
         ]
     )
+
+
+def matched_table() -> str:
+    """Markdown: mean of the weight of --ada_objective matched:reinforce-ada-balance at the counts' prediction.
+
+    8 rollouts a visit, prior of mean 1/2 worth two rollouts, as in the first visits of a run; exact.
+    """
+    settings = settings_of(
+        exit="fixed", max_samples=8, correction="stratum", objective="matched:reinforce-ada-balance"
+    )
+
+    def mean_weight(p: float, visits: int) -> float:
+        n = 8 * visits
+        chances = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+        return sum(c * settings.objective.weight((k + 1) / (n + 2), 0.005) for k, c in enumerate(chances))
+
+    header = ["p", "`balance`", *(f"after {visits} visits" for visits in (0, 1, 2, 5, 20))]
+    lines = [
+        [
+            f"{p:g}".removeprefix("0"),
+            _number(settings.objective.weight(p)),
+            *(_number(mean_weight(p, v)) for v in (0, 1, 2, 5, 20)),
+        ]
+        for p in (0.01, 0.1, 0.3, 0.5, 0.9)
+    ]
+    return _table([header, *lines])
 
 
 _HEADER = ["p", *(f"{p:g}".removeprefix("0") for p in RATES)]
@@ -299,7 +329,7 @@ def main() -> None:
     figure_costs()
     for aim in AIMS:
         print(f"\nEffective weight, {aim}\n{weights_table(aim)}\n\nVariance and noise, {aim}\n{variance_table(aim)}")
-    print(f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n")
+    print(f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n\nMatched\n{matched_table()}\n")
     weights = {
         aim: {name: [at(p).effective for p in RATES] for name, at in rows.items()} for aim, rows in AIMS.items()
     }

@@ -3,8 +3,9 @@
 #
 # Needs:   8 GPUs (GPUS=...), or DEVICE=cpu; prompts with labels (prepare_data.sh makes them).
 # Expect:  `rollout/reward_mean` in the record rises. GRPO divides advantages by the group's standard deviation.
-# Compare: ESTIMATOR=dr_grpo makes this the control of train_ada_*.sh, which do not divide. Then only sampling differs.
-#          Compare over rollouts (`ada/total_drawn`), not over steps.
+# Compare: ESTIMATOR=dr_grpo has the estimator of train_ada_*.sh, which do not divide. Sampling differs then, and with it
+#          how much each prompt weighs (docs/choosing.md says how to take that out). Compare over rollouts
+#          (`ada/total_drawn`), not over steps.
 # Usage:   MODEL=... DATA=... examples/scripts/train_grpo.sh [more flags]        (all variables: common.sh)
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/common.sh"

@@ -31,6 +31,8 @@ from openrlhf_ada.cli.ray_job import (
 )
 from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
+from openrlhf_ada.config.schema import MATCHED
+from openrlhf_ada.config.settings import self_contained
 from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, POSITIONAL, JobFiles, files_of
 from openrlhf_ada.reporting.redaction import REMOVED, hides_secret, looks_secret
 
@@ -98,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
         verb, arguments = _verb(args.command)
         if arguments in (["-h"], ["--help"]):
             return _help(verb)
-        arguments = with_outputs(verb, arguments)
+        arguments = [_without_directory(word) for word in with_outputs(verb, arguments)]
         check_arguments(verb, arguments)
         files = files_of(verb, with_paths_only(verb, arguments), args.upload, Path.cwd())
         files.check(args.max_upload)
@@ -147,6 +149,14 @@ def _stop(client: Any, job: str, status: int) -> int:
 
 def _help(verb: str) -> int:
     return VERBS[verb].run(["--help"])
+
+
+def _without_directory(word: str) -> str:
+    """`matched:DIR` of --ada_objective with what is needed of that run, whose directory is on this machine."""
+    flag, _, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
+    if not value.startswith(MATCHED):
+        return word
+    return f"{flag}={self_contained(value)}" if flag else self_contained(value)
 
 
 def _verb(command: Sequence[str]) -> tuple[str, list[str]]:

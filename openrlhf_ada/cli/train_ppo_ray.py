@@ -19,10 +19,10 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
-from openrlhf_ada.config.presets import apply_method, deviations, named_method
+from openrlhf_ada.config.presets import apply_method, deviations, is_given, named_method
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
-from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.config.settings import resolve, self_contained
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
@@ -49,12 +49,20 @@ def parse(
         apply_method(parser, method)
 
     def check_and_keep(flags: SimpleNamespace) -> None:
+        if (
+            not is_given("ada.positive_threshold", argv)
+            and with_scores(from_namespace(flags.ada), flags).scores == "raw"
+        ):
+            # A method's is for scores in [0, 1]; raw ones have a threshold only if one was named.
+            flags.ada.positive_threshold = None
         check(flags)
         given.append(flags)
 
     args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")
     for line in deviations(given[0], argv, method):
         logger.warning("deviation: %s", line)
+    # Trainer and generator may run on other machines, which lack the directory of the run that is matched.
+    args.ada.objective = self_contained(args.ada.objective)
     config = with_scores(from_namespace(args.ada), args)
     args.ada.scores = config.scores
     if resolve(config, args).own_critic:

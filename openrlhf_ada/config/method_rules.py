@@ -80,7 +80,7 @@ def _budget(s: Settings) -> Iterator[Problem]:
             s.budget,
             f"it is the mean of numbers between --ada_min_samples {s.min_samples} and --ada_max_samples "
             f"{s.max_samples}",
-            "Move the bounds apart, or the budget between them",
+            f"Use --ada_budget {max(s.min_samples, min(s.group_size * 2, s.max_samples))}, or move the bounds apart",
         )
     if s.select != "all" and s.min_samples < s.group_size:
         yield (
@@ -126,6 +126,13 @@ def _correction(s: Settings) -> Iterator[Problem]:
             "the mean of the positives is the gradient of the truncated log objective, no other",
             "Use --ada_objective log, or --ada_correction stratum",
         )
+    if s.correction == "positives" and c.format != "none":
+        yield (
+            "--ada_format",
+            c.format,
+            "--ada_correction positives weighs right answers alike and does not look at rewards",
+            "Leave one of the two out",
+        )
     if s.correction == "positives" and s.advantage == "gae":
         yield (
             "--ada_correction",
@@ -159,6 +166,14 @@ def _baseline(s: Settings) -> Iterator[Problem]:
         yield "--ada_baseline", c.baseline, "PPO's baseline is its critic", "Leave it out"
     if c.baseline is not None and s.correction == "positives":
         yield "--ada_baseline", c.baseline, "--ada_correction positives has no baseline", "Leave it out"
+    if c.baseline == "none" and s.scores == "raw" and s.correction in ("paper", "stratum") and c.objective != "linear":
+        yield (
+            "--ada_baseline",
+            c.baseline,
+            f"the weight of --ada_objective {c.objective} is then taken at the pool's own pass rate, which is 0 for a "
+            f"pool without a positive, and multiplies its raw scores",
+            "Leave it out for a prediction, or use --ada_objective linear",
+        )
     if c.baseline == "kept" and s.correction != "none":
         yield (
             "--ada_baseline",
@@ -209,7 +224,7 @@ def _selection(s: Settings) -> Iterator[Problem]:
             "--ada_select",
             s.select,
             f"--ada_correction {s.correction} needs positives in the group wherever the pool has some",
-            "Use --ada_select balanced",
+            "Use --ada_select balanced, or --ada_correction none",
         )
     if s.select == "max_variance" and s.correction == "stratum":
         yield (
@@ -241,7 +256,8 @@ def _refill(s: Settings) -> Iterator[Problem]:
             "--ada_unresolved",
             "refill",
             f"with {what} a prompt of one outcome has a gradient, and leaving it out would change the objective",
-            "Use --ada_unresolved keep" + ("" if s.correction == "positives" else ", or --ada_baseline pool"),
+            "Use --ada_unresolved keep"
+            + (", or --ada_baseline pool" if s.correction != "positives" and s.advantage != "gae" else ""),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,26 +22,58 @@ LARGEST_CAP = 2048
 
 def objective_notes(s: Settings) -> list[str]:
     """One line on the weight of prompts, for modes seq and est; a second one where it is not what it seems."""
-    if s.config.mode == "off" or s.config.policy is not None or s.config.spread is not None:
+    if s.config.mode == "off":
         return []
-    if s.max_samples > LARGEST_CAP:
-        return [f"objective: not computed, since --ada_max_samples {s.max_samples} is above {LARGEST_CAP}"]
+    reason = _not_enumerable(s)
+    if reason is not None:
+        return [f"objective: not computed, since {reason}", *_group_norm_warning(s, None)]
     weights = weights_of(s)
-    batch = "" if s.config.mode == "seq" else ", in a batch of evenly spread pass rates"
-    batch += " (for rewards of 0 and 1)" if s.scores == "raw" else ""
-    notes = [f"objective: prompts of pass rate {_list(RATES)} have the weight {_weights(weights)}{batch}{_aim(s)}"]
-    if s.advantage == "group_norm":
-        of = "trained group" if s.baseline == "kept" else "whole pool"
-        notes.append(
-            f"warning: --algo.advantage.estimator group_norm divides by the standard deviation of the {of}, so rare "
-            f"outcomes weigh most. Uniform sampling of {s.group_size} has {_weights(_uniform(s))}: comparing the two "
-            f"compares these weights as well. Reinforce-Ada as published has --algo.advantage.estimator dr_grpo"
-        )
-    return notes
+    notes = [f"objective (for rewards of 0 and 1): prompts of pass rate {_list(RATES)} have the weight "]
+    notes[0] += f"{_weights(weights)}{_conditions(s)}{_aim(s)}"
+    return [*notes, *_group_norm_warning(s, weights)]
+
+
+def _not_enumerable(s: Settings) -> str | None:
+    if s.config.policy is not None:
+        return "--ada_policy decides how much is drawn"
+    if s.max_samples > LARGEST_CAP:
+        return f"--ada_max_samples {s.max_samples} is above {LARGEST_CAP}"
+    return None
+
+
+def _conditions(s: Settings) -> str:
+    """Under which the figures hold."""
+    est = s.config.mode == "est"
+    exact = s.correction == "stratum" and s.config.objective == "linear"
+    predicts = est or (s.remembers and s.correction != "positives")
+    conditions = [
+        (est, "in a batch of evenly spread pass rates"),
+        (predicts and not exact, "if predictions are right"),
+        (s.config.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
+    ]
+    return "".join(f", {text}" for holds, text in conditions if holds)
+
+
+def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[str]:
+    """None where the weights are those of uniform sampling: a fixed number of rollouts, all of them trained."""
+    if s.advantage != "group_norm":
+        return []
+    uniform = _uniform(s)
+    if weights is not None and all(
+        math.isclose(ours.effective, theirs.effective, rel_tol=0.01)
+        for ours, theirs in zip(weights, uniform, strict=True)
+    ):
+        return []
+    of = "trained group" if s.baseline == "kept" else "whole pool"
+    return [
+        f"warning: --algo.advantage.estimator group_norm divides by the standard deviation of the {of}, so rare "
+        f"outcomes weigh most. Uniform sampling of {s.group_size} has {_weights(uniform)}: comparing the two "
+        f"compares these weights as well. Reinforce-Ada as published has --algo.advantage.estimator dr_grpo"
+    ]
 
 
 def weights_of(s: Settings) -> list[Weight]:
-    """At RATES; with predictions, where there are any, taken to be right."""
+    """At RATES, with right predictions where there are any. A spread reads scores of 0 and 1 as counts."""
     policy = published_policy(s)
     if isinstance(policy, Sequential):
         return [sequential_weight(policy, p) for p in RATES]
@@ -52,9 +85,7 @@ def weights_of(s: Settings) -> list[Weight]:
 def _aim(s: Settings) -> str:
     if s.correction == "none":
         return ""
-    asked = _list([s.objective.weight(p) for p in RATES])
-    condition = ", if predictions are right" if s.remembers and s.config.objective != "linear" else ""
-    return f"; --ada_objective {s.config.objective} asks for {asked}{condition}"
+    return f"; --ada_objective {s.config.objective} asks for {_list([s.objective.weight(p) for p in RATES])}"
 
 
 def _uniform(s: Settings) -> list[Weight]:

@@ -157,6 +157,11 @@ _METHOD_FLAGS = (
 _NOT_THE_METHOD = ("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose")
 
 
+def is_given(dotted: str, argv: Sequence[str]) -> bool:
+    """Does a flag, such as "ada.mode", stand on a command line?"""
+    return dotted in _given(argv)
+
+
 def _given(argv: Sequence[str]) -> list[str]:
     """Names of the flags on a command line, with a dot after the section."""
     names = [flag.removeprefix("--") for flag, _ in words_by_flag(argv) if flag]

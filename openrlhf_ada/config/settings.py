@@ -246,58 +246,126 @@ def _memory(settings: Settings) -> Memory:
 # -- matched:NAME: the weight that another run's settings really give -------------------------------------------------
 
 _TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist())
-"""From 1e-4 to 1 - 1e-4, evenly in logit p: between two of them f' is off by less than 0.1 %."""
+"""From 1e-4 to 1 - 1e-4, evenly in logit p: between two of them f' is off by at most 0.4 %, at the kink of a floor."""
 
 
 @lru_cache(maxsize=8)
 def _matched(objective: str) -> TabulatedObjective:
-    name = objective.removeprefix(MATCHED)
-    other = resolve(*_flags_of(objective, name))
-    config, estimator = other.config, other.advantage
-    reason = None
-    if config.mode == "est":
-        reason = "Ada-Est's weight depends on the other prompts of the batch", "Use --ada_objective log, its aim"
-    elif config.policy is not None or config.spread is not None:
-        reason = "only 0/1 scores and the rules of --ada_exit can be enumerated", "Name another run"
-    elif estimator not in (*GROUP_ESTIMATORS, "gae"):
-        reason = f"{estimator} has one baseline for the whole batch", "Name another run"
-    if reason is not None:
-        raise ConfigError("--ada_objective", objective, *reason)
-    if config.mode == "off":
-        whole = Selection("all", other.group_size, other.positive_above)
-        builder = GroupBuilder(whole, estimator, other.baseline)
-        weights = [drawn_weight(builder, other.group_size, p).effective for p in _TABLE_RATES]
-    else:
-        policy = _sequential(other)
-        weights = [sequential_weight(policy, p).effective for p in _TABLE_RATES]
+    """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
-        return TabulatedObjective(objective, _TABLE_RATES, tuple(weights))
+        other = resolve(*_flags_of(objective.removeprefix(MATCHED)))
+        rule = _no_table(other)
+        if rule is not None:
+            raise ConfigError("--ada_objective", objective, *rule)
+        return TabulatedObjective(objective, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
+    except ConfigError as error:
+        if error.flag == "--ada_objective":
+            raise
+        raise _unreadable(objective, f"its flags are wrong: {error}") from error
     except ValueError as error:
-        raise ConfigError("--ada_objective", objective, str(error), "Name another run") from error
+        raise _unreadable(objective, str(error)) from error
 
 
-def _flags_of(objective: str, name: str) -> tuple[AdaConfig, SimpleNamespace]:
-    """Our flags, and those of the host that `resolve` reads, of a method or a run directory."""
+def _no_table(other: Settings) -> tuple[str, str] | None:
+    """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
+    config = other.config
+    if config.mode == "est":
+        return "Ada-Est's weight depends on the other prompts of the batch", "Use --ada_objective log, its aim"
+    if config.policy is not None or config.spread is not None or other.scores == "raw":
+        return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
+    if other.advantage not in (*GROUP_ESTIMATORS, "gae"):
+        return f"{other.advantage} has one baseline for the whole batch", "Name another run"
+    if config.loss == "prompt-mean":
+        return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
+    if config.objective.startswith(MATCHED) and other.correction != "none":
+        return f"it matches a weight itself: {config.objective}", f"Use --ada_objective {config.objective}"
+    return None
+
+
+def _weight_at(other: Settings, p: float) -> float:
+    if other.config.mode != "off":
+        return sequential_weight(_sequential(other), p).effective
+    whole = Selection("all", other.group_size, other.positive_above)
+    return drawn_weight(GroupBuilder(whole, other.advantage, other.baseline), other.group_size, p).effective
+
+
+def _unreadable(objective: str, reason: str) -> ConfigError:
+    return ConfigError(
+        "--ada_objective",
+        objective,
+        f"what comes after {MATCHED!r} is the name of a method or the directory of a run ({reason})",
+        f"Name a run directory, or one of: {', '.join(METHODS)}",
+    )
+
+
+def self_contained(objective: str) -> str:
+    """`matched:DIR` with what is needed of that run in the place of DIR, so that other machines need no file of it.
+
+    Other objectives as they are. Raises ConfigError where the record cannot be read.
+    """
+    name = objective.removeprefix(MATCHED)
+    if name == objective or name in METHODS or name.startswith("{"):
+        return objective
+    try:
+        config, host = _flags_of(name)
+    except (ConfigError, ValueError) as error:
+        raise _unreadable(objective, str(error)) from error
+    defaults = AdaConfig()
+    changed = {f.name: getattr(config, f.name) for f in fields(config) if f.name in _WEIGHT_FLAGS}
+    ada = {name: value for name, value in changed.items() if value != getattr(defaults, name)}
+    sizes = {"n_samples_per_prompt": host.rollout.n_samples_per_prompt, "batch_size": host.rollout.batch_size}
+    estimator = {"advantage": {"estimator": host.algo.advantage.estimator}}
+    return MATCHED + json.dumps({"ada": ada, "rollout": sizes, "algo": estimator})
+
+
+_WEIGHT_FLAGS = (
+    *("mode", "exit", "wave", "k_pos", "k_neg", "spread", "policy", "max_samples", "objective", "objective_power"),
+    *("correction", "baseline", "select", "estimator", "floor", "loss", "scores", "positive_quantile"),
+)
+"""Of our flags, those that decide which weight a prompt has, or that it has no table."""
+
+
+def _flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
+    """Our flags, and those of the host that `resolve` reads, of a method, a run directory or a JSON object.
+
+    Raises ValueError for what is none of these, ConfigError for flags that are wrong.
+    """
     if name in METHODS:
         flags = METHODS[name].flags
         ours = {dotted.removeprefix("ada."): value for dotted, value in flags.items() if dotted.startswith("ada.")}
         n, batch = flags["rollout.n_samples_per_prompt"], flags["rollout.batch_size"]
         estimator = flags["algo.advantage.estimator"]
     else:
-        file = Path(name) / "config.json"
-        if not file.is_file():
-            raise ConfigError(
-                "--ada_objective",
-                objective,
-                "what comes after 'matched:' is the name of a method or a run directory with a config.json",
-                f"Name a run directory, or one of: {', '.join(METHODS)}",
-            )
-        record = json.loads(file.read_text(encoding="utf-8"))
-        ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
-        n, batch = record["rollout"]["n_samples_per_prompt"], record["rollout"]["batch_size"]
-        estimator = record["algo"]["advantage"]["estimator"]
+        record = _record_of(name)
+        try:
+            ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
+            n, batch = int(record["rollout"]["n_samples_per_prompt"]), int(record["rollout"]["batch_size"])
+            estimator = str(record["algo"]["advantage"]["estimator"])
+            averaged = record.get("actor", {})
+            if (
+                averaged.get("policy_loss_type") == "gspo"
+                or averaged.get("loss_agg_mode", "token-mean") != "token-mean"
+            ):
+                raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"its config.json is not that of a run: {error!r}") from error
     host = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
     )
-    return AdaConfig(**ours), host
+    try:
+        return AdaConfig(**ours), host
+    except TypeError as error:
+        raise ValueError(f"its config.json is not that of a run: {error}") from error
+
+
+def _record_of(name: str) -> dict[str, Any]:
+    if name.startswith("{"):
+        return json.loads(name)
+    file = Path(name) / "config.json"
+    if not name or not file.is_file():
+        raise ValueError(f"there is no {file}")
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error

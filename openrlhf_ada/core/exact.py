@@ -30,7 +30,8 @@ class Weight:
     """Of one prompt's trained group.
 
     `effective` is f'(p). Of a coefficient: `mean`, `square` (the mean of its square), each over end states and the n
-    samples of the group, and `largest` (the largest absolute one that can come up).
+    samples of the group, and `largest` (the largest
+    absolute one that comes up with more than a negligible chance).
     """
 
     effective: float

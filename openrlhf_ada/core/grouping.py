@@ -88,7 +88,7 @@ class GroupBuilder:
             indices=kept,
             coefficients=tuple(coefficients.tolist()),
             critic_weights=tuple(critic_weights.tolist()),
-            resolved=self._is_resolved(metrics),
+            resolved=self._is_resolved(metrics[np.array(kept)] if self.baseline == "kept" else metrics),
         )
 
     def weigh(
@@ -116,18 +116,26 @@ class GroupBuilder:
             # The critic is the baseline, also of prompts with one outcome. What is left is the sample's weight:
             # without strata a balanced group pulls a prompt of pass rate 0.02 four times as hard as one of 0.5.
             advantages, strata = np.ones(len(kept)), critic_weights
-        elif self.baseline not in OUTSIDE_BASELINES and not self._has_gradient(metrics):
+        elif not self._has_gradient(metrics, positive):
             return np.zeros(len(kept)), critic_weights
         else:
+            if not self.graded and not self._is_resolved(metrics):
+                # f' multiplies what is left of a pool of one outcome: its outcome, not partial credit within it.
+                rewards = np.full_like(rewards, rewards.mean()) if self.correction != "none" else rewards
             advantages = self._advantages(metrics, rewards, index, share, point, scale or RewardScale())
             is_exact = self.correction == "stratum"
             strata = self._stratum_factors(positive, kept, share) if is_exact else np.ones(len(kept))
         weight = self._weight(point, kept_all=self.selection.name == "all", kept=len(kept))
         return advantages * strata * weight, critic_weights
 
-    def _has_gradient(self, metrics: Floats) -> bool:
-        """Of baselines from the pool. Graded rewards differ within an outcome too, but f' needs a pass rate."""
-        return self._is_resolved(metrics) or (self.graded and self.correction == "none")
+    def _has_gradient(self, metrics: Floats, positive: Bools) -> bool:
+        """Are there differences to train on, or a baseline from outside the pool?"""
+        if self._is_resolved(metrics) or (self.graded and self.correction == "none"):
+            return True
+        if self.baseline == "none":
+            # At a pass rate of 0, f' is largest, and without a positive there is nothing to weigh.
+            return self.correction == "none" or self.graded or bool(positive.any())
+        return self.baseline in OUTSIDE_BASELINES
 
     def _is_resolved(self, metrics: Floats) -> bool:
         """Does the pool show more than one outcome?
@@ -180,7 +188,7 @@ class GroupBuilder:
         """r - b of the kept samples, shape (k,); with `group_norm` over the standard deviation."""
         if self.baseline == "kept":
             kept_rewards = rewards[index]
-            if not is_spread(metrics[index]):
+            if not self.graded and not is_spread(metrics[index]):
                 return np.zeros(len(index))
             return self._normalised(kept_rewards - kept_rewards.mean(), kept_rewards)
         if self.baseline == "pool":

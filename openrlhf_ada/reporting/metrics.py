@@ -128,9 +128,9 @@ METRICS: dict[str, Metric] = {
     # -- is there anything to learn from ----------------------------------------------------------------------------
     "ada/signal_share": Metric(
         "share, 0 to 1",
-        "Share of trained groups with at least one non-zero coefficient, so with a gradient. With `gae`, where "
-        "the critic is the baseline and coefficients say nothing of it: share of prompts whose "
-        "pool shows more than one outcome.",
+        "Share of trained groups with at least one non-zero coefficient, so with a gradient. Where the baseline comes "
+        "from outside the pool (a prediction, a critic, none) or scores are raw, groups of one outcome have a "
+        "gradient too, and are not counted: share of prompts whose pool shows more than one outcome.",
         "Near `ada/signal_share_uniform`: the extra rollouts buy nothing.",
     ),
     "ada/signal_share_uniform": Metric(

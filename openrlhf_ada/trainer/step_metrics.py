@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config.settings import Settings
-from openrlhf_ada.core.grouping import is_spread
+from openrlhf_ada.core.grouping import OUTSIDE_BASELINES, is_spread
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
@@ -34,9 +34,10 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
     rewards = np.concatenate([group.pool.rewards for group in everything])
     counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
     factors = [weight for group in groups for weight in _trained(group).critic_weights]
-    # With a critic as the baseline coefficients say nothing of signal.
     in_ppo = settings.advantage == "gae"
-    with_signal = sum(_trained(g).resolved if in_ppo else any(_trained(g).coefficients) for g in groups)
+    # With a baseline from outside the pool, groups of one outcome have coefficients too.
+    by_outcome = settings.baseline in OUTSIDE_BASELINES or settings.scores == "raw"
+    with_signal = sum(_trained(g).resolved if by_outcome else any(_trained(g).coefficients) for g in groups)
     return {
         "ada/prompts": len(groups),
         "ada/replaced": len(record.replaced),

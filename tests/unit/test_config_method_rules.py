@@ -97,7 +97,7 @@ CASES = [
         EST | {"--ada_budget": "3", "--ada_select": "all", "--ada_min_samples": "4"},
         "--ada_budget is 3.0",
         "the mean of numbers between --ada_min_samples 4 and --ada_max_samples 12",
-        "Move the bounds apart, or the budget between them",
+        "Use --ada_budget",
         {"--ada_budget": "4"},
     ),
     Case(
@@ -105,7 +105,7 @@ CASES = [
         EST | {"--ada_budget": "9", "--ada_max_samples": "8"},
         "--ada_budget is 9.0",
         "between --ada_min_samples 4 and --ada_max_samples 8",
-        "Move the bounds apart",
+        "or move the bounds apart",
         {"--ada_max_samples": "9"},
     ),
     Case(

@@ -41,10 +41,16 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
     ("flags", "said"),
     [
         ({"--ada_mode": "seq"}, "7.52 / 3.95 / 1 / 3.95"),
+        ({"--ada_mode": "seq", "--ada_spread": "0.5"}, "7.52 / 3.95 / 1 / 3.95"),
+        ({"--ada_mode": "seq", "--ada_baseline": "estimator"}, "7.82 / 4.13 / 1 / 4.13, if predictions are right"),
+        (
+            {"--ada_mode": "est", "--ada_correction": "none", "--ada_loss": "prompt-mean"},
+            "before --ada_loss prompt-mean divides by the tokens of each group",
+        ),
         ({"--ada_mode": "seq", "--ada_exit": "pos"}, "6.61 / 2.8 / 0.973 / 1.58"),
         (
             {"--ada_mode": "seq", "--ada_correction": "stratum"},
-            "50 / 10 / 2 / 1.11; --ada_objective log asks for 100 / 10 / 2 / 1.11, if predictions are right",
+            "50 / 10 / 2 / 1.11, if predictions are right; --ada_objective log asks for 100 / 10 / 2 / 1.11",
         ),
         (
             {"--ada_mode": "seq", "--ada_correction": "stratum", "--ada_objective": "linear"},
@@ -52,7 +58,7 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
         ),
         (
             {"--ada_mode": "est", "--ada_budget": "8"},
-            "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates; --ada_objective log asks for 100",
+            "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates, if predictions are right; --ada_objective",
         ),
     ],
 )
@@ -65,6 +71,13 @@ def test_a_run_of_openrlhf_says_nothing(argv_with: ArgvWith) -> None:
     assert notes_of(argv_with, {"--ada_mode": "off", ESTIMATOR: "group_norm"}) == []
 
 
+def test_group_norm_over_a_fixed_number_that_is_all_trained_is_uniform_sampling(argv_with: ArgvWith) -> None:
+    fixed = {"--ada_mode": "seq", "--ada_exit": "fixed", "--ada_max_samples": "4", ESTIMATOR: "group_norm"}
+    (note,) = notes_of(argv_with, fixed)
+    assert "1.5 / 1.46 / 1.4 / 1.46" in note
+
+
 def test_caps_that_take_long_to_enumerate_say_so(argv_with: ArgvWith) -> None:
-    (note,) = notes_of(argv_with, {"--ada_mode": "seq", "--ada_max_samples": "4096"})
+    note, warning = notes_of(argv_with, {"--ada_mode": "seq", "--ada_max_samples": "4096", ESTIMATOR: "group_norm"})
+    assert "group_norm divides" in warning
     assert note == "objective: not computed, since --ada_max_samples 4096 is above 2048"

@@ -8,6 +8,7 @@ import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.settings import resolve, score_threshold
@@ -184,3 +185,12 @@ def test_every_prompt_has_the_first_scores(
     changes: Flags = {"--ada_mode": mode} | {f"--ada_{name}": value for name, value in flags.items()}
     args, config = parse(argv_with(BY_MODEL | {"--algo.advantage.estimator": "dr_grpo"} | changes))
     assert resolve(config, args).first_scores == count
+
+
+def test_the_threshold_of_a_method_is_none_for_raw_scores(argv_with: Callable[[Flags], list[str]]) -> None:
+    """0.7 of the published methods is for scores in [0, 1]; a reward model's may never reach it."""
+    method = BY_MODEL | {"--ada_method": "reinforce-ada-balance", THRESHOLD: None}
+    with pytest.raises(ConfigError, match="--ada_positive_threshold"):
+        parse(argv_with({name: value for name, value in method.items() if name != THRESHOLD}))
+    _, config = parse(argv_with(method | {THRESHOLD: "-1.5"}))
+    assert config.positive_threshold == -1.5

@@ -15,7 +15,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.objective_notes import weights_of
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.config.settings import Settings, make_policy, resolve, self_contained
 from openrlhf_ada.core.exact import sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective
@@ -177,25 +177,69 @@ def _sequential_of(settings: Settings) -> Sequential:
     return policy
 
 
+RECORD: dict[str, Any] = {
+    "ada": {"mode": "seq", "exit": "pos", "wave": 4, "max_samples": 12, "key_of_another_version": 1},
+    "rollout": {"n_samples_per_prompt": 6, "batch_size": 8},
+    "algo": {"advantage": {"estimator": "dr_grpo"}},
+    "actor": {"policy_loss_type": "ppo", "loss_agg_mode": "token-mean"},
+}
+
+
 def test_weight_of_a_run_directory(tmp_path: Path) -> None:
-    record = {
-        "ada": {"mode": "seq", "exit": "pos", "wave": 4, "max_samples": 12},
-        "rollout": {"n_samples_per_prompt": 6, "batch_size": 8},
-        "algo": {"advantage": {"estimator": "dr_grpo"}},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(record), encoding="utf-8")
+    """And the same once the directory is gone, as on other machines and after a move."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(RECORD), encoding="utf-8")
     other = settings_of("seq", n=6, exit="pos", wave=4, max_samples=12)
-    objective = settings_of("seq", correction="stratum", objective=f"matched:{tmp_path}").objective
+    name = f"matched:{tmp_path}"
+    carried = self_contained(name)
+    objective = settings_of("seq", correction="stratum", objective=name).objective
+    file.unlink()
+    without_file = settings_of("seq", correction="stratum", objective=carried).objective
     for p in (0.05, 0.4, 0.8):
         assert objective.weight(p) == pytest.approx(sequential_weight(_sequential_of(other), p).effective, rel=1e-3)
+        assert without_file.weight(p) == objective.weight(p)
+    assert self_contained(carried) == carried
+    assert self_contained("log") == "log"
+    assert self_contained("matched:grpo") == "matched:grpo"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"ada": None}, "is not that of a run"),
+        ({"rollout": {}}, "is not that of a run"),
+        ({"rollout": {"n_samples_per_prompt": "many", "batch_size": 8}}, "invalid literal"),
+        ({"ada": {"mode": "seq", "wave": "8"}}, "is not that of a run"),
+        ({"ada": {"mode": "seq", "exit": "nonsense"}}, "--ada_exit is 'nonsense'"),
+        ({"ada": {"mode": "seq", "max_samples": 2}}, "cannot fill a group of 6"),
+        ({"actor": {"policy_loss_type": "gspo", "loss_agg_mode": "token-mean"}}, "divides by the length of a rollout"),
+        ({"ada": {"mode": "seq", "scores": "raw", "positive_threshold": 0.0}}, "can be enumerated"),
+        ({"ada": {"mode": "seq", "correction": "stratum", "objective": "matched:grpo"}}, "matches a weight itself"),
+    ],
+)
+def test_records_without_a_weight_are_refused(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(RECORD | changed), encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        settings_of("seq", correction="stratum", objective=f"matched:{tmp_path}")
+    assert refused.value.flag == "--ada_objective"
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"'])
+def test_files_that_are_no_record_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    for ask in (self_contained, lambda name: settings_of("seq", correction="stratum", objective=name)):
+        with pytest.raises(ConfigError, match="--ada_objective"):
+            ask(f"matched:{tmp_path}")
 
 
 @pytest.mark.parametrize(
     ("name", "rule", "remedy"),
     [
         ("reinforce-ada-est", "depends on the other prompts of the batch", "--ada_objective log"),
-        ("no-such-run", "the name of a method or a run directory", "reinforce-ada-balance"),
-        ("", "the name of a method or a run directory", "reinforce-ada-balance"),
+        ('{"ada": {"mode": "seq", "scores": "raw"}', "is the name of a method or the directory of a run", "grpo"),
+        ("no-such-run", "the name of a method or the directory of a run", "reinforce-ada-balance"),
+        ("", "the name of a method or the directory of a run", "reinforce-ada-balance"),
     ],
 )
 def test_weights_that_cannot_be_tabulated_are_refused(name: str, rule: str, remedy: str) -> None:

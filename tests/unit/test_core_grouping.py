@@ -290,3 +290,32 @@ def test_partial_credit_without_a_correction_is_trained_as_published() -> None:
     group = GroupBuilder(Selection("all", 8, 0.5), "dr_grpo").build(pool, np.random.default_rng(0))
     assert group.coefficients == pytest.approx([m - 0.075 for m in pool.metrics])
     assert group.resolved is True
+
+
+@pytest.mark.parametrize("correction", ["paper", "stratum"])
+def test_partial_credit_of_a_pool_without_a_positive_is_not_multiplied_by_a_weight(correction: str) -> None:
+    """With a prediction at the floor f' is 50. The pool is all wrong: its samples differ in nothing that f' is of."""
+    selection = Selection("balanced", 4, 0.5)
+    pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
+    predicting = GroupBuilder(selection, "dr_grpo", "estimator", correction, Objective("log"), floor=0.02)
+    group = predicting.build(pool, np.random.default_rng(0), predicted=0.005)
+    assert len(set(group.coefficients)) == 1
+    assert abs(group.coefficients[0]) == pytest.approx(50 * abs(0.075 - (0.005 * 1.0 + 0.995 * 0.075)))
+    bare = GroupBuilder(selection, "dr_grpo", "none", correction, Objective("log"), floor=0.02)
+    assert bare.build(pool, np.random.default_rng(0)).coefficients == (0.0,) * 4
+
+
+def test_kept_means_of_graded_rewards_train_a_group_of_one_outcome() -> None:
+    pool = PromptPool(0, [Sample(0, i, 1.0, reward, 1) for i, reward in enumerate((3.0, 1.0, 2.0, 6.0))])
+    selection = Selection("balanced", 4, 0.5)
+    graded = GroupBuilder(selection, "dr_grpo", "kept", graded=True).build(pool, np.random.default_rng(0))
+    assert graded.coefficients == pytest.approx((0.0, -2.0, -1.0, 3.0))
+    verified = GroupBuilder(selection, "dr_grpo", "kept").build(pool, np.random.default_rng(0))
+    assert verified.coefficients == (0.0,) * 4
+
+
+def test_a_kept_group_of_one_outcome_is_unresolved() -> None:
+    pool = pool_of([1.0] + [0.0] * 7)
+    for seed in range(20):
+        group = GroupBuilder(Selection("random", 4, 0.5), "dr_grpo", "kept").build(pool, np.random.default_rng(seed))
+        assert group.resolved == (0 in group.indices)

@@ -67,3 +67,8 @@ def test_resumed_memory_predicts_the_same() -> None:
     for a, b in zip(*outcomes, strict=True):
         assert a.groups == b.groups
         assert a.figures == b.figures
+
+
+def test_a_checkpoint_without_pass_rates_says_how_to_go_on() -> None:
+    with pytest.raises(ValueError, match="--ada_baseline pool"):
+        remembering(2, 2).load_state_dict({})

@@ -28,7 +28,7 @@ def test_tables_are_what_the_benchmark_prints(table: str, aim: str, figures: Mod
     assert getattr(figures, table)(aim) in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
 
 
-@pytest.mark.parametrize("table", ["cost_table", "prediction_table"])
+@pytest.mark.parametrize("table", ["cost_table", "prediction_table", "matched_table"])
 def test_costs_and_predictions_are_what_the_benchmark_prints(table: str, figures: ModuleType) -> None:
     assert getattr(figures, table)() in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
 
@@ -47,6 +47,15 @@ def test_figures_in_sentences(figures: ModuleType) -> None:
     for exit_name, most in (("pos", 0.030), ("balance", 0.039)):
         bias = [figures.pool_mean(exit_name, p) - p for p in grid]
         assert max(bias) == pytest.approx(most, abs=5e-4), "the text has +.030 and ±.039"
+
+
+def test_price_of_exactness(figures: ModuleType) -> None:
+    for exit_name, factors in (("balance", (1.2, 2.1)), ("pos", (3.5, 1.8))):
+        exact, published = figures.LINEAR[f"`{exit_name}`, `stratum`"], figures.PUBLISHED[f"`{exit_name}`"]
+        for p, factor in zip((0.01, 0.1), factors, strict=True):
+            assert exact(p).noise ** 2 / published(p).noise ** 2 == pytest.approx(factor, abs=0.05)
+    assert "it is 1.2 (p = .01) and 2.1 times (p = .1)" in TEXT
+    assert "and 3.5 and 1.8 times with `pos`" in TEXT
 
 
 def test_worked_examples(figures: ModuleType) -> None:

@@ -164,6 +164,15 @@ def test_with_a_critic_signal_means_both_outcomes() -> None:
     assert metrics_of(make_record(EASY, HOPELESS, settings=ppo), ppo)["ada/signal_share"] == 0.5
 
 
+@pytest.mark.parametrize("flags", [{"correction": "stratum"}, {"mode": "est"}, {"baseline": "estimator"}])
+def test_with_a_prediction_signal_means_both_outcomes(flags: dict[str, Any]) -> None:
+    """A hopeless prompt that was predicted at 1/2 has coefficients of -1/2: a gradient, and no signal."""
+    predicting = settings_of(**flags)
+    record = make_record((1, 0), HOPELESS, settings=predicting)
+    assert any(record.groups[1].group.coefficients)  # type: ignore[union-attr]
+    assert metrics_of(record, predicting)["ada/signal_share"] == 0.5
+
+
 # -- the weight of each pass rate ---------------------------------------------------------------------------------
 
 

@@ -105,6 +105,11 @@ class Sequential:
         return {} if self.memory is None else {"memory": self.memory.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.memory is not None and not state:
+            raise ValueError(
+                "the checkpoint has no pass rates: its run predicted nothing. Resume with --ada_baseline pool, which "
+                "needs none, or with the --ada_... flags that it was written with"
+            )
         if set(state) != (set[str]() if self.memory is None else {"memory"}):
             raise ValueError(
                 f"the checkpoint holds the state of another sampling policy ({', '.join(sorted(state))}); resume with "
