@@ -14,7 +14,7 @@ import pytest
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
-from openrlhf_ada.config.schema import schema as config_module
+from openrlhf_ada.config import schema as config_module
 
 FIELDS = dataclasses.fields(AdaConfig)
 
