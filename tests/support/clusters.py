@@ -98,7 +98,9 @@ class Cluster:
         self._next_ip += 1
         command = [
             RAY, "start", "--block", f"--num-gpus={gpus}", f"--num-cpus={cpus}", "--object-store-memory=500000000",
-            f"--temp-dir={tempfile.mkdtemp(dir=self._folder)}", f"--node-ip-address=127.0.0.{self._next_ip}", *flags,
+            f"--temp-dir={tempfile.mkdtemp(dir=self._folder)}", f"--node-ip-address=127.0.0.{self._next_ip}",
+            # Another Ray of this machine may have the usual port, and jobs go through the agent behind it.
+            f"--dashboard-agent-listen-port={free_port()}", *flags,
         ]  # fmt: skip
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
