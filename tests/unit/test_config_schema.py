@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from openrlhf_ada.config import schema as config_module
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
-from openrlhf_ada.config import schema as config_module
 
 FIELDS = dataclasses.fields(AdaConfig)
 
