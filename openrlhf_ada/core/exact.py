@@ -29,9 +29,8 @@ NEGLIGIBLE = 1e-14
 class Weight:
     """Of one prompt's trained group.
 
-    `effective` is f'(p). Of a coefficient: `mean`, `square` (the mean of its square), each over end states and the n
-    samples of the group, and `largest` (the largest
-    absolute one that comes up with more than a negligible chance).
+    `effective` is f'(p). Of a coefficient: `mean` and `square` (the mean of its square), over end states and the n
+    samples of the group; `largest`, the largest absolute one that comes up with more than a negligible chance.
     """
 
     effective: float

@@ -119,9 +119,9 @@ class GroupBuilder:
         elif not self._has_gradient(metrics, positive):
             return np.zeros(len(kept)), critic_weights
         else:
-            if not self.graded and not self._is_resolved(metrics):
-                # f' multiplies what is left of a pool of one outcome: its outcome, not partial credit within it.
-                rewards = np.full_like(rewards, rewards.mean()) if self.correction != "none" else rewards
+            if self.correction != "none" and not self.graded and not self._is_resolved(metrics):
+                # f' multiplies what a pool of one outcome says of that outcome, not partial credit within it.
+                rewards = np.full_like(rewards, rewards.mean())
             advantages = self._advantages(metrics, rewards, index, share, point, scale or RewardScale())
             is_exact = self.correction == "stratum"
             strata = self._stratum_factors(positive, kept, share) if is_exact else np.ones(len(kept))
