@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 from openrlhf_ada.host.classes import unwrap_ray_class
+from openrlhf_ada.platforms import template
 from openrlhf_ada.platforms.cpu_dtype import compute_dtype
 
 EXECUTOR = "openrlhf_ada.platforms.cpu_executor.OneProcessExecutor"
@@ -19,6 +21,9 @@ def cpu_rollout_actor(host_actor: Any) -> Any:
 
     class CpuRolloutRayActor(base):
         async def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if template.running():
+                # vLLM spawns its engine core by multiprocessing.
+                multiprocessing.set_executable(template.running())
             await super().__init__(*args, **cpu_engine_arguments(kwargs))
 
     return ray.remote(CpuRolloutRayActor)

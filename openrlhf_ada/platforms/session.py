@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
+from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 from openrlhf_ada.reporting.wandb_run import VARIABLES as WANDB_VARIABLES
 
@@ -65,28 +67,37 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
     slots = required_slots(args)
     environment = host_environment() | ({} if verbose else quiet_environment())
     address = _running_cluster()
-    if address is None:
-        _start_local(ray, args, slots, environment, common)
-    else:
-        _join_cluster(ray, args, address, environment, common)
-    # Ray's own handler ends the process at once; ours unwinds the stack, so that everything else ends too. A blocked
-    # ray.get lets nothing through but KeyboardInterrupt.
+    with ExitStack() as after_ray:
+        template_pid = None
+        if address is None:
+            template_pid = _start_local(ray, args, slots, environment, common, after_ray)
+        else:
+            _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
+        try:
+            with _unwound_by_sigterm():
+                slots.check(ray.cluster_resources(), free=ray.available_resources())
+                yield os.path.join(_session_dir(), "logs")
+        finally:
+            _shut_down(ray, template_pid)
+
+
+@contextmanager
+def _unwound_by_sigterm() -> Iterator[None]:
+    """Raise TerminatedError on SIGTERM. Ray's own handler ends the process at once, and nothing else would end."""
     terminated: list[int] = []
 
     def terminate(signum: int, _frame: object) -> None:
         terminated.append(signum)
+        # A blocked ray.get lets nothing through but KeyboardInterrupt.
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, terminate)
     try:
-        slots.check(ray.cluster_resources(), free=ray.available_resources())
-        yield os.path.join(_session_dir(), "logs")
+        yield
     except KeyboardInterrupt:
         if terminated:
             raise TerminatedError from None
         raise
-    finally:
-        _shut_down(ray)
 
 
 def _session_dir() -> str:
@@ -97,14 +108,17 @@ def _session_dir() -> str:
 
 
 class TerminatedError(BaseException):
-    """SIGTERM arrived and everything was ended. Like KeyboardInterrupt, nobody's to handle on the way up."""
+    """SIGTERM arrived, and everything was ended. A BaseException, so that `except Exception` cannot swallow it."""
 
 
-def _shut_down(ray: Any) -> None:
-    """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment."""
+def _shut_down(ray: Any, template_pid: int | None) -> None:
+    """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment.
+
+    The template ends by itself, after Ray.
+    """
     import psutil
 
-    started = psutil.Process().children(recursive=True)
+    started = [process for process in psutil.Process().children(recursive=True) if process.pid != template_pid]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ray.shutdown()
     _, alive = psutil.wait_procs(started, timeout=SHUTDOWN_S)
@@ -170,13 +184,27 @@ def _join_cluster(
 
 
 def _start_local(
-    ray: Any, args: SimpleNamespace, slots: Slots, environment: dict[str, str], common: dict[str, Any]
-) -> None:
+    ray: Any,
+    args: SimpleNamespace,
+    slots: Slots,
+    environment: dict[str, str],
+    common: dict[str, Any],
+    after_ray: ExitStack,
+) -> int | None:
+    """Start a Ray of this run's own; returns the pid of the template that was started for it on a CPU.
+
+    `after_ray` ends that template.
+    """
     if not cpu.is_needed():
         check_gpu_limits(args)
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
-        return
+        return None
     check_cpu_limits(args)
+    runtime_env = _runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines)
+    python, template_pid = after_ray.enter_context(template(runtime_env["env_vars"]))
+    if python:
+        runtime_env["env_vars"][TEMPLATE_VARIABLE] = python
+        runtime_env["py_executable"] = shlex.quote(python)
     # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
     ray.init(
         address="local",
@@ -184,9 +212,10 @@ def _start_local(
         num_cpus=slots.cpus,
         object_store_memory=GIB,
         include_dashboard=False,
-        runtime_env=_runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines),
+        runtime_env=runtime_env,
         **common,
     )
+    return template_pid
 
 
 def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:

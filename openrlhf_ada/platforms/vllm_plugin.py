@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 
-PR_SET_PDEATHSIG = 1
+from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, PR_SET_PDEATHSIG
 
 RUN_VARIABLE = "OPENRLHF_ADA_RUN"
 """Set in every Ray worker of our runs, and inherited by the engines that they start."""
@@ -23,7 +23,12 @@ def register() -> None:
     parent = multiprocessing.parent_process()
     if parent is None or RUN_VARIABLE not in os.environ:
         return
-    ctypes.CDLL("libc.so.6", use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent.pid:
+    if os.environ.get(FORKED_VARIABLE) == str(os.getpid()):
+        # Its stand-in, which the actor started, ends with the actor, and the template then ends this process.
+        is_orphan = not parent.is_alive()
+    else:
+        ctypes.CDLL("libc.so.6", use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        is_orphan = os.getppid() != parent.pid
+    if is_orphan:
         # The parent ended before the request was in place.
         os.kill(os.getpid(), signal.SIGKILL)

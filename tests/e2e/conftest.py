@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
+from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms.session import host_environment, quiet_environment
+from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE, running, template
 from openrlhf_ada.reward import arithmetic
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +31,20 @@ class Toy:
     model: Path
     train: Path
     heldout: Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_template() -> Iterator[None]:
+    """All runs of these tests fork their processes from one template."""
+    with template(_worker_environment()) as (python, _), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TEMPLATE_VARIABLE, python)
+        yield
+
+
+def _worker_environment() -> dict[str, str]:
+    """Of a run's workers, but for our own variables: those may differ from run to run."""
+    environment = host_environment() | quiet_environment() | cpu.worker_environment()
+    return {name: value for name, value in environment.items() if not name.startswith("OPENRLHF_ADA_")}
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +100,13 @@ def train(
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end in a process of its own; fails with the output where the run fails."""
     done = subprocess.run(
-        [sys.executable, "-m", module, *argv], capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False
+        [running() or sys.executable, "-m", module, *argv],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        cwd=ROOT,
+        env=os.environ | _worker_environment(),
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return done
