@@ -12,10 +12,12 @@ import psutil
 import pytest
 from conftest import LIMIT_S, ROOT, Toy, toy_flags
 
+from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE
+
 pytestmark = pytest.mark.e2e
 
-ENDED_S = 90.0
-"""Ray's agents notice only after a while that a killed driver's Ray is gone; ours end at once."""
+ENDED_S = 180.0
+"""Ray's agents notice only after a minute and a half that a killed driver's Ray is gone; ours end at once."""
 
 
 def start_and_wait_for_training(argv: list[str]) -> subprocess.Popen[str]:
@@ -39,14 +41,30 @@ def start_and_wait_for_training(argv: list[str]) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+    ("sent", "status", "named_template"),
+    [
+        (signal.SIGINT, 130, None),
+        (signal.SIGTERM, 143, OFF),
+        # A template of the run's own.
+        (signal.SIGKILL, -signal.SIGKILL, ""),
+    ],
     ids=["ctrl-c", "sigterm", "killed"],
 )
-def test_no_process_is_left(toy: Toy, tmp_path: Path, sent: signal.Signals, status: int) -> None:
+def test_no_process_is_left(
+    toy: Toy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
+    status: int,
+    named_template: str | None,
+) -> None:
+    if named_template is not None:
+        monkeypatch.setenv(TEMPLATE_VARIABLE, named_template)
+    before = psutil.Process().children(recursive=True)
     flags = toy_flags(toy, tmp_path / "run", ada_mode="seq", data__max_samples=192, train__num_episodes=20)
     process = start_and_wait_for_training(flags)
-    started = psutil.Process(process.pid).children(recursive=True)
+    # What the tests' template forked as well.
+    started = [child for child in psutil.Process().children(recursive=True) if child not in before]
     try:
         # vLLM names its engine process where the system lets it, and spawns it in any case.
         commands = [" ".join(child.cmdline()) for child in started]

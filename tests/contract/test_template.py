@@ -1,0 +1,406 @@
+"""A process forked from the template is, to whoever started it, what `python ARGUMENT...` would have been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.platforms.template import LOG, MODULES, OFF, TEMPLATE_VARIABLE, running, template
+from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, NEVER
+
+WAIT_S = 60.0
+IS_FORKED = f"import os; print(os.environ.get({FORKED_VARIABLE!r}) == str(os.getpid()))"
+
+
+@pytest.fixture(autouse=True)
+def _no_outer_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TEMPLATE_VARIABLE, raising=False)
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[str]:
+    """The launcher of a template that has imported a little."""
+    outer = os.environ.pop(TEMPLATE_VARIABLE, None)
+    with template({"READ_AT_IMPORT": "1"}, ["json", "decimal"]) as (launcher, _):
+        assert launcher
+        yield launcher
+    if outer is not None:
+        os.environ[TEMPLATE_VARIABLE] = outer
+
+
+def call(program: str, *arguments: str, check: bool = True, **changes: Any) -> subprocess.CompletedProcess[str]:
+    options = {"capture_output": True, "text": True, "timeout": WAIT_S, "check": check}
+    options["env"] = os.environ | {"READ_AT_IMPORT": "1"} | changes.pop("env", {})
+    return subprocess.run([program, *arguments], **(options | changes))
+
+
+def outputs(program: str, *arguments: str, **changes: Any) -> str:
+    return call(program, *arguments, **changes).stdout
+
+
+def until(what: Any) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def log_of(launcher: str) -> str:
+    return Path(launcher).with_name(LOG).read_text()
+
+
+SCRIPT = """
+import json, os, sys, signal
+print(json.dumps({
+    "argv": sys.argv, "folder": os.getcwd(), "path": sys.path[0], "name": __name__, "orig": sys.orig_argv[1:],
+    "file": globals().get("__file__"), "main": sys.modules["__main__"].__dict__ is globals(),
+    "umask": os.umask(0), "executable": sys.executable, "module": __spec__ and __spec__.name,
+}))
+"""
+
+
+def test_script_sees_what_plain_python_shows(python: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    old = os.umask(0o027)
+    try:
+        ours, plain = (
+            json.loads(outputs(p, str(script), "a b", "--c", cwd=tmp_path)) for p in (python, sys.executable)
+        )
+    finally:
+        os.umask(old)
+    assert ours == plain
+    assert ours["umask"] == 0o027
+    assert ours["argv"] == [str(script), "a b", "--c"]
+
+
+def test_module_sees_what_plain_python_shows(python: str, tmp_path: Path) -> None:
+    (tmp_path / "some_module.py").write_text(SCRIPT)
+    ours, plain = (
+        json.loads(outputs(p, "-m", "some_module", "x", "-m", cwd=tmp_path)) for p in (python, sys.executable)
+    )
+    assert ours == plain
+
+
+def test_command_sees_what_plain_python_shows(python: str, tmp_path: Path) -> None:
+    ours, plain = (json.loads(outputs(p, "-c", SCRIPT, "x", cwd=tmp_path)) for p in (python, sys.executable))
+    assert ours == plain
+
+
+def test_environment_is_the_callers(python: str) -> None:
+    show = "import os, json; print(json.dumps(dict(os.environ)))"
+    changes = {"NEW": "1", "OPENRLHF_ADA_SOMETHING": "2", "EMPTY": "", "UMLAUT": "ä"}
+    ours, plain = (json.loads(outputs(p, "-c", show, env=changes)) for p in (python, sys.executable))
+    assert ours.pop(FORKED_VARIABLE).isdigit()
+    for name in ("_", "PWD", "SHLVL", "OLDPWD"):
+        ours.pop(name, None)
+        plain.pop(name, None)
+    set_by_imports = {name: value for name, value in ours.items() if name not in plain}
+    assert set(set_by_imports) <= {"OMP_NUM_THREADS", "TORCHINDUCTOR_CPP_DYNAMIC_THREADS", "LC_CTYPE"}
+    assert {name: value for name, value in ours.items() if name in plain} == plain
+
+
+def test_removed_variable_is_absent(python: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "HOME"} | {"READ_AT_IMPORT": "1"}
+    done = subprocess.run(
+        [python, "-c", "import os; print('HOME' in os.environ)"],
+        env=environment, capture_output=True, text=True, timeout=WAIT_S, check=True,
+    )  # fmt: skip
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "forked"),
+    [
+        ({}, True),
+        ({"UNRELATED": "1"}, True),
+        ({"READ_AT_IMPORT": "2"}, False),
+        ({"PYTHONHASHSEED": "1"}, False),
+        ({"OMP_NUM_THREADS": "1"}, True),
+        ({"OMP_NUM_THREADS": "7"}, False),
+        ({"MALLOC_ARENA_MAX": "3"}, False),
+        ({"CUDA_VISIBLE_DEVICES": ""}, True),
+    ],
+    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else None,
+)
+def test_environment_decides_whether_imports_are_shared(python: str, changes: dict[str, str], forked: bool) -> None:
+    assert outputs(python, "-c", IS_FORKED, env=changes) == f"{forked}\n"
+
+
+def test_variable_read_while_importing_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text("import os\nvalue = os.environ.get('ASKED_FOR')\n")
+    path = {"PYTHONPATH": str(tmp_path)}
+    with template(path, ["reader"]) as (python, _):
+        show = f"import reader; print(reader.value); {IS_FORKED}"
+        assert outputs(python, "-c", show, env=path) == "None\nTrue\n"
+        assert outputs(python, "-c", show, env=path | {"ASKED_FOR": "now"}) == "now\nFalse\n"
+
+
+@pytest.mark.parametrize("arguments", [["-u", "-c", IS_FORKED], ["-X", "dev", "-c", IS_FORKED]])
+def test_options_of_the_interpreter_start_a_plain_one(python: str, arguments: Sequence[str]) -> None:
+    assert outputs(python, *arguments) == "False\n"
+
+
+def test_resource_tracker_is_plain(python: str) -> None:
+    program = f"# from multiprocessing.resource_tracker import main\n{IS_FORKED}"
+    assert outputs(python, "-c", program) == "False\n"
+
+
+def test_a_template_with_threads_does_not_fork(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path)}
+    with template(path, ["threaded"]) as (python, _):
+        assert outputs(python, "-c", IS_FORKED, env=path) == "False\n"
+        assert "plain, 2 threads" in log_of(python)
+
+
+def test_without_a_template_a_plain_python_starts(python: str, tmp_path: Path) -> None:
+    lost = tmp_path / "python"
+    lost.write_text(Path(python).read_text().replace("/socket", "/no-socket"))
+    lost.chmod(0o700)
+    done = call(str(lost), "-c", IS_FORKED)
+    assert done.stdout == "False\n"
+    assert "starting a plain Python" in done.stderr
+
+
+def test_template_that_cannot_import_leaves_plain_pythons() -> None:
+    with template({}, ["no_such_module_anywhere"]) as (python, _):
+        assert outputs(python, "-c", IS_FORKED) == "False\n"
+
+
+def test_passed_descriptors_are_open_and_no_others(python: str) -> None:
+    reads, writes = os.pipe()
+    listed = (
+        "import os; folder = '/proc/self/fd/'; "
+        "print(sorted(int(n) for n in os.listdir(folder) if os.path.exists(folder + n)))"
+    )
+    with os.fdopen(reads, "rb") as reader:
+        ours = outputs(python, "-c", f"import os; os.write({writes}, b'hello'); {listed}", pass_fds=[writes])
+        os.close(writes)
+        assert reader.read() == b"hello"
+    plain = outputs(sys.executable, "-c", listed)
+    assert json.loads(ours) == sorted([*json.loads(plain), writes])
+
+
+def test_pipe_closes_when_the_forked_process_closes_it(python: str) -> None:
+    program = "import os, sys, time; os.close(1); sys.stdin.read()"
+    process = subprocess.Popen(
+        [python, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"READ_AT_IMPORT": "1"},
+    )
+    assert process.stdin and process.stdout
+    assert process.stdout.read() == b""
+    assert process.poll() is None
+    process.stdin.close()
+    process.wait(WAIT_S)
+    process.stdout.close()
+
+
+def test_standard_streams_are_the_callers(python: str) -> None:
+    program = "import sys; print(sys.stdin.read().upper()); print('to stderr', file=sys.stderr)"
+    done = call(python, "-c", program, input="in")
+    assert (done.stdout, done.stderr) == ("IN\n", "to stderr\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(7)", 7),
+        ("raise SystemExit('why')", 1),
+        ("1/0", 1),
+        ("import os; os._exit(200)", 200),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("import os; os.abort()", -signal.SIGABRT),
+    ],
+)
+def test_exit_status_is_that_of_plain_python(python: str, program: str, status: int) -> None:
+    ours, plain = (call(p, "-c", program, check=False) for p in (python, sys.executable))
+    assert ours.returncode == plain.returncode == status
+    assert ours.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+
+
+WAIT_LONG = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+
+WAITS = """
+import os, signal, sys, time
+{before}
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def start(python: str, before: str = "", **options: Any) -> tuple[subprocess.Popen[str], int]:
+    """A stand-in, and the pid of the forked process, which waits."""
+    process = subprocess.Popen(
+        [python, "-c", WAITS.format(before=before)],
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"READ_AT_IMPORT": "1"}, **options,
+    )  # fmt: skip
+    assert process.stdout
+    return process, int(process.stdout.readline())
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
+def test_signals_reach_the_forked_process(python: str, number: signal.Signals) -> None:
+    reset = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    before = f"signal.signal({int(number)}, lambda *_: sys.exit(33))"
+    process, pid = start(python, before, preexec_fn=reset)
+    process.send_signal(number)
+    assert process.wait(WAIT_S) == 33
+    assert gone(pid)
+
+
+def test_ignored_signals_stay_ignored(python: str) -> None:
+    program = (
+        "import signal; print(signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN, signal.getsignal(signal.SIGHUP))"
+    )
+
+    def ignore() -> None:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+    ours, plain = (outputs(p, "-c", program, preexec_fn=ignore) for p in (python, sys.executable))
+    assert ours == plain
+    assert ours.startswith("True")
+
+
+def test_killed_stand_in_takes_the_forked_process_with_it(python: str) -> None:
+    process, pid = start(python)
+    process.kill()
+    process.wait(WAIT_S)
+    until(lambda: gone(pid))
+
+
+def test_killed_forked_process_ends_its_stand_in(python: str) -> None:
+    process, pid = start(python)
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(WAIT_S) == -signal.SIGKILL
+
+
+def test_forked_process_ends_with_whoever_started_it(python: str) -> None:
+    program = textwrap.dedent(f"""
+        import os, signal, subprocess, sys
+        waiting = subprocess.Popen([{python!r}, "-c", {WAIT_LONG!r}], stdout=subprocess.PIPE, text=True)
+        print(waiting.stdout.readline(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    done = call(sys.executable, "-c", program, check=False)
+    until(lambda: gone(int(done.stdout)))
+
+
+def test_processes_run_side_by_side(python: str) -> None:
+    started = [start(python) for _ in range(3)]
+    assert len({pid for _, pid in started}) == 3
+    for process, _ in started:
+        assert process.poll() is None
+    for process, pid in started:
+        process.terminate()
+        assert process.wait(WAIT_S) == -signal.SIGTERM
+        assert gone(pid)
+
+
+def test_randomness_differs_from_process_to_process() -> None:
+    program = (
+        "import random, tempfile, os, multiprocessing, json, numpy, torch; print(json.dumps([random.random(), "
+        "numpy.random.rand(), torch.rand(1).item(), multiprocessing.current_process().authkey.hex()]))"
+    )
+    with template({}, ["numpy", "torch"]) as (python, _):
+        first, second = (json.loads(outputs(python, "-c", program)) for _ in range(2))
+        assert outputs(python, "-c", IS_FORKED) == "True\n"
+    assert all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_multiprocessing_spawns_through_the_template(python: str, tmp_path: Path) -> None:
+    script = tmp_path / "spawner.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import multiprocessing, os, sys
+
+        def work(queue, number):
+            queue.put((number * 2, os.environ.get({FORKED_VARIABLE!r}) == str(os.getpid())))
+
+        if __name__ == "__main__":
+            multiprocessing.set_executable({python!r})
+            context = multiprocessing.get_context("spawn")
+            queue = context.Queue()
+            process = context.Process(target=work, args=(queue, 21))
+            process.start()
+            print(queue.get(timeout=30))
+            process.join()
+            print(process.exitcode)
+        """)
+    )
+    assert outputs(python, str(script)) == "(42, True)\n0\n"
+
+
+def test_nothing_is_left_when_the_template_ends() -> None:
+    with template({"READ_AT_IMPORT": "1"}, ["json"]) as (python, pid):
+        assert pid is not None
+        process, forked = start(python)
+    assert process.wait(WAIT_S) == -signal.SIGKILL
+    until(lambda: gone(forked) and gone(pid))
+    assert not Path(python).parent.exists()
+
+
+def test_nothing_is_left_when_the_owner_is_killed() -> None:
+    program = textwrap.dedent(f"""
+        import os, signal, subprocess
+        from openrlhf_ada.platforms.template import template
+        with template({{}}, ["json"]) as (python, pid):
+            waiting = subprocess.Popen([python, "-c", {WAIT_LONG!r}], stdout=subprocess.PIPE, text=True)
+            print(pid, waiting.stdout.readline(), python, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    done = call(sys.executable, "-c", program, check=False)
+    owner, forked, python = done.stdout.split()
+    until(lambda: gone(int(owner)) and gone(int(forked)))
+    until(lambda: not Path(python).parent.exists())
+
+
+def test_switched_off_there_is_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TEMPLATE_VARIABLE, OFF)
+    assert running() == ""
+    with template({}, ["json"]) as started:
+        assert started == ("", None)
+
+
+def test_running_template_is_used(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TEMPLATE_VARIABLE, python)
+    with template({}, ["json"]) as started:
+        assert started == (python, None)
+    assert outputs(python, "-c", IS_FORKED) == "True\n"
+
+
+def test_a_path_without_a_template_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(TEMPLATE_VARIABLE, str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match=TEMPLATE_VARIABLE), template({}, ["json"]):
+        raise AssertionError
+
+
+def test_what_a_run_imports_starts_no_thread_and_no_ray() -> None:
+    """A new release of torch, vLLM or DeepSpeed may: then every process would import for itself."""
+    program = f"import sys; print([n for n in {NEVER!r} if n in sys.modules], 'vllm' in sys.modules); {IS_FORKED}"
+    with template({}, MODULES) as (python, _):
+        # A launcher asks again in the next 30 s only while the imports last.
+        until(lambda: "ready after" in log_of(python))
+        assert outputs(python, "-c", program) == "[] True\nTrue\n"
