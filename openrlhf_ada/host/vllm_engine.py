@@ -9,18 +9,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 
-def num_unfinished(llm: Any) -> int:
-    """Requests that have been handed to vLLM and are not answered.
-
-    Contract: test_vllm_engine.test_output_processor_counts_and_names_requests
-    """
-    return llm.output_processor.get_num_unfinished_requests()
-
-
 def knows_request(llm: Any, request_id: str) -> bool:
     """Is a request on its way? vLLM ignores an abort of one that it does not know yet.
 
-    Contract: test_vllm_engine.test_output_processor_counts_and_names_requests
+    Contract: test_vllm_engine.test_abort_finds_a_request_by_the_id_that_we_look_for
     """
     return request_id in llm.output_processor.external_req_ids
 

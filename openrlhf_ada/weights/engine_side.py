@@ -9,7 +9,6 @@ from typing import Any
 import ray
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
-from openrlhf_ada.host.vllm_engine import num_unfinished
 from openrlhf_ada.weights.receiver import BACKEND, PolicyWeightsExtension
 
 FROM_DISK = -1
@@ -74,7 +73,7 @@ class ReceivesWeights:
     async def begin_update(self) -> None:
         """Raises WeightError while vLLM samples, unless it is paused. May be called again."""
         self._admitted.clear()
-        running = num_unfinished(self.llm)
+        running = self.llm.get_num_unfinished_requests()
         if running and not await self.llm.is_paused():
             raise WeightError(f"{running} rollouts are on their way, and would go on with other weights")
         if not self._has_begun:
