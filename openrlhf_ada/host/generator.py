@@ -12,12 +12,16 @@ class HostGenerator(SamplesGenerator):
     """Takes the place of a generator that OpenRLHF has made, with another tokenizer."""
 
     def __init__(self, host: SamplesGenerator, tokenizer: Any) -> None:
+        """OpenRLHF creates the list of samples ahead in its first call; here it is there before.
+
+        Contract: test_openrlhf_facts.test_fact
+        """
         super().__init__(host.strategy, host.prompts_dataloader, host.eval_dataloader, tokenizer, host.vllm_engines)
         self._sample_buffer: list[Experience] = []
 
     @property
     def samples_ahead(self) -> list[Experience]:
-        """Samples that wait for a later step. OpenRLHF creates the list in its first call; ours is there before.
+        """Samples that wait for a later step.
 
         Contract: test_openrlhf_facts.test_fact
         """

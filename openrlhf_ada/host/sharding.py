@@ -49,7 +49,10 @@ def sharding(args: Any, model: Module) -> tuple[Gather, ShapeOf]:
             stack.enter_context(GatheredParameters([parameter]))
         return stack
 
-    return gather_shards, lambda parameter: parameter.ds_shape if is_split else parameter.shape
+    def whole_shape(parameter: Any) -> Sequence[int]:
+        return parameter.ds_shape if is_split else parameter.shape
+
+    return gather_shards, whole_shape
 
 
 class ComputedParameter:

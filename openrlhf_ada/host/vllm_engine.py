@@ -1,4 +1,7 @@
-"""vLLM's engine where it has no public way to ask."""
+"""vLLM's engine where it has no public way to ask.
+
+Contract: test_weight_transfer.test_a_layer_without_all_of_its_weights_is_named
+"""
 
 from __future__ import annotations
 
