@@ -114,10 +114,6 @@ HostTrainingActor = unwrap_ray_class(host.TrainingActor)
 class AdaTrainingActor(RecordedTraining, HostTrainingActor):
     """Trains on the batches that arrive."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.prepare_recording()
-
     def broadcast_to_vllm(self) -> None:
         if not (self.args.train.partial_rollout_enable and self.is_adaptive):
             super().broadcast_to_vllm()

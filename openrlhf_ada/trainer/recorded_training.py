@@ -64,8 +64,8 @@ class RecordedTraining(HostTrainer):
     recorder: Recorder
     num_steps: int
 
-    def prepare_recording(self) -> None:
-        """To be called once the host's constructor is through."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.ada = from_namespace(self.args.ada)
         self.settings = resolve(self.ada, self.args)
         self.is_adaptive = self.ada.mode != "off"

@@ -1,7 +1,7 @@
 """Finds, in source text, where a module reads or replaces what other packages keep private.
 
-By the AST alone: what an object is at run time is not known, so names stand for it. Nine kinds of access are found;
-`tests/unit/test_private_access.py` has an example of each.
+By the AST alone: what an object is at run time is not known, so names stand for it.
+`tests/unit/test_private_access.py` has an example of each kind of access.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Class:
-    """Last parts of the names of a class's bases, and the private names that it defines."""
+    """Of a class: last parts of its bases' names, private names that it defines, public attributes that it sets."""
 
     bases: tuple[str, ...]
-    private: frozenset[str]
+    private: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
 
 
 def is_private(name: str) -> bool:
@@ -53,22 +54,30 @@ def is_private(name: str) -> bool:
 
 
 def classes_of(tree: ast.AST) -> dict[str, Class]:
-    """Every class of a module by its name. `unwrap_ray_class(x.Y)` has the base Y."""
+    """Every class of a module by its name. `unwrap_ray_class(x.Y)` has the base Y, also where it gets a name."""
     found: dict[str, Class] = {}
-    for node in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)):
-        bases = [base.args[0] if isinstance(base, ast.Call) and base.args else base for base in node.bases]
-        found[node.name] = Class(tuple(ast.unparse(b).rpartition(".")[2] for b in bases), frozenset(_defined(node)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = tuple(_class_name(base) for base in node.bases)
+            found[node.name] = Class(bases, frozenset(_defined(node)), frozenset(_attributes(node)))
+        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("unwrap_ray_class("):
+            found |= {ast.unparse(target): Class((_class_name(node.value),)) for target in node.targets}
     return found
 
 
-def inherited(name: str, ours: Mapping[str, Class], theirs: Mapping[str, Class]) -> set[str]:
-    """Private names that a class of ours has from classes of theirs, the nearest or not."""
-    found: set[str] = set()
+def _class_name(base: ast.AST) -> str:
+    inner = base.args[0] if isinstance(base, ast.Call) and base.args else base
+    return ast.unparse(inner).rpartition(".")[2]
+
+
+def ancestors(name: str, ours: Mapping[str, Class], theirs: Mapping[str, Class]) -> list[Class]:
+    """Classes of theirs from which a class of ours is derived, the nearest or not."""
+    found: list[Class] = []
     for base in ours[name].bases if name in ours else theirs[name].bases if name in theirs else ():
         if base not in ours and base in theirs:
-            found |= theirs[base].private
+            found.append(theirs[base])
         if base != name:
-            found |= inherited(base, ours, theirs)
+            found += ancestors(base, ours, theirs)
     return found
 
 
@@ -91,6 +100,12 @@ def _defined(tree: ast.AST) -> Iterator[str]:
                 yield node.attr
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and is_private(node.target.id):
             yield node.target.id
+
+
+def _attributes(tree: ast.AST) -> set[str]:
+    """Public names x of `self.x = ...`."""
+    stored = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return {n.attr for n in stored if ast.unparse(n.value) == "self" and not is_private(n.attr)}
 
 
 def _root(node: ast.AST) -> str:
@@ -132,7 +147,8 @@ class _Finder(ast.NodeVisitor):
         self._inside.pop()
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for name in inherited(node.name, self._ours, self._theirs) & {d.name for d in node.body if hasattr(d, "name")}:
+        theirs = {name for found in ancestors(node.name, self._ours, self._theirs) for name in found.private}
+        for name in theirs & {d.name for d in node.body if hasattr(d, "name")}:
             overriding = next(d for d in node.body if getattr(d, "name", None) == name)
             self.found.append(Access(overriding.lineno, f"{node.name}.{name}", (*self._inside, node, overriding)))
         self._visit_inside(node)
@@ -160,12 +176,14 @@ class _Finder(ast.NodeVisitor):
             self._add(node)
         elif is_private(node.attr):
             if owner in ("self", "cls"):
-                if node.attr in self._inherited():
+                if any(node.attr in theirs.private for theirs in self._ancestors()):
                     self._add(node)
             elif owner == "super()" or (node.attr not in self._own and _root(node) not in self._standard):
                 self._add(node)
-        elif isinstance(node.ctx, ast.Store | ast.Del) and (_root(node) in self._imported or self._is_class(owner)):
-            self._add(node)
+        elif isinstance(node.ctx, ast.Store | ast.Del):
+            is_swapped = owner == "self" and any(node.attr in theirs.attributes for theirs in self._ancestors())
+            if _root(node) in self._imported or self._is_class(owner) or (is_swapped and not self._constructs()):
+                self._add(node)
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -185,13 +203,18 @@ class _Finder(ast.NodeVisitor):
                 self._add(node)
         elif name in ("getattr", "hasattr") and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
             text, owner = str(node.args[1].value), ast.unparse(node.args[0])
-            if is_private(text) and (text in self._inherited() if owner == "self" else text not in self._own):
+            names = {name for theirs in self._ancestors() for name in theirs.private}
+            if is_private(text) and (text in names if owner == "self" else text not in self._own):
                 self._add(node)
         self.generic_visit(node)
 
-    def _inherited(self) -> set[str]:
+    def _ancestors(self) -> list[Class]:
         around = [node for node in self._inside if isinstance(node, ast.ClassDef)]
-        return inherited(around[-1].name, self._ours, self._theirs) if around else set()
+        return ancestors(around[-1].name, self._ours, self._theirs) if around else []
+
+    def _constructs(self) -> bool:
+        """A constructor may put a part of ours in place of theirs. Later, others may hold or need it."""
+        return getattr(self._inside[-1], "name", "") == "__init__"
 
     def _parameters(self) -> set[str]:
         functions = [n for n in self._inside if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
