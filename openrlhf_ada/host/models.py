@@ -29,6 +29,7 @@ class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
 
         Its method takes no arguments but reads four attributes: it is called on an object that has these four.
         Contract: test_openrlhf_facts.test_weights_are_sent_by_four_attributes
+        Contract: test_openrlhf_objects.test_host_sends_over_shared_memory_what_it_is_given
         """
         actor: Any = self.actor
         if parameters is not None:
