@@ -79,7 +79,7 @@ class Ours:
     def __init__(self, model: Any, engines: list[Any], *, bucket_mib: int, verify: str = "off") -> None:
         import torch
 
-        from openrlhf_ada.trainer.policy import sharding
+        from openrlhf_ada.host.sharding import sharding
         from openrlhf_ada.weights.policy_side import PolicyWeights
         from openrlhf_ada.weights.sender import WeightSync
 

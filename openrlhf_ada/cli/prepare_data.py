@@ -232,7 +232,7 @@ def _inputs(problems: Sequence[Problem], template: str, args: argparse.Namespace
 
 
 def _has_chat(args: argparse.Namespace) -> bool:
-    from openrlhf_ada.rollout.shared_tokenizer import load_tokenizer
+    from openrlhf_ada.host.tokenizer import load_tokenizer
 
     return bool(load_tokenizer(args.model, True).chat_template) and not args.no_chat
 

@@ -196,7 +196,7 @@ class Prompts:
     """Makes prompts of problems, as the model wants them. `template`: `{}` stands for the question."""
 
     def __init__(self, model: str, template: str, args: argparse.Namespace) -> None:
-        from openrlhf_ada.rollout.shared_tokenizer import load_tokenizer
+        from openrlhf_ada.host.tokenizer import load_tokenizer
 
         self._tokenizer = load_tokenizer(model, True)
         self._template = template

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
 def unwrap_ray_class(actor_class: Any) -> type:
-    """The plain class behind `@ray.remote class X`, for subclassing."""
+    """The plain class behind `@ray.remote class X`, for subclassing. Ray keeps it in the wrapper's metadata.
+
+    Contract: test_openrlhf_objects.test_ray_classes_are_reached_for_subclassing
+    """
     return actor_class.__ray_metadata__.modified_class
 
 
 @contextmanager
-def substituted(module: ModuleType, **replacements: Any):
-    """Let the host use our subclasses where it names its own, for the duration of a call."""
+def substituted(module: ModuleType, **replacements: Any) -> Iterator[None]:
+    """Let OpenRLHF find our classes under the names of its own, for the duration of a call.
+
+    Its functions create objects of these classes by name: no argument, and no method to override, leads there.
+    Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
+    """
     originals = {name: getattr(module, name) for name in replacements}
     try:
         for name, value in replacements.items():
@@ -25,17 +33,28 @@ def substituted(module: ModuleType, **replacements: Any):
             setattr(module, name, value)
 
 
-def run_training(args: SimpleNamespace, trainer: Any, trainer_async: Any, **actors: Any) -> None:
-    """Run the host's `train(args)`, with our Ray-wrapped trainers in place of its own.
+def first_process(group: Any) -> Any:
+    """The first actor of a `RayActorGroup`, whose own methods call all of its actors.
 
-    `actors` replaces names in the host's command-line module, such as CriticModelActor.
+    Contract: test_openrlhf_surface.test_attributes
+    """
+    return group._actor_handlers[0]
+
+
+def run_training(args: SimpleNamespace, trainer: Any, trainer_async: Any, engine: Any, **actors: Any) -> None:
+    """Run OpenRLHF's `train(args)` with our Ray-wrapped trainers and engine in place of its own.
+
+    `actors` replaces names in OpenRLHF's command-line module, such as CriticModelActor.
+    Contract: test_openrlhf_facts.test_fact
     """
     from openrlhf.cli import train_ppo_ray
     from openrlhf.trainer import ppo_trainer, ppo_trainer_async
+    from openrlhf.trainer.ray import vllm_engine
 
     with (
         substituted(ppo_trainer, PPOTrainer=trainer),
         substituted(ppo_trainer_async, PPOTrainerAsync=trainer_async),
+        substituted(vllm_engine, RolloutRayActor=engine),
         substituted(train_ppo_ray, **actors),
     ):
         train_ppo_ray.train(args)

@@ -98,7 +98,10 @@ def worker_environment(num_engines: int = 1) -> dict[str, str]:
 
 
 def install_flash_attn_stub() -> None:
-    """flash-attn needs a CUDA compiler, and the host imports it at module top: give it names that fail when called."""
+    """flash-attn needs a CUDA compiler, and the host imports it at module top: give it names that fail when called.
+
+    Contract: test_cpu_shims.test_flash_attn_stub_has_the_names_that_the_host_imports
+    """
     for name, functions in _FLASH_ATTN_NAMES.items():
         module = ModuleType(name)
         # transformers probes with find_spec, which raises on a module without a spec.
@@ -130,7 +133,10 @@ class _CpuDevice(str):
 
 
 def adapt_torch(torch: Any) -> None:
-    """The host's actors call these unconditionally; on a CPU there is nothing to select, wait for or empty."""
+    """The host's actors call these unconditionally; on a CPU there is nothing to select, wait for or empty.
+
+    Contract: test_cpu_shims.test_torch_cuda_functions_exist_and_do_nothing
+    """
     torch.cuda.current_device = lambda: _CpuDevice("cpu")
     for name in ("set_device", "empty_cache", "synchronize", "current_stream"):
         setattr(torch.cuda, name, _nothing())
@@ -149,7 +155,10 @@ def _nothing() -> Any:
 
 
 def adapt_device_mesh(device_mesh: Any) -> None:
-    """DeepspeedStrategy builds its mesh of "cuda" devices by name."""
+    """DeepspeedStrategy builds its mesh of "cuda" devices by name.
+
+    Contract: test_cpu_shims.test_device_mesh_of_the_strategy_is_on_the_cpu
+    """
     init = device_mesh.init_device_mesh
 
     def init_on_cpu(device_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -165,12 +174,16 @@ def adapt_deepspeed_ops(ops: Any) -> None:
     """DeepSpeed compiles its shared-memory collectives when it starts, which needs a C++ compiler and half a minute.
 
     Without them it uses gloo, and a CPU run has little to reduce.
+    Contract: test_cpu_shims.test_shared_memory_collectives_are_not_compiled
     """
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def adapt_model_dtype(host_utils: Any) -> None:
-    """The host knows half precisions only (`--ds.param_dtype`); load weights in what the processor computes."""
+    """The host knows half precisions only (`--ds.param_dtype`); load weights in what the processor computes.
+
+    Contract: test_cpu_shims.test_host_looks_the_conversion_up_when_it_is_called
+    """
     convert = host_utils.convert_to_torch_dtype
 
     def convert_on_cpu(param_dtype: str) -> Any:
@@ -182,7 +195,10 @@ def adapt_model_dtype(host_utils: Any) -> None:
 
 
 def adapt_strategy(deepspeed_strategy: Any) -> None:
-    """DeepSpeed in the processor's precision, with torch's AdamW."""
+    """DeepSpeed in the processor's precision, with torch's AdamW.
+
+    Contract: test_cpu_shims.test_host_asks_for_configurations_by_keyword
+    """
     train_config, eval_config = deepspeed_strategy.get_train_ds_config, deepspeed_strategy.get_eval_ds_config
 
     def train_config_on_cpu(**kwargs: Any) -> dict[str, Any]:
@@ -204,7 +220,10 @@ def _in_compute_dtype(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapt_engine(vllm_engine: Any) -> None:
-    """Rollout actors start vLLM with CPU settings."""
+    """Rollout actors start vLLM with CPU settings.
+
+    Contract: test_cpu_engine_shims.test_rollout_actor_is_the_hosts_with_our_arguments
+    """
     from openrlhf_ada.platforms.cpu_engine import cpu_rollout_actor
 
     vllm_engine.RolloutRayActor = cpu_rollout_actor(vllm_engine.RolloutRayActor)

@@ -16,6 +16,7 @@ class OneProcessExecutor(UniProcExecutor):
 
     On a CPU vLLM wants a worker process, because OpenMP binds threads to cores only if told before torch is loaded.
     Their number can be set afterwards, and unbound threads suit cores that policy and engine share (docs/cpu.md).
+    Contract: test_cpu_engine_shims.test_engine_core_runs_the_model_itself
     """
 
     def _init_executor(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.host.ray_session import job_runtime_env, running_cluster, session_folder
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
@@ -76,7 +76,7 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
         try:
             with _unwound_by_sigterm():
                 slots.check(ray.cluster_resources(), free=ray.available_resources())
-                yield os.path.join(_session_dir(), "logs")
+                yield os.path.join(session_folder(), "logs")
         finally:
             _shut_down(ray, template_pid)
 
@@ -98,13 +98,6 @@ def _unwound_by_sigterm() -> Iterator[None]:
         if terminated:
             raise TerminatedError from None
         raise
-
-
-def _session_dir() -> str:
-    from ray._private.worker import global_worker
-
-    node: Any = global_worker.node
-    return node.get_session_dir_path()
 
 
 class TerminatedError(BaseException):
@@ -129,19 +122,13 @@ def _shut_down(ray: Any, template_pid: int | None) -> None:
 
 
 def _running_cluster() -> str | None:
-    """Address of the cluster that RAY_ADDRESS or `ray start` names, as `ray.init()` would find it.
-
-    "auto" would also find the private Ray of another run on this machine, and end with that run.
-    """
-    from ray._private import services
-
+    """Address of the cluster that RAY_ADDRESS or `ray start` names, if it answers."""
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         raise MissingResourcesError(
             f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']!r}: a training cannot run through Ray's client. Use "
             f"openrlhf-ada submit, or the address of the head (HOST:6379) from a node of the cluster."
         )
-    find: Any = services.canonicalize_bootstrap_address
-    address: str | None = find(None)
+    address = running_cluster()
     if address is None or _answers(address):
         return address
     if os.environ.get("RAY_ADDRESS"):
@@ -219,7 +206,7 @@ def _start_local(
 
 
 def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
-    of_job = _runtime_env_of_job()
+    of_job = job_runtime_env()
     environment = environment | {RUN_VARIABLE: "1"}
     if not on_cpu:
         return {"env_vars": _without(environment, of_job)}
@@ -233,13 +220,6 @@ def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int 
     cpu.activate()
     on_each = environment | cpu.worker_environment(num_engines)
     return {"env_vars": _without(on_each, of_job), HOOK_KEY: cpu.SETUP_HOOK}
-
-
-def _runtime_env_of_job() -> dict[str, Any]:
-    """What `ray job submit` was given for this job; empty without one."""
-    from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-
-    return json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}")).get("runtime_env") or {}
 
 
 def _without(environment: dict[str, str], of_job: dict[str, Any]) -> dict[str, str]:

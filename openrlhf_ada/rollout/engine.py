@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from openrlhf.trainer.ray import vllm_engine as host
 from vllm.platforms import current_platform
 
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.host.classes import unwrap_ray_class
+from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
+from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.weights.engine_side import ReceivesWeights
@@ -72,7 +72,7 @@ async def _end_with(llm: Any) -> None:
     os._exit(1)
 
 
-class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
+class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
     """One engine. Rollouts are handed in with `submit` and `stop`; `answers` waits for those that have ended."""
 
     grading: Grading | None = None
@@ -90,8 +90,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
         _prepare_reward(self.executor, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
-    def _configure_vllm_env(self, *args: Any, **kwargs: Any) -> None:
-        super()._configure_vllm_env(*args, **kwargs)
+    def prepare_environment(self) -> None:
         self.forbid_pickle()
 
     async def ready(self) -> str:
@@ -129,8 +128,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
             if rollout is None or rollout.task is None:
                 continue
             rollout.stopped = True
-            known = self.llm.output_processor.external_req_ids
-            if rollout.request_id is not None and rollout.request_id in known:
+            if rollout.request_id is not None and knows_request(self.llm, rollout.request_id):
                 await self.llm.abort(rollout.request_id)
             elif rollout.started:
                 # Before, between or after its turns, or on the way into vLLM, where an abort would find nothing.
@@ -191,10 +189,7 @@ def _prepare_reward(executor: Any, grading: Grading | None) -> None:
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())
         function.start()
-    for name in ("reward_func", "_fetch_rewards_via_http"):
-        function = getattr(executor, name, None)
-        if function is not None:
-            setattr(executor, name, _noting(function))
+    replace_rewards(executor, _noting)
 
 
 def _noting(function: Any) -> Any:

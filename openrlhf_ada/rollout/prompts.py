@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
-from torchdata.stateful_dataloader.sampler import RandomSampler
-
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.types import PromptKey
+from openrlhf_ada.host.data import number_rows, seed_order
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +26,6 @@ class PromptRequest:
     image: Any
 
 
-def number_rows(dataset: Any) -> None:
-    """Let every row carry its own position through the host's loader.
-
-    The host's PromptDataset hands out (datasource, prompt, label, image), and the training loop ignores the first: it
-    is the one slot in which a stable prompt id survives shuffling without a second dataset class.
-    """
-    dataset.datasources = list(range(len(dataset)))
-
-
 def take_prompts(loader: Iterator[Any], count: int, first_key: PromptKey) -> tuple[list[PromptRequest], bool]:
     """Up to `count` prompts and whether the loader ended before that. Needs `number_rows` on the loader's dataset."""
     requests: list[PromptRequest] = []
@@ -45,13 +35,6 @@ def take_prompts(loader: Iterator[Any], count: int, first_key: PromptKey) -> tup
         if len(requests) >= count:
             return requests, False
     return requests, True
-
-
-def _seed_order(loader: Any, seed: int) -> None:
-    """Let the next iteration of the host's loader be in the order of this seed, unless its state is restored."""
-    if isinstance(loader.sampler, RandomSampler):
-        # It has a generator of its own, seeded at random when the loader was made.
-        loader.sampler.generator.manual_seed(seed)
 
 
 class PromptSource:
@@ -80,7 +63,7 @@ class PromptSource:
     def next_batch(self) -> tuple[list[PromptRequest], bool]:
         """The next batch and whether the episode ends with it; no prompts where an incomplete batch waits."""
         if self._iterator is None:
-            _seed_order(self._source, self._seed + self.episodes_done)
+            seed_order(self._source, self._seed + self.episodes_done)
             self._iterator = iter(self._source)
         taken, exhausted = self._take(self._plan.prompts - len(self._waiting))
         requests, self._waiting = self._waiting + taken, []

@@ -10,34 +10,32 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
+from openrlhf_ada.host.generator import HostGenerator
+from openrlhf_ada.host.tokenizer import SharedTokenizer
 from openrlhf_ada.rollout.records import RolloutBatch
-from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
 
 
-class RecordedGenerator(SamplesGenerator):
+class RecordedGenerator(HostGenerator):
     """Counts what a batch cost (the host's filter may reject some of what was drawn) and remembers the last
     evaluation. It sends its tokenizer by name.
     """
 
     held_out: HeldOut
-    _sample_buffer: list[Experience]
 
     def __init__(self, host: SamplesGenerator) -> None:
         tokenizer = SharedTokenizer(
             host.args.actor.model_name_or_path, use_fast=not host.args.data.disable_fast_tokenizer
         )
-        super().__init__(host.strategy, host.prompts_dataloader, host.eval_dataloader, tokenizer, host.vllm_engines)
+        super().__init__(host, tokenizer)
         self._processed: list[int] = []
-        # The host creates it in its first call.
-        self._sample_buffer = []
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
         """The host's batch with its ledger. What the host sampled ahead counts in the step that trains it."""
         self._processed = []
-        before = _lengths(self._sample_buffer)
+        before = _lengths(self.samples_ahead)
         samples, pass_rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
-        kept, ahead = _lengths(samples), _lengths(self._sample_buffer)
+        kept, ahead = _lengths(samples), _lengths(self.samples_ahead)
         rejected = len(self._processed) + len(before) - len(kept) - len(ahead)
         rejected_tokens = sum(self._processed) + sum(before) - sum(kept) - sum(ahead)
         ledger = Ledger(
@@ -50,10 +48,8 @@ class RecordedGenerator(SamplesGenerator):
         )
         return RolloutBatch(samples, ledger), pass_rate, consumed, exhausted
 
-    def _process_response_into_experience(self, response: Any, **generate_kwargs: Any) -> Experience:
-        experience = super()._process_response_into_experience(response, **generate_kwargs)
+    def on_sample(self, experience: Experience) -> None:
         self._processed.append(int(experience.action_mask.sum()))
-        return experience
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:

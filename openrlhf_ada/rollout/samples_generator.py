@@ -138,8 +138,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             samples = super().generate_eval_samples(**generate_kwargs)
         except RayActorError:
             self._lines.settle()
-            # The host forgets how far it has come, but not where it fails to put a dead engine to sleep.
-            self._eval_dataloader_iter = None
+            self.restart_evaluation()
             samples = super().generate_eval_samples(**generate_kwargs)
         for sample in samples:
             sample.rewards = sample.scores
@@ -254,8 +253,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
 
     def _reader(self, generate_kwargs: dict[str, Any], *, logprobs: bool) -> ResponseReader:
-        # The host's own: the parent's counts, and here the ledger does.
-        process = partial(SamplesGenerator._process_response_into_experience, self, **generate_kwargs)
+        process = partial(self.read_response, **generate_kwargs)
         options = self.options
         return ResponseReader(self.args, process, options.verdict_above, options.threshold, logprobs=logprobs)
 

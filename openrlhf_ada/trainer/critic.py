@@ -14,7 +14,7 @@ import torch
 from openrlhf.models import ValueLoss
 from openrlhf.trainer.ray import ppo_critic
 
-from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.trainer.experience_maker import critic_weights
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 
@@ -61,14 +61,10 @@ class StratumCriticTrainer(WholeStepCriticTrainer):
         return super().training_step(experience, step, loss_batch_info)
 
 
-class WholeStepCriticActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
+class WholeStepCriticActor(HostCriticActor):
     """The host's critic actor with a trainer of ours: mode off."""
 
-    trainer_class: type[WholeStepCriticTrainer] = WholeStepCriticTrainer
-
-    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        with substituted(ppo_critic, CriticPPOTrainer=self.trainer_class):
-            super().init_model_from_pretrained(*args, **kwargs)
+    trainer_class = WholeStepCriticTrainer
 
 
 class AdaCriticModelActor(WholeStepCriticActor):

@@ -44,8 +44,9 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
     advantage over its whole pool). KL penalty, GAE and the shift of the reward to the last token stay the host's.
     """
 
-    def __init__(self, host: RemoteExperienceMaker) -> None:
-        super().__init__(*_parts(host))
+    def __init__(self, host: RemoteExperienceMaker, *, uses_critic: bool = True) -> None:
+        """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training."""
+        super().__init__(*_parts(host, uses_critic=uses_critic))
         self.group_scale = 1.0
         self.gap: LogprobGap | None = None
         self._tags: list[SampleTag] = []
@@ -139,11 +140,11 @@ def critic_weights(experience: Any) -> torch.Tensor:
     return info_column(experience, CRITIC_WEIGHT)
 
 
-def _parts(host: RemoteExperienceMaker) -> tuple[Any, ...]:
+def _parts(host: RemoteExperienceMaker, *, uses_critic: bool = True) -> tuple[Any, ...]:
     """What a maker that takes the place of `host` is made of."""
     return (
         host.actor_model_group,
-        host.critic_model_group,
+        host.critic_model_group if uses_critic else None,
         host.reward_model_group,
         host.initial_model_group,
         host.kl_ctl,

@@ -8,7 +8,7 @@ from typing import Any
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.config.weight_rules import shares_gpus
-from openrlhf_ada.host.classes import run_training, substituted
+from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import Grading
@@ -29,18 +29,16 @@ def train(args: SimpleNamespace) -> None:
         from openrlhf_ada.trainer.critic import RayAdaCritic, RayWholeStepCritic
 
         actors["CriticModelActor"] = RayWholeStepCritic if args.ada.mode == "off" else RayAdaCritic
-    from openrlhf.trainer.ray import vllm_engine
-
     from openrlhf_ada.rollout.engine import rollout_actor
     from openrlhf_ada.trainer.policy import RayAdaPolicyActor
 
     actors["PolicyModelActor"] = RayAdaPolicyActor
     # Mode off has the host's sampling, which does not go on without an engine.
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
-    actor = rollout_actor(restarts, over_ipc=shares_gpus(args), grading=grading(from_namespace(args.ada)))
-    with substituted(vllm_engine, RolloutRayActor=actor):
-        here = on_this_node()
-        run_training(args, RayAdaPPOTrainer.options(**here), RayAdaPPOTrainerAsync.options(**here), **actors)
+    engine = rollout_actor(restarts, over_ipc=shares_gpus(args), grading=grading(from_namespace(args.ada)))
+    here = on_this_node()
+    trainers = RayAdaPPOTrainer.options(**here), RayAdaPPOTrainerAsync.options(**here)
+    run_training(args, *trainers, engine, **actors)
 
 
 def grading(config: AdaConfig) -> Grading:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ray
 import torch
-from deepspeed.module_inject.layers import GatherReplacedLayerParams
-from deepspeed.runtime.zero import GatheredParameters
-from openrlhf.trainer.ray import ppo_actor
+from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
+from openrlhf.utils.loss_utils import get_loss_batch_info
 from peft import PeftModel
-from torch.nn import Module, Parameter
 
-from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
+from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
+from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
@@ -31,7 +29,7 @@ from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, join_in
 logger = logging.getLogger(__name__)
 
 
-class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
+class AdaActorTrainer(HostPolicyTrainer):
     """The host's, with --ada_loss, and with a way of our own to send weights.
 
     CUDA IPC, of colocated training on GPUs, stays the host's.
@@ -48,9 +46,6 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
 
     _members: Sequence[str] = ()
     """Incarnations of the engines in the group over which weights are sent."""
-
-    def _init_vllm_sync_group(self, backend: str) -> None:
-        """The group is formed with the first update."""
 
     @cached_property
     def _sync(self) -> WeightSync:
@@ -85,7 +80,7 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
     def _average_losses(self, experience: Any, step: int, loss_batch_info: Any) -> Any:
         """Scale the advantages as --ada_loss asks; returns the totals, which the host would compute only later."""
         if loss_batch_info is None:
-            loss_batch_info = ppo_actor.get_loss_batch_info(
+            loss_batch_info = get_loss_batch_info(
                 self.strategy,
                 experience.action_mask,
                 replay_buffer=self.replay_buffer,
@@ -111,7 +106,7 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
         else:
             join_in(self._weights)
         torch.cuda.empty_cache()
-        ppo_actor.torch_dist_barrier_and_cuda_sync()
+        torch_dist_barrier_and_cuda_sync()
 
     def _gather_engines(self) -> None:
         """Every engine is up, in the group, and ready for an update; one that dies on the way is waited for."""
@@ -129,15 +124,8 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
 
     def _share_memory(self, engines: Sequence[Any]) -> None:
         """The host's way, to these; but for adapters, of which it would send the parts."""
-        actor, all_engines = self.actor, self.vllm_engines
-        if isinstance(actor.model.module, PeftModel):
-            merged = SimpleNamespace(named_parameters=self._weights.as_parameters)
-            self.actor = SimpleNamespace(model=SimpleNamespace(module=merged))
-        self.vllm_engines = list(engines)
-        try:
-            super().broadcast_to_vllm()
-        finally:
-            self.actor, self.vllm_engines = actor, all_engines
+        has_adapters = isinstance(self.actor.model.module, PeftModel)
+        self.share_memory(engines, self._weights.as_parameters if has_adapters else None)
         if torch.distributed.get_rank() == 0:
             ray.get([engine.admit_shared.remote(self.version) for engine in engines])
 
@@ -162,54 +150,22 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
         else:
             join_in(self._weights)
         if not alone:
-            ppo_actor.torch_dist_barrier_and_cuda_sync()
+            torch_dist_barrier_and_cuda_sync()
         if gone is not None:
             raise gone
 
 
-def sharding(args: Any, model: Module) -> tuple[Any, Any]:
-    """How parameters become whole, and what shape they then have."""
-    if args.ds.tensor_parallel_size > 1:
-
-        @contextmanager
-        def gather(parameters: list[Parameter]) -> Iterator[None]:
-            with ExitStack() as stack:
-                for parameter in parameters:
-                    stack.enter_context(GatherReplacedLayerParams([parameter], model, enabled=True))
-                yield
-
-        def shape_of(parameter: Parameter) -> Sequence[int]:
-            with gather([parameter]):
-                return tuple(parameter.shape)
-
-        return gather, shape_of
-    is_split = args.ds.zero_stage == 3
-
-    def gather_shards(parameters: list[Parameter]) -> AbstractContextManager[Any]:
-        if not is_split or torch.distributed.get_backend() == "nccl":
-            return GatheredParameters(parameters, enabled=is_split)
-        # Of several gathers DeepSpeed waits for the last, which is enough only where a stream keeps their order.
-        stack = ExitStack()
-        for parameter in parameters:
-            stack.enter_context(GatheredParameters([parameter]))
-        return stack
-
-    return gather_shards, lambda parameter: parameter.ds_shape if is_split else parameter.shape
-
-
-class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
-    """The host's, with our trainer in it."""
+class AdaPolicyActor(HostPolicyActor):
+    """The host's, with our trainer in it, and with averages and exports of our own."""
 
     trainer: AdaActorTrainer
+    trainer_class = AdaActorTrainer
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        has_average, strategy.args.train.enable_ema = strategy.args.train.enable_ema, False
-        with substituted(ppo_actor, ActorPPOTrainer=AdaActorTrainer):
-            super().init_model_from_pretrained(strategy, *args, **kwargs)
-        # Exports are written here (`_export`), not by the host.
-        self._exports, self.save_hf_ckpt = self.save_hf_ckpt, False
+        super().init_model_from_pretrained(strategy, *args, **kwargs)
+        self._exports = strategy.args.ckpt.save_hf
         self.trainer.version = self.trainer.next_version = self.checkpoint_states.get("global_step", 0)
-        if has_average:
+        if strategy.args.train.enable_ema:
             self.trainer.average = self._start_average()
 
     def _start_average(self) -> WeightAverage:
@@ -217,12 +173,12 @@ class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
         is_first = torch.distributed.get_rank() == 0
         average = WeightAverage(self.trainer.all_weights, self.strategy.args.train.ema_beta, is_first=is_first)
         if self.checkpoint_states:
-            average.load(self._average_of((self._checkpoints / "latest").read_text().strip()))
+            average.load(self._average_of(latest_tag(self._checkpoints)))
         return average
 
     @property
     def _checkpoints(self) -> Path:
-        return Path(self.strategy.args.ckpt.path) / "_actor"
+        return policy_checkpoints(self.strategy.args.ckpt.path)
 
     def _average_of(self, tag: str) -> Path:
         return self._checkpoints.with_name("_average") / f"{tag}.safetensors"
@@ -257,7 +213,7 @@ class AdaPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
             tensors, path = whole_weights(self.trainer.all_weights, is_first=is_first), path / MERGED
         if is_first:
             export_whole(model, self.tokenizer, tensors, path)
-        ppo_actor.torch_dist_barrier_and_cuda_sync()
+        torch_dist_barrier_and_cuda_sync()
 
     def begin_step(self, version: int) -> None:
         """A training step begins, after which the weights are of this version."""

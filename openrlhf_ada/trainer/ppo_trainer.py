@@ -26,7 +26,6 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.prepare_recording()
         values = None if self.prompt_critic is None else self.prompt_critic.values
         self.samples_generator = make_generator(
             self.samples_generator,

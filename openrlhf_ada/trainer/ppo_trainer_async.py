@@ -21,7 +21,8 @@ from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.settings import positive_above, resolve
 from openrlhf_ada.eval.held_out import HeldOut
-from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+from openrlhf_ada.host.classes import unwrap_ray_class
+from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.reward_model import RewardModel
@@ -40,7 +41,7 @@ from openrlhf_ada.trainer.sampling import (
 logger = logging.getLogger(__name__)
 
 
-class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
+class AdaGenerateSamplesActor(HostSamplingActor):
     """Samples as the flags say, ahead of training."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,8 +96,7 @@ class AdaGenerateSamplesActor(unwrap_ray_class(host.GenerateSamplesActor)):
         self.samples_generator.generate_eval_samples(**eval_arguments(self.args, self.generate_kwargs))
         return self.samples_generator.held_out, self._version()
 
-    def _run_eval(self) -> ScoredLogs:
-        logs = super()._run_eval()
+    def finish_evaluation(self, logs: dict[str, float]) -> ScoredLogs:
         threshold = positive_above(from_namespace(self.args.ada))
         return ScoredLogs(logs, self.samples_generator.held_out, self._version(), threshold)
 
@@ -114,12 +114,8 @@ HostTrainingActor = unwrap_ray_class(host.TrainingActor)
 class AdaTrainingActor(RecordedTraining, HostTrainingActor):
     """Trains on the batches that arrive."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.prepare_recording()
-
     def broadcast_to_vllm(self) -> None:
-        if not (self._partial_rollout and self.is_adaptive):
+        if not (self.args.train.partial_rollout_enable and self.is_adaptive):
             super().broadcast_to_vllm()
             return
         # As the host's, which would keep the lock if it met an engine that dies while rollouts are on their way.
@@ -157,26 +153,27 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
         self.recorder.finish()
 
 
-class AdaPPOTrainerAsync(unwrap_ray_class(host.PPOTrainerAsync)):
+class AdaPPOTrainerAsync(HostAsyncTrainer):
     """The host's coordinator, starting our actors in place of its own."""
 
     def __init__(
         self, pretrain: str, strategy: Any, actor: Any, critic: Any, reward: Any, *groups: Any, **kwargs: Any
     ) -> None:
-        here = on_this_node()
-        actors = {
-            "VLLMLock": ray.remote(EngineLock).options(**on_this_node(takes_cpu=False)),
-            "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor).options(**here),
-            "Queue": partial(Queue, actor_options=here),
-            "TrainingActor": ray.remote(AdaTrainingActor).options(**here),
-        }
-        with substituted(host, **actors):
-            super().__init__(pretrain, strategy, actor, critic, reward, *groups, **kwargs)
+        super().__init__(pretrain, strategy, actor, critic, reward, *groups, **kwargs)
         ray.get(self.generator_actor.use_policy.remote(actor))
         if resolve(from_namespace(strategy.args.ada), strategy.args).reads_critic:
             ray.get(self.generator_actor.use_critic.remote(critic))
         if scored_by_model(strategy.args):
             ray.get(self.generator_actor.use_reward_model.remote(reward))
+
+    def own_actors(self) -> dict[str, Any]:
+        here = on_this_node()
+        return {
+            "VLLMLock": ray.remote(EngineLock).options(**on_this_node(takes_cpu=False)),
+            "GenerateSamplesActor": ray.remote(AdaGenerateSamplesActor).options(**here),
+            "Queue": partial(Queue, actor_options=here),
+            "TrainingActor": ray.remote(AdaTrainingActor).options(**here),
+        }
 
     def fit(self) -> None:
         """Train; with --ada_eval_ends also evaluate before the first and after the last step."""

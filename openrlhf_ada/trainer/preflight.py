@@ -18,6 +18,7 @@ from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
+from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reward.reward_function import NAMED, RIGHT_OR_WRONG, path_of
 
@@ -243,7 +244,7 @@ def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
 
 def resumes(args: SimpleNamespace) -> bool:
     """Is there a checkpoint to go on from? Without one the host starts at step 0."""
-    return args.ckpt.load_enable and (Path(args.ckpt.path) / "_actor").exists()
+    return args.ckpt.load_enable and policy_checkpoints(args.ckpt.path).exists()
 
 
 def check_model(flag: str, value: str) -> None:

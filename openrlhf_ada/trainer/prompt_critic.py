@@ -19,7 +19,7 @@ from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils.utils import zero_pad_sequences
 
 from openrlhf_ada.host.classes import unwrap_ray_class
-from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
+from openrlhf_ada.host.tokenizer import SharedTokenizer
 
 PromptRows = dict[str, torch.Tensor]
 """sequences, attention_mask (b, T) and action_mask (b, T - 1): prompts with one token after them, as the critic's

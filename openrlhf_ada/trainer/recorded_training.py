@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import ray
-from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
+from openrlhf_ada.host.trainer import HostTrainer
 from openrlhf_ada.reporting.wandb_run import use_step_axis
 from openrlhf_ada.rollout.incarnations import incarnations
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
@@ -57,7 +55,7 @@ class ScoredLogs(dict[str, float]):
             self.update(as_logs(evaluation_metrics(held_out, positive_above)))
 
 
-class RecordedTraining(BasePPOTrainer):
+class RecordedTraining(HostTrainer):
     """Mixed into a trainer of the host. Mode off: training untouched, the record is added."""
 
     args: Any
@@ -66,8 +64,8 @@ class RecordedTraining(BasePPOTrainer):
     recorder: Recorder
     num_steps: int
 
-    def prepare_recording(self) -> None:
-        """To be called once the host's constructor is through."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.ada = from_namespace(self.args.ada)
         self.settings = resolve(self.ada, self.args)
         self.is_adaptive = self.ada.mode != "off"
@@ -75,14 +73,13 @@ class RecordedTraining(BasePPOTrainer):
             use_step_axis(self.wandb_logger.handle)
         self.prompt_critic: PromptCritic | None = None
         if self.is_adaptive:
-            self.experience_maker: Any = AdaptiveExperienceMaker(self.experience_maker)
+            self.experience_maker: Any = AdaptiveExperienceMaker(
+                self.experience_maker, uses_critic=not self.settings.own_critic
+            )
         elif self.ada.loss == "prompt-mean":
             self.experience_maker = GroupedExperienceMaker(self.experience_maker)
         if self.settings.reads_critic:
             self.prompt_critic = PromptCritic(self.critic_model_group, self.args)
-        if self.settings.own_critic:
-            # It predicts; the policy's training does not know of it.
-            self.experience_maker.critic_model_group = None
         if self.is_adaptive and not self.best_eval_metric_key:
             # The host would take the datasource that comes first in the alphabet.
             self.best_eval_metric_key = BEST_METRIC
@@ -111,8 +108,8 @@ class RecordedTraining(BasePPOTrainer):
         ray.get(self.actor_model_group.async_run_method(method_name="begin_step", version=global_step + 1))
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
-        with self._policy_only():
-            status, next_step = super().train_step(rollout_samples, global_step)
+        train = self.train_step_without_critic if self.settings.own_critic else super().train_step
+        status, next_step = train(rollout_samples, global_step)
         # It rode along to reach the policy.
         status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
@@ -146,17 +143,6 @@ class RecordedTraining(BasePPOTrainer):
             "the critic predicts pass rates" if in_use else "the critic predicts worse than the mean: counts stand in"
         )
         self.recorder.note(f"{what} ({scores})")
-
-    @contextmanager
-    def _policy_only(self) -> Iterator[None]:
-        """Hide a pass-rate critic from the host's training step, which would fit it to advantages."""
-        group = self.critic_model_group
-        if self.settings.own_critic:
-            self.critic_model_group = None
-        try:
-            yield
-        finally:
-            self.critic_model_group = group
 
     def _with_ada_metrics(self, status: dict[str, Any], version: int) -> dict[str, Any]:
         record = self._record()

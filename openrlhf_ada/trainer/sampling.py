@@ -15,6 +15,7 @@ from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.settings import make_policy, resolve, score_threshold
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
+from openrlhf_ada.host.classes import first_process
 from openrlhf_ada.rollout.engine_lines import Restore
 from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -85,7 +86,7 @@ def restore_engine(policy: Any, engine: int, *, rank_0_only: bool) -> list[Any]:
     might get the two calls in different orders, and wait for each other.
     """
     if rank_0_only:
-        return [policy._actor_handlers[0].restore_engine.remote(engine, alone=True)]
+        return [first_process(policy).restore_engine.remote(engine, alone=True)]
     return policy.async_run_method(method_name="restore_engine", engine=engine)
 
 

@@ -10,16 +10,15 @@ import ray
 from openrlhf.cli import train_ppo_ray as host
 from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-from openrlhf.trainer.ray import vllm_engine
 from vllm import SamplingParams
 
-from openrlhf_ada.host.classes import substituted
+from openrlhf_ada.host.engine import create_engines
+from openrlhf_ada.host.tokenizer import SharedTokenizer
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.calibration import Calibrator
 from openrlhf_ada.rollout.engine import SamplingSetup, rollout_actor
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
-from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
 from openrlhf_ada.simulation.virtual_engines import EngineModel
 from openrlhf_ada.trainer.sampling import make_generator
 
@@ -82,21 +81,21 @@ def start_answering(
 
 
 def _start_engines(args: SimpleNamespace, count: int, actor: Any, *, logprobs: bool) -> list[Any]:
-    with substituted(vllm_engine, RolloutRayActor=actor):
-        engines = vllm_engine.create_vllm_engines(
-            count,
-            args.vllm.tensor_parallel_size,
-            args.actor.model_name_or_path,
-            args.train.seed,
-            args.train.full_determinism_enable,
-            args.vllm.enable_prefix_caching,
-            args.vllm.enforce_eager,
-            args.data.max_len,
-            gpu_memory_utilization=args.vllm.gpu_memory_utilization,
-            logprobs_mode="processed_logprobs" if logprobs else None,
-            agent_func_path=args.train.agent_func_path,
-            remote_rm_url=args.reward.remote_url,
-            max_images_per_prompt=args.data.max_images_per_prompt,
-        )
+    engines = create_engines(
+        actor,
+        count,
+        args.vllm.tensor_parallel_size,
+        args.actor.model_name_or_path,
+        args.train.seed,
+        args.train.full_determinism_enable,
+        args.vllm.enable_prefix_caching,
+        args.vllm.enforce_eager,
+        args.data.max_len,
+        gpu_memory_utilization=args.vllm.gpu_memory_utilization,
+        logprobs_mode="processed_logprobs" if logprobs else None,
+        agent_func_path=args.train.agent_func_path,
+        remote_rm_url=args.reward.remote_url,
+        max_images_per_prompt=args.data.max_images_per_prompt,
+    )
     ray.get([engine.serve_from_disk.remote() for engine in engines])
     return engines

@@ -73,7 +73,7 @@ class ReceivesWeights:
     async def begin_update(self) -> None:
         """Raises WeightError while vLLM samples, unless it is paused. May be called again."""
         self._admitted.clear()
-        running = self.llm.output_processor.get_num_unfinished_requests()
+        running = self.llm.get_num_unfinished_requests()
         if running and not await self.llm.is_paused():
             raise WeightError(f"{running} rollouts are on their way, and would go on with other weights")
         if not self._has_begun:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,10 +14,8 @@ from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch.nn import Module, Parameter
 
+from openrlhf_ada.host.sharding import ComputedParameter, Gather, ShapeOf
 from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
-
-Gather = Callable[[list[Parameter]], AbstractContextManager[Any]]
-"""Makes sharded parameters whole while the context lasts."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class PolicyWeights:
         self,
         model: Module,
         gather: Gather,
-        shape_of: Callable[[Parameter], Sequence[int]],
+        shape_of: ShapeOf,
         *,
         only_trained: bool = False,
         bucket_bytes: int = BUCKET_BYTES,
@@ -55,9 +54,15 @@ class PolicyWeights:
         """Names, types and shapes of all."""
         return self._manifest
 
-    def as_parameters(self) -> Iterator[tuple[str, Any]]:
+    def as_parameters(self) -> Iterator[tuple[str, ComputedParameter]]:
         """In place of `named_parameters()`, where the host sends them."""
-        return ((name, _MergedParameter(tensor, self._gather)) for name, tensor in self._tensors.items())
+        for name, tensor in self._tensors.items():
+            dtype = getattr(torch, tensor.spec.dtype)
+            yield name, ComputedParameter(tensor.spec.shape, dtype, partial(self._copy, tensor))
+
+    def _copy(self, tensor: _Tensor) -> torch.Tensor:
+        with self._gather(tensor.parameters), torch.no_grad():
+            return tensor.value().clone()
 
     @contextmanager
     def gathered(self, bucket: Sequence[TensorSpec]) -> Iterator[list[torch.Tensor]]:
@@ -67,30 +72,13 @@ class PolicyWeights:
             yield [tensor.value() for tensor in tensors]
 
 
-class _MergedParameter:
-    """What the host reads of a parameter to send it, made when it is read."""
-
-    requires_grad = False
-
-    def __init__(self, tensor: _Tensor, gather: Gather) -> None:
-        self._tensor = tensor
-        self._gather = gather
-        self.shape = self.ds_shape = torch.Size(tensor.spec.shape)
-        self.dtype = getattr(torch, tensor.spec.dtype)
-
-    @property
-    def data(self) -> torch.Tensor:
-        with self._gather(self._tensor.parameters), torch.no_grad():
-            return self._tensor.value().clone()
-
-
-def _plain(model: Module, shape_of: Callable[[Parameter], Sequence[int]], only_trained: bool) -> Iterator[_Tensor]:
+def _plain(model: Module, shape_of: ShapeOf, only_trained: bool) -> Iterator[_Tensor]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad or not only_trained:
             yield _Tensor(_spec(name, parameter, shape_of), [parameter], _data_of(parameter))
 
 
-def _merged(model: PeftModel, shape_of: Callable[[Parameter], Sequence[int]]) -> Iterator[_Tensor]:
+def _merged(model: PeftModel, shape_of: ShapeOf) -> Iterator[_Tensor]:
     """Every parameter of the model without adapters, with what they add to it."""
     base = model.get_base_model()
     adapted: dict[Any, _Adapted] = {}
@@ -149,5 +137,5 @@ def _data_of(parameter: Parameter) -> Callable[[], torch.Tensor]:
     return lambda: parameter.data
 
 
-def _spec(name: str, parameter: Parameter, shape_of: Callable[[Parameter], Sequence[int]]) -> TensorSpec:
+def _spec(name: str, parameter: Parameter, shape_of: ShapeOf) -> TensorSpec:
     return TensorSpec(name, str(parameter.dtype).removeprefix("torch."), tuple(shape_of(parameter)))

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
-from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from openrlhf_ada.host.vllm_engine import lacks_weights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
 from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
 
@@ -102,12 +101,10 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
     def _check_complete(self, *, all_expected: bool) -> None:
         """vLLM completes a layer that got some of its weights with anything, and keeps the old ones of others."""
         present = {parameter.data_ptr() for parameter in self.model.parameters() if not parameter.is_meta}
-        partly = [name for name, layer in self.model.named_modules() if _lacks_weights(layer, present, got_some=True)]
+        partly = [name for name, layer in self.model.named_modules() if lacks_weights(layer, present, got_some=True)]
         if partly:
             raise IncompleteWeightsError(f"not all weights came for {', '.join(partly)}")
-        without = [
-            name for name, layer in self.model.named_modules() if _lacks_weights(layer, present, got_some=False)
-        ]
+        without = [name for name, layer in self.model.named_modules() if lacks_weights(layer, present, got_some=False)]
         if without and all_expected:
             raise IncompleteWeightsError(
                 f"no weights came for {', '.join(without)}. Where they are to stay as the engine has loaded them, add "
@@ -124,19 +121,6 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
     def shutdown(self) -> None:
         """Leave the group."""
         self._group = None
-
-
-def _lacks_weights(layer: torch.nn.Module, present: set[int], *, got_some: bool) -> bool:
-    """`present`: where in memory the weights lie that came."""
-    info = get_layerwise_info(layer)
-    if not info.can_load() or info.kernel_tensors is None or bool(info.load_numel) is not got_some:
-        return False
-    if isinstance(layer, VocabParallelEmbedding) and info.load_numel:
-        # Padded to a round number of rows, for which nothing comes.
-        return False
-    parameters, _ = info.kernel_tensors
-    # An output layer may have its weights in common with the embedding.
-    return any(parameter.data_ptr() not in present for parameter in parameters.values())
 
 
 class PolicyWeightsExtension:

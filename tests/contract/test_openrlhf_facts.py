@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
 
+import openrlhf_ada
 from openrlhf_ada.config.loss_rules import POLICY_LOSSES
+from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
+from openrlhf_ada.host.sharding import ComputedParameter
+
+PACKAGE = Path(openrlhf_ada.__file__).parent
 
 TRAINER, ASYNC = "trainer/ppo_trainer.py", "trainer/ppo_trainer_async.py"
 GENERATOR = "trainer/ppo_utils/samples_generator.py"
@@ -50,13 +59,18 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("status['generated_samples'] = sample0", "it is not a metric and left out"),
         ("return (status, global_step + 1)", "we return the same pair"),
         ("self.experience_maker.make_experience_batch(rollout_samples)", "our maker takes its place"),
+    ],
+    ("host/trainer.py", TRAINER, "BasePPOTrainer.train_step"): [
         ("if self.critic_model_group is not None:", "a pass-rate critic is hidden there"),
         ("status = self.ppo_train(global_step)", "and from there"),
+    ],
+    ("host/trainer.py", TRAINER, "BasePPOTrainer.save_logs_and_checkpoints"): [
+        ("self.critic_model_group.async_run_method(", "and must be there again when checkpoints are written"),
     ],
     ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.save_best_checkpoint"): [
         ("if not eval_metrics:", "it takes our dict of figures as its own"),
     ],
-    ("trainer/ppo_trainer_async.py", ASYNC, "PPOTrainerAsync.__init__"): [
+    ("host/trainer.py", ASYNC, "PPOTrainerAsync.__init__"): [
         ("vllm_lock = VLLMLock.remote()", "the name that is substituted"),
         ("self.generator_actor = GenerateSamplesActor.remote(", "the name that is substituted"),
         ("self.trainer_actor = TrainingActor.remote(", "the name that is substituted"),
@@ -67,10 +81,19 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ],
     ("trainer/ppo_trainer_async.py", ASYNC, "GenerateSamplesActor.fit"): [
         ("self.samples_generator.generate_samples(**self.generate_kwargs)", "our generator takes the host's place"),
-        ("eval_metrics = self._run_eval()", "its figures come back with their scores"),
         (
             "self.rollout_queue.put((rollout_samples, client_states, filter_pass_rate, generation_time), block=True)",
             "record and checkpoint cross with the samples",
+        ),
+    ],
+    ("host/trainer.py", ASYNC, "GenerateSamplesActor.fit"): [
+        ("eval_metrics = self._run_eval()", "its figures come back with their scores"),
+        ("self.rollout_queue.put(('eval', global_step, eval_metrics), block=True)", "and are sent as they are"),
+    ],
+    ("trainer/ppo_trainer_async.py", ASYNC, "TrainingActor.__init__"): [
+        (
+            "self._partial_rollout = getattr(strategy.args.train, 'partial_rollout_enable', False)",
+            "we read the same flag",
         ),
     ],
     ("trainer/ppo_trainer_async.py", ASYNC, "TrainingActor.fit"): [
@@ -84,21 +107,32 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("ray.get(self.vllm_lock.acquire.remote())", "it waits until no evaluation is sampled"),
     ],
     ("trainer/policy.py", ACTOR, "PolicyModelActor.init_model_from_pretrained"): [
-        ("self.trainer = ActorPPOTrainer(", "the name that is substituted"),
         ("self.checkpoint_states = states", "how many steps the weights have had"),
+    ],
+    ("host/checkpoints.py", ACTOR, "PolicyModelActor.init_model_from_pretrained"): [
         ("ckpt_path = os.path.join(args.ckpt.path, '_actor')", "beside it lie the averages"),
         ("strategy.load_ckpt(self.actor.model, ckpt_path)", "the one that DeepSpeed's file 'latest' names"),
+    ],
+    ("host/checkpoints.py", TRAINER, "BasePPOTrainer.init_checkpoint_states"): [
+        ("ckpt_path = os.path.join(self.args.ckpt.path, '_actor')", "the trainer resumes if it is there, as we say"),
+    ],
+    ("host/models.py", ACTOR, "PolicyModelActor.init_model_from_pretrained"): [
+        ("self.trainer = ActorPPOTrainer(", "the name that is substituted"),
+        ("args = strategy.args", "it reads its flags from the strategy that it is given"),
         ("if args.train.enable_ema:", "its average is ours, so this is switched off"),
+        ("self.save_hf_ckpt = args.ckpt.save_hf", "exports are ours, so this is switched off"),
     ],
     ("trainer/policy.py", ACTOR, "PolicyModelActor.save_checkpoint"): [
-        ("if self.save_hf_ckpt:", "exports are ours, so this is switched off"),
+        ("if self.save_hf_ckpt:", "false, as exports are ours"),
         ("os.path.join(args.ckpt.path, f'{tag}_hf')", "where they lie"),
     ],
     ("trainer/policy.py", ACTOR, "PolicyModelActor.save_model"): [
         ("args.ckpt.output_dir", "where the last export lies"),
     ],
-    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.__init__"): [
+    ("host/models.py", ACTOR, "ActorPPOTrainer.__init__"): [
         ("self._init_vllm_sync_group(backend)", "which we leave for the first update"),
+    ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.__init__"): [
         (
             "backend == 'nccl' and self.args.train.colocate_all and (not self.args.train.async_enable)",
             "weight_rules.shares_gpus says the same",
@@ -126,9 +160,13 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "loss_rules.POLICY_LOSSES says so, too",
         ),
     ],
-    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
+    ("host/models.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
+        ("model = self.actor.model.module", "whose parameters are sent"),
         ("model.named_parameters()", "over CUDA IPC adapters are merged behind this name"),
         ("weight = param.data.clone()", "and each parameter's data is read once"),
+        ("sync_fn = _handle_cuda_ipc if self.use_cuda_ipc else _broadcast_param", "over memory, and nothing else"),
+    ],
+    ("trainer/policy.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
         ("p.requires_grad or not getattr(self.actor, 'is_vlm', False)", "frozen image encoders are not sent"),
     ],
     ("trainer/prompt_critic.py", "trainer/ray/launcher.py", "RayActorGroup.async_run_method_batch"): [
@@ -138,7 +176,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("rollout/reward_model.py", "trainer/ray/launcher.py", "RayActorGroup.async_run_method_batch"): [
         ("chunk_size += 1", "the last process may get fewer: answers are filled up to a multiple"),
     ],
-    ("score_rules.py", "cli/train_ppo_ray.py", "train"): [
+    ("config/score_rules.py", "cli/train_ppo_ray.py", "train"): [
         ("if not args.reward.remote_url:", "scored_by_model says the same"),
         ("if reward_model is not None and args.reward.model_name_or_path:", "and that a model must be named"),
     ],
@@ -157,12 +195,21 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "the mask chooses the value of the last prompt token",
         ),
     ],
-    ("rollout/recorded_generator.py", GENERATOR, "SamplesGenerator.generate_samples"): [
+    ("host/generator.py", GENERATOR, "SamplesGenerator.generate_samples"): [
         ("self._sample_buffer = self._sample_buffer[chunk_size:]", "what is sampled ahead waits there"),
         ("not getattr(self, '_sample_buffer', None)", "an empty buffer from the start changes nothing"),
     ],
     ("rollout/recorded_generator.py", GENERATOR, "SamplesGenerator.generate_eval_samples"): [
         ("dynamic_filtering=False", "evaluation draws nothing again"),
+    ],
+    ("host/generator.py", GENERATOR, "SamplesGenerator.generate_eval_samples"): [
+        ("if getattr(self, '_eval_dataloader_iter', None) is None:", "without it an evaluation begins anew"),
+    ],
+    ("host/generator.py", GENERATOR, "SamplesGenerator._generate_vllm"): [
+        (
+            "self._process_response_into_experience(response, **generate_kwargs) for response in ray.get(ref)",
+            "what the filter rejects is seen nowhere else",
+        ),
     ],
     ("rollout/prompts.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.ppo_train"): [
         ("drop_last=True", "why an incomplete batch is carried over"),
@@ -206,7 +253,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "how the loss is called",
         ),
     ],
-    ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticModelActor.init_model_from_pretrained"): [
+    ("host/models.py", "trainer/ray/ppo_critic.py", "CriticModelActor.init_model_from_pretrained"): [
         ("self.trainer = CriticPPOTrainer(", "the name that is substituted"),
     ],
     ("trainer/critic.py", "models/loss.py", "aggregate_loss"): [
@@ -214,6 +261,12 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "return (loss * loss_mask).sum() / batch_num_tokens * dp_size",
             "a weighted mask weighs the loss and not its normaliser",
         ),
+    ],
+    ("host/classes.py", "trainer/ray/launcher.py", "RayActorGroup._initiate_actors"): [
+        ("self._actor_handlers = [master_actor]", "the first is the one of rank 0"),
+    ],
+    ("host/engine.py", ENGINE, "RolloutRayActor.__init__"): [
+        ("self._configure_vllm_env(", "called before the engine is made"),
     ],
     ("host/classes.py", "cli/train_ppo_ray.py", "train"): [
         (
@@ -238,7 +291,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
             "batches of one prompt, shuffled",
         ),
     ],
-    ("rollout/prompts.py", GENERATOR, "_collect_prompt_batch"): [
+    ("host/data.py", GENERATOR, "_collect_prompt_batch"): [
         (
             "_, batch_prompts, batch_labels, batch_images = next(dataloader_iter)",
             "the loop ignores the slot of our row number",
@@ -258,6 +311,45 @@ def facts() -> list[Any]:
 @pytest.mark.parametrize(("ours", "path", "name", "fact", "why"), facts())
 def test_fact(host_source: Any, ours: str, path: str, name: str, fact: str, why: str) -> None:
     assert fact in host_source.text(path, name), f"openrlhf_ada/{ours} stands on this line of openrlhf/{path}: {why}"
+
+
+def test_the_table_names_files_of_ours() -> None:
+    assert [name for name in sorted({place[0] for place in FACTS}) if not (PACKAGE / name).is_file()] == []
+
+
+def read_of(tree: ast.AST, owner: str) -> set[str]:
+    """Attributes that are read of a variable, by their names or with getattr."""
+    named = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == owner}
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "getattr"]
+    return named | {ast.literal_eval(n.args[1]) for n in calls if ast.unparse(n.args[0]) == owner}
+
+
+def test_weights_are_sent_by_four_attributes(host_source: Any) -> None:
+    """host/models.py calls the method on an object that has these. The fifth is of groups, and not read over IPC."""
+    method = host_source.find(ACTOR, "ActorPPOTrainer.broadcast_to_vllm")
+    assert read_of(method, "self") == {"strategy", "vllm_engines", "use_cuda_ipc", "actor", "_model_update_group"}
+    assert read_of(method, "self.actor") == {"model", "is_vlm"}
+    (over_ipc,) = (n for n in ast.walk(method) if isinstance(n, ast.FunctionDef) and n.name == "_handle_cuda_ipc")
+    assert read_of(over_ipc, "self") == {"strategy", "vllm_engines"}
+
+
+def test_parameters_are_sent_by_what_ours_have(host_source: Any) -> None:
+    method = host_source.find(ACTOR, "ActorPPOTrainer.broadcast_to_vllm")
+    read = read_of(method, "param") | read_of(method, "p")
+    assert read == {"data", "shape", "ds_shape", "dtype", "requires_grad"}
+    ours = ComputedParameter((2,), torch.float32, lambda: torch.ones(2))
+    assert all(hasattr(ours, name) for name in read)
+
+
+def test_deepspeed_names_the_checkpoint_that_is_loaded_in_the_file_latest(tmp_path: Path) -> None:
+    """host/checkpoints.py"""
+    assert '"latest_universal" if self.load_universal_checkpoint() else "latest"' in inspect.getsource(
+        DeepSpeedEngine.load_checkpoint
+    )
+    folder = policy_checkpoints(str(tmp_path))
+    folder.mkdir()
+    (folder / "latest").write_text("global_step7\n")
+    assert latest_tag(folder) == "global_step7"
 
 
 def test_checkpoint_states_hold_what_resuming_needs(host_source: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 import torch
+from engines import Remote
 from openrlhf.cli import train_ppo_ray
 from openrlhf.datasets import PromptDataset
 from openrlhf.models.utils import compute_reward
@@ -16,11 +18,18 @@ from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray import ppo_actor, ppo_critic, vllm_engine
+from openrlhf.utils.agent import SingleTurnAgentExecutor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+from openrlhf_ada.host.data import number_rows, seed_order
+from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
+from openrlhf_ada.host.generator import HostGenerator
+from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
+from openrlhf_ada.host.sharding import ComputedParameter
+from openrlhf_ada.host.trainer import HostSamplingActor
 from openrlhf_ada.rollout.engine import AdaRolloutActor
-from openrlhf_ada.rollout.prompts import number_rows, take_prompts
+from openrlhf_ada.rollout.prompts import take_prompts
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import TaggedExperience
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
@@ -29,7 +38,6 @@ from openrlhf_ada.trainer import ppo_trainer_async as our_async
 from openrlhf_ada.trainer.critic import (
     AdaCriticModelActor,
     StratumCriticTrainer,
-    WholeStepCriticActor,
     WholeStepCriticTrainer,
 )
 from openrlhf_ada.trainer.engine_lock import EngineLock
@@ -71,17 +79,22 @@ def test_lock_has_the_methods_of_the_hosts() -> None:
 OVERRIDES = {  # a host method that was renamed would leave ours uncalled, without a sound
     RecordedTraining: ("train_step", "save_logs_and_checkpoints", "save_best_checkpoint"),
     AdaPPOTrainer: ("fit", "evaluate", "get_max_steps"),
-    our_async.AdaPPOTrainerAsync: ("fit",),
     our_async.AdaTrainingActor: ("fit", "broadcast_to_vllm"),
-    our_async.AdaGenerateSamplesActor: ("_run_eval", "get_max_steps"),
-    AdaActorTrainer: ("_init_vllm_sync_group", "broadcast_to_vllm", "training_step"),
+    our_async.AdaGenerateSamplesActor: ("finish_evaluation", "get_max_steps"),
+    our_async.AdaPPOTrainerAsync: ("fit", "own_actors"),
+    HostSamplingActor: ("_run_eval",),
+    HostPolicyTrainer: ("_init_vllm_sync_group",),
+    HostPolicyActor: ("init_model_from_pretrained",),
+    HostCriticActor: ("init_model_from_pretrained",),
+    HostRolloutActor: ("_configure_vllm_env",),
+    HostGenerator: ("_process_response_into_experience",),
+    AdaActorTrainer: ("broadcast_to_vllm", "training_step"),
     AdaPolicyActor: ("init_model_from_pretrained", "fit", "save_model", "save_checkpoint"),
-    AdaRolloutActor: ("_configure_vllm_env",),
-    WholeStepCriticActor: ("init_model_from_pretrained",),
+    AdaRolloutActor: ("prepare_environment",),
     WholeStepCriticTrainer: ("training_step",),
     PassRateCriticActor: ("init_model_from_pretrained",),
     StratumCriticTrainer: ("training_step",),
-    RecordedGenerator: ("generate_samples", "generate_eval_samples", "_process_response_into_experience"),
+    RecordedGenerator: ("generate_samples", "generate_eval_samples", "on_sample"),
     AdaptiveSamplesGenerator: ("generate_samples",),
     AdaptiveExperienceMaker: ("make_experience_batch", "compute_advantages_and_returns"),
 }
@@ -101,13 +114,15 @@ def test_what_both_trainers_record_comes_before_the_host() -> None:
 
 
 def test_names_that_training_substitutes_are_the_hosts() -> None:
-    """host/classes.py, trainer/launch.py, trainer/critic.py and ppo_trainer_async.py replace module attributes."""
+    """host/classes.py, models.py, engine.py and trainer.py replace module attributes."""
     for name in ("PPOTrainerAsync", "TrainingActor", "GenerateSamplesActor", "VLLMLock"):
         assert isinstance(getattr(ppo_trainer_async, name), ray.actor.ActorClass)
     assert train_ppo_ray.CriticModelActor is ppo_critic.CriticModelActor
     assert isinstance(ppo_trainer.PPOTrainer, ray.actor.ActorClass)
     assert ppo_critic.CriticPPOTrainer.__module__ == ppo_critic.__name__
     assert isinstance(vllm_engine.RolloutRayActor, ray.actor.ActorClass)
+    assert ppo_actor.ActorPPOTrainer.__module__ == ppo_actor.__name__
+    assert train_ppo_ray.PolicyModelActor is ppo_actor.PolicyModelActor
     original = ppo_trainer.PPOTrainer
     with pytest.raises(RuntimeError), substituted(ppo_trainer, PPOTrainer=our_trainer.RayAdaPPOTrainer):
         assert ppo_trainer.PPOTrainer is our_trainer.RayAdaPPOTrainer
@@ -150,6 +165,35 @@ def test_row_numbers_pass_through_the_hosts_loader_and_its_loop_ignores_them() -
     assert taken == (["1+1=", "2+2="], ["2", "4"], [None, None], True)
 
 
+def test_loader_order_follows_the_seed() -> None:
+    """host/data.py reaches the sampler's own generator."""
+
+    def order(seed: int | None) -> list[Any]:
+        rows = [{"q": str(number), "a": ""} for number in range(20)]
+        args = SimpleNamespace(data=SimpleNamespace(input_key="q", label_key="a"))
+        dataset = PromptDataset(rows, None, SimpleNamespace(args=args, is_rank_0=lambda: False))
+        loader = StatefulDataLoader(dataset, batch_size=1, shuffle=seed is not None, collate_fn=dataset.collate_fn)
+        seed_order(loader, seed or 0)
+        return [prompts[0] for _, prompts, _, _ in loader]
+
+    assert order(3) == order(3) != order(4)
+    assert order(None) == [str(number) for number in range(20)]
+
+
+def test_executor_has_the_rewards_that_are_replaced() -> None:
+    """host/engine.py puts ours in the place of both, and of nothing in an agent that has neither."""
+    executor: Any = SingleTurnAgentExecutor()
+    assert executor.reward_func is None and inspect.iscoroutinefunction(executor._fetch_rewards_via_http)
+    source = inspect.getsource(SingleTurnAgentExecutor)
+    assert "self.reward_func" in source and "await self._fetch_rewards_via_http(" in source
+    replace_rewards(executor, lambda function: ("wrapped", function.__name__))
+    assert executor.reward_func is None, "there is none to replace"
+    assert executor._fetch_rewards_via_http == ("wrapped", "_fetch_rewards_via_http")
+    agent = SimpleNamespace()
+    replace_rewards(agent, lambda function: function)
+    assert vars(agent) == {}
+
+
 def test_compute_reward_puts_the_reward_on_the_last_action_token() -> None:
     """trainer/experience_maker.py relies on it, on the clip, and on the penalty at every token."""
     mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
@@ -173,3 +217,39 @@ def test_host_swallows_a_failed_reward_and_we_look_for_that() -> None:
     experience = generator._process_response_into_experience(response, max_len=8)
     assert experience.rewards is None
     assert experience.scores is None
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["weights", "merged adapters"])
+def test_host_sends_over_shared_memory_what_it_is_given(monkeypatch: pytest.MonkeyPatch, merged: bool) -> None:
+    """host/models.py calls OpenRLHF's method on an object of its own; CUDA's handles are left out here."""
+    sent: list[Any] = []
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda all_of, one: all_of.__setitem__(0, one))
+    monkeypatch.setattr("torch.multiprocessing.reductions.reduce_tensor", lambda tensor: tensor.tolist())
+    monkeypatch.setattr(ppo_actor, "get_physical_gpu_id", lambda: "gpu")
+    monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None)
+    monkeypatch.setattr(ray, "get", lambda refs: refs)
+
+    def receive(name: str, dtype: Any, shape: Any, ipc_handles: Any, empty_cache: bool) -> None:
+        sent.append((name, dtype, tuple(shape), ipc_handles["gpu"], empty_cache))
+
+    engine = SimpleNamespace(reset_prefix_cache=Remote(lambda: sent.append("reset")))
+    engine.update_weight_cuda_ipc = Remote(receive)
+    flags = {"vllm": SimpleNamespace(enable_prefix_caching=True), "ds": SimpleNamespace(zero_stage=2)}
+    flags["ds"].tensor_parallel_size = 1
+    trainer: Any = HostPolicyTrainer.__new__(HostPolicyTrainer)
+    trainer.strategy = SimpleNamespace(args=SimpleNamespace(**flags))
+    layer = torch.nn.Linear(1, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0], [2.0]]))
+        layer.bias.zero_()
+    trainer.actor = SimpleNamespace(model=SimpleNamespace(module=layer))
+    double = ComputedParameter((2, 1), torch.float32, lambda: layer.weight.data * 2)
+    trainer.share_memory([engine], (lambda: iter([("weight", double)])) if merged else None)
+    weight = ("weight", torch.float32, (2, 1))
+    if merged:
+        assert sent == ["reset", (*weight, [[2.0], [4.0]], True)]
+    else:
+        bias = ("bias", torch.float32, (2,), [0.0, 0.0], True)
+        assert sent == ["reset", (*weight, [[1.0], [2.0]], False), bias]

@@ -6,14 +6,19 @@ entry names the file of ours that has to change with it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import openrlhf_ada
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.host.parser import TRAIN_MODULE, host_root
 
+PACKAGE = Path(openrlhf_ada.__file__).parent
+
 FETCH = "self, queries_list, prompts_list, labels_list"
+LOSS_INFO = "strategy, loss_mask, *, replay_buffer=, step=, dynamic_batch=, batch_num_tokens=, global_batch_size="
 ENGINES = (
     "num_engines, tensor_parallel_size, pretrain, seed, full_determinism, enable_prefix_caching, enforce_eager, "
     "max_model_len, shared_pg=, gpu_memory_utilization=, vllm_enable_sleep=, logprobs_mode=, agent_func_path=, "
@@ -45,7 +50,6 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
         "GenerateSamplesActor.__init__": (
             "self, pretrain, strategy, vllm_engines, *, vllm_lock, rollout_queue, rollout_slots, **generate_kwargs"
         ),
-        "GenerateSamplesActor._run_eval": "self",
         "GenerateSamplesActor.get_max_steps": "self",
         "TrainingActor.__init__": (
             "self, pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, "
@@ -54,6 +58,10 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
         "TrainingActor.fit": "self, global_step=",
         "TrainingActor.broadcast_to_vllm": "self",
         "VLLMLock.__init__": "self",
+    },
+    ("host/trainer.py", "trainer/ppo_trainer_async.py"): {"GenerateSamplesActor._run_eval": "self"},
+    ("host/trainer.py", "trainer/ppo_trainer.py"): {
+        "BasePPOTrainer.train_step": "self, rollout_samples, global_step",
     },
     ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer.py"): {"BasePPOTrainer.broadcast_to_vllm": "self"},
     ("trainer/prompt_critic.py", "trainer/ray/ppo_critic.py"): {
@@ -70,8 +78,10 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
     },
     ("trainer/prompt_critic.py", "utils/utils.py"): {"zero_pad_sequences": "sequences, side=, value=, stack="},
     ("rollout/samples_generator.py", "trainer/ppo_utils/samples_generator.py"): {
-        "SamplesGenerator.__init__": "self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines",
         "SamplesGenerator.generate_samples": "self, **generate_kwargs",
+    },
+    ("host/generator.py", "trainer/ppo_utils/samples_generator.py"): {
+        "SamplesGenerator.__init__": "self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines",
         "SamplesGenerator._process_response_into_experience": "self, response, **generate_kwargs",
     },
     ("rollout/recorded_generator.py", "trainer/ppo_utils/samples_generator.py"): {
@@ -89,17 +99,26 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
         "AgentExecutorBase.execute": (
             "self, prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images="
         ),
-        "SingleTurnAgentExecutor._fetch_rewards_via_http": FETCH,
+    },
+    ("host/engine.py", "utils/agent.py"): {"SingleTurnAgentExecutor._fetch_rewards_via_http": FETCH},
+    ("host/engine.py", "trainer/ray/vllm_engine.py"): {
+        "RolloutRayActor._configure_vllm_env": "self, version, vllm, full_determinism",
+        "create_vllm_engines": ENGINES,
     },
     ("rollout/responses.py", "trainer/ppo_utils/samples_generator.py"): {
         "SamplesGenerator._dispatch_prompts_to_vllm": "self, prompts, labels, *, images=, **generate_kwargs",
     },
-    ("trainer/policy.py", "trainer/ray/ppo_actor.py"): {
+    ("host/models.py", "trainer/ray/ppo_actor.py"): {
         "ActorPPOTrainer._init_vllm_sync_group": "self, backend",
+        "PolicyModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps=, vllm_engines=",
+    },
+    ("host/models.py", "trainer/ray/ppo_critic.py"): {
+        "CriticModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps",
+    },
+    ("trainer/policy.py", "trainer/ray/ppo_actor.py"): {
         "ActorPPOTrainer.broadcast_to_vllm": "self",
         "PolicyModelActor.broadcast_to_vllm": "self",
         "PolicyModelActor.fit": "self, kl_ctl=",
-        "PolicyModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps=, vllm_engines=",
         "PolicyModelActor.save_model": "self",
         "PolicyModelActor.save_checkpoint": "self, tag, client_states=, metric_value=, metric_key=",
         "ActorPPOTrainer.training_step": "self, experience, kl_ctl, step, loss_batch_info=",
@@ -107,6 +126,10 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
     ("trainer/policy.py", "utils/deepspeed/deepspeed.py"): {
         "DeepspeedStrategy.save_model": "self, model, tokenizer, output_dir, **kwargs",
     },
+    ("trainer/policy.py", "utils/loss_utils.py"): {
+        "get_loss_batch_info": LOSS_INFO,
+    },
+    ("trainer/policy.py", "utils/distributed_util.py"): {"torch_dist_barrier_and_cuda_sync": ""},
     ("trainer/sampling_only.py", "trainer/ray/vllm_engine.py"): {"create_vllm_engines": ENGINES},
     ("trainer/sampling_only.py", "trainer/ppo_trainer.py"): {"prepare_datasets": "strategy, tokenizer"},
     ("rollout/responses.py", "trainer/ppo_utils/length_penalty.py"): {
@@ -141,7 +164,6 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
             "buffer_cpu_offload=, value_clip=, dataloader_pin_memory=, **kwargs"
         ),
         "CriticPPOTrainer.training_step": "self, experience, step, loss_batch_info=",
-        "CriticModelActor.init_model_from_pretrained": "self, strategy, pretrain, max_steps",
     },
     ("host/parser.py", "cli/train_ppo_ray.py"): {
         "train": "args",
@@ -149,7 +171,7 @@ SIGNATURES = {  # (our file, the host's file): {name: parameters}
     ("host/parser.py", "utils/config.py"): {
         "hierarchize": "args",
     },
-    ("rollout/prompts.py", "datasets/prompts_dataset.py"): {
+    ("host/data.py", "datasets/prompts_dataset.py"): {
         "PromptDataset.__getitem__": "self, idx",
         "PromptDataset.collate_fn": "self, item_list",
     },
@@ -170,17 +192,20 @@ ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we 
         *("generator_actor", "trainer_actor"),
     },
     ("trainer/ppo_trainer_async.py", "trainer/ppo_trainer_async.py", "TrainingActor.__init__"): {
-        *("vllm_lock", "_partial_rollout"),
+        "vllm_lock",
     },
+    ("host/classes.py", "trainer/ray/launcher.py", "RayActorGroup._initiate_actors"): {"_actor_handlers"},
     ("trainer/prompt_critic.py", "trainer/ray/ppo_critic.py", "CriticModelActor.init_model_from_pretrained"): {
         *("critic", "critic_optim", "critic_scheduler"),
     },
     ("rollout/engine.py", "trainer/ray/vllm_engine.py", "RolloutRayActor.__init__"): {"executor", "llm"},
-    ("trainer/policy.py", "trainer/ray/ppo_actor.py", "ActorPPOTrainer.__init__"): {"use_cuda_ipc", "vllm_engines"},
-    ("trainer/policy.py", "trainer/ray/ppo_actor.py", "PolicyModelActor.init_model_from_pretrained"): {
-        *("trainer", "vllm_engines", "tokenizer", "actor", "save_hf_ckpt", "disable_ds_ckpt"),
+    ("trainer/policy.py", "trainer/ray/ppo_actor.py", "ActorPPOTrainer.__init__"): {
+        *("use_cuda_ipc", "vllm_engines", "strategy", "actor", "replay_buffer", "actor_loss_fn", "args"),
     },
-    ("rollout/recorded_generator.py", "trainer/ppo_utils/samples_generator.py", "SamplesGenerator.__init__"): {
+    ("trainer/policy.py", "trainer/ray/ppo_actor.py", "PolicyModelActor.init_model_from_pretrained"): {
+        *("trainer", "vllm_engines", "tokenizer", "actor", "checkpoint_states", "disable_ds_ckpt"),
+    },
+    ("host/generator.py", "trainer/ppo_utils/samples_generator.py", "SamplesGenerator.__init__"): {
         *("strategy", "args", "tokenizer", "vllm_engines", "prompts_dataloader", "eval_dataloader"),
     },
     ("trainer/experience_maker.py", "trainer/ppo_utils/experience_maker.py", "RemoteExperienceMaker.__init__"): {
@@ -188,7 +213,7 @@ ATTRIBUTES = {  # (our file, the host's file, constructor): what it sets and we 
         *("kl_ctl", "strategy", "args", "tokenizer", "advantage_estimator"),
     },
     ("trainer/critic.py", "trainer/ray/ppo_critic.py", "CriticPPOTrainer.__init__"): {"value_clip", "critic_loss_fn"},
-    ("rollout/prompts.py", "datasets/prompts_dataset.py", "PromptDataset.__init__"): {
+    ("host/data.py", "datasets/prompts_dataset.py", "PromptDataset.__init__"): {
         *("prompts", "labels", "images", "datasources"),
     },
 }
@@ -200,6 +225,11 @@ def signatures() -> list[Any]:
         for (ours, path), entries in SIGNATURES.items()
         for name, expected in entries.items()
     ]
+
+
+def test_every_table_names_files_of_ours() -> None:
+    named = {place[0] for place in (*SIGNATURES, *ATTRIBUTES)}
+    assert [name for name in sorted(named) if not (PACKAGE / name).is_file()] == []
 
 
 @pytest.mark.parametrize(("ours", "path", "name", "expected"), signatures())

@@ -35,7 +35,7 @@ def work(rank, port, adapts, folder):
     from transformers import AutoModelForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
     from openrlhf_ada.weights.export import export_whole, whole_weights
-    from openrlhf_ada.trainer.policy import sharding
+    from openrlhf_ada.host.sharding import sharding
     from openrlhf_ada.weights.policy_side import PolicyWeights
     from openrlhf_ada.weights.average import WeightAverage
 

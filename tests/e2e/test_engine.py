@@ -28,7 +28,7 @@ os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "RAY_AD
 from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
-from openrlhf_ada.rollout.shared_tokenizer import SharedTokenizer
+from openrlhf_ada.host.tokenizer import SharedTokenizer
 
 model, rewards = sys.argv[1:]
 tokenizer = SharedTokenizer(model, use_fast=True).load()

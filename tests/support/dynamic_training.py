@@ -228,8 +228,8 @@ class Run:
         return experiences[self.rank * size : (self.rank + 1) * size]
 
     def weights(self) -> dict[str, Any]:
-        """Whole, one after the other: see `openrlhf_ada.trainer.policy.sharding`."""
-        from openrlhf_ada.trainer.policy import sharding
+        """Whole, one after the other: see `openrlhf_ada.host.sharding`."""
+        from openrlhf_ada.host.sharding import sharding
 
         gather, _ = sharding(self.args, self.actor.model.module)
         whole: dict[str, Any] = {}

@@ -19,7 +19,8 @@ import pytest
 from rollouts import make_args, make_loader
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource, number_rows, take_prompts
+from openrlhf_ada.host.data import number_rows
+from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource, take_prompts
 
 Batch = tuple[list[int], list[str], list[str], list[Any]]
 

@@ -21,8 +21,10 @@ class Llm:
 
     def __init__(self) -> None:
         self.weights, self.cache = 0, dict[str, int]()
-        self.output_processor = SimpleNamespace(get_num_unfinished_requests=lambda: 0)
         self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(enable_prefix_caching=True))
+
+    def get_num_unfinished_requests(self) -> int:
+        return 0
 
     def sample(self, prompt: str) -> int:
         """By which weights."""

@@ -15,6 +15,8 @@ from engines import Remote
 from openrlhf.trainer.ray import ppo_actor
 from peft import LoraConfig, get_peft_model
 
+from openrlhf_ada.host.classes import unwrap_ray_class
+from openrlhf_ada.trainer import policy as module
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
 from openrlhf_ada.weights.sender import EngineGoneError
 
@@ -49,7 +51,7 @@ class World:
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         monkeypatch.setattr(ray, "get", lambda ref, timeout=None: ref)
         monkeypatch.setattr(ray, "wait", lambda refs, num_returns, timeout: (refs, []))
-        monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: self.sent.append(("barrier", None)))
+        monkeypatch.setattr(module, "torch_dist_barrier_and_cuda_sync", lambda: self.sent.append(("barrier", None)))
         self.names = ["a0", "b0"]
         self.engines = [
             SimpleNamespace(
@@ -131,11 +133,11 @@ def test_other_processes_of_the_policy_join_in(monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_training_step_makes_a_version_and_a_checkpoint_knows_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    host = AdaPolicyActor.__mro__[1]
+    host = unwrap_ray_class(ppo_actor.PolicyModelActor)
     monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
     monkeypatch.setattr(host, "init_model_from_pretrained", lambda self, strategy: None)
-    strategy = SimpleNamespace(args=SimpleNamespace(train=SimpleNamespace(enable_ema=False)))
-    world.policy.save_hf_ckpt = False
+    flags = {"train": SimpleNamespace(enable_ema=False), "ckpt": SimpleNamespace(save_hf=True)}
+    strategy = SimpleNamespace(args=SimpleNamespace(**flags))
     world.policy.checkpoint_states = {"global_step": 7}
     world.policy.init_model_from_pretrained(strategy)
     world.policy.begin_step(8)
@@ -161,15 +163,14 @@ def test_over_ipc_the_host_sends_merged_weights_and_engines_are_told_their_versi
         adapted: Any = get_peft_model(world.model, LoraConfig(r=1, target_modules=["0"]))
         world.trainer.actor.model.module = adapted
     actor, read, reached = world.trainer.actor, [], []
-    monkeypatch.setattr(
-        ppo_actor.ActorPPOTrainer,
-        "broadcast_to_vllm",
-        lambda self: (
-            read.extend(name for name, _ in self.actor.model.module.named_parameters()),
-            reached.append([self.engines_by_hand.index(engine) for engine in self.vllm_engines]),
-        ),
-    )
-    world.trainer.engines_by_hand = world.engines
+
+    def send(host: Any) -> None:
+        assert host is not world.trainer and host.use_cuda_ipc and host.strategy is world.trainer.strategy
+        assert world.trainer.actor is actor and world.trainer.vllm_engines is world.engines, "nobody's view changes"
+        read.extend(name for name, _ in host.actor.model.module.named_parameters())
+        reached.append([world.engines.index(engine) for engine in host.vllm_engines])
+
+    monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "broadcast_to_vllm", send)
     world.trainer.broadcast_to_vllm()
     assert read == ["0.weight", "0.bias"], "as a checkpoint without adapters has them"
     assert world.take() == [("admitted 0", 0), ("admitted 1", 0)]

@@ -86,7 +86,6 @@ def make_trainer(argv_with: ArgvWith) -> Callable[..., Trainer]:
         )
         args.ada_events = None
         trainer = Trainer(args, critic)
-        trainer.prepare_recording()
         trainer.open_record(START, num_steps=3)
         return trainer
 
@@ -220,7 +219,6 @@ def test_the_best_checkpoint_is_chosen_by_accuracy_unless_the_flags_say_otherwis
     flags: Flags, chosen: str, argv_with: ArgvWith
 ) -> None:
     trainer = Trainer(parse(argv_with(flags))[0])
-    trainer.prepare_recording()
     assert trainer.best_eval_metric_key == chosen
 
 
@@ -229,7 +227,6 @@ def test_an_evaluation_of_which_too_little_is_known_chooses_no_checkpoint(argv_w
     args = parse(argv_with(flags))[0]
     args.ada_events = None
     trainer = Trainer(args)
-    trainer.prepare_recording()
     trainer.open_record({"global_step": 0}, num_steps=1)
     answers = {"sums": [PromptAnswers([1.0], [1], [False])]}
 

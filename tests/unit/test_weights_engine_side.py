@@ -22,8 +22,11 @@ class Llm:
         self.calls: list[str] = []
         self.weights, self.cached = 0, 0
         self.resets, self.paused = resets, paused
-        self.output_processor = SimpleNamespace(get_num_unfinished_requests=lambda: running)
+        self.running = running
         self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(enable_prefix_caching=caches))
+
+    def get_num_unfinished_requests(self) -> int:
+        return self.running
 
     async def is_paused(self) -> bool:
         return self.paused

@@ -17,6 +17,8 @@ from policies import make_model, move, sent, weights_of, with_adapters
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from openrlhf_ada.host.classes import unwrap_ray_class
+from openrlhf_ada.trainer import policy as module
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
 from openrlhf_ada.weights.average import AverageError
 
@@ -36,8 +38,8 @@ class Run:
         self.exported: list[str] = []
         self.keeps = 2
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-        monkeypatch.setattr(ppo_actor, "torch_dist_barrier_and_cuda_sync", lambda: None)
-        host: Any = AdaPolicyActor.__mro__[1]
+        monkeypatch.setattr(module, "torch_dist_barrier_and_cuda_sync", lambda: None)
+        host: Any = unwrap_ray_class(ppo_actor.PolicyModelActor)
         monkeypatch.setattr(host, "init_model_from_pretrained", lambda *call: self._host_init(*call))
         monkeypatch.setattr(host, "save_checkpoint", lambda *call: self._host_save(*call))
         monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "training_step", lambda *call: self._host_step(*call[:2]))
@@ -54,6 +56,7 @@ class Run:
         policy.strategy, policy.tokenizer, policy.disable_ds_ckpt = strategy, Tokenizer(), False
         self.resumes = resumes
         policy.init_model_from_pretrained(strategy, "model")
+        assert (args.train.enable_ema, args.ckpt.save_hf) == (averages, exports), "the flags stay as they are"
         return policy
 
     def _host_init(self, policy: Any, strategy: Any, pretrain: str) -> None:

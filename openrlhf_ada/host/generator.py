@@ -1,0 +1,55 @@
+"""OpenRLHF's generator of samples, with public names for what it keeps to itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+
+class HostGenerator(SamplesGenerator):
+    """Takes the place of a generator that OpenRLHF has made, with another tokenizer."""
+
+    def __init__(self, host: SamplesGenerator, tokenizer: Any) -> None:
+        """OpenRLHF creates the list of samples ahead in its first call; here it is there before.
+
+        Contract: test_openrlhf_facts.test_fact
+        """
+        super().__init__(host.strategy, host.prompts_dataloader, host.eval_dataloader, tokenizer, host.vllm_engines)
+        self._sample_buffer: list[Experience] = []
+
+    @property
+    def samples_ahead(self) -> list[Experience]:
+        """Samples that wait for a later step.
+
+        Contract: test_openrlhf_facts.test_fact
+        """
+        return self._sample_buffer
+
+    def restart_evaluation(self) -> None:
+        """Let the next evaluation begin with the first prompt.
+
+        OpenRLHF forgets how far it has come, but not where it fails to put a dead engine to sleep.
+        Contract: test_openrlhf_facts.test_fact
+        """
+        self._eval_dataloader_iter = None
+
+    def read_response(self, response: Any, **generate_kwargs: Any) -> Experience:
+        """An engine's response as OpenRLHF's experience of one sample.
+
+        Contract: test_openrlhf_surface.test_signature
+        """
+        return super()._process_response_into_experience(response, **generate_kwargs)
+
+    def on_sample(self, experience: Experience) -> None:
+        """Called with each sample that OpenRLHF's own loop has read. To be overridden."""
+
+    def _process_response_into_experience(self, response: Any, **generate_kwargs: Any) -> Experience:
+        """OpenRLHF's loop calls it once per response: the one moment in which it shows samples that it rejects.
+
+        Contract: test_openrlhf_objects.test_every_override_overrides_something
+        """
+        experience = self.read_response(response, **generate_kwargs)
+        self.on_sample(experience)
+        return experience

@@ -1,0 +1,77 @@
+"""OpenRLHF's processes of policy and critic, and the trainers in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf.trainer.ray import ppo_actor, ppo_critic
+
+from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+
+NamedParameters = Callable[[], Iterable[tuple[str, Any]]]
+"""In place of a module's method of that name."""
+
+
+class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
+    """OpenRLHF's trainer of the policy, without its group for sending weights."""
+
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        """The constructor calls it, when engines may still be starting; our group is formed with the first update.
+
+        Contract: test_openrlhf_facts.test_fact
+        """
+
+    def share_memory(self, engines: Sequence[Any], parameters: NamedParameters | None = None) -> None:
+        """OpenRLHF's own way to send weights, over CUDA IPC, to these engines: the policy's, or these `parameters`.
+
+        Its method takes no arguments but reads four attributes: it is called on an object that has these four.
+        Contract: test_openrlhf_facts.test_weights_are_sent_by_four_attributes
+        Contract: test_openrlhf_objects.test_host_sends_over_shared_memory_what_it_is_given
+        """
+        actor: Any = self.actor
+        if parameters is not None:
+            actor = SimpleNamespace(model=SimpleNamespace(module=SimpleNamespace(named_parameters=parameters)))
+        sender: Any = SimpleNamespace(
+            strategy=self.strategy, vllm_engines=list(engines), use_cuda_ipc=True, actor=actor
+        )
+        ppo_actor.ActorPPOTrainer.broadcast_to_vllm(sender)
+
+
+class HostPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
+    """OpenRLHF's process of the policy, with a trainer of `trainer_class`; without its average and its exports."""
+
+    trainer_class: type[HostPolicyTrainer] = HostPolicyTrainer
+
+    def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        """It creates the trainer by its name in the module, and reads from the flags what it averages and exports.
+
+        Contract: test_openrlhf_facts.test_fact
+        """
+        with substituted(ppo_actor, ActorPPOTrainer=self.trainer_class):
+            super().init_model_from_pretrained(_without_average_and_exports(strategy), *args, **kwargs)
+
+
+def _without_average_and_exports(strategy: Any) -> Any:
+    """A copy of the strategy, with --train.enable_ema and --ckpt.save_hf off."""
+    without, args = copy(strategy), strategy.args
+    train = SimpleNamespace(**vars(args.train) | {"enable_ema": False})
+    ckpt = SimpleNamespace(**vars(args.ckpt) | {"save_hf": False})
+    without.args = SimpleNamespace(**vars(args) | {"train": train, "ckpt": ckpt})
+    return without
+
+
+class HostCriticActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
+    """OpenRLHF's process of the critic, with a trainer of `trainer_class`."""
+
+    trainer_class: type[ppo_critic.CriticPPOTrainer] = ppo_critic.CriticPPOTrainer
+
+    def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """It creates the trainer by its name in the module.
+
+        Contract: test_openrlhf_facts.test_fact
+        """
+        with substituted(ppo_critic, CriticPPOTrainer=self.trainer_class):
+            super().init_model_from_pretrained(*args, **kwargs)

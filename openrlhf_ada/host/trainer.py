@@ -1,0 +1,57 @@
+"""OpenRLHF's trainers: the synchronous one, and the three actors of the asynchronous one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openrlhf.trainer import ppo_trainer_async
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+
+from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+
+
+class HostTrainer(BasePPOTrainer):
+    """Mixed into a trainer of OpenRLHF."""
+
+    def train_step_without_critic(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
+        """OpenRLHF's training step for the policy alone; it would fit a critic that it knows of to advantages.
+
+        The critic is hidden for the call only: OpenRLHF saves its checkpoints by the same attribute.
+        Contract: test_openrlhf_facts.test_fact
+        """
+        group, self.critic_model_group = self.critic_model_group, None
+        try:
+            return super().train_step(rollout_samples, global_step)
+        finally:
+            self.critic_model_group = group
+
+
+class HostSamplingActor(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor)):
+    """The asynchronous trainer's process that samples."""
+
+    def finish_evaluation(self, logs: dict[str, float]) -> dict[str, float]:
+        """What is sent to the trainer of an evaluation with these figures. To be overridden."""
+        return logs
+
+    def _run_eval(self) -> dict[str, float]:
+        """OpenRLHF's loop sends what this returns, and calls nothing else in between.
+
+        Contract: test_openrlhf_facts.test_fact
+        """
+        return self.finish_evaluation(super()._run_eval())
+
+
+class HostAsyncTrainer(unwrap_ray_class(ppo_trainer_async.PPOTrainerAsync)):
+    """The asynchronous trainer's coordinator."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """The constructor creates the other actors by their names in the module.
+
+        Contract: test_openrlhf_objects.test_names_that_training_substitutes_are_the_hosts
+        """
+        with substituted(ppo_trainer_async, **self.own_actors()):
+            super().__init__(*args, **kwargs)
+
+    def own_actors(self) -> dict[str, Any]:
+        """Ray-wrapped actors by the name of OpenRLHF's in whose place they are started. To be overridden."""
+        return {}

@@ -1,0 +1,38 @@
+"""vLLM's engine where it has no public way to ask.
+
+Contract: test_weight_transfer.test_a_layer_without_all_of_its_weights_is_named
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn import Module
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+
+def knows_request(llm: Any, request_id: str) -> bool:
+    """Is a request on its way? vLLM ignores an abort of one that it does not know yet.
+
+    Contract: test_vllm_engine.test_abort_finds_a_request_by_the_id_that_we_look_for
+    """
+    return request_id in llm.output_processor.external_req_ids
+
+
+def lacks_weights(layer: Module, present: set[int], *, got_some: bool) -> bool:
+    """Does this layer, in a layerwise reload, lack weights: all of them, or (`got_some`) some?
+
+    `present`: where in memory the weights lie that came. vLLM completes a layer that got some of its weights with
+    anything, and keeps the old ones of the others.
+    Contract: test_weight_transfer.test_a_layer_without_all_of_its_weights_is_named
+    """
+    info = get_layerwise_info(layer)
+    if not info.can_load() or info.kernel_tensors is None or bool(info.load_numel) is not got_some:
+        return False
+    if isinstance(layer, VocabParallelEmbedding) and info.load_numel:
+        # Padded to a round number of rows, for which nothing comes.
+        return False
+    parameters, _ = info.kernel_tensors
+    # An output layer may share its weights with the embedding.
+    return any(parameter.data_ptr() not in present for parameter in parameters.values())

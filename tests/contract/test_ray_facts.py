@@ -1,0 +1,42 @@
+"""What host/ray_session.py reads of Ray's own record."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+from ray._private import node, services, worker
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR as NAME
+
+from openrlhf_ada.host.ray_session import job_runtime_env, running_cluster
+
+
+def test_session_folder_is_where_the_logs_are() -> None:
+    assert "worker.node = node" in inspect.getsource(worker.connect)
+    assert isinstance(worker.global_worker, worker.Worker)
+    assert list(inspect.signature(node.Node.get_session_dir_path).parameters) == ["self"]
+    assert 'self._logs_dir = os.path.join(self._session_dir, "logs")' in inspect.getsource(node.Node)
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3:6379", "ray.example.org:77"])
+def test_running_cluster_is_the_named_one(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert running_cluster() == address
+
+
+@pytest.mark.parametrize("known", [None, "10.1.2.3:6379"], ids=["none", "ray start"])
+def test_a_private_ray_of_another_run_is_not_found(monkeypatch: pytest.MonkeyPatch, known: str | None) -> None:
+    """`ray start` leaves an address behind; a private Ray is a process and nothing more."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(services, "find_gcs_addresses", lambda: {"10.9.9.9:1"})
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda temp_dir: known)
+    assert running_cluster() == known
+
+
+def test_runtime_environment_of_a_job_is_in_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NAME, raising=False)
+    assert job_runtime_env() == {}
+    for config, expected in (({}, {}), ({"runtime_env": None}, {}), ({"runtime_env": {"env_vars": {"A": "1"}}}, None)):
+        monkeypatch.setenv(NAME, json.dumps(config))
+        assert job_runtime_env() == (config["runtime_env"] if expected is None else expected)

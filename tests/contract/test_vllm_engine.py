@@ -1,0 +1,41 @@
+"""What host/vllm_engine.py and the engine's side of a weight update stand on in vLLM's engine."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor
+
+from openrlhf_ada.host.vllm_engine import knows_request
+
+
+def test_abort_finds_a_request_by_the_id_that_we_look_for() -> None:
+    """The id of the caller, which `generate` was given; vLLM has another one inside."""
+    processor = OutputProcessor(None, log_stats=False)
+    llm = SimpleNamespace(output_processor=processor)
+    assert not knows_request(llm, "r")
+    processor.external_req_ids["r"].append("r-inside")
+    processor.request_states["r-inside"] = SimpleNamespace(
+        external_req_id="r", parent_req=None, lora_name=None, queue=None, detokenizer=None
+    )
+    assert knows_request(llm, "r") and not knows_request(llm, "r-inside")
+    assert "abort_requests(request_ids, internal)" in inspect.getsource(AsyncLLM.abort)
+    assert inspect.signature(AsyncLLM.abort).parameters["internal"].default is False
+    assert "self.external_req_ids.pop(request_id" in inspect.getsource(OutputProcessor.abort_requests)
+    assert "self.output_processor = OutputProcessor(" in inspect.getsource(AsyncLLM.__init__)
+
+
+@pytest.mark.parametrize("name", ["errored", "dead_error"])
+def test_a_dead_core_is_seen_from_outside(name: str) -> None:
+    assert isinstance(getattr(AsyncLLM, name), property)
+
+
+def test_running_requests_are_counted() -> None:
+    processor = OutputProcessor(None, log_stats=False)
+    llm = SimpleNamespace(output_processor=processor)
+    assert AsyncLLM.get_num_unfinished_requests(llm) == 0  # type: ignore[arg-type]
+    processor.request_states["r"] = SimpleNamespace()
+    assert AsyncLLM.get_num_unfinished_requests(llm) == 1  # type: ignore[arg-type]
