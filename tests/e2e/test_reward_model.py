@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from books import ASYNC, COLOCATED, EST, OWN_CRITIC, PPO, SEQ, check_books
 from conftest import ROOT, Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
+from interrupted_runs import end_and_check_nothing_is_left, run_until
 from reward_models import build_reward_model
 
 pytestmark = pytest.mark.e2e
@@ -23,8 +26,6 @@ pytestmark = pytest.mark.e2e
 START, QUANTILE, N = 0.25, 0.6, 4
 """The first threshold is above every score that this model gives, so step 1 has no positive."""
 
-SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16}
-PPO = {"algo.advantage.estimator": "gae", "critic.adam.lr": 1e-3}
 FOLLOW = {"ada_positive_threshold": START, "ada_positive_quantile": QUANTILE}
 
 SERVER = """
@@ -102,33 +103,39 @@ def check_scores(run: Path, *, first: int, clip: float = 10.0) -> None:
         threshold = lower_quantile(seen, QUANTILE)
 
 
-def test_ppo_samples_until_a_reward_model_is_content(toy: Toy, by_model: dict[str, Any], tmp_path: Path) -> None:
+def test_colocated_ppo_with_kl_samples_until_a_reward_model_is_content(
+    toy: Toy, by_model: dict[str, Any], tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    train(toy_flags(toy, run, **SEQ, **PPO, **FOLLOW, **by_model))
+    changes = SEQ | PPO | COLOCATED | {"ada_loss": "sequence-constant", "algo__kl__init_coef": 0.01}
+    train(toy_flags(toy, run, **changes, **FOLLOW, **by_model, train__num_episodes=2))
     check_ledger(run, batch_size=16, group_size=N, cap=16)
+    check_books(run, changes)
     check_scores(run, first=N)
-    first, second = steps_of(run)
+    first, second, *_ = steps_of(run)
     assert first["ada/rollouts_per_prompt"] == 16, "no score exceeds a threshold that was guessed too high"
     assert second["ada/rollouts_per_prompt"] < 16
     assert second["ada/signal_share"] > first["ada/signal_share"] == 0.0
-    assert first["critic_loss"] > 0
+    for row in steps_of(run):
+        assert row["critic_loss"] > 0
+        assert abs(row["kl"]) < 1.0
+        # Balanced groups are re-weighted to their pools; the first step has none.
+        assert (row["ada/stratum_factor_std"] > 0) == (row["step"] > 1)
 
 
 def test_thresholds_go_on_in_an_asynchronous_run_that_resumes(
     toy: Toy, by_model: dict[str, Any], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    flags = {
-        **{"ada_mode": "est", "algo.advantage.estimator": "dr_grpo", "ada_correction": "stratum"},
-        **{"train.async_enable": True, "data.max_samples": 48, "ckpt.save_steps": 1},
-    }
-    train(toy_flags(toy, run, **flags, **FOLLOW, **by_model))
+    changes = EST | ASYNC | OWN_CRITIC
+    others = {"ada_correction": "stratum", "train.num_episodes": 2, "ckpt.save_steps": 1}
+    flags = toy_flags(toy, run, **changes, **others, **FOLLOW, **by_model)
+    end_and_check_nothing_is_left(run_until("step 3/4", flags), signal.SIGTERM, 143)
     assert [row["step"] for row in steps_of(run)] == [1, 2, 3]
     check_scores(run, first=2)
-    # Back to the checkpoint of step 2, as a run that was killed after it.
-    (run / "ckpt" / "_actor" / "latest").write_text("global_step2")
-    train(toy_flags(toy, run, **flags, **FOLLOW, **by_model, **{"ckpt.load_enable": True}))
-    assert [row["step"] for row in steps_of(run)] == [1, 2, 3]
+    assert (run / "ckpt" / "_actor" / "latest").read_text() in ("global_step2", "global_step3")
+    train([*flags, "--ckpt.load_enable"])
+    check_books(run, changes)
     check_scores(run, first=2)
 
 
@@ -149,8 +156,9 @@ def test_ppo_with_the_hosts_reward_server(toy: Toy, by_server: dict[str, Any], t
 
 def test_mode_off_leaves_the_model_to_openrlhf(toy: Toy, by_model: dict[str, Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(toy_flags(toy, run, **PPO, **by_model, **{"data.max_samples": 16}))
-    (row,) = steps_of(run)
-    assert row["ada/drawn"] == row["ada/kept"] == 16 * N
-    assert -10 < row["rollout/reward_mean"] < START
-    assert "ada/score_threshold" not in row
+    train(toy_flags(toy, run, **PPO, **by_model, train__num_episodes=2))
+    check_books(run, PPO)
+    for row in steps_of(run):
+        assert row["ada/drawn"] == row["ada/kept"] == 16 * N
+        assert -10 < row["rollout/reward_mean"] < START
+        assert "ada/score_threshold" not in row

@@ -1,4 +1,4 @@
-"""However a run ends, its processes end with it."""
+"""Runs that are ended from outside. However a run ends, its processes end with it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
-import pytest
-from conftest import LIMIT_S, ROOT, Toy, toy_flags
-
-pytestmark = pytest.mark.e2e
+from conftest import LIMIT_S, ROOT
 
 ENDED_S = 90.0
 """Ray's agents notice only after a while that a killed driver's Ray is gone; ours end at once."""
 
 
-def start_and_wait_for_training(argv: list[str]) -> subprocess.Popen[str]:
-    """Start a run and return when its first step is reported."""
+def run_until(line_start: str, argv: list[str]) -> subprocess.Popen[str]:
+    """Start a run and return when it says a line that begins like this."""
     command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv]
     # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
     process = subprocess.Popen(
@@ -32,20 +28,14 @@ def start_and_wait_for_training(argv: list[str]) -> subprocess.Popen[str]:
     assert process.stderr is not None
     deadline = time.monotonic() + LIMIT_S
     for line in process.stderr:
-        if line.startswith("step"):
+        if line.startswith(line_start):
             return process
         assert time.monotonic() < deadline
-    raise AssertionError(f"the run ended with status {process.wait()} before its first step")
+    raise AssertionError(f"the run ended with status {process.wait()} before {line_start!r}")
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
-    ids=["ctrl-c", "sigterm", "killed"],
-)
-def test_no_process_is_left(toy: Toy, tmp_path: Path, sent: signal.Signals, status: int) -> None:
-    flags = toy_flags(toy, tmp_path / "run", ada_mode="seq", data__max_samples=192, train__num_episodes=20)
-    process = start_and_wait_for_training(flags)
+def end_and_check_nothing_is_left(process: subprocess.Popen[str], sent: signal.Signals, status: int) -> None:
+    """It ends with this status, and none of the processes that it started lives on."""
     started = psutil.Process(process.pid).children(recursive=True)
     try:
         # vLLM names its engine process where the system lets it, and spawns it in any case.
