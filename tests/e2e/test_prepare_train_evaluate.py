@@ -45,8 +45,8 @@ def outcome(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("hard")
     found = Outcome(folder / "prompts", folder / "run")
     rows = [{"question": row["input"], "answer": row["label"]} for row in read_jsonl(toy.train)]
-    rows += [*rows[:4], {"question": "1+1=", "answer": "2"}, {"question": "1+1=", "answer": "3"}]
-    rows += [{"question": "2+2=", "answer": "four"}, {"question": "", "answer": "1"}]
+    rows += [*rows[:4], {"question": "40+2=", "answer": "42"}, {"question": "40+2=", "answer": "3"}]
+    rows += [{"question": "40+4=", "answer": "forty-four"}, {"question": "", "answer": "1"}]
     raw = folder / "raw.jsonl"
     raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
     start_preparing_and_kill(toy, raw, found.prepared)
@@ -95,8 +95,8 @@ def test_prepared_data_has_measured_difficulties(outcome: Outcome) -> None:
     ):
         assert fact in card
     dropped = {row["label"]: row["cause"] for row in read_jsonl(prepared / "dropped.jsonl")}
-    assert dropped.keys() == {"2", "3", "four"}
-    assert "another label" in dropped["2"] and "not an integer" in dropped["four"]
+    assert dropped.keys() == {"42", "3", "forty-four"}
+    assert "another label" in dropped["42"] and "not an integer" in dropped["forty-four"]
     # What an answer costs the model in nats is known, and answers that stop are not cut off.
     assert all(answer["surprise"] >= 0 for answer in answers)
     assert sum(answer["truncated"] for answer in answers) < len(answers) / 2
