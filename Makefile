@@ -52,7 +52,7 @@ check: $(READY) ## lint, and the fast unit and contract tests, in about a minute
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
 
 quick-tests: $(READY) ## the tests of `make check` alone
-	@$(BIN)/pytest -q -m "not e2e and not slow" tests/unit tests/contract
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "not e2e and not slow" tests/unit tests/contract
 
 lint: $(READY) ## formatting, spelling, types, layers, shell scripts and Dockerfiles
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
