@@ -1,16 +1,5 @@
-# Everything runs in .venv, which the first call sets up. Linux x86-64 and Python 3.11.
-#
-#   make setup      set up .venv and nothing more
-#   make demo       train SmolLM2-135M with Reinforce-Ada on this CPU and show that it learned
-#   make demo-toy   the same with a toy model, in under two minutes
-#   make test       every test, the real Ray + DeepSpeed + vLLM included
-#   make check      the fast inner loop: lint, unit and contract tests
-#   make docs       write docs/flags.md and docs/metrics.md anew, from the parsers and the table of metrics
-#   make api-docs   pages of all docstrings: build/api/index.html
-#
-# Variables: PYTHON (3.11), VENV, RUN_DIR, and TORCH_INDEX: the package index to take torch's CPU build from. Without it, pip's
-# own configuration is tried, then PyTorch's index.
-
+## Everything runs in .venv, which the first call sets up. Linux x86-64 and Python 3.11.
+##
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
@@ -22,10 +11,11 @@ TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 
 .PHONY: help setup demo demo-toy test check quick-tests lint format docs api-docs build clean
 
-help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -12
+# A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
+help: ## show this text
+	@awk -F ':.*## ' '/^##/ { sub(/^## ?/, ""); print } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(READY)
+setup: $(READY) ## set up .venv and nothing more
 	@echo "$(VENV) is ready. To use its commands in this shell: . $(VENV)/bin/activate"
 
 # Somebody may have put another build of torch in the place of the pinned one: then the set-up runs again. pip and uv write
@@ -49,37 +39,37 @@ $(READY): requirements/cpu.txt pyproject.toml
 	@$(BIN)/pip install -qq --no-deps --no-build-isolation --disable-pip-version-check -e .
 	@touch $(READY)
 
-demo: $(READY)
+demo: $(READY) ## train SmolLM2-135M with Reinforce-Ada on this CPU and show that it learned
 	@$(BIN)/openrlhf-ada demo --run-dir $(RUN_DIR)
 
-demo-toy: $(READY)
+demo-toy: $(READY) ## the same with a toy model, in under two minutes
 	@$(BIN)/openrlhf-ada demo --toy --run-dir $(RUN_DIR)
 
-test: $(READY) lint
+test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
 	@$(BIN)/pytest -q tests
 
-check: $(READY)
+check: $(READY) ## lint, and the fast unit and contract tests, in about a minute
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
 
-quick-tests: $(READY)
-	@$(BIN)/pytest -q -m "not e2e and not slow" tests/unit tests/contract
+quick-tests: $(READY) ## the tests of `make check` alone
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "not e2e and not slow" tests/unit tests/contract
 
-lint: $(READY)
-	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q .
+lint: $(READY) ## formatting, spelling, types, layers, shell scripts and Dockerfiles
+	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
 	@$(BIN)/pyright --warnings
 	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 
-format: $(READY)
+format: $(READY) ## format the code and fix what ruff can fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-docs: $(READY)
+docs: $(READY) ## write docs/flags.md and docs/metrics.md anew, from the parsers and the table of metrics
 	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
 	@$(BIN)/python -c 'from openrlhf_ada.reporting.metrics import render_metrics_table as render; print(render(), end="")' \
 	  > docs/metrics.md
 
-api-docs: $(READY)
+api-docs: $(READY) ## pages of all docstrings: build/api/index.html
 	@PDOC_ALLOW_EXEC=1 $(BIN)/python -c "$$API_PAGES"
 	@echo build/api/index.html
 
@@ -92,11 +82,14 @@ cli(["--docformat", "google", "--no-show-source", "--output-directory", "build/a
 endef
 export API_PAGES
 
-# Archive and wheel in dist/, checked as the package index will check them.
-build: $(READY)
+build: $(READY) ## source archive and wheel in dist/, checked as the package index checks them
 	@rm -rf dist && $(BIN)/python -m build --no-isolation
 	@$(PYTHON) -m venv build/twine && build/twine/bin/pip install -qq --disable-pip-version-check twine==7.0.0
 	@build/twine/bin/twine check --strict dist/*
 
-clean:
+clean: ## remove what was built or cached, but not .venv
 	rm -rf build dist *.egg-info .cache .pytest_cache .ruff_cache
+
+##
+## Variables: PYTHON (3.11), VENV, RUN_DIR (of the demos), and TORCH_INDEX: the package index to take torch's CPU build from.
+## Without it, pip's own configuration is tried, then PyTorch's index.

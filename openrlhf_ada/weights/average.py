@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+
+# safetensors names `PathLike` without its parameter.
+from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnknownVariableType]
 
 from openrlhf_ada.weights.manifest import TensorSpec
 from openrlhf_ada.weights.sender import WeightSource

@@ -133,7 +133,7 @@ def checksum(tensor: torch.Tensor) -> int:
     whole = data.numel() // _ROW * _ROW
     last = torch.nn.functional.pad(data[whole:], (0, -data.numel() % _ROW))
     number = _ROW
-    for rows in (*data[:whole].view(-1, _ROW).split(_ROWS), last.view(-1, _ROW)):
+    for rows in (*torch.split(data[:whole].view(-1, _ROW), _ROWS), last.view(-1, _ROW)):
         numbers = torch.arange(number, number + len(rows), device=data.device)
         total += _mixed((rows * columns).sum(1) + _weights(numbers)).sum()
         number += len(rows)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
@@ -65,7 +65,7 @@ class PolicyWeights:
             return tensor.value().clone()
 
     @contextmanager
-    def gathered(self, bucket: Sequence[TensorSpec]) -> Iterator[list[torch.Tensor]]:
+    def gathered(self, bucket: Sequence[TensorSpec]) -> Generator[list[torch.Tensor]]:
         """The tensors of a bucket, whole. All processes that hold a part of them must enter."""
         tensors = [self._tensors[spec.name] for spec in bucket]
         with self._gather([parameter for tensor in tensors for parameter in tensor.parameters]), torch.no_grad():
@@ -82,7 +82,8 @@ def _merged(model: PeftModel, shape_of: ShapeOf) -> Iterator[_Tensor]:
     """Every parameter of the model without adapters, with what they add to it."""
     base = model.get_base_model()
     adapted: dict[Any, _Adapted] = {}
-    for name, module in base.named_modules():
+    # torch leaves the annotation of `named_modules` out.
+    for name, module in cast(Iterator[tuple[str, Module]], base.named_modules()):
         if isinstance(module, LoraLayer):
             layer = _adapted(name, module)
             if sum(parameter is layer.weight for _, parameter in base.named_parameters(remove_duplicate=False)) > 1:
@@ -125,8 +126,9 @@ class _Adapted:
 def _adapted(name: str, layer: Any) -> _Adapted:
     if type(layer) is not LoraLinear or any(layer.use_dora.values()) or any(layer.lora_bias.values()):
         raise ValueError(f"the adapter of {name} ({type(layer).__name__}) cannot be merged for the engines")
+    scaling: Any = layer.scaling  # pyright: ignore[reportUnknownMemberType] - peft says `dict` and no more
     adapters: list[Any] = [
-        (layer.lora_A[adapter].weight, layer.lora_B[adapter].weight, layer.scaling[adapter])
+        (layer.lora_A[adapter].weight, layer.lora_B[adapter].weight, scaling[adapter])
         for adapter in layer.active_adapters
     ]
     weight: Any = layer.get_base_layer().weight

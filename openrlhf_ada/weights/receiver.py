@@ -5,14 +5,17 @@ Imported by name inside vLLM's processes, as `worker_extension_cls` of the engin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,  # pyright: ignore[reportUnknownVariableType] - its decorator drops the signature
+    initialize_layerwise_reload,
+)
 
 from openrlhf_ada.host.vllm_engine import lacks_weights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
@@ -101,10 +104,12 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
     def _check_complete(self, *, all_expected: bool) -> None:
         """vLLM completes a layer that got some of its weights with anything, and keeps the old ones of others."""
         present = {parameter.data_ptr() for parameter in self.model.parameters() if not parameter.is_meta}
-        partly = [name for name, layer in self.model.named_modules() if lacks_weights(layer, present, got_some=True)]
+        # torch leaves the annotation of `named_modules` out.
+        layers = list(cast(Iterator[tuple[str, torch.nn.Module]], self.model.named_modules()))
+        partly = [name for name, layer in layers if lacks_weights(layer, present, got_some=True)]
         if partly:
             raise IncompleteWeightsError(f"not all weights came for {', '.join(partly)}")
-        without = [name for name, layer in self.model.named_modules() if lacks_weights(layer, present, got_some=False)]
+        without = [name for name, layer in layers if lacks_weights(layer, present, got_some=False)]
         if without and all_expected:
             raise IncompleteWeightsError(
                 f"no weights came for {', '.join(without)}. Where they are to stay as the engine has loaded them, add "
@@ -133,4 +138,5 @@ class PolicyWeightsExtension:
         return self.weight_transfer_engine.sums
 
 
-WeightTransferEngineFactory.register_engine(BACKEND, WeightReceiver)
+# vLLM's signature names the engine without its type parameters.
+WeightTransferEngineFactory.register_engine(BACKEND, WeightReceiver)  # pyright: ignore[reportUnknownMemberType]

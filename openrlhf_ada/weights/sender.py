@@ -1,5 +1,8 @@
 """The policy's end of weight updates: its first process sends all tensors to all engines and checks what arrived."""
 
+# Ray's signatures name `ObjectRef` without its type.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import os
@@ -7,12 +10,12 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import ray
 import torch
@@ -75,11 +78,11 @@ class WeightSync:
 
     def connect(self, engines: dict[int, Any], manifest: Manifest) -> None:
         """Form the group with these engines, by number; blocks until all have joined. Raises WeightSyncError."""
-        address, port = ray.util.get_node_ip_address(), _free_port()
+        address = str(cast(Any, ray.util.get_node_ip_address()))
         world_size = 1 + len(engines) * self._workers
         slot_bytes = max(bucket_size(bucket) for bucket in manifest.buckets())
         with self._shared_memory(engines, 2 * slot_bytes) as shared:
-            group = Membership(self._backend, address, port, 0, world_size, shared, slot_bytes)
+            group = Membership(self._backend, address, _free_port(), 0, world_size, shared, slot_bytes)
             refs: dict[int, Any] = {}
             for place, (number, engine) in enumerate(engines.items()):
                 plain = asdict(group) | {"first_rank": 1 + place * self._workers}
@@ -91,7 +94,7 @@ class WeightSync:
         self._is_proven = False
 
     @contextmanager
-    def _shared_memory(self, engines: dict[int, Any], num_bytes: int) -> Iterator[str]:
+    def _shared_memory(self, engines: dict[int, Any], num_bytes: int) -> Generator[str]:
         """A file of that size in memory while the group is formed, if all members are processes of this machine.
 
         Empty where some are not, or where there is no room for it (containers have 64 MB unless told).
@@ -188,7 +191,7 @@ def _joined(group: Membership, device: torch.device, refs: dict[int, Any]) -> Br
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _one_thread() -> Generator[None]:
     """Engines on this machine load a bucket while the next is packed: more threads than cores would wait for each
     other.
     """
@@ -233,7 +236,7 @@ def _blamed(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncErr
 
 
 @contextmanager
-def _watching(refs: dict[int, Any]) -> Iterator[None]:
+def _watching(refs: dict[int, Any]) -> Generator[None]:
     """Where an engine is gone and the broadcast to it does not notice, end this process with the reason."""
     done = threading.Event()
 
@@ -255,7 +258,7 @@ def _first_failure(refs: dict[int, Any], timeout: float | None = None) -> Failur
     """None if all ended well, or none of those that ended in time failed."""
     pending = {ref: number for number, ref in refs.items()}
     while pending:
-        ended, _ = ray.wait(list(pending), timeout=timeout, fetch_local=False)
+        ended = cast(list[Any], ray.wait(list(pending), timeout=timeout, fetch_local=False)[0])
         if not ended:
             return None
         try:

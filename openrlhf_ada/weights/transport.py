@@ -102,7 +102,10 @@ class NcclGroup(_Broadcasts):
     """Between GPUs."""
 
     def __init__(self, membership: Membership, device: torch.device) -> None:
-        from openrlhf.utils.distributed_util import stateless_init_process_group
+        # OpenRLHF has no types.
+        from openrlhf.utils.distributed_util import (  # pyright: ignore[reportMissingTypeStubs]
+            stateless_init_process_group,  # pyright: ignore[reportUnknownVariableType]
+        )
 
         super().__init__()
         self._device = device
@@ -193,7 +196,7 @@ class Buffers:
         # Whatever tensors are made of it, their storage refers to this array.
         view = self._memory[place][:num_bytes]
         self._users[place] = weakref.ref(view)
-        return torch.from_numpy(view)
+        return torch.from_numpy(view)  # pyright: ignore[reportUnknownMemberType] - its argument has no type
 
 
 def gloo(membership: Membership) -> Any:

@@ -5,11 +5,14 @@ What the driver does when is in tests/unit/test_rollout_engine_lines.py.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from books import PARTIAL, PPO, SEQ, check_books
 from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
+from interrupted_runs import Interruption, interrupt
 
 pytestmark = pytest.mark.e2e
 
@@ -43,20 +46,24 @@ def reward_func(queries, prompts, labels):
 """
 """Kills an engine's process, or vLLM's core below it, when that has answered so often; once."""
 
-SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr": 1e-3, "data__max_samples": 48}
+LONGER = SEQ | {"actor__adam__lr": 1e-3, "data__max_samples": 64}
 
 
 def rollouts(run: Path) -> list[tuple[Any, ...]]:
+    """Of the first three steps."""
     return sorted(
         (row["step"], row["key"], row["index"], row["reward"], row["tokens"], row.get("text", ""))
         for row in read_jsonl(run / "samples.jsonl")
+        if row["step"] <= 3
     )
 
 
 @pytest.fixture(scope="module")
 def undisturbed(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing happens to its engine. Ctrl-C ends it after three of four steps."""
     run = tmp_path_factory.mktemp("undisturbed") / "run"
-    train(toy_flags(toy, run, **SEQ))
+    interrupt(toy_flags(toy, run, **LONGER), "step 3/4", Interruption(signal.SIGINT, 130))
+    assert {row[0] for row in rollouts(run)} == {1, 2, 3}
     return run
 
 
@@ -71,7 +78,7 @@ def test_rollouts_are_those_of_a_run_without_it(
     """In the second step, so the restarted engine must have the weights after the first."""
     run, rewards, killed = tmp_path / "run", tmp_path / "rewards.py", tmp_path / "killed"
     rewards.write_text(REWARDS.format(done=str(killed), victim=victim, call=call))
-    done_run = train(toy_flags(toy, run, **SEQ, vllm__num_engines=engines, reward__remote_url=rewards))
+    done_run = train(toy_flags(toy, run, **LONGER, vllm__num_engines=engines, reward__remote_url=rewards))
     told = done_run.stdout + done_run.stderr
     assert killed.exists(), told
     assert "died; it is started again" in told and "is back with the policy's weights" in told
@@ -85,12 +92,10 @@ def test_partial_rollouts_and_weight_updates_go_on(toy: Toy, tmp_path: Path) -> 
     """vLLM's core of one of two engines dies while the trainer may be about to pause them."""
     run, rewards, killed = tmp_path / "run", tmp_path / "rewards.py", tmp_path / "killed"
     rewards.write_text(REWARDS.format(done=str(killed), victim="core", call=150))
+    changes = SEQ | PPO | PARTIAL
     done_run = train(
-        toy_flags(
-            toy, run, **SEQ, vllm__num_engines=2, reward__remote_url=rewards, train__async_enable=True,
-            train__partial_rollout_enable=True, algo__advantage__is_correction_level="token",
-        )
-    )  # fmt: skip
+        toy_flags(toy, run, **changes, vllm__num_engines=2, reward__remote_url=rewards, train__num_episodes=2)
+    )
     assert killed.exists(), done_run.stdout + done_run.stderr
     check_ledger(run, batch_size=16, group_size=4, cap=16)
-    assert [row["step"] for row in steps_of(run)] == [1, 2, 3]
+    check_books(run, changes)

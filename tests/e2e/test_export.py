@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Toy, read_jsonl, run_script, toy_flags, train
+import torch
+from conftest import Toy, check_ledger, read_jsonl, run_script, steps_of, toy_flags, train
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 
@@ -27,7 +33,7 @@ SCRIPT = """
 import json, os, sys
 from openrlhf_ada.platforms import cpu
 cpu.activate()
-os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR"}
+os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import LLM, SamplingParams
@@ -55,48 +61,94 @@ if __name__ == "__main__":
     print(json.dumps({path: [list(by(path, prompts)) for by in (by_transformers, by_vllm)] for path in paths}))
 """
 
-ENDS: dict[str, Any] = {
+SEQ: dict[str, Any] = {
     "ada_mode": "seq",
+    "ada_wave": 4,
+    "ada_max_samples": 16,
     "actor__adam__lr": 3e-3,
     "actor__lr_scheduler": "constant",
-    "eval__steps": 2,
+    "data__max_samples": 48,
+    "eval__steps": 3,
     "eval__temperature": 0,
     "eval__n_samples_per_prompt": 1,
     "ckpt__save_hf": True,
     "ckpt__disable_ds": True,
 }
-"""Two steps, then a greedy evaluation, of which the best checkpoint is exported."""
+"""Three steps, then a greedy evaluation, of which the best checkpoint is exported."""
+
+ADAPTERS = {"ds__lora__rank": 4, "ds__lora__alpha": 8, "ada_verify_sync": "always", "ada_logprob_steps": 1}
+AVERAGE = {"train__enable_ema": True, "train__ema_beta": 0.5}
+
+CLOSE = 0.002
+"""Mean distance of log-probabilities, in nats and single precision; the engine's attention computes in half of it."""
 
 
-def answers_of(paths: list[Path], prompts: list[str], tmp_path: Path) -> dict[Path, tuple[list[str], list[str]]]:
-    """By transformers and by vLLM."""
-    found = run_script(SCRIPT, tmp_path, json.dumps([prompts, *map(str, paths)]))
-    return {path: (found[str(path)][0], found[str(path)][1]) for path in paths}
+@dataclass(frozen=True)
+class Run:
+    """`by_engine`: the greedy answers of the last evaluation, by prompt. The others: of the exported model."""
+
+    folder: Path
+    export: Path
+    by_engine: dict[str, str]
+    by_transformers: list[str]
+    by_vllm: list[str]
 
 
-@pytest.mark.parametrize(
-    ("changes", "folder"),
-    [
-        ({"ds__lora__rank": 4, "ds__lora__alpha": 8}, "merged"),
-        ({"train__enable_ema": True, "train__ema_beta": 0.5}, ""),
-    ],
-    ids=["adapters", "average"],
-)
-def test_exports_answer_alike_everywhere(
-    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], folder: str
-) -> None:
-    monkeypatch.setenv(DTYPE_VARIABLE, "float32")
-    run, log, rewards = tmp_path / "run", tmp_path / "answers.jsonl", tmp_path / "rewards.py"
-    rewards.write_text(REWARDS.format(log=str(log)))
-    train(toy_flags(toy, run, **ENDS, **changes, eval__dataset=toy.heldout, reward__remote_url=rewards))
-    prompts = [row["input"] for row in read_jsonl(toy.heldout)]
-    by_engine = dict(json.loads(line) for line in log.read_text().splitlines())
-    (best,) = (run / "ckpt").glob("best_global_step*_hf")
-    last, best = run / "model" / folder, best / folder
-    found = answers_of([last, best], prompts, tmp_path)
-    for transformers, vllm in found.values():
-        assert vllm == transformers
-    assert found[last] == found[best], "of the same step"
-    if folder:
+@pytest.fixture(scope="module")
+def runs(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    tmp_path = tmp_path_factory.mktemp("export")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DTYPE_VARIABLE, "float32")
+        folders = {name: tmp_path / name / "run" for name in ("adapters", "average")}
+        for (name, folder), changes in zip(folders.items(), (ADAPTERS, AVERAGE), strict=True):
+            rewards = tmp_path / f"{name}.py"
+            rewards.write_text(REWARDS.format(log=str(tmp_path / f"{name}.jsonl")))
+            train(toy_flags(toy, folder, **SEQ, **changes, eval__dataset=toy.heldout, reward__remote_url=rewards))
+        exports = {"adapters": folders["adapters"] / "model" / "merged", "average": folders["average"] / "model"}
+        prompts = [row["input"] for row in read_jsonl(toy.heldout)]
+        found = run_script(SCRIPT, tmp_path, json.dumps([prompts, *map(str, exports.values())]))
+        yield {
+            name: Run(
+                folder,
+                exports[name],
+                dict(json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()),
+                *found[str(exports[name])],
+            )
+            for name, folder in folders.items()
+        }
+
+
+@pytest.mark.parametrize("name", ["adapters", "average"])
+def test_exports_answer_alike_everywhere(toy: Toy, runs: dict[str, Run], name: str) -> None:
+    run = runs[name]
+    assert run.by_vllm == run.by_transformers
+    (best,) = (run.folder / "ckpt").glob("best_global_step*_hf")
+    best = best / run.export.relative_to(run.folder / "model")
+    assert weights(best).keys() == weights(run.export).keys()
+    assert all(torch.equal(tensor, weights(best)[name]) for name, tensor in weights(run.export).items())
+    if name == "adapters":
         # An engine that got the adapters as updates answers as one that loads the merged checkpoint.
-        assert found[last][1] == [by_engine[prompt].removesuffix("<eos>") for prompt in prompts]
+        prompts = [row["input"] for row in read_jsonl(toy.heldout)]
+        assert run.by_vllm == [run.by_engine[prompt].removesuffix("<eos>") for prompt in prompts]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_adapters_reach_the_engines_and_are_exported(toy: Toy, runs: dict[str, Run]) -> None:
+    """Log-probabilities agree in every step, so the engines have the adapters; base weights stay as they were."""
+    run = runs["adapters"].folder
+    check_ledger(run, batch_size=16, group_size=4, cap=16)
+    steps = steps_of(run)
+    assert [row["step"] for row in steps] == [1, 2, 3]
+    gaps = [row["ada/logprob_gap_mean"] for row in steps]
+    assert max(gaps) < CLOSE, gaps
+    ratios = [row["ada/logprob_ratio_mean"] for row in steps]
+    assert max(abs(ratio - 1) for ratio in ratios) < 1e-3, ratios
+    base = AutoModelForCausalLM.from_pretrained(toy.model, dtype=torch.float32)
+    before = {name: p.clone() for name, p in base.named_parameters()}
+    adapted = PeftModel.from_pretrained(base, run / "model")
+    merged: Any = adapted.merge_and_unload()
+    moved = [float((p - before[name]).detach().abs().max()) for name, p in merged.named_parameters()]
+    assert max(moved) > 1e-3, "the adapters have learnt something"

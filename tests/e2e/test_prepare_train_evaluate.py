@@ -1,4 +1,4 @@
-"""The three commands of a user, on the real stack: prepare data, train on it, evaluate what came out."""
+"""The commands of a user, on the real stack: prepare data and train on it with a script, evaluate what came out."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, read_jsonl, steps_of, toy_flags, train
+from conftest import LIMIT_S, ROOT, Toy, read_jsonl, steps_of
+from example_runs import check_example, run_example
 
-SAMPLING = ("--template", "{}", "--max_new_tokens", "4", "--max_len", "32", "--reward", "arithmetic")
+pytestmark = pytest.mark.e2e
+
+NUM_PROBLEMS = 192
 
 
 def command(*arguments: Any) -> list[str]:
@@ -26,92 +33,84 @@ def call(*arguments: Any) -> str:
     return done.stdout
 
 
+@dataclass(frozen=True)
+class Outcome:
+    prepared: Path
+    run: Path
+
+
 @pytest.fixture(scope="module")
-def prepared(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared in two calls: the first is killed while it samples."""
-    folder = tmp_path_factory.mktemp("prepared")
-    rows = [{"question": row["input"], "answer": row["label"]} for row in read_jsonl(toy.train)[:48]]
-    rows += [*rows[:4], {"question": "1+1=", "answer": "2"}, {"question": "1+1=", "answer": "3"}]
-    rows += [{"question": "2+2=", "answer": "four"}, {"question": "", "answer": "1"}]
+def outcome(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Of train_ada_hard_prompts.sh. Its first command was killed before, while it sampled, and goes on here."""
+    folder = tmp_path_factory.mktemp("hard")
+    found = Outcome(folder / "prompts", folder / "run")
+    rows = [{"question": row["input"], "answer": row["label"]} for row in read_jsonl(toy.train)]
+    rows += [*rows[:4], {"question": "40+2=", "answer": "42"}, {"question": "40+2=", "answer": "3"}]
+    rows += [{"question": "40+4=", "answer": "forty-four"}, {"question": "", "answer": "1"}]
     raw = folder / "raw.jsonl"
     raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ("prepare-data", raw, "--model", toy.model, "--out", folder, "--n", 16, "--band", "0.1:0.9", *SAMPLING)
-    answers = folder / "answers" / "answers.jsonl"
-    first = subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    start_preparing_and_kill(toy, raw, found.prepared)
+    more = ("--eval.steps", "1", "--ckpt.best_metric_key", "pass@4")
+    run_example("train_ada_hard_prompts.sh", toy, found.run, *more, RAW=str(raw), PROMPTS=str(found.prepared))
+    answers = read_jsonl(found.prepared / "answers" / "answers.jsonl")
+    assert len(answers) == len({(row["problem"], row["index"]) for row in answers}) == NUM_PROBLEMS * 16
+    return found
+
+
+def start_preparing_and_kill(toy: Toy, raw: Path, out: Path) -> None:
+    arguments = ("--model", toy.model, "--out", out, "--n", 16, "--band", "hard", "--max_new_tokens", 4)
+    grading = ("--reward", "arithmetic", "--template", "{}", "--engines", 1)
+    process = subprocess.Popen(
+        command("prepare-data", raw, *arguments, *grading),
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    answers = out / "answers" / "answers.jsonl"
     deadline = time.monotonic() + LIMIT_S
     while not (answers.exists() and answers.stat().st_size):
-        assert first.poll() is None and time.monotonic() < deadline
+        assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    first.send_signal(signal.SIGTERM)
-    first.wait(60)
-    known = answers.read_text().count("\n")
-    assert known > 0
-    call(*arguments)
-    rows_now = read_jsonl(answers)
-    assert len(rows_now) == len({(row["problem"], row["index"]) for row in rows_now}) == 48 * 16
-    return folder
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    assert 0 < answers.read_text().count("\n") < NUM_PROBLEMS * 16
 
 
-@pytest.mark.e2e
-def test_prepared_data_has_measured_difficulties(prepared: Path) -> None:
+def test_prepared_data_has_measured_difficulties(outcome: Outcome) -> None:
     import datasets
 
+    prepared = outcome.prepared
     rows = datasets.load_dataset("parquet", data_files=str(prepared / "train.parquet"), split="train")
     answers = read_jsonl(prepared / "answers" / "answers.jsonl")
-    assert 10 < len(rows) < 48
+    assert 32 <= len(rows) < NUM_PROBLEMS
     for row in rows:
         scores = [answer["score"] for answer in answers if answer["problem"] == row["id"]]
         assert (row["ada_draws"], row["ada_positives"]) == (16, sum(scores))
-        assert 0.1 <= row["pass_rate"] <= 0.9
+        assert 0 <= row["ada_positives"] <= 2, "`hard`"
+        assert row["pass_rate"] == row["ada_positives"] / 16
     card = (prepared / "README.md").read_text()
     for fact in (
-        "| rows read | 56 |",
+        "| rows read | 200 |",
         "| copies | 4 |",
         "| contradicting labels | 2 |",
         "| without question or label | 1 |",
     ):
         assert fact in card
     dropped = {row["label"]: row["cause"] for row in read_jsonl(prepared / "dropped.jsonl")}
-    assert dropped.keys() == {"2", "3", "four"}
-    assert "another label" in dropped["2"] and "not an integer" in dropped["four"]
+    assert dropped.keys() == {"42", "3", "forty-four"}
+    assert "another label" in dropped["42"] and "not an integer" in dropped["forty-four"]
     # What an answer costs the model in nats is known, and answers that stop are not cut off.
     assert all(answer["surprise"] >= 0 for answer in answers)
     assert sum(answer["truncated"] for answer in answers) < len(answers) / 2
 
 
-@pytest.fixture(scope="module")
-def trained(toy: Toy, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("run")
-    changes = {
-        "ada_mode": "est",
-        "ada_known_counts": True,
-        "ada_eval_ends": True,
-        "algo.advantage.estimator": "dr_grpo",
-        "data.prompt_dataset": prepared / "train.parquet",
-        "data.max_samples": 32,
-        "reward.remote_url": "arithmetic",
-        "eval.dataset": toy.heldout,
-        "eval.steps": 1,
-        "eval.n_samples_per_prompt": 4,
-        "eval.temperature": 1,
-        "ckpt.best_metric_key": "pass@4",
-    }
-    train(
-        toy_flags(toy, run_dir)
-        + [p for k, v in changes.items() for p in ([f"--{k}"] if v is True else [f"--{k}", str(v)])]
-    )
-    return run_dir
-
-
-@pytest.mark.e2e
-def test_training_starts_with_what_was_counted(prepared: Path, trained: Path) -> None:
+def test_training_starts_with_what_was_counted(outcome: Outcome) -> None:
     import datasets
 
-    whole = datasets.load_dataset("parquet", data_files=str(prepared / "train.parquet"), split="train")
+    check_example(outcome.run, "est", eval_steps=1)
+    whole = datasets.load_dataset("parquet", data_files=str(outcome.prepared / "train.parquet"), split="train")
     rows = whole.select(range(32))  # --data.max_samples
     rates = [k / n for k, n in zip(rows["ada_positives"], rows["ada_draws"], strict=True)]
     mean = (sum(rates) + 2 * 0.5) / (len(rates) + 2)
-    first = [row for row in read_jsonl(trained / "samples.jsonl") if row["step"] == 1]
+    first = [row for row in read_jsonl(outcome.run / "samples.jsonl") if row["step"] == 1]
     drawn: dict[int, int] = {}
     for sample in first:
         row = int(sample["prompt_id"])
@@ -124,23 +123,50 @@ def test_training_starts_with_what_was_counted(prepared: Path, trained: Path) ->
     assert drawn[hardest] > drawn[easiest]
 
 
-@pytest.mark.e2e
-def test_evaluation_chooses_the_best_checkpoint(trained: Path) -> None:
-    rows = [row for row in read_jsonl(trained / "metrics.jsonl") if "eval/accuracy" in row]
-    assert [row["step"] for row in rows] == [0, *[row["step"] for row in steps_of(trained)]]
+def test_evaluation_chooses_the_best_checkpoint(outcome: Outcome) -> None:
+    rows = [row for row in read_jsonl(outcome.run / "metrics.jsonl") if "eval/accuracy" in row]
+    assert [row["step"] for row in rows] == [0, *[row["step"] for row in steps_of(outcome.run)]]
     for row in rows:
         assert row["eval/accuracy"] <= row["eval/pass@4"] <= 1.0
         assert (row["eval/num_samples"], row["eval/no_verdict"]) == (32 * 4, 0)
         assert 1 <= row["eval/tokens"] <= 4
-    saved = [path.name for path in (trained / "ckpt" / "_actor").iterdir() if path.name.startswith("best_")]
+    saved = [path.name for path in (outcome.run / "ckpt" / "_actor").iterdir() if path.name.startswith("best_")]
     assert saved
 
 
-@pytest.mark.e2e
-def test_models_are_compared_on_the_same_problems(toy: Toy, trained: Path, tmp_path: Path) -> None:
+class RewardServer(BaseHTTPRequestHandler):
+    """Compares with the label as OpenRLHF's protocol has it; fails for every answer to a label that ends in 7."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if asked["labels"][0].endswith("7"):
+            self.send_error(500)
+            return
+        answer = asked["query"][0].removeprefix(asked["prompts"][0]).removesuffix("<eos>")
+        body = json.dumps({"rewards": [float(answer == asked["labels"][0])]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def reward_url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), RewardServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+def test_models_are_compared_on_the_same_problems(toy: Toy, outcome: Outcome, tmp_path: Path, reward_url: str) -> None:
+    """Graded by a server of one's own. Where that fails there is no score, and the answer is in no figure."""
     out = tmp_path / "eval"
-    arguments = ("eval", "--benchmark", toy.heldout, "--out", out, *SAMPLING)
-    text = call(*arguments, "--model", toy.model, trained / "model", "--n", 4)
+    sampling = ("--template", "{}", "--max_new_tokens", 4, "--max_len", 32, "--reward", reward_url, "--n", 4)
+    models = ("--model", toy.model, outcome.run / "model")
+    text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models)
     assert "points [" in text
     results = json.loads((out / "results.json").read_text())
     before, after = (model["figures"]["heldout"] for model in results["models"])
@@ -152,5 +178,23 @@ def test_models_are_compared_on_the_same_problems(toy: Toy, trained: Path, tmp_p
     gain = results["models"][1]["minus_first"]["heldout"]
     assert gain["mean"] == pytest.approx(after["avg@4"]["mean"] - before["avg@4"]["mean"])
     assert (out / "curves.png").stat().st_size > 10_000
+    check_missing_scores(toy, out, results["models"], text)
     # Once more: everything is there, so no engine starts, and the figures are the same.
-    assert call(*arguments, "--model", toy.model, trained / "model", "--n", 4) == text
+    assert call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models) == text
+
+
+def check_missing_scores(toy: Toy, out: Path, models: list[dict[str, Any]], text: str) -> None:
+    failing = 4 * sum(row["label"].endswith("7") for row in read_jsonl(toy.heldout))
+    assert failing
+    files = list(out.glob("*/heldout/answers.jsonl"))
+    assert len(files) == len(models) == 2
+    means: list[float] = []
+    for file in files:
+        rows = read_jsonl(file)
+        assert sum(row["score"] is None for row in rows) == failing
+        assert all(row["cause"] for row in rows if row["score"] is None)
+        known = [row["score"] for row in rows if row["score"] is not None]
+        means.append(sum(known) / len(known))
+    assert sorted(model["figures"]["heldout"]["avg@4"]["mean"] for model in models) == pytest.approx(sorted(means))
+    assert [model["no_verdict"] for model in models] == [{"heldout": failing}] * 2
+    assert f"{2 * failing} answers have no verdict" in text

@@ -1,13 +1,15 @@
-"""Evaluation, checkpoint and resume: the resumed run goes on as an uninterrupted one would, pass rates included."""
+"""A killed run that is resumed goes on as an uninterrupted one would, pass rates and evaluations included."""
 
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
+from interrupted_runs import Interruption, interrupt
 
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.estimators import PassRateCounts
@@ -31,13 +33,11 @@ FLAGS: dict[str, Any] = {
 def test_resume_goes_on_where_the_checkpoint_is(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = FLAGS | {"eval.dataset": toy.heldout}
-    train(toy_flags(toy, run, **flags))
-    assert [row["step"] for row in steps_of(run)] == [1, 2, 3, 4]
-
-    # Go back to the checkpoint of step 2, as a run that was killed after step 3 would.
-    latest = run / "ckpt" / "_actor" / "latest"
-    assert latest.read_text() == "global_step4"
-    latest.write_text("global_step2")
+    killed = Interruption(signal.SIGKILL, -signal.SIGKILL, template="")
+    interrupt(toy_flags(toy, run, **flags), "step 3/4", killed)
+    assert [row["step"] for row in steps_of(run)] == [1, 2, 3]
+    # Step 3 is done again.
+    assert (run / "ckpt" / "_actor" / "latest").read_text() == "global_step2"
     train(toy_flags(toy, run, **flags, **{"ckpt.load_enable": True}))
 
     steps, samples = steps_of(run), read_jsonl(run / "samples.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from books import ASYNC, COLOCATED, EST, OWN_CRITIC, PPO, SEQ, check_books
 from conftest import ROOT, Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
+from interrupted_runs import Interruption, interrupt
 from reward_models import build_reward_model
 
 pytestmark = pytest.mark.e2e
@@ -23,12 +26,11 @@ pytestmark = pytest.mark.e2e
 START, QUANTILE, N = 0.25, 0.6, 4
 """The first threshold is above every score that this model gives, so step 1 has no positive."""
 
-SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16}
-PPO = {"algo.advantage.estimator": "gae", "critic.adam.lr": 1e-3}
 FOLLOW = {"ada_positive_threshold": START, "ada_positive_quantile": QUANTILE}
 
 SERVER = """
 import runpy
+from openrlhf_ada.platforms.template import OFF
 from openrlhf_ada.platforms import cpu
 if cpu.is_needed():
     cpu.activate()
@@ -118,39 +120,48 @@ def test_thresholds_go_on_in_an_asynchronous_run_that_resumes(
     toy: Toy, by_model: dict[str, Any], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    flags = {
-        **{"ada_mode": "est", "algo.advantage.estimator": "dr_grpo", "ada_correction": "stratum"},
-        **{"train.async_enable": True, "data.max_samples": 48, "ckpt.save_steps": 1},
-    }
-    train(toy_flags(toy, run, **flags, **FOLLOW, **by_model))
+    changes = EST | ASYNC | OWN_CRITIC
+    others = {"ada_correction": "stratum", "train.num_episodes": 2, "ckpt.save_steps": 1}
+    flags = toy_flags(toy, run, **changes, **others, **FOLLOW, **by_model)
+    interrupt(flags, "step 3/4", Interruption(signal.SIGTERM, 143, template=OFF))
     assert [row["step"] for row in steps_of(run)] == [1, 2, 3]
     check_scores(run, first=2)
-    # Back to the checkpoint of step 2, as a run that was killed after it.
-    (run / "ckpt" / "_actor" / "latest").write_text("global_step2")
-    train(toy_flags(toy, run, **flags, **FOLLOW, **by_model, **{"ckpt.load_enable": True}))
-    assert [row["step"] for row in steps_of(run)] == [1, 2, 3]
+    assert (run / "ckpt" / "_actor" / "latest").read_text() in ("global_step2", "global_step3")
+    train([*flags, "--ckpt.load_enable"])
+    check_books(run, changes)
     check_scores(run, first=2)
 
 
-def test_ppo_with_the_hosts_reward_server(toy: Toy, by_server: dict[str, Any], tmp_path: Path) -> None:
+def test_colocated_ppo_with_kl_and_the_hosts_reward_server(
+    toy: Toy, by_server: dict[str, Any], tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     evaluation = {"eval.dataset": toy.heldout, "eval.n_samples_per_prompt": 2, "ada_eval_ends": True}
     # A clip range that scores leave shows that the threshold is of scores, and rewards are clipped.
     clip = {"reward.clip_range": "-0.875 0.875"}
-    flags = toy_flags(toy, run, **SEQ, **PPO, **FOLLOW, **by_server, **evaluation, **clip)
+    changes = SEQ | PPO | COLOCATED | {"ada_loss": "sequence-constant", "algo__kl__init_coef": 0.01}
+    others = FOLLOW | by_server | evaluation | clip
+    flags = toy_flags(toy, run, **changes, **others, train__num_episodes=2)
     at = flags.index("-0.875 0.875")
     train([*flags[:at], "-0.875", "0.875", *flags[at + 1 :]])
     check_ledger(run, batch_size=16, group_size=N, cap=16)
+    check_books(run, changes)
     check_scores(run, first=N, clip=0.875)
     assert steps_of(run)[1]["ada/signal_share"] > 0
+    for row in steps_of(run):
+        assert row["critic_loss"] > 0
+        assert abs(row["kl"]) < 1.0
+        # Balanced groups are re-weighted to their pools; the first step has none.
+        assert (row["ada/stratum_factor_std"] > 0) == (row["step"] > 1)
     shares = [row["eval/accuracy"] for row in read_jsonl(run / "metrics.jsonl") if "eval/accuracy" in row]
     assert shares == [0.0, 0.0], "held-out answers above the first threshold"
 
 
 def test_mode_off_leaves_the_model_to_openrlhf(toy: Toy, by_model: dict[str, Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(toy_flags(toy, run, **PPO, **by_model, **{"data.max_samples": 16}))
-    (row,) = steps_of(run)
-    assert row["ada/drawn"] == row["ada/kept"] == 16 * N
-    assert -10 < row["rollout/reward_mean"] < START
-    assert "ada/score_threshold" not in row
+    train(toy_flags(toy, run, **PPO, **by_model, train__num_episodes=2))
+    check_books(run, PPO)
+    for row in steps_of(run):
+        assert row["ada/drawn"] == row["ada/kept"] == 16 * N
+        assert -10 < row["rollout/reward_mean"] < START
+        assert "ada/score_threshold" not in row

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,35 @@ HELPER = "from openrlhf_ada.reward.arithmetic import reward_func as right\n"
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
+def one_node() -> Iterator[Cluster]:
     with cluster(gpus=0, dashboard=True) as started:
-        for _ in range(2):
-            started.add_node(gpus=1, cpus=4)
+        started.add_node(gpus=1, cpus=4)
         yield started
+
+
+@dataclass(frozen=True)
+class Refusal:
+    done: subprocess.CompletedProcess[str]
+    run: Path
+
+
+@pytest.fixture(scope="module")
+def refusal(one_node: Cluster, toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Refusal:
+    """Of a run that needs two GPUs, while the cluster has one."""
+    run = tmp_path_factory.mktemp("refused") / "run"
+    flags = toy_flags(toy, run, ada_mode="seq", ada_cluster_wait=2)
+    done = subprocess.run(
+        [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *flags],
+        env=os.environ | {"RAY_ADDRESS": one_node.address}, cwd=ROOT, capture_output=True, text=True,
+        timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    return Refusal(done, run)
+
+
+@pytest.fixture(scope="module")
+def nodes(one_node: Cluster, refusal: Refusal) -> Cluster:
+    one_node.add_node(gpus=1, cpus=4)
+    return one_node
 
 
 def submit(nodes: Cluster, flags: list[str], *options: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
@@ -109,6 +134,16 @@ def nothing_is_left() -> None:
 def places(nodes: Cluster) -> dict[str, str]:
     """Node by class of actor."""
     return {actor["class_name"]: actor["node_id"] for actor in nodes.living_actors()}
+
+
+def test_cluster_with_too_few_slots_is_refused(refusal: Refusal) -> None:
+    """The host would wait for its placement groups for ever."""
+    told = refusal.done.stderr
+    assert refusal.done.returncode == 2, told[-4000:]
+    assert "waiting for nodes to join the Ray cluster: GPU 2 needed, 1 present" in told
+    assert "error: the Ray cluster is too small: GPU 2 needed, 1 present" in told
+    assert "1 policy + 1 vLLM engine" in told
+    assert not (refusal.run / "metrics.jsonl").exists()
 
 
 def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_means_over_a_data_set_by_hand(choosing: ModuleType) -> None:
     assert choosing.sequential(uniform, 0.5, 3.5) == pytest.approx((4, signal), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_means_over_a_data_set_are_those_of_very_many_prompts(choosing: ModuleType) -> None:
     for shape in choosing.DATA_SETS.values():
         rates = choosing.pass_rates(*shape, parts=1000)
@@ -214,6 +215,7 @@ def coefficients(choosing: ModuleType) -> ModuleType:
 WEIGHTS = section(TEXT, "How much one rollout can weigh")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "cases"),
     [

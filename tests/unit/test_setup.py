@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pip
 import pytest
+import yaml
 from dockerfiles import pins
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +117,11 @@ class Machine:
 @pytest.fixture(scope="module")
 def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("empty") / "venv"
-    venv.create(path, with_pip=True, symlinks=True)
+    venv.create(path, symlinks=True)
+    # `ensurepip` would take seconds to install the same files.
+    installed = Path(pip.__file__).parent
+    for folder in (installed, *installed.parent.glob("pip-*.dist-info")):
+        shutil.copytree(folder, path / SITE / folder.name)
     return path
 
 
@@ -157,13 +164,18 @@ def test_a_cuda_build_is_replaced(machine: Machine, pypi: str, by_uv: bool) -> N
     assert (machine.uv_arguments is not None) == by_uv
 
 
-@pytest.mark.parametrize("version", [CUDA, PINNED])
-@pytest.mark.parametrize("missing", [["INSTALLER"], ["INSTALLER", "RECORD"], ["RECORD"]], ids=" ".join)
-def test_an_installation_that_was_killed_is_repeated(machine: Machine, version: str, missing: list[str]) -> None:
+GRID = [(version, missing) for version in (CUDA, PINNED) for missing in ("INSTALLER", "INSTALLER RECORD", "RECORD")]
+QUICK = [(CUDA, "INSTALLER"), (PINNED, "INSTALLER RECORD")]
+
+
+@pytest.mark.parametrize(
+    ("version", "missing"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in GRID]
+)
+def test_an_installation_that_was_killed_is_repeated(machine: Machine, version: str, missing: str) -> None:
     """pip takes such a package for installed, and neither pip nor uv can remove it without its list of files."""
     machine.pip_install(torch_wheel(machine.home / "wheels", version, "unfinished"))
     machine.pip_install(wheel(machine.home / "wheels", "finished", "1.0", {"finished.py": ""}))
-    for name in missing:
+    for name in missing.split():
         (machine.site / f"torch-{version}.dist-info" / name).unlink()
     (machine.site / "~orch").mkdir()
     source = torch_wheel(machine.home / "mirror-wheels", PINNED, "mirror")
@@ -284,6 +296,43 @@ def test_make_setup_says_how_to_activate(finished: Path) -> None:
 def test_make_hands_the_index_over(finished: Path) -> None:
     planned = make("--dry-run", "--always-make", "setup", f"VENV={finished}", "TORCH_INDEX=https://mirror.test/cpu")
     assert f'TORCH_INDEX="https://mirror.test/cpu" requirements/install_torch_cpu.sh {finished}' in planned.stdout
+
+
+def test_make_help_has_a_line_for_every_target() -> None:
+    text = (ROOT / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: (help .*)$", text, re.M)
+    targets = re.findall(r"^([a-z-]+):(?!=)", text, re.M)
+    assert sorted(phony.split()) == sorted(targets)
+    shown = make("help").stdout
+    assert re.findall(r"^  make ([a-z-]+) +\S", shown, re.M) == targets
+    for variable in re.findall(r"^([A-Z_]+) \?=", text, re.M):
+        assert re.search(rf"\b{variable}\b", shown), variable
+
+
+# -- habits -------------------------------------------------------------------------------------------------------
+
+
+def test_pre_commit_hooks_have_the_pinned_versions() -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    pinned = pins(ROOT / "requirements" / "cpu.txt")
+    found = [package for hook in local["hooks"] for package in hook["additional_dependencies"]]
+    assert found == [f"{name}=={pinned[name]}" for name in ("ruff", "ruff", "codespell")]
+
+
+def test_ci_runs_check_and_test_on_python_3_11() -> None:
+    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"].values()
+    assert job["strategy"]["matrix"] == {"target": ["check", "test"]}
+    assert {"run": "make ${{ matrix.target }}"} in job["steps"]
+    assert [step["with"]["python-version"] for step in job["steps"] if "with" in step] == ["3.11"]
+
+
+@pytest.mark.parametrize("form", ["bug", "feature", "method"])
+def test_issue_forms_are_whole(form: str) -> None:
+    parsed = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{form}.yml").read_text())
+    assert parsed["name"] and parsed["description"]
+    fields = [field["id"] for field in parsed["body"]]
+    assert len(set(fields)) == len(fields) > 0
+    assert any(field.get("validations", {}).get("required") for field in parsed["body"])
 
 
 def test_shellcheck_finds_nothing() -> None:

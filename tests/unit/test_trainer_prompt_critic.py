@@ -106,18 +106,22 @@ def value_alone(model: Any, prompt: str) -> float:
         return float(model.score(model.model(tokens)["last_hidden_state"][0, -1]))
 
 
+@pytest.fixture(scope="module")
+def alone(model: torch.nn.Module) -> list[float]:
+    return [value_alone(model, prompt) for prompt in PROMPTS]
+
+
 # -- values -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 3, 16])
 @pytest.mark.parametrize(("processes", "copies"), [(1, 1), (2, 1), (3, 1), (2, 2)])
 def test_value_is_that_of_the_last_prompt_token(
-    model: torch.nn.Module, model_folder: str, processes: int, copies: int, micro_batch: int
+    model: torch.nn.Module, alone: list[float], model_folder: str, processes: int, copies: int, micro_batch: int
 ) -> None:
     critic, _ = make_critic(model, model_folder, processes=processes, copies=copies, micro_batch=micro_batch)
     for count in (1, 2, len(PROMPTS)):
-        expected = [value_alone(model, prompt) for prompt in PROMPTS[:count]]
-        assert critic.values(PROMPTS[:count]) == pytest.approx(expected, abs=1e-5)
+        assert critic.values(PROMPTS[:count]) == pytest.approx(alone[:count], abs=1e-5)
     assert len(set(critic.values(PROMPTS))) == len(PROMPTS), "the prompts can be told apart"
 
 

@@ -1,0 +1,71 @@
+"""Runs that are ended from outside. However a run ends, its processes end with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import psutil
+from conftest import LIMIT_S, ROOT
+
+from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
+
+ENDED_S = 180.0
+"""Ray's agents notice only after a minute and a half that a killed driver's Ray is gone; ours end at once."""
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """A signal, and the status that the run ends with.
+
+    `template`: the run's OPENRLHF_ADA_TEMPLATE; None for that of the tests, empty for a template of the run's own.
+    """
+
+    sent: signal.Signals
+    status: int
+    template: str | None = None
+
+
+def interrupt(argv: list[str], after: str, interruption: Interruption) -> None:
+    """Start a run and end it when it says a line that begins like `after`; none of its processes lives on."""
+    before = psutil.Process().children(recursive=True)
+    environment = {} if interruption.template is None else {TEMPLATE_VARIABLE: interruption.template}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+        # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    _read_until(after, process)
+    # What the tests' template forked for it is among them.
+    started = [child for child in psutil.Process().children(recursive=True) if child not in before]
+    try:
+        # vLLM names its engine process where the system lets it, and spawns it in any case.
+        commands = [" ".join(child.cmdline()) for child in started]
+        assert any("EngineCore" in command or "multiprocessing.spawn" in command for command in commands), commands
+        assert any("raylet" in command for command in commands), commands
+        process.send_signal(interruption.sent)
+        assert process.wait(timeout=60) == interruption.status
+        _, alive = psutil.wait_procs(started, timeout=ENDED_S)
+        assert not alive, [child.cmdline()[:2] for child in alive]
+    finally:
+        process.kill()
+        for child in psutil.wait_procs(started, timeout=0)[1]:
+            child.kill()
+
+
+def _read_until(line_start: str, process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    deadline = time.monotonic() + LIMIT_S
+    for line in process.stderr:
+        if line.startswith(line_start):
+            return
+        assert time.monotonic() < deadline
+    raise AssertionError(f"the run ended with status {process.wait()} before {line_start!r}")
