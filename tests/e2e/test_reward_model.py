@@ -21,6 +21,8 @@ from conftest import ROOT, Toy, check_ledger, read_jsonl, steps_of, toy_flags, t
 from interrupted_runs import Interruption, interrupt
 from reward_models import build_reward_model
 
+from openrlhf_ada.platforms.template import OFF
+
 pytestmark = pytest.mark.e2e
 
 START, QUANTILE, N = 0.25, 0.6, 4
@@ -30,7 +32,6 @@ FOLLOW = {"ada_positive_threshold": START, "ada_positive_quantile": QUANTILE}
 
 SERVER = """
 import runpy
-from openrlhf_ada.platforms.template import OFF
 from openrlhf_ada.platforms import cpu
 if cpu.is_needed():
     cpu.activate()
