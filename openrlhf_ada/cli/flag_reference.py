@@ -15,7 +15,7 @@ from typing import Any
 
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.cli import demo, demo_files, evaluate, prepare_data, report, simulate, submit
-from openrlhf_ada.config.ranges import MINIMA
+from openrlhf_ada.config.flags import kind_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
 
@@ -135,8 +135,8 @@ def _values_of_ours(field: Field[Any]) -> str:
     metadata = field.metadata
     if metadata["choices"]:
         return ", ".join(f"`{choice}`" for choice in metadata["choices"])
-    least = f" ≥ {MINIMA[field.name]}" if field.name in MINIMA else ""
-    return _TYPES[metadata["kind"]] + least
+    least = "" if metadata["minimum"] is None else f" ≥ {metadata['minimum']}"
+    return _TYPES[kind_of(field)] + least
 
 
 # -- OpenRLHF's -------------------------------------------------------------------------------------------------------

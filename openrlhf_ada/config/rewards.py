@@ -19,14 +19,14 @@ class RewardFlags:
         "Seconds that one verdict may take in the process pool of --reward.remote_url math, reasoning_gym or code. "
         "After that its process is killed, and the rollout has no verdict.",
         metavar="SECONDS",
-        kind=float,
+        allowed=(lambda v: v > 0, "it is a time in seconds", "Try 10"),
     )
-    reward_memory: int = flag(2048, "MiB of memory that a verdict may take there.", metavar="MIB", kind=int)
+    reward_memory: int = flag(2048, "MiB of memory that a verdict may take there.", metavar="MIB", minimum=64)
     reward_workers: int | None = flag(
         None,
         "Processes of that pool, per engine. Default: an eighth of the machine's cores, at least 2 and at most 8.",
         metavar="COUNT",
-        kind=int,
+        minimum=1,
     )
     format: str = flag(
         "none",
@@ -39,5 +39,5 @@ class RewardFlags:
         "What a response in that format gets in addition to its verdict. Only the reward that is trained on has it: "
         "verdicts decide, and are evaluated, without.",
         metavar="BONUS",
-        kind=float,
+        allowed=(lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
     )
