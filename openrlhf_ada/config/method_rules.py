@@ -57,7 +57,7 @@ _SCORES: Pieces = {
     "raw": _piece(lacks={Need.PARTIAL_CREDIT: "decide as positive or negative only"}),
 }
 _SHAPED = _piece(lacks={Need.UNSHAPED_REWARDS: "adds to some of them"})
-_MATCHED = _piece(lacks={Need.LOG_OBJECTIVE: "has another gradient"})
+_MATCHED = _piece(lacks={Need.LOG_OBJECTIVE: "is another"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class _Choice:
         """What to do with the flag so that its piece lacks nothing that is needed, and does not need what is unmet."""
         for name, piece in self.others.items():
             if unmet not in piece.needs and not needed & piece.lacks.keys():
-                return f"{self.flag} {name}"
-        return f"no {self.flag}"
+                return f"use {self.flag} {name}"
+        return f"leave {self.flag} out"
 
 
 def _choices(s: Settings) -> list[_Choice]:
@@ -109,8 +109,8 @@ def _needs(s: Settings) -> Iterator[Problem]:
         for need in (need for need in Need if need in needer.piece.needs):
             for other in (other for other in choices if need in other.piece.lacks):
                 rule = f"it needs {need.value}, and {other.flag} {other.value} {other.piece.lacks[need]}"
-                remedy = f"Use {other.instead(needed=needer.piece.needs)}, or {needer.instead(unmet=need)}"
-                yield needer.flag, needer.value, rule, remedy
+                remedy = f"{other.instead(needed=needer.piece.needs)}, or {needer.instead(unmet=need)}"
+                yield needer.flag, needer.value, rule, remedy[0].upper() + remedy[1:]
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

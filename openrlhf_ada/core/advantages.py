@@ -45,7 +45,7 @@ class Drawn:
 BASELINES: Table[Callable[[Drawn], Floats]] = Table()
 """Functions that return r - b, shape (N,)."""
 
-_OUTSIDE = {Need.SILENT_UNRESOLVED: "owes nothing to the pool, so they have one"}
+_OUTSIDE = {Need.SILENT_UNRESOLVED: "gives them one"}
 
 
 @BASELINES.add("pool")
@@ -67,34 +67,22 @@ def kept_mean(drawn: Drawn) -> Floats:
     return pool_mean(drawn)
 
 
-def _outcome_means(drawn: Drawn) -> Floats:
-    """b is rate x the mean reward of positives + (1 - rate) x that of negatives."""
+_PREDICTED = {Need.PASS_RATE, Need.UNBIASED_RATE, Need.PREDICTION}
+
+
+@BASELINES.add("critic", needs=_PREDICTED | {Need.CRITICS_RATE}, lacks=_OUTSIDE)
+@BASELINES.add("estimator", needs=_PREDICTED | {Need.COUNTED_RATE}, lacks=_OUTSIDE)
+@BASELINES.add("first_wave", needs={Need.PASS_RATE, Need.UNBIASED_RATE})
+def mean_at_rate(drawn: Drawn) -> Floats:
+    """b is rate x the mean reward of positives + (1 - rate) x that of negatives. Unbiased at a predicted rate.
+
+    The rate of `first_wave` is the pool's without stopping bias (`StoppingPlan.unbiased_rate`), that of `estimator`
+    is predicted from counts of earlier steps, that of `critic` by a critic.
+    """
     rewards, positive = drawn.rewards, drawn.positive
     worth_pos = float(rewards[positive].mean()) if positive.any() else drawn.scale.positive
     worth_neg = float(rewards[~positive].mean()) if not positive.all() else drawn.scale.negative
     return rewards - (drawn.rate * worth_pos + (1.0 - drawn.rate) * worth_neg)
-
-
-@BASELINES.add("first_wave", needs={Need.PASS_RATE, Need.UNBIASED_RATE})
-def unbiased_mean(drawn: Drawn) -> Floats:
-    """b is the pool's mean at the pass rate that has no stopping bias (`StoppingPlan.unbiased_rate`)."""
-    return _outcome_means(drawn)
-
-
-@BASELINES.add(
-    "estimator", needs={Need.PASS_RATE, Need.UNBIASED_RATE, Need.PREDICTION, Need.COUNTED_RATE}, lacks=_OUTSIDE
-)
-def counted_mean(drawn: Drawn) -> Floats:
-    """b is the expected reward at the pass rate that counts of earlier steps predict. Unbiased."""
-    return _outcome_means(drawn)
-
-
-@BASELINES.add(
-    "critic", needs={Need.PASS_RATE, Need.UNBIASED_RATE, Need.PREDICTION, Need.CRITICS_RATE}, lacks=_OUTSIDE
-)
-def critics_mean(drawn: Drawn) -> Floats:
-    """b is the expected reward at the pass rate that a critic predicts. Unbiased."""
-    return _outcome_means(drawn)
 
 
 @BASELINES.add("none", lacks=_OUTSIDE)
@@ -131,7 +119,7 @@ def over_std(advantages: Floats, rewards: Floats) -> Floats:
     needs={Need.FAIR_OUTCOMES},
     lacks={
         Need.NO_BASELINE: "has its critic as baseline",
-        Need.SILENT_UNRESOLVED: "has its critic as baseline, so they have one",
+        Need.SILENT_UNRESOLVED: "gives them one, as its critic is the baseline",
     },
 )
 def by_token(advantages: Floats, rewards: Floats) -> Floats:

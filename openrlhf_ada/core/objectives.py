@@ -19,7 +19,7 @@ from openrlhf_ada.core.stopping_paths import StoppingPlan
 OBJECTIVES: Table[Callable[[float, float], float]] = Table()
 """Functions (p, exponent) -> f'(p); only `power` reads the exponent."""
 
-_NOT_LOG = {Need.LOG_OBJECTIVE: "has another gradient"}
+_NOT_LOG = {Need.LOG_OBJECTIVE: "is another"}
 
 
 @OBJECTIVES.add("linear", lacks=_NOT_LOG)
