@@ -57,14 +57,18 @@ def add_flags_of(cls: Any, parser: argparse.ArgumentParser, title: str, descript
     """
     group = parser.add_argument_group(title, description)
     for f in fields(cls):
-        names = [f"--ada_{f.name}", f"--ada.{f.name}", *f.metadata["aliases"]]
-        options: dict[str, Any] = {"dest": f"ada.{f.name}", "default": f.default, "help": _help(f)}
-        if kind_of(f) is bool:
-            options["action"] = "store_true"
-        else:
-            options["type"] = kind_of(f)
-            options["metavar"] = f.metadata["metavar"] or _choices_metavar(f)
-        group.add_argument(*names, **options)
+        add_flag(f, group, f"--ada_{f.name}", f"--ada.{f.name}", *f.metadata["aliases"], dest=f"ada.{f.name}")
+
+
+def add_flag(f: Field[Any], group: Any, *names: str, dest: str) -> None:
+    """Add one field to a parser or a group of arguments, under these names."""
+    options: dict[str, Any] = {"dest": dest, "default": f.default, "help": _help(f)}
+    if kind_of(f) is bool:
+        options["action"] = "store_true"
+    else:
+        options["type"] = kind_of(f)
+        options["metavar"] = f.metadata["metavar"] or _choices_metavar(f)
+    group.add_argument(*names, **options)
 
 
 def words_by_flag(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -16,12 +16,12 @@ class RewardFlags:
 
     reward_timeout: float = flag(
         10.0,
-        "Seconds that one verdict may take in the process pool of --reward.remote_url math, reasoning_gym or code. "
-        "After that its process is killed, and the rollout has no verdict.",
+        "Seconds that one verdict may take in the process pool of the rewards math, reasoning_gym and code. After "
+        "that its process is killed, and the rollout has no verdict.",
         metavar="SECONDS",
         allowed=(lambda v: v > 0, "it is a time in seconds", "Try 10"),
     )
-    reward_memory: int = flag(2048, "MiB of memory that a verdict may take there.", metavar="MIB", minimum=64)
+    reward_memory: int = flag(2048, "MiB of memory that one verdict may take in that pool.", metavar="MIB", minimum=64)
     reward_workers: int | None = flag(
         None,
         "Processes of that pool, per engine. Default: an eighth of the machine's cores, at least 2 and at most 8.",

@@ -290,7 +290,8 @@ class AdaConfig(RewardFlags):
     )
     cluster_wait: float = flag(
         0.0,
-        "Seconds to wait until a running Ray cluster has the slots that the flags ask for: nodes may be joining.",
+        "Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the "
+        "flags ask for.",
         metavar="SECONDS",
         allowed=(lambda v: v >= 0, "it is a time in seconds", "Try 600"),
     )
@@ -333,7 +334,7 @@ class AdaConfig(RewardFlags):
     )
     verbose: bool = flag(
         False,
-        "Show everything the host, vLLM and Ray print. Without it: one line per step; their logs stay in files.",
+        "Show everything that OpenRLHF, vLLM and Ray print. Without it their logs stay in files.",
         aliases=("--verbose",),
     )
 
