@@ -167,7 +167,7 @@ def _check_value_is_pass_rate(host: SimpleNamespace) -> None:
 
 
 def _check_unshaped(host: SimpleNamespace, rule: str) -> None:
-    """Raises ConfigError where length penalties make more of the reward than the verdict."""
+    """Raises ConfigError where length penalties add to the score to make the reward."""
     for name in ("overlong_buffer_len", "stop_properly_penalty_coef"):
         value = getattr(host.reward, name)
         if value is not None:

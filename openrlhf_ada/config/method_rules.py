@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError, check_read
-from openrlhf_ada.config.rewards import RewardFlags
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import PRIORITIES
@@ -226,7 +225,7 @@ def _weights(s: Settings) -> Iterator[Problem]:
 
 _IN_EVERY_MODE = (
     *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose", "cluster_wait", "loss", "loss_length"),
-    *(f.name for f in fields(RewardFlags)),
+    *("reward_timeout", "reward_memory", "reward_workers", "format", "format_bonus"),
 )
 _SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation")
 _EST_ONLY = ("budget", "allocation", "min_samples", "give_up")

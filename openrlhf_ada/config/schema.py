@@ -1,7 +1,7 @@
-"""AdaConfig: the one place where our flags, their defaults, help texts and rules of a single flag live.
+"""AdaConfig: our flags, each with its type, default, range, choices and help text.
 
-Flags, `--help` and the docs are generated from this dataclass. The host's flags are declared nowhere in this package.
-What None comes to depends on the host's flags: `settings` says.
+The parser, `--help`, docs/flags.md and the checks of single values are derived from it. OpenRLHF's flags are declared
+nowhere in this package. A default of None depends on other flags: `settings.resolve` fills it in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, flag
-from openrlhf_ada.config.rewards import RewardFlags
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import PRIORITIES
 from openrlhf_ada.core.corrections import CORRECTIONS
@@ -22,6 +21,8 @@ from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import EXITS
 
+FORMATS = ("none", "boxed", "think", "answer")
+
 LOSSES = ("host", "sequence-constant", "prompt-mean")
 
 MATCHED = "matched:"
@@ -29,7 +30,7 @@ MATCHED = "matched:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaConfig(RewardFlags):
+class AdaConfig:
     """Settings of adaptive sampling. Defaults are the published setting of Reinforce-Ada (arXiv 2510.04996)."""
 
     mode: str = flag(
@@ -70,10 +71,10 @@ class AdaConfig(RewardFlags):
     )
     spread: float | None = flag(
         None,
-        "For verdicts with partial credit, exit balance: done when the K_pos best exceed the K_neg worst by this. "
-        "Default: count verdicts above and below --ada_positive_threshold.",
+        "For scores with partial credit, exit balance: done when the K_pos best exceed the K_neg worst by this. "
+        "Default: count scores above and below --ada_positive_threshold.",
         metavar="D",
-        allowed=(lambda v: 0.0 < v <= 1.0, "metrics lie in [0, 1], and equal ones are not spread", "Try 0.5"),
+        allowed=(lambda v: 0.0 < v <= 1.0, "scores lie in [0, 1], and equal ones are not spread", "Try 0.5"),
         read_by={"mode": ("seq",), "exit": ("balance",)},
     )
     policy: str | None = flag(
@@ -110,13 +111,13 @@ class AdaConfig(RewardFlags):
     )
     prior_mean: float = flag(
         0.5,
-        "Pass rate that a prompt is taken to have before any is known.",
+        "Assumed pass rate of a prompt while none is known.",
         metavar="P",
         allowed=(lambda v: 0.0 < v < 1.0, "it is a pass rate between 0 and 1", "Try 0.5"),
     )
     prior_strength: float = flag(
         2.0,
-        "Rollouts that the prior, later the mean of all prompts, counts for.",
+        "Rollouts that the prior counts for. Later the prior is the mean of all prompts.",
         metavar="COUNT",
         allowed=(lambda v: v > 0, "it is a number of rollouts", "Try 2"),
     )
@@ -133,8 +134,8 @@ class AdaConfig(RewardFlags):
     )
     give_up: int = flag(
         64,
-        "Rollouts in a row without a positive after which a prompt gets the least number at every visit, until one is "
-        "positive (0: never; mode est).",
+        "After this many rollouts in a row without a positive, a prompt gets the least number at every visit, until "
+        "one is positive. 0: never (mode est).",
         metavar="COUNT",
         minimum=0,
     )
@@ -160,7 +161,7 @@ class AdaConfig(RewardFlags):
         "where it returns none) or the reward model's, before any shaping. Default: 0.5 for scores in [0, 1]; raw "
         "scores have none, so give it.",
         metavar="T",
-        allowed=(lambda v: True, "it is a score, so a finite number", "0.5 is right for 0/1 verdicts"),
+        allowed=(lambda v: True, "it is a score, so a finite number", "0.5 is right for scores of 0 and 1"),
     )
     scores: str | None = flag(
         None,
@@ -221,7 +222,7 @@ class AdaConfig(RewardFlags):
     select: str | None = flag(
         None,
         "Which n rollouts of a pool are trained. balanced: half positive where possible. random. max_variance: those "
-        "whose metrics vary most. all: every one (mode est with --ada_budget n). Default: all in mode est with budget "
+        "whose scores vary most. all: every one (mode est with --ada_budget n). Default: all in mode est with budget "
         "n, else balanced.",
         choices=SELECTIONS,
     )
@@ -257,14 +258,14 @@ class AdaConfig(RewardFlags):
     scheduler: str = flag(
         "stream",
         "Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published "
-        "algorithm). waves: each prompt waits for its own wave only. stream: and free slots take rollouts that will "
-        "probably be needed.",
+        "algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take "
+        "rollouts that will probably be needed.",
         choices=SCHEDULERS,
     )
     speculation: int | None = flag(
         None,
-        "Rollouts on an engine up to which --ada_scheduler stream sends some ahead; 0: none. Default: all that the "
-        "engine decodes at a time on a GPU, 16 on a CPU.",
+        "--ada_scheduler stream starts rollouts ahead of need while an engine has fewer than this. 0: never. Default: "
+        "as many as the engine decodes at a time on a GPU, 16 on a CPU.",
         metavar="COUNT",
         minimum=0,
     )
@@ -283,8 +284,8 @@ class AdaConfig(RewardFlags):
     )
     engine_restarts: int = flag(
         3,
-        "How often each vLLM engine is started again if it dies; its rollouts are sampled again. 0: its death ends "
-        "the run.",
+        "How often a vLLM engine that died is started again; its rollouts are sampled again. 0: its death ends the "
+        "run.",
         metavar="COUNT",
         allowed=(lambda v: v >= 0, "it is a number of restarts", "Try 3"),
     )
@@ -304,8 +305,8 @@ class AdaConfig(RewardFlags):
     )
     logprob_steps: int = flag(
         10,
-        "Every so many steps, from the first on, the engines also say the log-probability of every sampled token, and "
-        "it is compared with the policy's. 0: never.",
+        "Every so many steps, the first included, compare the engines' log-probability of every sampled token with "
+        "the policy's. 0: never.",
         metavar="STEPS",
         minimum=0,
     )
@@ -317,9 +318,36 @@ class AdaConfig(RewardFlags):
     )
     logprob_stop: float = flag(
         1.0,
-        "And from which on the run ends, before anything is trained.",
+        "Mean distance of log-probabilities per token from which on the run ends, before anything is trained.",
         metavar="GAP",
         allowed=(lambda v: v > 0, "it is a distance", "Try 1"),
+    )
+    # -- named rewards and those made with `reward_function.pooled`: every mode -----------------------------------
+    reward_timeout: float = flag(
+        10.0,
+        "Seconds that the score of one rollout may take in the process pool of the rewards math, reasoning_gym and "
+        "code. After that its process is killed, and the rollout has no score.",
+        metavar="SECONDS",
+        allowed=(lambda v: v > 0, "it is a time in seconds", "Try 10"),
+    )
+    reward_memory: int = flag(2048, "MiB of memory that one score may take in that pool.", metavar="MIB", minimum=64)
+    reward_workers: int | None = flag(
+        None,
+        "Processes of that pool, per engine. Default: an eighth of the machine's cores, at least 2 and at most 8.",
+        metavar="COUNT",
+        minimum=1,
+    )
+    format: str = flag(
+        "none",
+        "Format of responses that --ada_format_bonus rewards there. boxed: has a \\boxed answer. think: thinking that "
+        "ends with </think>, then an answer. answer: ends with one <answer>...</answer>.",
+        choices=FORMATS,
+    )
+    format_bonus: float = flag(
+        0.0,
+        "Added to the reward of a response in that format. Scores decide, and are evaluated, without it.",
+        metavar="BONUS",
+        allowed=(lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
     )
     # -- the record -------------------------------------------------------------------------------------------------
     eval_ends: bool = flag(False, "Evaluate on --eval.dataset before the first and after the last step as well.")

@@ -41,7 +41,7 @@ def never(group_size: int) -> tuple[int, int]:
 SPREAD = Piece(
     half_of_each, frozenset({Need.PARTIAL_CREDIT}), {Need.PASS_RATE: "reads partial credit, which has none"}
 )
-"""`balance` for verdicts with partial credit (--ada_spread)."""
+"""`balance` for scores with partial credit (--ada_spread)."""
 
 
 def is_enough(k_pos: int, k_neg: int, drawn: int, positives: int) -> bool:
