@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.presets import METHODS, nested
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import priority
@@ -253,7 +253,7 @@ def _matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
         other = resolve(*_flags_of(objective.removeprefix(MATCHED)))
-        rule = _no_table(other)
+        rule = _why_no_table(other)
         if rule is not None:
             raise ConfigError("--ada_objective", objective, *rule)
         return TabulatedObjective(objective, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
@@ -265,7 +265,7 @@ def _matched(objective: str) -> TabulatedObjective:
         raise _unreadable(objective, str(error)) from error
 
 
-def _no_table(other: Settings) -> tuple[str, str] | None:
+def _why_no_table(other: Settings) -> tuple[str, str] | None:
     """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
     config = other.config
     if config.mode == "est":
@@ -329,25 +329,16 @@ def _flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
 
     Raises ValueError for what is none of these, ConfigError for flags that are wrong.
     """
-    if name in METHODS:
-        flags = METHODS[name].flags
-        ours = {dotted.removeprefix("ada."): value for dotted, value in flags.items() if dotted.startswith("ada.")}
-        n, batch = flags["rollout.n_samples_per_prompt"], flags["rollout.batch_size"]
-        estimator = flags["algo.advantage.estimator"]
-    else:
-        record = _record_of(name)
-        try:
-            ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
-            n, batch = int(record["rollout"]["n_samples_per_prompt"]), int(record["rollout"]["batch_size"])
-            estimator = str(record["algo"]["advantage"]["estimator"])
-            averaged = record.get("actor", {})
-            if (
-                averaged.get("policy_loss_type") == "gspo"
-                or averaged.get("loss_agg_mode", "token-mean") != "token-mean"
-            ):
-                raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"its config.json is not that of a run: {error!r}") from error
+    record = _record_of(name)
+    try:
+        ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
+        n, batch = int(record["rollout"]["n_samples_per_prompt"]), int(record["rollout"]["batch_size"])
+        estimator = str(record["algo"]["advantage"]["estimator"])
+        actor = record.get("actor", {})
+        if actor.get("policy_loss_type") == "gspo" or actor.get("loss_agg_mode", "token-mean") != "token-mean":
+            raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its config.json is not that of a run: {error!r}") from error
     host = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
@@ -359,6 +350,8 @@ def _flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
 
 
 def _record_of(name: str) -> dict[str, Any]:
+    if name in METHODS:
+        return nested(METHODS[name].flags)
     if name.startswith("{"):
         return json.loads(name)
     file = Path(name) / "config.json"
