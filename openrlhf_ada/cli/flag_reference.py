@@ -15,7 +15,7 @@ from typing import Any
 
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.cli import demo, demo_files, evaluate, prepare_data, report, simulate, submit
-from openrlhf_ada.config.ranges import MINIMA
+from openrlhf_ada.config.flags import kind_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
 
@@ -135,8 +135,8 @@ def _values_of_ours(field: Field[Any]) -> str:
     metadata = field.metadata
     if metadata["choices"]:
         return ", ".join(f"`{choice}`" for choice in metadata["choices"])
-    least = f" ≥ {MINIMA[field.name]}" if field.name in MINIMA else ""
-    return _TYPES[metadata["kind"]] + least
+    least = "" if metadata["minimum"] is None else f" ≥ {metadata['minimum']}"
+    return _TYPES[kind_of(field)] + least
 
 
 # -- OpenRLHF's -------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _verb_row(action: argparse.Action) -> tuple[str, ...]:
     default = f"{action.default:g}" if isinstance(action.default, float) else str(action.default)
     if action.required and action.option_strings:
         text += " (required)"
-    elif "default" not in text and action.nargs != 0 and action.default is not None:
+    elif "default" not in text.lower() and action.nargs != 0 and action.default is not None:
         # "for one verdict (10)" has it in brackets already.
         text = text if f"({default})" in text else f"{text} (default {default})"
     return _names(action), _values(action), _prose(text.replace(f"({default})", f"(default {default})"))

@@ -10,13 +10,16 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.schema import add_flags
+from openrlhf_ada.config.flags import ConfigError, add_flag, check_number
+from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.data.problems import Problem, Question
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reward.pool import Limits
 from openrlhf_ada.reward.reward_function import NAMED, Grading
+
+OF_TRAINING = ("timeout", "reward_timeout", "reward_memory", "reward_workers", "cluster_wait", "verbose")
+"""Flags of training that these commands have too, with the same types, defaults, ranges and help texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add = parser.add_argument
     add("--reward", metavar="NAME", help=f"{', '.join(NAMED)}, a reward file or a URL (default: the problems')")
     add("--limit", type=int, metavar="COUNT", help="first rows of each source (default: all)")
-    add("--input_key", metavar="COLUMN", help="the question's; dots for nested ones (default: recognised)")
-    add("--label_key", metavar="COLUMN", help="the reference answer's (default: recognised)")
+    add(
+        "--input_key",
+        metavar="COLUMN",
+        help="column with the question; dots for nested fields (default: auto-detected)",
+    )
+    add("--label_key", metavar="COLUMN", help="column with the reference answer (default: auto-detected)")
     group = parser.add_argument_group("sampling")
     add = group.add_argument
     add("--n", type=int, default=n, metavar="N", help=f"answers per problem (default {n})")
@@ -76,12 +83,8 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--engines", type=int, default=1, metavar="N", help="vLLM engines (default 1)")
     add("--tensor_parallel_size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
     add("--gpu_memory_utilization", type=float, default=0.9, metavar="SHARE", help="default 0.9")
-    add("--timeout", type=float, default=1800.0, metavar="SECONDS", help="for one answer and its verdict (1800)")
-    add("--reward_timeout", type=float, default=10.0, metavar="SECONDS", help="for one verdict (10)")
-    add("--reward_memory", type=int, default=2048, metavar="MIB", help="of one verdict (2048)")
-    add("--reward_workers", type=int, default=None, metavar="COUNT", help="grading processes per engine")
-    add("--cluster_wait", type=float, default=0.0, metavar="SECONDS", help="for nodes of a Ray cluster that join (0)")
-    add("--verbose", action="store_true", help="show everything that vLLM and Ray print")
+    for name in OF_TRAINING:
+        add_flag(AdaConfig.__dataclass_fields__[name], group, f"--{name}", dest=name)
 
 
 def sampling_of(args: argparse.Namespace, longest: int | None = None) -> Sampling:
@@ -99,16 +102,13 @@ def _check_engines(args: argparse.Namespace) -> None:
     rules = (
         ("--engines", args.engines, args.engines >= 1, "something has to sample", "Try 1"),
         ("--tensor_parallel_size", args.tensor_parallel_size, args.tensor_parallel_size >= 1, "it is GPUs", "Try 1"),
-        ("--timeout", args.timeout, args.timeout > 0, "it is a time in seconds", "Try 1800"),
-        ("--reward_timeout", args.reward_timeout, args.reward_timeout > 0, "it is a time in seconds", "Try 10"),
-        ("--reward_memory", args.reward_memory, args.reward_memory >= 64, "graders need memory", "Try 2048"),
-        ("--reward_workers", args.reward_workers, args.reward_workers is None or args.reward_workers >= 1, "somebody "
-         "has to grade", "Leave it out"),
         ("--limit", args.limit, args.limit is None or args.limit >= 1, "it is a number of problems", "Leave it out"),
-    )  # fmt: skip
+    )
     for flag, value, holds, rule, remedy in rules:
         if not holds:
             raise ConfigError(flag, value, rule, remedy)
+    for name in OF_TRAINING:
+        check_number(AdaConfig.__dataclass_fields__[name], getattr(args, name), f"--{name}")
 
 
 def longest_context(models: Sequence[str]) -> int:

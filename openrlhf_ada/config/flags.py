@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
 from typing import Any
 
@@ -16,18 +17,37 @@ class ConfigError(ValueError):
         self.flag = flag
 
 
+Allowed = tuple[Callable[[Any], bool], str, str]
+"""Which values a flag takes; else the rule and the remedy of the error."""
+
+
 def flag(
     default: Any,
     help_text: str,
     *,
-    choices: Sequence[str] | None = None,
+    choices: Collection[str] | None = None,
     metavar: str | None = None,
     aliases: Sequence[str] = (),
-    kind: type = str,
+    minimum: int | None = None,
+    allowed: Allowed | None = None,
+    read_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """A dataclass field that is a flag. With default None the help text says what that comes to."""
-    metadata = {"help": help_text, "choices": choices, "metavar": metavar, "aliases": tuple(aliases), "kind": kind}
-    return field(default=default, metadata=metadata)
+    """A dataclass field that is a flag; its type is the annotation's. With default None the help text says what that
+    comes to.
+
+    Args:
+        choices: a table of the method may grow; its names are read when they are needed.
+        minimum, allowed: of numbers; one of the two.
+        read_by: by the name of another flag, its values with which this one has an effect.
+    """
+    metadata = {"help": help_text, "choices": choices, "metavar": metavar, "aliases": tuple(aliases)}
+    rules = {"minimum": minimum, "allowed": allowed, "read_by": read_by or {}}
+    return field(default=default, metadata=metadata | rules)
+
+
+def kind_of(f: Field[Any]) -> type:
+    """The type of a flag's values."""
+    return {"str": str, "int": int, "float": float, "bool": bool}[str(f.type).removesuffix(" | None")]
 
 
 def add_flags_of(cls: Any, parser: argparse.ArgumentParser, title: str, description: str) -> None:
@@ -37,14 +57,18 @@ def add_flags_of(cls: Any, parser: argparse.ArgumentParser, title: str, descript
     """
     group = parser.add_argument_group(title, description)
     for f in fields(cls):
-        names = [f"--ada_{f.name}", f"--ada.{f.name}", *f.metadata["aliases"]]
-        options: dict[str, Any] = {"dest": f"ada.{f.name}", "default": f.default, "help": _help(f)}
-        if f.metadata["kind"] is bool:
-            options["action"] = "store_true"
-        else:
-            options["type"] = f.metadata["kind"]
-            options["metavar"] = f.metadata["metavar"] or _choices_metavar(f)
-        group.add_argument(*names, **options)
+        add_flag(f, group, f"--ada_{f.name}", f"--ada.{f.name}", *f.metadata["aliases"], dest=f"ada.{f.name}")
+
+
+def add_flag(f: Field[Any], group: Any, *names: str, dest: str) -> None:
+    """Add one field to a parser or a group of arguments, under these names."""
+    options: dict[str, Any] = {"dest": dest, "default": f.default, "help": _help(f)}
+    if kind_of(f) is bool:
+        options["action"] = "store_true"
+    else:
+        options["type"] = kind_of(f)
+        options["metavar"] = f.metadata["metavar"] or _choices_metavar(f)
+    group.add_argument(*names, **options)
 
 
 def words_by_flag(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -78,11 +102,46 @@ def check_choice(f: Field[Any], value: object) -> None:
     choices = f.metadata["choices"]
     if choices and value not in choices and (value is not None or f.default is not None):
         raise ConfigError(
-            f"--ada_{f.name}", value, f"expected one of: {', '.join(choices)}", f"Try --ada_{f.name} {choices[-1]}"
+            f"--ada_{f.name}",
+            value,
+            f"expected one of: {', '.join(choices)}",
+            f"Try --ada_{f.name} {list(choices)[-1]}",
         )
+
+
+def check_number(f: Field[Any], value: Any, name: str) -> None:
+    """Raises ConfigError for a value out of the field's range; None is "not given". `name`: of the flag."""
+    if value is None:
+        return
+    if f.metadata["minimum"] is not None:
+        check_minimum(name, value, f.metadata["minimum"])
+    if f.metadata["allowed"] is not None:
+        is_right, rule, remedy = f.metadata["allowed"]
+        if (isinstance(value, float) and not math.isfinite(value)) or not is_right(value):
+            raise ConfigError(name, value, rule, remedy)
 
 
 def check_minimum(name: str, value: int, minimum: int) -> None:
     """Raises ConfigError for a value below the minimum."""
     if value < minimum:
         raise ConfigError(name, value, f"it must be at least {minimum}", f"Try {name} {max(minimum, 1)}")
+
+
+def check_read(config: Any, *names: str) -> None:
+    """Raises ConfigError for a flag that was given while another one has a value with which nothing reads it.
+
+    `names`: of the fields of `config` to look at (default: all).
+    """
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if value is None or (names and f.name not in names):
+            continue
+        for other, values in f.metadata["read_by"].items():
+            found = getattr(config, other)
+            if found not in values:
+                raise ConfigError(
+                    f"--ada_{f.name}",
+                    value,
+                    f"only --ada_{other} {' or '.join(values)} reads it, and --ada_{other} is {found!r}",
+                    f"Add --ada_{other} {values[-1]}, or leave it out",
+                )

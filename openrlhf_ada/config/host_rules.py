@@ -16,8 +16,10 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.score_rules import check_scores, with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.config.weight_rules import check_weights
+from openrlhf_ada.core.advantages import ESTIMATORS, GROUP_ESTIMATORS
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.grouping import GROUP_ESTIMATORS, POOL_ESTIMATORS
+from openrlhf_ada.core.corrections import CORRECTIONS
+from openrlhf_ada.core.pieces import Need
 
 
 def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
@@ -52,18 +54,18 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
         _check_own_critic(host)
     if settings.reads_critic and host.train.async_enable:
         _check_critic_answers_alone(host)
-    if settings.correction == "positives":
-        _check_unshaped(host, "--ada_correction positives weighs right answers alike and does not look at rewards")
+    if Need.UNSHAPED_REWARDS in CORRECTIONS[settings.correction].needs:
+        _check_unshaped(host, f"--ada_correction {settings.correction} needs {Need.UNSHAPED_REWARDS.value}")
     _check_batches(host, own_critic=settings.own_critic)
 
 
 def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) -> None:
-    if estimator not in POOL_ESTIMATORS:
+    if estimator not in ESTIMATORS:
         raise ConfigError(
             "--algo.advantage.estimator",
             estimator,
             f"it takes its baseline from the whole batch, which adaptive sampling (--ada_mode {config.mode}) biases",
-            f"Use one of {', '.join(POOL_ESTIMATORS)}",
+            f"Use one of {', '.join(ESTIMATORS)}",
         )
     if host.algo.dynamic_filtering_enable:
         raise ConfigError(
@@ -165,7 +167,7 @@ def _check_value_is_pass_rate(host: SimpleNamespace) -> None:
 
 
 def _check_unshaped(host: SimpleNamespace, rule: str) -> None:
-    """Raises ConfigError where length penalties make more of the reward than the verdict."""
+    """Raises ConfigError where length penalties add to the score to make the reward."""
     for name in ("overlong_buffer_len", "stop_properly_penalty_coef"):
         value = getattr(host.reward, name)
         if value is not None:

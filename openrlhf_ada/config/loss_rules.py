@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError, check_read
 from openrlhf_ada.config.settings import Settings
+from openrlhf_ada.core.corrections import CORRECTIONS
+from openrlhf_ada.core.pieces import Need
 
 POLICY_LOSSES = {"ppo": False, "gspo": True}
 """The host's --actor.policy_loss_type: does it divide by a sample's length whatever --actor.loss_agg_mode says?"""
@@ -36,14 +38,8 @@ def check_loss(settings: Settings, host: SimpleNamespace) -> None:
 
     `host`: the host's parsed namespace, nested by dots.
     """
-    loss, length = settings.config.loss, settings.config.loss_length
-    if length is not None and loss != "sequence-constant":
-        raise ConfigError(
-            "--ada_loss_length",
-            length,
-            f"only --ada_loss sequence-constant divides by it, and --ada_loss is {loss}",
-            "Add --ada_loss sequence-constant, or leave it out",
-        )
+    check_read(settings.config, "loss_length")
+    loss = settings.config.loss
     if loss != "host" and host.actor.loss_agg_mode != "token-mean":
         raise ConfigError(
             "--actor.loss_agg_mode",
@@ -51,7 +47,7 @@ def check_loss(settings: Settings, host: SimpleNamespace) -> None:
             f"--ada_loss {loss} is another way to average the same losses",
             "Leave one of the two out",
         )
-    if settings.config.mode == "off" or settings.correction == "none":
+    if settings.config.mode == "off" or Need.SUMMED_TOKENS not in CORRECTIONS[settings.correction].needs:
         return
     promise = f"so --ada_correction {settings.correction} would miss its objective"
     found = _divides_by_length(settings, host)

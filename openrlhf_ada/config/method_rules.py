@@ -1,34 +1,118 @@
-"""Which of our own settings have no meaning together, each with the reason: a table, checked before any start."""
+"""Which of our own settings have no meaning together, checked before any start.
+
+Most refusals follow from the tables of the method: one piece lacks what another needs. The rest are about sizes, and
+about pairs of flags that say the same thing twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.rewards import RewardFlags
+from openrlhf_ada.config.flags import ConfigError, check_read
 from openrlhf_ada.config.settings import Settings
-from openrlhf_ada.core.grouping import OUTSIDE_BASELINES
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
+from openrlhf_ada.core.allocation import PRIORITIES
+from openrlhf_ada.core.corrections import CORRECTIONS
+from openrlhf_ada.core.objectives import OBJECTIVES
+from openrlhf_ada.core.pieces import Need, Piece
+from openrlhf_ada.core.selection import SELECTIONS
+from openrlhf_ada.core.stopping import EXITS, SPREAD
 
 Problem = tuple[str, object, str, str]
 """Flag, value, rule, remedy."""
 
+Pieces = Mapping[str, Piece[Any]]
+
 
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
-    for rules in (_policy, _sizes, _exit, _budget, _correction, _baseline, _selection, _refill):
+    check_read(settings.config)
+    for rules in (_sizes, _budget, _unread, _needs, _select_all, _weights):
         for problem in rules(settings):
             raise ConfigError(*problem)
 
 
-def _policy(s: Settings) -> Iterator[Problem]:
-    if s.config.policy is not None and s.config.mode != "seq":
-        yield (
-            "--ada_policy",
-            s.config.policy,
-            "a policy of your own takes the place of Ada-Seq's",
-            "Use --ada_mode seq, or leave it out",
-        )
+# -- what pieces of the method need of each other ---------------------------------------------------------------------
+
+
+def _piece(*, needs: tuple[Need, ...] = (), lacks: Mapping[Need, str] | None = None) -> Piece[None]:
+    """Of a flag that chooses no function."""
+    return Piece(None, frozenset(needs), lacks or {})
+
+
+_PREDICTORS: Pieces = {
+    "ema": _piece(lacks={Need.CRITICS_RATE: "counts outcomes"}),
+    "critic": _piece(lacks={Need.COUNTED_RATE: "asks a critic, whose baseline is called critic"}),
+}
+_UNRESOLVED: Pieces = {
+    "keep": _piece(),
+    # Else leaving them out would change the objective.
+    "refill": _piece(needs=(Need.SILENT_UNRESOLVED, Need.ONE_GROUP_SIZE)),
+}
+_SCORES: Pieces = {
+    "unit": _piece(),
+    "raw": _piece(lacks={Need.PARTIAL_CREDIT: "decide as positive or negative only"}),
+}
+_SHAPED = _piece(lacks={Need.UNSHAPED_REWARDS: "adds to some of them"})
+_MATCHED = _piece(lacks={Need.LOG_OBJECTIVE: "is another"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A piece of a run's method, the flag that chose it, and what else the flag offers (nothing: leave it out)."""
+
+    flag: str
+    value: object
+    piece: Piece[Any]
+    others: Pieces
+
+    def instead(self, needed: frozenset[Need] = frozenset(), unmet: Need | None = None) -> str:
+        """What to do with the flag so that its piece lacks nothing that is needed, and does not need what is unmet."""
+        for name, piece in self.others.items():
+            if unmet not in piece.needs and not needed & piece.lacks.keys():
+                return f"use {self.flag} {name}"
+        return f"leave {self.flag} out"
+
+
+def _choices(s: Settings) -> list[_Choice]:
+    c = s.config
+    by_name: list[tuple[str, str, Pieces]] = [
+        ("--algo.advantage.estimator", s.advantage, ESTIMATORS),
+        ("--ada_correction", s.correction, CORRECTIONS),
+        ("--ada_select", s.select, SELECTIONS),
+        ("--ada_scores", s.scores, _SCORES),
+        ("--ada_estimator", s.estimator, _PREDICTORS),
+        ("--ada_unresolved", c.unresolved, _UNRESOLVED),
+    ]
+    if s.advantage != "gae":
+        by_name.append(("--ada_baseline", s.baseline, BASELINES))
+    if c.mode == "est":
+        by_name.append(("--ada_allocation", c.allocation, PRIORITIES))
+    found = [_Choice(flag, name, table[name], table) for flag, name, table in by_name]
+    found.append(_Choice("--ada_objective", c.objective, OBJECTIVES.get(c.objective, _MATCHED), OBJECTIVES))
+    if c.mode == "seq":
+        found.append(_Choice("--ada_exit", c.exit, EXITS[c.exit], EXITS))
+    if c.spread is not None:
+        found.append(_Choice("--ada_spread", c.spread, SPREAD, {}))
+    if c.format != "none":
+        found.append(_Choice("--ada_format", c.format, _SHAPED, {}))
+    return found
+
+
+def _needs(s: Settings) -> Iterator[Problem]:
+    """One piece lacks what another needs."""
+    choices = _choices(s)
+    for needer in choices:
+        for need in (need for need in Need if need in needer.piece.needs):
+            for other in (other for other in choices if need in other.piece.lacks):
+                rule = f"it needs {need.value}, and {other.flag} {other.value} {other.piece.lacks[need]}"
+                remedy = f"{other.instead(needed=needer.piece.needs)}, or {needer.instead(unmet=need)}"
+                yield needer.flag, needer.value, rule, remedy[0].upper() + remedy[1:]
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
 
 
 def _sizes(s: Settings) -> Iterator[Problem]:
@@ -47,27 +131,13 @@ def _sizes(s: Settings) -> Iterator[Problem]:
             f"{s.group_size}",
             f"Use --ada_max_samples {4 * s.group_size} (four times the group is a good start)",
         )
-
-
-def _exit(s: Settings) -> Iterator[Problem]:
-    c = s.config
-    for name, value, exits in (("k_pos", c.k_pos, ("pos", "balance")), ("k_neg", c.k_neg, ("balance",))):
-        if value is not None and c.exit not in exits:
-            yield (
-                f"--ada_{name}",
-                value,
-                f"it is read by exit {' and '.join(exits)} only, and --ada_exit is {c.exit!r}",
-                f"Use --ada_exit {exits[-1]} or leave --ada_{name} out",
-            )
-    if c.spread is not None and (c.mode != "seq" or c.exit != "balance"):
-        rule = "exit 'balance' of --ada_mode seq alone looks at it"
-        yield "--ada_spread", c.spread, rule, "Use --ada_mode seq --ada_exit balance, or leave it out"
-    if c.mode == "seq" and s.k_pos + s.k_neg > s.max_samples:
+    wanted = s.k_pos + s.k_neg
+    if s.config.mode == "seq" and wanted > s.max_samples:
         yield (
             "--ada_max_samples",
             s.max_samples,
-            f"exit {c.exit!r} waits for {s.k_pos} positives and {s.k_neg} negatives, {s.k_pos + s.k_neg} in all",
-            f"Use --ada_max_samples {4 * (s.k_pos + s.k_neg)} or lower --ada_k_pos / --ada_k_neg",
+            f"exit {s.config.exit!r} waits for {s.k_pos} positives and {s.k_neg} negatives, {wanted} in all",
+            f"Use --ada_max_samples {4 * wanted} or lower --ada_k_pos / --ada_k_neg",
         )
 
 
@@ -91,124 +161,7 @@ def _budget(s: Settings) -> Iterator[Problem]:
         )
 
 
-def _correction(s: Settings) -> Iterator[Problem]:
-    c = s.config
-    if (c.objective == "power") != (c.objective_power is not None):
-        yield (
-            "--ada_objective_power",
-            c.objective_power,
-            f"exactly --ada_objective power has an exponent, and the objective is {c.objective}",
-            "Give both, such as --ada_objective power --ada_objective_power 0.5, or neither",
-        )
-    if s.correction == "none":
-        return
-    if s.correction == "paper" and c.mode == "est":
-        yield from _papers_weight(s)
-    if s.advantage == "group_norm":
-        yield (
-            "--ada_correction",
-            s.correction,
-            "--algo.advantage.estimator group_norm divides by the pool's standard deviation, which is a weight of "
-            "its own",
-            "Use --algo.advantage.estimator dr_grpo",
-        )
-    if c.spread is not None:
-        yield (
-            "--ada_correction",
-            s.correction,
-            "with --ada_spread there is no pass rate, only verdicts with partial credit",
-            "Leave one of the two out",
-        )
-    if s.correction == "positives" and c.objective != "log":
-        yield (
-            "--ada_objective",
-            c.objective,
-            "the mean of the positives is the gradient of the truncated log objective, no other",
-            "Use --ada_objective log, or --ada_correction stratum",
-        )
-    if s.correction == "positives" and c.format != "none":
-        yield (
-            "--ada_format",
-            c.format,
-            "--ada_correction positives weighs right answers alike and does not look at rewards",
-            "Leave one of the two out",
-        )
-    if s.correction == "positives" and s.advantage == "gae":
-        yield (
-            "--ada_correction",
-            s.correction,
-            "it needs no baseline, and PPO's critic is one",
-            "Use --algo.advantage.estimator dr_grpo",
-        )
-
-
-def _papers_weight(s: Settings) -> Iterator[Problem]:
-    """Ada-Est: what the paper's gradient weight completes to f' is the number of rollouts that are trained."""
-    if s.select != "all":
-        yield (
-            "--ada_correction",
-            "paper",
-            f"the paper trains every rollout, and --ada_select {s.select} does not",
-            f"Use --ada_correction stratum, or --ada_budget {s.group_size} with --ada_select all",
-        )
-    if s.config.allocation in ("std", "odds"):
-        yield (
-            "--ada_allocation",
-            s.config.allocation,
-            "it spends rollouts against variance, which is no weight that --ada_correction paper could complete",
-            "Use --ada_correction stratum",
-        )
-
-
-def _baseline(s: Settings) -> Iterator[Problem]:
-    c = s.config
-    if c.baseline is not None and s.advantage == "gae" and c.baseline != "critic":
-        yield "--ada_baseline", c.baseline, "PPO's baseline is its critic", "Leave it out"
-    if c.baseline is not None and s.correction == "positives":
-        yield "--ada_baseline", c.baseline, "--ada_correction positives has no baseline", "Leave it out"
-    if c.baseline == "none" and s.scores == "raw" and s.correction in ("paper", "stratum") and c.objective != "linear":
-        yield (
-            "--ada_baseline",
-            c.baseline,
-            f"the weight of --ada_objective {c.objective} is then taken at the pool's own pass rate, which is 0 for a "
-            f"pool without a positive, and multiplies its raw scores",
-            "Leave it out for a prediction, or use --ada_objective linear",
-        )
-    if c.baseline == "kept" and s.correction != "none":
-        yield (
-            "--ada_baseline",
-            c.baseline,
-            f"it is the mean of the trained rollouts alone, and --ada_correction {s.correction} reckons with all that "
-            f"were drawn",
-            "Use --ada_correction none, or another baseline",
-        )
-    if s.baseline == "critic" and s.advantage != "gae" and s.estimator != "critic":
-        yield (
-            "--ada_estimator",
-            s.estimator,
-            "--ada_baseline critic is what a critic predicts",
-            "Leave one of them out",
-        )
-    if s.baseline == "estimator" and s.estimator == "critic":
-        yield (
-            "--ada_baseline",
-            s.baseline,
-            "with --ada_estimator critic it has another name",
-            "Say --ada_baseline critic",
-        )
-    if s.baseline in ("first_wave", "estimator", "critic") and s.advantage != "gae" and c.spread is not None:
-        yield "--ada_baseline", s.baseline, "with --ada_spread there is no pass rate", "Use --ada_baseline pool"
-    if s.baseline in OUTSIDE_BASELINES and s.advantage == "group_norm":
-        yield (
-            "--ada_baseline",
-            s.baseline,
-            "--algo.advantage.estimator group_norm divides by the pool's standard deviation, which is 0 where such a "
-            "baseline gives a gradient",
-            "Use --algo.advantage.estimator dr_grpo",
-        )
-
-
-def _selection(s: Settings) -> Iterator[Problem]:
+def _select_all(s: Settings) -> Iterator[Problem]:
     whole = s.budget == s.group_size if s.config.mode == "est" else s.config.exit == "fixed"
     size = s.budget if s.config.mode == "est" else s.max_samples
     if s.select == "all" and not (whole and size == s.group_size):
@@ -219,51 +172,60 @@ def _selection(s: Settings) -> Iterator[Problem]:
             f"only where that many are drawn",
             f"Use --ada_mode est with --ada_budget {s.group_size}, or another selection",
         )
-    if s.select == "random" and s.correction in ("stratum", "positives"):
-        yield (
-            "--ada_select",
-            s.select,
-            f"--ada_correction {s.correction} needs positives in the group wherever the pool has some",
-            "Use --ada_select balanced, or --ada_correction none",
-        )
-    if s.select == "max_variance" and s.correction == "stratum":
-        yield (
-            "--ada_select",
-            s.select,
-            "--ada_correction stratum needs fair samples of each outcome, and these are extremes",
-            "Use --ada_select balanced",
-        )
-    if s.select == "max_variance" and s.advantage == "gae":
-        yield (
-            "--ada_select",
-            s.select,
-            "PPO's critic learns from the group, and the extremes of a pool are no fair sample of its rewards",
-            "Use --ada_select balanced",
-        )
 
 
-def _refill(s: Settings) -> Iterator[Problem]:
+# -- pairs of flags ---------------------------------------------------------------------------------------------------
+
+
+def _unread(s: Settings) -> Iterator[Problem]:
+    """A flag was given that the rest of the settings leaves no use for."""
     c = s.config
-    if c.refill_limit is not None and c.unresolved != "refill":
-        yield "--ada_refill_limit", c.refill_limit, "nothing is refilled", "Add --ada_unresolved refill"
-    if c.unresolved != "refill":
-        return
-    if s.select == "all":
-        yield "--ada_unresolved", "refill", "--ada_select all trains every rollout drawn", "Use --ada_unresolved keep"
-    if s.baseline in OUTSIDE_BASELINES or s.correction == "positives":
-        what = f"--ada_correction {s.correction}" if s.correction == "positives" else f"baseline {s.baseline!r}"
+    if c.policy is not None and c.mode != "seq":
         yield (
-            "--ada_unresolved",
-            "refill",
-            f"with {what} a prompt of one outcome has a gradient, and leaving it out would change the objective",
-            "Use --ada_unresolved keep"
-            + (", or --ada_baseline pool" if s.correction != "positives" and s.advantage != "gae" else ""),
+            "--ada_policy",
+            c.policy,
+            "a policy of your own takes the place of Ada-Seq's",
+            "Use --ada_mode seq, or leave it out",
+        )
+    if c.objective == "power" and c.objective_power is None:
+        yield (
+            "--ada_objective_power",
+            None,
+            "--ada_objective power needs its exponent",
+            "Give both, such as --ada_objective power --ada_objective_power 0.5, or neither",
+        )
+    if c.baseline is not None and s.advantage == "gae" and c.baseline != "critic":
+        yield "--ada_baseline", c.baseline, "PPO's baseline is its critic", "Leave it out"
+    if c.baseline is not None and s.correction == "positives":
+        yield "--ada_baseline", c.baseline, "--ada_correction positives has no baseline", "Leave it out"
+
+
+def _weights(s: Settings) -> Iterator[Problem]:
+    """Where f' would multiply what it is not the weight of."""
+    c = s.config
+    if s.correction == "paper" and c.mode == "est" and s.select != "all":
+        yield (
+            "--ada_correction",
+            "paper",
+            f"the paper trains every rollout, and --ada_select {s.select} does not",
+            f"Use --ada_correction stratum, or --ada_budget {s.group_size} with --ada_select all",
+        )
+    takes_weight = Need.WEIGHT in CORRECTIONS[s.correction].needs
+    if c.baseline == "none" and s.scores == "raw" and takes_weight and c.objective != "linear":
+        yield (
+            "--ada_baseline",
+            c.baseline,
+            f"the weight of --ada_objective {c.objective} is then taken at the pool's own pass rate, which is 0 for a "
+            f"pool without a positive, and multiplies its raw scores",
+            "Leave it out for a prediction, or use --ada_objective linear",
         )
 
+
+# -- flags without effect ---------------------------------------------------------------------------------------------
 
 _IN_EVERY_MODE = (
     *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose", "cluster_wait", "loss", "loss_length"),
-    *(f.name for f in fields(RewardFlags)),
+    *("reward_timeout", "reward_memory", "reward_workers", "format", "format_bonus"),
 )
 _SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation")
 _EST_ONLY = ("budget", "allocation", "min_samples", "give_up")
@@ -286,7 +248,7 @@ def without_effect(s: Settings) -> list[str]:
                 "--ada_correction none has no weights",
             ),
             (
-                ("floor",) if c.mode == "seq" and s.correction in ("none", "positives") else (),
+                ("floor",) if c.mode == "seq" and Need.WEIGHT not in CORRECTIONS[s.correction].needs else (),
                 "no weight is computed from a pass rate",
             ),
             (

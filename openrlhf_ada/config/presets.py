@@ -16,6 +16,24 @@ from openrlhf_ada.config.flags import ConfigError, words_by_flag
 Flags = dict[str, Any]
 """By the flag's name without dashes, sections separated by dots: "ada.mode", "rollout.batch_size"."""
 
+
+def _ada(**flags: Any) -> Flags:
+    """Flags of ours."""
+    return {f"ada.{name}": value for name, value in flags.items()}
+
+
+def nested(flags: Flags) -> dict[str, Any]:
+    """The same by section, as in a run's config.json: {"ada": {"mode": ...}}."""
+    record: dict[str, Any] = {}
+    for dotted, value in flags.items():
+        *sections, name = dotted.split(".")
+        section = record
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = value
+    return record
+
+
 RECIPE: Flags = {
     "rollout.batch_size": 512,
     "rollout.n_samples_per_prompt": 4,
@@ -38,30 +56,23 @@ RECIPE: Flags = {
 """What Reinforce-Ada's run script sets (RLHFlow/Reinforce-Ada 05be605, scripts/run_reinforce_ada.sh).
 
 512 prompts a step in mini-batches of 128, no division by the std, no KL, no entropy bonus, a constant learning rate.
-Betas, the kind of schedule and one epoch per batch are defaults of its verl. The warm-up is 10 of 400 steps, here a
-share of all steps. All methods have this recipe, so that they compare. docs/migrating.md says where the published GRPO
-script and the paper's text differ. No script has a critic: its flags stay OpenRLHF's.
+Betas, the schedule and one epoch per batch are defaults of the verl version that it uses. The warm-up is 10 of 400
+steps, here as a share of all steps. All methods have this recipe, so that they can be compared. docs/migrating.md says
+where the published GRPO script and the paper's text differ. A critic's flags keep OpenRLHF's defaults.
 """
 
-SEQ: Flags = {"ada.mode": "seq", "ada.wave": 8, "ada.max_samples": 32, "ada.positive_threshold": 0.7}
+SEQ = _ada(mode="seq", wave=8, max_samples=32, positive_threshold=0.7)
+"""The rest is the default of mode seq: `balanced` groups, baseline `pool`, no correction."""
 
-EST: Flags = {
-    "ada.mode": "est",
-    "ada.budget": 8.0,
-    "ada.allocation": "inverse_sqrt",
-    "ada.objective": "log",
-    "ada.correction": "paper",
-    "ada.baseline": "pool",
-    "ada.select": "all",
-    "ada.positive_threshold": 0.7,
-    "rollout.n_samples_per_prompt": 8,
-    "train.batch_size": 1024,
-}
+EST = _ada(
+    mode="est", budget=8.0, allocation="inverse_sqrt", objective="log", correction="paper", baseline="pool",
+    select="all", positive_threshold=0.7,
+) | {"rollout.n_samples_per_prompt": 8, "train.batch_size": 1024}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One named setting. `source`: what it reproduces; `note`: where it departs, or what was not given."""
+    """One named setting. `source`: what it reproduces. `note`: where it differs, or what the source does not say."""
 
     summary: str
     source: str
@@ -73,41 +84,39 @@ METHODS: dict[str, Method] = {
     "reinforce-ada-pos": Method(
         "waves of 8, at most 32, until one positive; 4 are trained",
         "Reinforce-Ada (arXiv 2510.04996), Algorithm 2, positive-focused, and its code",
-        RECIPE | SEQ | {"ada.exit": "pos"},
+        RECIPE | SEQ | _ada(exit="pos"),
     ),
     "reinforce-ada-balance": Method(
         "waves of 8, at most 32, until two positives and two negatives; 4 are trained",
         "Reinforce-Ada (arXiv 2510.04996), Algorithm 2, balanced, and its code",
-        RECIPE | SEQ | {"ada.exit": "balance"},
+        RECIPE | SEQ | _ada(exit="balance"),
     ),
     "reinforce-ada-est": Method(
         "8 rollouts a prompt on average, in proportion to 1/√p, gradient times 1/√p; all are trained",
         "Reinforce-Ada (arXiv 2510.04996v3), Algorithm 1, hybrid",
-        RECIPE | EST | {"ada.estimator": "ema"},
+        RECIPE | EST | _ada(estimator="ema"),
         "the paper gives no bounds, prior or decay; ours are the defaults",
     ),
     "reinforce-ada-est-critic": Method(
         "the same with pass rates from a critic",
         "Reinforce-Ada (arXiv 2510.04996v3), Algorithm 1, value estimator",
-        RECIPE | EST | {"ada.estimator": "critic"},
+        RECIPE | EST | _ada(estimator="critic"),
         "the paper gives no architecture, loss or learning rate; OpenRLHF's critic is used",
     ),
     "grpo": Method(
         "4 rollouts a prompt, advantages divided by the group's standard deviation",
         "DeepSeekMath (arXiv 2402.03300) for the estimator, the recipe of Reinforce-Ada for the rest",
-        RECIPE | {"ada.mode": "off", "algo.advantage.estimator": "group_norm"},
+        RECIPE | _ada(mode="off") | {"algo.advantage.estimator": "group_norm"},
     ),
     "ppo": Method(
         "4 rollouts a prompt, a critic and GAE",
         "PPO (arXiv 1707.06347) for the estimator, the recipe of Reinforce-Ada for the rest",
-        RECIPE | {"ada.mode": "off", "algo.advantage.estimator": "gae"},
+        RECIPE | _ada(mode="off") | {"algo.advantage.estimator": "gae"},
     ),
     "raft": Method(
         "4 rollouts a prompt, the positives are trained with equal weight",
         "RAFT (arXiv 2304.06767; arXiv 2504.11343), the recipe of Reinforce-Ada for the rest",
-        RECIPE
-        | {"ada.mode": "seq", "ada.exit": "fixed", "ada.max_samples": 4, "ada.select": "all", "ada.baseline": "none"}
-        | {"ada.positive_threshold": 0.7},
+        RECIPE | _ada(mode="seq", exit="fixed", max_samples=4, select="all", baseline="none", positive_threshold=0.7),
         "for rewards of 0 and 1; negatives stay in the batch with weight 0, so the loss is averaged over them too",
     ),
 }

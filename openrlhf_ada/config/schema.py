@@ -1,26 +1,27 @@
-"""AdaConfig: the one place where our flags, their defaults, help texts and rules of a single flag live.
+"""AdaConfig: our flags, each with its type, default, range, choices and help text.
 
-Flags, `--help` and the docs are generated from this dataclass. The host's flags are declared nowhere in this package.
-What None comes to depends on the host's flags: `settings` says.
+The parser, `--help`, docs/flags.md and the checks of single values are derived from it. OpenRLHF's flags are declared
+nowhere in this package. A default of None depends on other flags: `settings.resolve` fills it in.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError, add_flags_of, check_choice, check_minimum, flag
-from openrlhf_ada.config.ranges import MINIMA, RANGES
-from openrlhf_ada.config.rewards import RewardFlags
+from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, flag
+from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import PRIORITIES
-from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS
+from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
+from openrlhf_ada.core.stopping import EXITS
+
+FORMATS = ("none", "boxed", "think", "answer")
 
 LOSSES = ("host", "sequence-constant", "prompt-mean")
 
@@ -29,7 +30,7 @@ MATCHED = "matched:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaConfig(RewardFlags):
+class AdaConfig:
     """Settings of adaptive sampling. Defaults are the published setting of Reinforce-Ada (arXiv 2510.04996)."""
 
     mode: str = flag(
@@ -51,27 +52,30 @@ class AdaConfig(RewardFlags):
         "balance",
         "When a prompt of mode seq is done. pos: enough positives. balance: enough positives and enough negatives. "
         "fixed: always N_max rollouts.",
-        choices=("pos", "balance", "fixed"),
+        choices=EXITS,
     )
-    wave: int = flag(8, "M: rollouts added to every open prompt per wave (mode seq).", metavar="M", kind=int)
+    wave: int = flag(8, "M: rollouts added to every open prompt per wave (mode seq).", metavar="M", minimum=1)
     k_pos: int | None = flag(
         None,
         "Positives that end sampling. Default: 1 for exit pos, half of n (rounded down) for exit balance.",
         metavar="K",
-        kind=int,
+        minimum=1,
+        read_by={"exit": ("pos", "balance")},
     )
     k_neg: int | None = flag(
         None,
         "Negatives that end sampling (exit balance only). Default: n minus the default of --ada_k_pos.",
         metavar="K",
-        kind=int,
+        minimum=1,
+        read_by={"exit": ("balance",)},
     )
     spread: float | None = flag(
         None,
-        "For verdicts with partial credit, exit balance: done when the K_pos best exceed the K_neg worst by this. "
-        "Default: count verdicts above and below --ada_positive_threshold.",
+        "For scores with partial credit, exit balance: done when the K_pos best exceed the K_neg worst by this. "
+        "Default: count scores above and below --ada_positive_threshold.",
         metavar="D",
-        kind=float,
+        allowed=(lambda v: 0.0 < v <= 1.0, "scores lie in [0, 1], and equal ones are not spread", "Try 0.5"),
+        read_by={"mode": ("seq",), "exit": ("balance",)},
     )
     policy: str | None = flag(
         None,
@@ -85,13 +89,13 @@ class AdaConfig(RewardFlags):
         "Rollouts per prompt on average, kept exactly in every step (mode est). Default: "
         "--rollout.n_samples_per_prompt.",
         metavar="MEAN",
-        kind=float,
+        allowed=(lambda v: v >= 2, "a prompt gets at least two rollouts", "Leave it out for n rollouts on average"),
     )
     allocation: str = flag(
         "inverse_sqrt",
         "Rollouts go to prompts of pass rate p in proportion to: inverse_sqrt 1/√p, inverse 1/p, std √(p(1-p)), odds "
         "√((1-p)/p), uniform 1 (mode est).",
-        choices=tuple(PRIORITIES),
+        choices=PRIORITIES,
     )
     estimator: str | None = flag(
         None,
@@ -100,43 +104,56 @@ class AdaConfig(RewardFlags):
         choices=("ema", "critic"),
     )
     half_life: float = flag(
-        50.0, "Training steps after which a prompt's old outcomes count half.", metavar="STEPS", kind=float
+        50.0,
+        "Training steps after which a prompt's old outcomes count half.",
+        metavar="STEPS",
+        allowed=(lambda v: v > 0, "it is a number of steps", "50 is a good start"),
     )
     prior_mean: float = flag(
-        0.5, "Pass rate that a prompt is taken to have before any is known.", metavar="P", kind=float
+        0.5,
+        "Assumed pass rate of a prompt while none is known.",
+        metavar="P",
+        allowed=(lambda v: 0.0 < v < 1.0, "it is a pass rate between 0 and 1", "Try 0.5"),
     )
     prior_strength: float = flag(
-        2.0, "Rollouts that the prior, later the mean of all prompts, counts for.", metavar="COUNT", kind=float
+        2.0,
+        "Rollouts that the prior counts for. Later the prior is the mean of all prompts.",
+        metavar="COUNT",
+        allowed=(lambda v: v > 0, "it is a number of rollouts", "Try 2"),
     )
     known_counts: bool = flag(
         False,
         "Start with the outcomes that `openrlhf-ada prepare-data` counted: columns ada_draws and ada_positives of "
         "--data.prompt_dataset.",
-        kind=bool,
     )
-    floor: float = flag(0.02, "Smallest pass rate that allocation and weights reckon with.", metavar="P", kind=float)
+    floor: float = flag(
+        0.02,
+        "Smallest pass rate that allocation and weights reckon with.",
+        metavar="P",
+        allowed=(lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
+    )
     give_up: int = flag(
         64,
-        "Rollouts in a row without a positive after which a prompt gets the least number at every visit, until one is "
-        "positive (0: never; mode est).",
+        "After this many rollouts in a row without a positive, a prompt gets the least number at every visit, until "
+        "one is positive. 0: never (mode est).",
         metavar="COUNT",
-        kind=int,
+        minimum=0,
     )
     trust_steps: int = flag(
-        5, "Steps over which a critic must predict better than a constant to be used.", metavar="STEPS", kind=int
+        5, "Steps over which a critic must predict better than a constant to be used.", metavar="STEPS", minimum=1
     )
     # -- both -------------------------------------------------------------------------------------------------------
     min_samples: int | None = flag(
         None,
         "Least rollouts of a prompt (mode est). Default: 2, or n where groups are down-sampled.",
         metavar="N_MIN",
-        kind=int,
+        minimum=2,
     )
     max_samples: int | None = flag(
         None,
         "N_max: rollouts of one prompt in one step, at most. Default: 32 in mode seq, four times the budget in est.",
         metavar="N_MAX",
-        kind=int,
+        minimum=1,
     )
     positive_threshold: float | None = flag(
         None,
@@ -144,7 +161,7 @@ class AdaConfig(RewardFlags):
         "where it returns none) or the reward model's, before any shaping. Default: 0.5 for scores in [0, 1]; raw "
         "scores have none, so give it.",
         metavar="T",
-        kind=float,
+        allowed=(lambda v: True, "it is a score, so a finite number", "0.5 is right for scores of 0 and 1"),
     )
     scores: str | None = flag(
         None,
@@ -159,13 +176,14 @@ class AdaConfig(RewardFlags):
         "steps before (the first rollouts of every prompt), so that about 1 - Q of them are. The first step uses "
         "--ada_positive_threshold.",
         metavar="Q",
-        kind=float,
+        allowed=(
+            lambda v: 0.0 < v < 1.0,
+            "it is a share of the scores, between 0 and 1",
+            "0.5 makes half of the rollouts positive",
+        ),
     )
     quantile_steps: int | None = flag(
-        None,
-        "Steps that --ada_positive_quantile looks back. Default: 10.",
-        metavar="STEPS",
-        kind=int,
+        None, "Steps that --ada_positive_quantile looks back. Default: 10.", metavar="STEPS", minimum=1
     )
     objective: str = flag(
         "log",
@@ -173,9 +191,18 @@ class AdaConfig(RewardFlags):
         "2 arcsin √p, power p^a / a, or matched:NAME, which gives prompts the weight that another run really gives "
         "them (NAME: a method's name or a run directory).",
         metavar="NAME",
+        allowed=(
+            lambda v: v in OBJECTIVES or v.startswith(MATCHED),
+            f"expected one of: {', '.join(OBJECTIVES)}, or {MATCHED} and the name of a method or a run directory",
+            "Try --ada_objective log",
+        ),
     )
     objective_power: float | None = flag(
-        None, "a of --ada_objective power, f = p^a / a; above 0, at most 1.", metavar="A", kind=float
+        None,
+        "a of --ada_objective power, f = p^a / a; above 0, at most 1.",
+        metavar="A",
+        allowed=(lambda v: 0.0 < v <= 1.0, "f = p^a / a rises and flattens for 0 < a <= 1", "Try 0.5"),
+        read_by={"objective": ("power",)},
     )
     correction: str | None = flag(
         None,
@@ -195,7 +222,7 @@ class AdaConfig(RewardFlags):
     select: str | None = flag(
         None,
         "Which n rollouts of a pool are trained. balanced: half positive where possible. random. max_variance: those "
-        "whose metrics vary most. all: every one (mode est with --ada_budget n). Default: all in mode est with budget "
+        "whose scores vary most. all: every one (mode est with --ada_budget n). Default: all in mode est with budget "
         "n, else balanced.",
         choices=SELECTIONS,
     )
@@ -209,7 +236,8 @@ class AdaConfig(RewardFlags):
         None,
         "Fresh prompts per step for --ada_unresolved refill, at most. Default: --rollout.batch_size.",
         metavar="COUNT",
-        kind=int,
+        minimum=1,
+        read_by={"unresolved": ("refill",)},
     )
     # -- the policy's loss: every mode ------------------------------------------------------------------------------
     loss: str = flag(
@@ -223,48 +251,50 @@ class AdaConfig(RewardFlags):
         None,
         "The constant of --ada_loss sequence-constant. Default: --rollout.max_new_tokens, or else --data.max_len.",
         metavar="TOKENS",
-        kind=int,
+        minimum=1,
+        read_by={"loss": ("sequence-constant",)},
     )
     # -- how rollouts are scheduled: the pools are the same ---------------------------------------------------------
     scheduler: str = flag(
         "stream",
         "Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published "
-        "algorithm). waves: each prompt waits for its own wave only. stream: and free slots take rollouts that will "
-        "probably be needed.",
+        "algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take "
+        "rollouts that will probably be needed.",
         choices=SCHEDULERS,
     )
     speculation: int | None = flag(
         None,
-        "Rollouts on an engine up to which --ada_scheduler stream sends some ahead; 0: none. Default: all that the "
-        "engine decodes at a time on a GPU, 16 on a CPU.",
+        "--ada_scheduler stream starts rollouts ahead of need while an engine has fewer than this. 0: never. Default: "
+        "as many as the engine decodes at a time on a GPU, 16 on a CPU.",
         metavar="COUNT",
-        kind=int,
+        minimum=0,
     )
     timeout: float = flag(
         1800.0,
         "Seconds that one rollout may take, its reward included. After that it is aborted and repeated once.",
         metavar="SECONDS",
-        kind=float,
+        allowed=(lambda v: v > 0, "it is a time in seconds", "Try 1800"),
     )
     max_no_verdict: float = flag(
         0.05,
         "Share of a step's prompts that fresh ones may replace because a rollout came to no verdict (reward function "
         "failed, timeout) and not when it was repeated either. More ends the run with the cause.",
         metavar="SHARE",
-        kind=float,
+        allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),
     )
     engine_restarts: int = flag(
         3,
-        "How often each vLLM engine is started again if it dies; its rollouts are sampled again. 0: its death ends "
-        "the run.",
+        "How often a vLLM engine that died is started again; its rollouts are sampled again. 0: its death ends the "
+        "run.",
         metavar="COUNT",
-        kind=int,
+        allowed=(lambda v: v >= 0, "it is a number of restarts", "Try 3"),
     )
     cluster_wait: float = flag(
         0.0,
-        "Seconds to wait until a running Ray cluster has the slots that the flags ask for: nodes may be joining.",
+        "Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the "
+        "flags ask for.",
         metavar="SECONDS",
-        kind=float,
+        allowed=(lambda v: v >= 0, "it is a time in seconds", "Try 600"),
     )
     # -- weights: from the policy to the engines ---------------------------------------------------------------------
     verify_sync: str = flag(
@@ -275,27 +305,52 @@ class AdaConfig(RewardFlags):
     )
     logprob_steps: int = flag(
         10,
-        "Every so many steps, from the first on, the engines also say the log-probability of every sampled token, and "
-        "it is compared with the policy's. 0: never.",
+        "Every so many steps, the first included, compare the engines' log-probability of every sampled token with "
+        "the policy's. 0: never.",
         metavar="STEPS",
-        kind=int,
+        minimum=0,
     )
     logprob_warn: float = flag(
         0.1,
         "Mean distance of log-probabilities per token from which on a note is shown.",
         metavar="GAP",
-        kind=float,
+        allowed=(lambda v: v > 0, "it is a distance", "Try 0.1"),
     )
     logprob_stop: float = flag(
         1.0,
-        "And from which on the run ends, before anything is trained.",
+        "Mean distance of log-probabilities per token from which on the run ends, before anything is trained.",
         metavar="GAP",
-        kind=float,
+        allowed=(lambda v: v > 0, "it is a distance", "Try 1"),
+    )
+    # -- named rewards and those made with `reward_function.pooled`: every mode -----------------------------------
+    reward_timeout: float = flag(
+        10.0,
+        "Seconds that the score of one rollout may take in the process pool of the rewards math, reasoning_gym and "
+        "code. After that its process is killed, and the rollout has no score.",
+        metavar="SECONDS",
+        allowed=(lambda v: v > 0, "it is a time in seconds", "Try 10"),
+    )
+    reward_memory: int = flag(2048, "MiB of memory that one score may take in that pool.", metavar="MIB", minimum=64)
+    reward_workers: int | None = flag(
+        None,
+        "Processes of that pool, per engine. Default: an eighth of the machine's cores, at least 2 and at most 8.",
+        metavar="COUNT",
+        minimum=1,
+    )
+    format: str = flag(
+        "none",
+        "Format of responses that --ada_format_bonus rewards there. boxed: has a \\boxed answer. think: thinking that "
+        "ends with </think>, then an answer. answer: ends with one <answer>...</answer>.",
+        choices=FORMATS,
+    )
+    format_bonus: float = flag(
+        0.0,
+        "Added to the reward of a response in that format. Scores decide, and are evaluated, without it.",
+        metavar="BONUS",
+        allowed=(lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
     )
     # -- the record -------------------------------------------------------------------------------------------------
-    eval_ends: bool = flag(
-        False, "Evaluate on --eval.dataset before the first and after the last step as well.", kind=bool
-    )
+    eval_ends: bool = flag(False, "Evaluate on --eval.dataset before the first and after the last step as well.")
     run_dir: str | None = flag(
         None,
         "Run directory: config.json, metrics.jsonl, samples.jsonl, summary.json, report.html. Default: "
@@ -303,33 +358,18 @@ class AdaConfig(RewardFlags):
         metavar="DIR",
     )
     log_texts: int = flag(
-        4, "Prompts per step whose full texts go to samples.jsonl (0: none, numbers only).", metavar="COUNT", kind=int
+        4, "Prompts per step whose full texts go to samples.jsonl (0: none, numbers only).", metavar="COUNT", minimum=0
     )
     verbose: bool = flag(
         False,
-        "Show everything the host, vLLM and Ray print. Without it: one line per step; their logs stay in files.",
+        "Show everything that OpenRLHF, vLLM and Ray print. Without it their logs stay in files.",
         aliases=("--verbose",),
-        kind=bool,
     )
 
     def __post_init__(self) -> None:
         for f in fields(self):
             check_choice(f, getattr(self, f.name))
-        if self.objective not in OBJECTIVES and not self.objective.startswith(MATCHED):
-            raise ConfigError(
-                "--ada_objective",
-                self.objective,
-                f"expected one of: {', '.join(OBJECTIVES)}, or {MATCHED} and the name of a method or a run directory",
-                "Try --ada_objective log",
-            )
-        for name, minimum in MINIMA.items():
-            value = getattr(self, name)
-            if value is not None:
-                check_minimum(f"--ada_{name}", value, minimum)
-        for name, (is_right, rule, remedy) in RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and is_right(value)):
-                raise ConfigError(f"--ada_{name}", value, rule, remedy)
+            check_number(f, getattr(self, f.name), f"--ada_{f.name}")
 
     def resolved_run_dir(self, run_name: str) -> Path:
         """The run directory: --ada_run_dir, or runs/<run name> with ':' made file-system safe."""

@@ -150,13 +150,6 @@ def _check_raw(settings: Settings) -> None:
             f"raw scores have no fixed scale, so the run must say which scores are positive{when}",
             "Use a middling score of your model, such as --ada_positive_threshold 0 where scores are normalised",
         )
-    if config.spread is not None:
-        raise ConfigError(
-            "--ada_spread",
-            config.spread,
-            "raw scores (a reward model's, --ada_scores raw, or a quantile) decide as positive or negative only",
-            "Leave it out",
-        )
     if config.known_counts:
         raise ConfigError(
             "--ada_known_counts",

@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.presets import METHODS, nested
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import priority
+from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
-from openrlhf_ada.core.grouping import GROUP_ESTIMATORS, GroupBuilder
+from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
+from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.stopping import ExitRule
+from openrlhf_ada.core.stopping import EXITS, ExitRule
 
 UNIT_THRESHOLD = 0.5
 """Of scores in [0, 1] where no other is given; and of metrics made of raw scores, which are 0 and 1."""
@@ -68,8 +71,8 @@ class Settings:
             return self.config.mode == "est"
         if self.advantage == "gae":
             # f' is taken at a pass rate known before sampling; the baseline is the critic's either way.
-            return self.correction in ("paper", "stratum")
-        return self.baseline in ("estimator", "critic")
+            return Need.WEIGHT in CORRECTIONS[self.correction].needs
+        return Need.PREDICTION in BASELINES[self.baseline].needs
 
     @property
     def reads_critic(self) -> bool:
@@ -157,13 +160,9 @@ def _baseline(config: AdaConfig, advantage: str, correction: str, estimator: str
 
 
 def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
-    """(K_pos, K_neg) for a trained group of n samples; K_neg is 0 for exit `pos`, both are for `fixed`."""
-    if config.exit == "fixed":
-        return 0, 0
-    if config.exit == "pos":
-        return config.k_pos or 1, 0
-    half = max(1, n // 2)
-    return config.k_pos or half, config.k_neg or max(1, n - half)
+    """(K_pos, K_neg) for a trained group of n samples: those of the exit, or given."""
+    k_pos, k_neg = EXITS[config.exit].function(n)
+    return (config.k_pos or k_pos) if k_pos else 0, (config.k_neg or k_neg) if k_neg else 0
 
 
 def _objective(config: AdaConfig) -> Objective | TabulatedObjective:
@@ -254,7 +253,7 @@ def _matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
         other = resolve(*_flags_of(objective.removeprefix(MATCHED)))
-        rule = _no_table(other)
+        rule = _why_no_table(other)
         if rule is not None:
             raise ConfigError("--ada_objective", objective, *rule)
         return TabulatedObjective(objective, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
@@ -266,14 +265,14 @@ def _matched(objective: str) -> TabulatedObjective:
         raise _unreadable(objective, str(error)) from error
 
 
-def _no_table(other: Settings) -> tuple[str, str] | None:
+def _why_no_table(other: Settings) -> tuple[str, str] | None:
     """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
     config = other.config
     if config.mode == "est":
         return "Ada-Est's weight depends on the other prompts of the batch", "Use --ada_objective log, its aim"
     if config.policy is not None or config.spread is not None or other.scores == "raw":
         return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
-    if other.advantage not in (*GROUP_ESTIMATORS, "gae"):
+    if other.advantage not in ESTIMATORS:
         return f"{other.advantage} has one baseline for the whole batch", "Name another run"
     if config.loss == "prompt-mean":
         return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
@@ -330,25 +329,16 @@ def _flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
 
     Raises ValueError for what is none of these, ConfigError for flags that are wrong.
     """
-    if name in METHODS:
-        flags = METHODS[name].flags
-        ours = {dotted.removeprefix("ada."): value for dotted, value in flags.items() if dotted.startswith("ada.")}
-        n, batch = flags["rollout.n_samples_per_prompt"], flags["rollout.batch_size"]
-        estimator = flags["algo.advantage.estimator"]
-    else:
-        record = _record_of(name)
-        try:
-            ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
-            n, batch = int(record["rollout"]["n_samples_per_prompt"]), int(record["rollout"]["batch_size"])
-            estimator = str(record["algo"]["advantage"]["estimator"])
-            averaged = record.get("actor", {})
-            if (
-                averaged.get("policy_loss_type") == "gspo"
-                or averaged.get("loss_agg_mode", "token-mean") != "token-mean"
-            ):
-                raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"its config.json is not that of a run: {error!r}") from error
+    record = _record_of(name)
+    try:
+        ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
+        n, batch = int(record["rollout"]["n_samples_per_prompt"]), int(record["rollout"]["batch_size"])
+        estimator = str(record["algo"]["advantage"]["estimator"])
+        actor = record.get("actor", {})
+        if actor.get("policy_loss_type") == "gspo" or actor.get("loss_agg_mode", "token-mean") != "token-mean":
+            raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its config.json is not that of a run: {error!r}") from error
     host = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
@@ -360,6 +350,8 @@ def _flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
 
 
 def _record_of(name: str) -> dict[str, Any]:
+    if name in METHODS:
+        return nested(METHODS[name].flags)
     if name.startswith("{"):
         return json.loads(name)
     file = Path(name) / "config.json"

@@ -7,24 +7,50 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openrlhf_ada.core.pieces import Need, Table
+
 Floats = NDArray[np.float64]
 
-PRIORITIES: dict[str, Callable[[Floats], Floats]] = {
-    "inverse_sqrt": lambda p: 1.0 / np.sqrt(p),
-    "inverse": lambda p: 1.0 / p,
-    "std": lambda p: np.sqrt(p * (1.0 - p)),
-    "odds": lambda p: np.sqrt((1.0 - p) / p),
-    "uniform": lambda p: np.ones_like(p),
-}
-"""n is drawn in proportion to u(p). `inverse_sqrt`: Reinforce-Ada's hybrid, half of the log objective's weight 1/p.
-`inverse`: all of it. `std` and `odds`: least variance for the linear and for the log objective (n ~ f'(p) x standard
-deviation of a baselined gradient; Neyman's allocation)."""
+PRIORITIES: Table[Callable[[Floats], Floats]] = Table()
+"""Functions u(p), shape (B,): the number of rollouts is drawn in proportion to it."""
+
+_NO_WEIGHT = {Need.COUNTS_AS_WEIGHT: "spends rollouts against variance"}
+
+
+@PRIORITIES.add("inverse_sqrt")
+def inverse_sqrt(p: Floats) -> Floats:
+    """1 / sqrt(p): half of the log objective's weight 1/p (Reinforce-Ada's hybrid, arXiv 2510.04996v3)."""
+    return 1.0 / np.sqrt(p)
+
+
+@PRIORITIES.add("inverse")
+def inverse(p: Floats) -> Floats:
+    """1 / p: all of the log objective's weight."""
+    return 1.0 / p
+
+
+@PRIORITIES.add("std", lacks=_NO_WEIGHT)
+def std(p: Floats) -> Floats:
+    """sqrt(p (1 - p)): least variance for the linear objective (Neyman: f'(p) x std of a baselined gradient)."""
+    return np.sqrt(p * (1.0 - p))
+
+
+@PRIORITIES.add("odds", lacks=_NO_WEIGHT)
+def odds(p: Floats) -> Floats:
+    """sqrt((1 - p) / p): least variance for the log objective."""
+    return np.sqrt((1.0 - p) / p)
+
+
+@PRIORITIES.add("uniform")
+def uniform(p: Floats) -> Floats:
+    """1: equally many for every prompt."""
+    return np.ones_like(p)
 
 
 def priority(name: str, pass_rates: ArrayLike, floor: float) -> Floats:
     """u(p), shape (B,), with p moved into [floor, 1 - floor] first."""
     p = np.clip(np.asarray(pass_rates, dtype=np.float64), floor, 1.0 - floor)
-    return PRIORITIES[name](p)
+    return PRIORITIES[name].function(p)
 
 
 def allocate(

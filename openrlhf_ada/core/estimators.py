@@ -59,7 +59,7 @@ class PassRateCounts:
         """Which rows get the least number of rollouts now, shape (B,)."""
         return self._rows(rows)[3] >= (self.give_up or np.inf)
 
-    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
+    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
         """What was counted before the first step, by row, shapes (R,); rows without draws are as if never seen.
 
         Raises ValueError after the first step, or for impossible counts.

@@ -13,23 +13,48 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openrlhf_ada.core.pieces import Need, Table
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 
-OBJECTIVES = ("linear", "sqrt", "log", "arcsin", "power")
+OBJECTIVES: Table[Callable[[float, float], float]] = Table()
+"""Functions (p, exponent) -> f'(p); only `power` reads the exponent."""
+
+_NOT_LOG = {Need.LOG_OBJECTIVE: "is another"}
+
+
+@OBJECTIVES.add("linear", lacks=_NOT_LOG)
+def linear(p: float, exponent: float) -> float:
+    """f = p, the mean pass rate: f' = 1."""
+    return 1.0
+
+
+@OBJECTIVES.add("sqrt", lacks=_NOT_LOG)
+def sqrt(p: float, exponent: float) -> float:
+    """f = 2 sqrt(p): f' = 1 / sqrt(p)."""
+    return p**-0.5
+
+
+@OBJECTIVES.add("log")
+def log(p: float, exponent: float) -> float:
+    """f = log p (Reinforce-Ada): f' = 1 / p."""
+    return p**-1.0
+
+
+@OBJECTIVES.add("arcsin", lacks=_NOT_LOG)
+def arcsin(p: float, exponent: float) -> float:
+    """f = 2 arcsin sqrt(p), what GRPO's division by the std tends to: f' = 1 / sqrt(p (1 - p))."""
+    return 1.0 / math.sqrt(p * (1.0 - p))
+
+
+@OBJECTIVES.add("power", lacks=_NOT_LOG)
+def power(p: float, exponent: float) -> float:
+    """f = p^a / a, with sqrt at a = 1/2 and linear at a = 1: f' = p^(a - 1)."""
+    return p ** (exponent - 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """f, by its derivative. `power` is f = p^a / a with a = `exponent` in (0, 1]: sqrt is 1/2, linear is 1.
-
-    | name | f(p) | f'(p) |
-    |---|---|---|
-    | linear | p | 1 |
-    | sqrt | 2 sqrt(p) | 1 / sqrt(p) |
-    | log | log p | 1 / p |
-    | arcsin | 2 arcsin sqrt(p) | 1 / sqrt(p (1 - p)) |
-    | power | p^a / a | p^(a - 1) |
-    """
+    """f, by its derivative: one of OBJECTIVES. `exponent` is a of `power`, in (0, 1]; None for the others."""
 
     name: str = "linear"
     exponent: float | None = None
@@ -45,13 +70,7 @@ class Objective:
     def weight(self, p: float, floor: float = 0.0) -> float:
         """f'(p), with p moved into [floor, 1 - floor] first: two of these grow without bound at the ends."""
         p = min(max(p, floor), 1.0 - floor)
-        if self.name == "arcsin":
-            return 1.0 / math.sqrt(p * (1.0 - p))
-        return p ** (self._power - 1.0)
-
-    @property
-    def _power(self) -> float:
-        return {"linear": 1.0, "sqrt": 0.5, "log": 0.0}.get(self.name, self.exponent or 0.0)
+        return OBJECTIVES[self.name].function(p, 1.0 if self.exponent is None else self.exponent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from openrlhf_ada.core.pieces import Need, Table
+
 Indices = tuple[int, ...]
+
+SELECTIONS: Table[Callable[[NDArray[np.float64], int, float, np.random.Generator], list[int] | NDArray[np.int64]]] = (
+    Table()
+)
+"""Functions (metrics, n, threshold, generator) -> indices of n samples, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +34,19 @@ class Selection:
 
         `metrics`: float64, shape (N,), in index order.
         """
-        if self.name == "all":
-            return tuple(range(len(metrics)))
-        if len(metrics) < self.group_size:
+        if len(metrics) < self.group_size and not self.keeps_all:
             raise ValueError(f"pool of {len(metrics)} samples cannot fill a group of {self.group_size}")
-        kept = _SELECT[self.name](metrics, self.group_size, self.threshold, rng)
+        kept = SELECTIONS[self.name].function(metrics, self.group_size, self.threshold, rng)
         return tuple(sorted(int(i) for i in kept))
 
+    @property
+    def keeps_all(self) -> bool:
+        """Are groups as large as their pools?"""
+        return Need.ONE_GROUP_SIZE in SELECTIONS[self.name].lacks
 
-def _balanced(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> list[int]:
+
+@SELECTIONS.add("balanced")
+def balanced(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> list[int]:
     """Up to floor(n/2) positives, negatives for the rest, spares filled from either (Reinforce-Ada, Algorithm 2)."""
     positive = metrics > threshold
     positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
@@ -43,12 +54,14 @@ def _balanced(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.ra
     return [*rng.permutation(positives)[:num_pos], *rng.permutation(negatives)[: n - num_pos]]
 
 
-def _random(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+@SELECTIONS.add("random", lacks={Need.POSITIVES_KEPT: "may keep none"})
+def random(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """Any n: the group is a fair sample of the pool."""
     return rng.permutation(len(metrics))[:n]
 
 
-def _max_variance(
+@SELECTIONS.add("max_variance", lacks={Need.FAIR_OUTCOMES: "keeps the extremes of a pool"})
+def max_variance(
     metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """The n samples whose metrics vary most: the i best and the n - i worst for some i (PODS, arXiv 2504.13818).
@@ -71,10 +84,7 @@ def _max_variance(
     return np.concatenate([order[: n - i], order[len(order) - i :]])
 
 
-_SELECT: dict[str, Callable[[NDArray[np.float64], int, float, np.random.Generator], list[int] | NDArray[np.int64]]] = {
-    "balanced": _balanced,
-    "random": _random,
-    "max_variance": _max_variance,
-}
-
-SELECTIONS = (*_SELECT, "all")
+@SELECTIONS.add("all", lacks={Need.ONE_GROUP_SIZE: "trains every rollout drawn"})
+def everything(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The whole pool, whatever its size (Reinforce-Ada, Algorithm 1)."""
+    return np.arange(len(metrics))

@@ -6,24 +6,56 @@ identity, and the reason why short answers gain nothing by finishing first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from openrlhf_ada.core.pieces import Need, Piece, Table
 from openrlhf_ada.core.types import PromptPool
 
 ROUNDING = 1e-9
 """Metrics are sums of float fractions; a spread of 0.1 + 0.2 must meet a demand of 0.3."""
 
+EXITS: Table[Callable[[int], tuple[int, int]]] = Table()
+"""Functions n -> (K_pos, K_neg): what ends sampling where the flags do not say how many. (0, 0): nothing does."""
+
+
+@EXITS.add("pos")
+def one_positive(group_size: int) -> tuple[int, int]:
+    """Enough positives, one unless told (Reinforce-Ada, Algorithm 2, positive-focused)."""
+    return 1, 0
+
+
+@EXITS.add("balance")
+def half_of_each(group_size: int) -> tuple[int, int]:
+    """Enough positives and enough negatives, half of n each unless told (Reinforce-Ada, Algorithm 2, balanced)."""
+    half = max(1, group_size // 2)
+    return half, max(1, group_size - half)
+
+
+@EXITS.add("fixed")
+def never(group_size: int) -> tuple[int, int]:
+    """No evidence ends sampling: exactly N_max rollouts are drawn."""
+    return 0, 0
+
+
+SPREAD = Piece(
+    half_of_each, frozenset({Need.PARTIAL_CREDIT}), {Need.PASS_RATE: "reads partial credit, which has none"}
+)
+"""`balance` for scores with partial credit (--ada_spread)."""
+
+
+def is_enough(k_pos: int, k_neg: int, drawn: int, positives: int) -> bool:
+    """Do `positives` of `drawn` rollouts end sampling? Never where both counts are 0."""
+    return (k_pos or k_neg) > 0 and positives >= k_pos and drawn - positives >= k_neg
+
 
 @dataclass(frozen=True, slots=True)
 class ExitRule:
-    """Done when at least `k_pos` positives and `k_neg` negatives are in the prefix.
+    """Done when at least `k_pos` positives and `k_neg` negatives are in the prefix; (0, 0) is `fixed`.
 
-    Ada-Seq `pos` is k_neg = 0, `balance` has both (Reinforce-Ada, Algorithm 2). A sample is positive iff its metric
-    exceeds `threshold`. With neither count (0, 0) no evidence ends sampling: exactly N_max rollouts are drawn
-    (`fixed`).
+    A sample is positive iff its metric exceeds `threshold`.
 
-    `spread` is `balance` for verdicts with partial credit: the k_pos best must exceed the k_neg worst by that much.
-    For metrics of 0 and 1 the two say the same.
+    `spread`: the k_pos best must exceed the k_neg worst by that much. For metrics of 0 and 1 this is `balance`.
     """
 
     k_pos: int
@@ -31,28 +63,10 @@ class ExitRule:
     threshold: float
     spread: float | None = None
 
-    @property
-    def is_fixed(self) -> bool:
-        """Does no evidence end sampling?"""
-        return self.k_pos == self.k_neg == 0
-
     def is_met(self, prefix: PromptPool) -> bool:
         """Is the prompt done, with what is in the pool now?"""
-        if self.is_fixed:
-            return False
-        if self.spread is not None:
-            ordered = sorted(prefix.metrics)
-            enough = len(ordered) >= self.k_pos + self.k_neg
-            return enough and ordered[-self.k_pos] - ordered[self.k_neg - 1] >= self.spread - ROUNDING
-        positives = prefix.count_positives(self.threshold)
-        return positives >= self.k_pos and len(prefix) - positives >= self.k_neg
-
-
-def first_look(group_size: int, *, wave: int, max_samples: int) -> int:
-    """Rollouts at which a rule is read first: whole waves, at least the group's n, at most the cap."""
-    return min(-(-group_size // wave) * wave, max_samples)
-
-
-def next_wave(drawn: int, *, wave: int, max_samples: int) -> int:
-    """Size of the next wave: `wave`, cut at the cap; 0 when the cap is reached."""
-    return min(wave, max_samples - drawn)
+        if self.spread is None or not self.k_pos or not self.k_neg:
+            return is_enough(self.k_pos, self.k_neg, len(prefix), prefix.count_positives(self.threshold))
+        ordered = sorted(prefix.metrics)
+        enough = len(ordered) >= self.k_pos + self.k_neg
+        return enough and ordered[-self.k_pos] - ordered[self.k_neg - 1] >= self.spread - ROUNDING

@@ -14,6 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from openrlhf_ada.core.stopping import ExitRule, is_enough
+
 State = tuple[int, int]
 """(N drawn, K positive)."""
 
@@ -31,24 +33,32 @@ class StoppingPlan:
     first_look: int
     max_samples: int
 
+    @classmethod
+    def of(cls, rule: ExitRule, group_size: int, *, wave: int, max_samples: int) -> StoppingPlan:
+        """The rule is first read after whole waves that hold at least the group's n, or at the cap."""
+        first_look = min(-(-group_size // wave) * wave, max_samples)
+        return cls(rule.k_pos, rule.k_neg, wave, first_look, max_samples)
+
     def is_final(self, drawn: int, positives: int) -> bool:
         """Does sampling end in this state?"""
-        if drawn >= self.max_samples:
-            return True
-        met = positives >= self.k_pos and drawn - positives >= self.k_neg
-        return met and (self.k_pos or self.k_neg) > 0
+        return drawn >= self.max_samples or is_enough(self.k_pos, self.k_neg, drawn, positives)
 
+    @cached_property
     def looks(self) -> list[int]:
         """Numbers of rollouts at which the rule is read, the cap included."""
         if not (self.k_pos or self.k_neg):
             return [self.max_samples]
         return [*range(self.first_look, self.max_samples, self.wave), self.max_samples]
 
+    def next_draw(self, drawn: int) -> int:
+        """Rollouts to draw next: all up to the first look at once, then a wave, cut at the cap; 0 at the cap."""
+        return min(self.wave, self.max_samples - drawn) if drawn else self.looks[0]
+
     def outcomes(self, p: float) -> dict[State, float]:
         """Probability of every final state for a prompt of pass rate p in [0, 1]."""
         final: dict[State, float] = {}
         still_open, drawn = np.array([1.0]), 0
-        for look in self.looks():
+        for look in self.looks:
             reached = _convolve(still_open, _binomial(look - drawn, p))
             still_open, drawn = self._split(reached, look, final), look
         return final
@@ -85,7 +95,7 @@ class StoppingPlan:
         every: dict[State, float] = {}
         positive_first: dict[State, float] = {}
         reached_all, reached_first, drawn = np.array([1.0]), np.array([]), 0
-        for look in self.looks():
+        for look in self.looks:
             step = _binomial(look - drawn, 0.5)
             if drawn == 0:
                 reached_first = np.concatenate([[0.0], 0.5 * _binomial(look - 1, 0.5)])

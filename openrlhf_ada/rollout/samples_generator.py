@@ -100,7 +100,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             self.policy.load_state_dict(states.get("ada_policy", {}))
             self._restore_threshold(states.get("ada_threshold", {}))
         elif self.options.known_counts is not None:
-            self.policy.know(*self.options.known_counts)
+            self.policy.load_prior_counts(*self.options.known_counts)
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, None, int, bool]:

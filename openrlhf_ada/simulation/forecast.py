@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.core.fleet import Limits, run
-from openrlhf_ada.core.grouping import is_spread
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
 from openrlhf_ada.core.speculation import LEAST_CHANCE

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config.settings import Settings
-from openrlhf_ada.core.grouping import OUTSIDE_BASELINES, is_spread
+from openrlhf_ada.core.advantages import BASELINES, is_spread
 from openrlhf_ada.core.objectives import effective_weight
+from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
@@ -36,7 +37,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
     factors = [weight for group in groups for weight in _trained(group).critic_weights]
     in_ppo = settings.advantage == "gae"
     # With a baseline from outside the pool, groups of one outcome have coefficients too.
-    by_outcome = settings.baseline in OUTSIDE_BASELINES or settings.scores == "raw"
+    by_outcome = Need.SILENT_UNRESOLVED in BASELINES[settings.baseline].lacks or settings.scores == "raw"
     with_signal = sum(_trained(g).resolved if by_outcome else any(_trained(g).coefficients) for g in groups)
     return {
         "ada/prompts": len(groups),

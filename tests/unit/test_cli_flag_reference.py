@@ -12,6 +12,7 @@ import pytest
 
 from openrlhf_ada.cli import flag_reference, verbs
 from openrlhf_ada.cli.flag_reference import GROUPS, VERB_PARSERS, render
+from openrlhf_ada.cli.sampling_flags import OF_TRAINING
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
 
@@ -73,11 +74,22 @@ def test_it_is_the_same_whenever_and_wherever_it_is_made(document: str, monkeypa
         "| `SOURCE` | text, one or more |",
         "| `--out` | path | where answers and figures go; one that exists is gone on with (default: ",
         "gone on with (default: runs/eval-&lt;time>) |",
-        "| `--timeout` | number | for one answer and its verdict (default 1800) |",
+        "| `--timeout` | number | Seconds that one rollout may take, its reward included. After that it is aborted ",
+        "aborted and repeated once. Default: 1800.0. |",
+        "| `--engines` | integer | vLLM engines (default 1) |",
     ],
 )
 def test_rows_by_hand(row: str, document: str) -> None:
     assert row in document
+
+
+@pytest.mark.parametrize("verb", ["eval", "prepare-data"])
+@pytest.mark.parametrize("name", OF_TRAINING)
+def test_flags_of_training_are_declared_once(verb: str, name: str) -> None:
+    """The same type, default and help text as of `openrlhf-ada train`."""
+    ours = VERB_PARSERS[verb]()._option_string_actions[f"--{name}"]
+    theirs = training_parser(add_flags, prog="", description="")._option_string_actions[f"--ada_{name}"]
+    assert (ours.type, ours.default, ours.help) == (theirs.type, theirs.default, theirs.help)
 
 
 def test_rows_are_whole(document: str) -> None:

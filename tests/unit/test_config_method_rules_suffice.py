@@ -16,8 +16,9 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
+from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.fleet import Limits, run
-from openrlhf_ada.core.grouping import BASELINES, CORRECTIONS, POOL_ESTIMATORS
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.types import PromptPool
@@ -81,7 +82,7 @@ def train_a_step(settings: Settings, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("advantage", POOL_ESTIMATORS)
+@pytest.mark.parametrize("advantage", ESTIMATORS)
 @pytest.mark.parametrize("mode", SIZES)
 def test_every_accepted_combination_trains_a_step(mode: str, advantage: str) -> None:
     number = 0

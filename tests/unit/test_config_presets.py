@@ -126,6 +126,27 @@ def test_help_lists_the_names() -> None:
     assert listed[1].split(", ") == list(METHODS)
 
 
+# exit, selection, baseline, correction, allocation, predictor, the host's estimator
+COMPOSITIONS = {
+    "reinforce-ada-pos": ("pos", "balanced", "pool", "none", None, None, "dr_grpo"),
+    "reinforce-ada-balance": ("balance", "balanced", "pool", "none", None, None, "dr_grpo"),
+    "reinforce-ada-est": (None, "all", "pool", "paper", "inverse_sqrt", "ema", "dr_grpo"),
+    "reinforce-ada-est-critic": (None, "all", "pool", "paper", "inverse_sqrt", "critic", "dr_grpo"),
+    "grpo": (None, None, None, None, None, None, "group_norm"),
+    "ppo": (None, None, None, None, None, None, "gae"),
+    "raft": ("fixed", "all", "none", "none", None, None, "dr_grpo"),
+}
+
+
+@every_method
+def test_name_is_a_composition_of_pieces(argv: list[str], name: str) -> None:
+    args, config = parse([*argv, "--ada_method", name])
+    settings, mode = resolve(config, args), config.mode
+    chosen = (settings.select, settings.baseline, settings.correction) if mode != "off" else (None, None, None)
+    est = (config.allocation, settings.estimator) if mode == "est" else (None, None)
+    assert (config.exit if mode == "seq" else None, *chosen, *est, settings.advantage) == COMPOSITIONS[name]
+
+
 # -- what they come to --------------------------------------------------------------------------------------------
 
 
@@ -211,7 +232,7 @@ def test_flags_that_no_preset_sets_are_no_deviation(argv: list[str], caplog: pyt
 
 
 def test_flag_that_makes_no_sense_with_a_preset_is_refused_as_ever(argv: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"^--ada_unresolved is 'refill': --ada_select all trains every rollout"):
+    with pytest.raises(ConfigError, match=r"^--ada_unresolved is 'refill': .* --ada_select all trains every rollout"):
         parse([*argv, "--ada_method", "reinforce-ada-est", "--ada_unresolved", "refill"])
 
 

@@ -65,7 +65,13 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         )
         for name in ("math", "code", "arithmetic")
     ],
-    ("spread", RAW | {"--ada_spread": "0.5"}, "--ada_spread is 0.5", "positive or negative only", "Leave it out"),
+    (
+        "spread",
+        RAW | {"--ada_spread": "0.5"},
+        "--ada_spread is 0.5",
+        "positive or negative only",
+        "leave --ada_spread out",
+    ),
     ("known counts", RAW | {"--ada_known_counts": ""}, "--ada_known_counts is True", "another score", "Leave it out"),
     (
         "PPO's critic as pass rate",

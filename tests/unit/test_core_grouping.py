@@ -17,10 +17,11 @@ from cases import pool_of, sequential
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.grouping import NO_SPREAD, GroupBuilder, RewardScale, is_spread
+from openrlhf_ada.core.advantages import NO_SPREAD, is_spread
+from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective
 from openrlhf_ada.core.selection import Selection
-from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
+from openrlhf_ada.core.types import PromptPool, RewardScale, Sample, TrainingGroup
 
 BASELINED = ("group_norm", "dr_grpo", "reinforce_baseline", "rloo")
 AWKWARD = (0.0, 0.1, 0.3, 0.35, 1 / 3, -0.7, 1e4 / 3, 1e-8)

@@ -117,7 +117,7 @@ def test_every_scheduler_gives_the_pools_of_the_published_loop(case: Case, name:
             case.policy.build(p, np.random.default_rng(0)) for p in (entry.pool, expected[finished.index(entry)])
         ]
         assert groups[0] == groups[1]
-    sizes = case.policy.plan.looks()
+    sizes = case.policy.plan.looks
     assert all(len(entry.pool) in sizes for entry in finished), "whole waves"
     if name != "stream":
         assert scheduler.waste.surplus == scheduler.waste.stopped == Tally(), "nothing is sent that is not asked for"

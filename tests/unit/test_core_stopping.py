@@ -9,7 +9,7 @@ import pytest
 from cases import pool_of, sequential
 
 from openrlhf_ada.core.policies import Close, Draw, Sequential
-from openrlhf_ada.core.stopping import ExitRule, next_wave
+from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import PromptPool, Sample
 
 
@@ -53,8 +53,8 @@ def test_first_wave_covers_the_group() -> None:
 
 def test_cap_cuts_the_last_wave() -> None:
     assert sample_until_closed(sequential(1, 0, n=2, wave=4, cap=10), [0] * 10) == [4, 4, 2]
-    assert next_wave(8, wave=4, max_samples=10) == 2
-    assert next_wave(10, wave=4, max_samples=10) == 0
+    plan = sequential(1, 0, n=2, wave=4, cap=10).plan
+    assert [plan.next_draw(drawn) for drawn in (0, 4, 8, 10)] == [4, 4, 2, 0]
 
 
 def test_rule_reads_the_prefix_only_at_multiples_of_the_wave() -> None:

@@ -103,7 +103,7 @@ def test_unbiased_rate_counts_the_orders_that_begin_with_a_positive() -> None:
     plan = StoppingPlan(1, 1, 2, 2, 6)
     orders: dict[tuple[int, int], list[int]] = defaultdict(list)
     for outcomes in itertools.product((0, 1), repeat=6):
-        end = next(n for n in plan.looks() if plan.is_final(n, sum(outcomes[:n])))
+        end = next(n for n in plan.looks if plan.is_final(n, sum(outcomes[:n])))
         orders[end, sum(outcomes[:end])].append((outcomes[:end], outcomes[0]))
     for (drawn, positives), found in orders.items():
         distinct = dict(found)

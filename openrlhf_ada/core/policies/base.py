@@ -59,7 +59,7 @@ class Policy(Protocol):
         """The trained group of a closed pool."""
         ...
 
-    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
+    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
         """Outcomes counted before the first step, by dataset row, shapes (R,). A policy may have no use for them."""
         ...
 

@@ -56,8 +56,8 @@ class Estimated:
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
         return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)
 
-    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        self.memory.counts.know(draws, positives)
+    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        self.memory.counts.load_prior_counts(draws, positives)
 
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
         return self.memory.observe(pools)

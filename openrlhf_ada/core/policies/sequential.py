@@ -15,7 +15,7 @@ from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory
 from openrlhf_ada.core.speculation import chance_of_going_on
-from openrlhf_ada.core.stopping import ExitRule, first_look, next_wave
+from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 
@@ -47,13 +47,8 @@ class Sequential:
 
     @cached_property
     def plan(self) -> StoppingPlan:
-        """The same rule as a plan whose end states can be enumerated."""
-        first = first_look(self.group_size, wave=self.wave, max_samples=self.max_samples)
-        return StoppingPlan(self.rule.k_pos, self.rule.k_neg, self.wave, first, self.max_samples)
-
-    @cached_property
-    def _looks(self) -> list[int]:
-        return self.plan.looks()
+        """When the rule is read, and every state in which it can end sampling."""
+        return StoppingPlan.of(self.rule, self.group_size, wave=self.wave, max_samples=self.max_samples)
 
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
         if self.memory is not None:
@@ -61,18 +56,15 @@ class Sequential:
         return [self._decide_one(pool) for pool in pools]
 
     def _decide_one(self, pool: PromptPool) -> Action:
-        drawn = len(pool)
-        if not drawn:
-            # Nothing can close before n samples are there, so the waves up to n go out at once.
-            return Draw(pool.key, self.plan.looks()[0])
-        if drawn >= self.group_size and self.rule.is_met(pool):
+        # Nothing can close before n samples are there, so the waves up to n go out at once.
+        if len(pool) >= self.group_size and self.rule.is_met(pool):
             return Close(pool.key)
-        size = next_wave(drawn, wave=self.wave, max_samples=self.max_samples)
+        size = self.plan.next_draw(len(pool))
         return Draw(pool.key, size) if size else Close(pool.key)
 
     def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
         """That the rule does not hold at the last look before this sample. Spreads are read as counts."""
-        looks = self._looks
+        looks = self.plan.looks
         if sent < looks[0]:
             return 1.0
         if sent >= looks[-1]:
@@ -92,14 +84,14 @@ class Sequential:
         scale = None if self.memory is None else self.memory.rewards.scale
         return self.builder.build(pool, rng, pool.predicted, scale, self.plan.unbiased_rate)
 
-    def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
+    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
         if self.memory is not None:
-            self.memory.counts.know(draws, positives)
+            self.memory.counts.load_prior_counts(draws, positives)
 
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
         if self.memory is None:
             return {}
-        return self.memory.observe(pools, self.plan.looks()[0])
+        return self.memory.observe(pools, self.plan.looks[0])
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.memory is None else {"memory": self.memory.state_dict()}

@@ -1,0 +1,131 @@
+"""Advantages of a closed pool: r - b by the source of the baseline b, and what the host's estimator makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.types import RewardScale
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+NO_SPREAD = 1e-6
+"""A pool whose rewards differ by no more than this (relative to their size) is constant: float residue of a mean must
+never become a signal. Dividing by a tiny std would blow it up to advantages in the thousands."""
+
+
+def is_spread(values: Floats) -> bool:
+    """Do the values differ, beyond float noise? Asked of metrics, the zero-signal test of the whole package."""
+    if len(values) < 2:
+        return False
+    return bool(values.max() - values.min() > NO_SPREAD * max(1.0, float(np.abs(values).max())))
+
+
+# -- baselines --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a baseline reads. rewards, positive: of the whole pool (`kept`: of the trained samples), shapes (N,).
+
+    `rate`: the pass rate that the baseline needs. `scale`: what an outcome that the pool does not show is worth.
+    """
+
+    rewards: Floats
+    positive: Bools
+    rate: float
+    scale: RewardScale
+
+
+BASELINES: Table[Callable[[Drawn], Floats]] = Table()
+"""Functions that return r - b, shape (N,)."""
+
+_OUTSIDE = {Need.SILENT_UNRESOLVED: "gives them one"}
+
+
+@BASELINES.add("pool")
+def pool_mean(drawn: Drawn) -> Floats:
+    """b is the mean reward of all N rollouts (Reinforce-Ada's code). Biased where outcomes end sampling."""
+    return drawn.rewards - drawn.rewards.mean()
+
+
+@BASELINES.add("loo")
+def leave_one_out(drawn: Drawn) -> Floats:
+    """b is the mean reward of the other N - 1 (RLOO, arXiv 2402.14740). Unbiased where N is fixed."""
+    size = len(drawn.rewards)
+    return (drawn.rewards - drawn.rewards.mean()) * (size / max(size - 1, 1))
+
+
+@BASELINES.add("kept", lacks={Need.WHOLE_POOL: "is the mean of the trained rollouts alone"})
+def kept_mean(drawn: Drawn) -> Floats:
+    """b is the mean reward of the trained samples (PODS, arXiv 2504.13818), as if nothing else had been drawn."""
+    return pool_mean(drawn)
+
+
+_PREDICTED = {Need.PASS_RATE, Need.UNBIASED_RATE, Need.PREDICTION}
+
+
+@BASELINES.add("critic", needs=_PREDICTED | {Need.CRITICS_RATE}, lacks=_OUTSIDE)
+@BASELINES.add("estimator", needs=_PREDICTED | {Need.COUNTED_RATE}, lacks=_OUTSIDE)
+@BASELINES.add("first_wave", needs={Need.PASS_RATE, Need.UNBIASED_RATE})
+def mean_at_rate(drawn: Drawn) -> Floats:
+    """b is rate x the mean reward of positives + (1 - rate) x that of negatives. Unbiased at a predicted rate.
+
+    The rate of `first_wave` is the pool's without stopping bias (`StoppingPlan.unbiased_rate`), that of `estimator`
+    is predicted from counts of earlier steps, that of `critic` by a critic.
+    """
+    rewards, positive = drawn.rewards, drawn.positive
+    worth_pos = float(rewards[positive].mean()) if positive.any() else drawn.scale.positive
+    worth_neg = float(rewards[~positive].mean()) if not positive.all() else drawn.scale.negative
+    return rewards - (drawn.rate * worth_pos + (1.0 - drawn.rate) * worth_neg)
+
+
+@BASELINES.add("none", lacks=_OUTSIDE)
+def no_baseline(drawn: Drawn) -> Floats:
+    """b = 0: unbiased and noisy. With rewards of 0 and 1 only positives are trained (RAFT, arXiv 2304.06767)."""
+    return drawn.rewards
+
+
+# -- the host's estimators --------------------------------------------------------------------------------------------
+
+ESTIMATORS: Table[Callable[[Floats, Floats], Floats]] = Table()
+"""--algo.advantage.estimator, those that take groups selected from a pool: (r - b, rewards) -> advantages."""
+
+
+@ESTIMATORS.add("reinforce_baseline")
+@ESTIMATORS.add("rloo")
+@ESTIMATORS.add("dr_grpo")
+def plain(advantages: Floats, rewards: Floats) -> Floats:
+    """r - b as it is (Dr. GRPO, arXiv 2503.20783)."""
+    return advantages
+
+
+_WEIGHT = "divides by the pool's standard deviation, which is a weight of its own"
+
+
+@ESTIMATORS.add("group_norm", needs={Need.SILENT_UNRESOLVED}, lacks={Need.PLAIN_ADVANTAGES: _WEIGHT})
+def over_std(advantages: Floats, rewards: Floats) -> Floats:
+    """(r - b) / std (GRPO, arXiv 2402.03300); the unbiased std and its epsilon are the host's."""
+    return advantages / (rewards.std(ddof=1) + 1e-9)
+
+
+@ESTIMATORS.add(
+    "gae",
+    needs={Need.FAIR_OUTCOMES},
+    lacks={
+        Need.NO_BASELINE: "has its critic as baseline",
+        Need.SILENT_UNRESOLVED: "gives them one, as its critic is the baseline",
+    },
+)
+def by_token(advantages: Floats, rewards: Floats) -> Floats:
+    """PPO's critic is the baseline of every token: nothing of a pool is subtracted, and samples have weights only."""
+    return np.ones_like(advantages)
+
+
+GROUP_ESTIMATORS = tuple(name for name in ESTIMATORS if name != "gae")
+"""Those whose baseline is taken from a pool."""

@@ -1,0 +1,73 @@
+"""The method as tables of functions: baselines, corrections, selections, exits, allocations and objectives by name.
+
+A piece is one short function. Beside it stands, as data, what it needs of the other pieces and what it lacks for them.
+Flags offer the names of a table; `config.method_rules` refuses two pieces of which one lacks what the other needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+F = TypeVar("F")
+
+
+class Need(Enum):
+    """What a piece may need, in the words of a refusal: "it needs ..."."""
+
+    PARTIAL_CREDIT = "scores with partial credit"
+    PASS_RATE = "a pass rate"
+    UNBIASED_RATE = "the pool's pass rate without stopping bias"
+    PREDICTION = "a pass rate predicted before sampling"
+    WEIGHT = "the weight f' of the prompt"
+    COUNTED_RATE = "a pass rate predicted from counts"
+    CRITICS_RATE = "a pass rate predicted by a critic"
+    PLAIN_ADVANTAGES = "advantages that carry no weight yet"
+    WHOLE_POOL = "a baseline of all rollouts that were drawn"
+    NO_BASELINE = "no baseline"
+    LOG_OBJECTIVE = "the log objective, the only one whose gradient is a mean of positives"
+    UNSHAPED_REWARDS = "rewards that weigh right answers alike"
+    POSITIVES_KEPT = "positives in the group wherever the pool has some"
+    FAIR_OUTCOMES = "a fair sample of each outcome"
+    ONE_GROUP_SIZE = "groups that are down-sampled to one size"
+    SILENT_UNRESOLVED = "prompts of one outcome to have no gradient"
+    COUNTS_AS_WEIGHT = "numbers of rollouts that weigh prompts as the paper's do"
+    SUMMED_TOKENS = "a loss that counts every token of a sample alike"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[F]):
+    """One entry of a table. `lacks` says why, in words that follow the piece's name: "may keep none"."""
+
+    function: F
+    needs: frozenset[Need] = frozenset()
+    lacks: Mapping[Need, str] = field(default_factory=dict[Need, str])
+
+
+class Table(Mapping[str, Piece[F]]):
+    """Pieces by name, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, Piece[F]] = {}
+
+    def add(
+        self, name: str, *, needs: Iterable[Need] = (), lacks: Mapping[Need, str] | None = None
+    ) -> Callable[[F], F]:
+        """Decorator: the function is the piece `name`."""
+
+        def register(function: F) -> F:
+            self._pieces[name] = Piece(function, frozenset(needs), lacks or {})
+            return function
+
+        return register
+
+    def __getitem__(self, name: str) -> Piece[F]:
+        return self._pieces[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)

@@ -1,0 +1,153 @@
+"""A new piece of the method is one function in one table: its flag offers it, and its needs are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.method_rules import check_settings
+from openrlhf_ada.config.schema import AdaConfig, add_flags
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn
+from openrlhf_ada.core.allocation import PRIORITIES, priority
+from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
+from openrlhf_ada.core.objectives import OBJECTIVES, Objective
+from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.selection import SELECTIONS
+from openrlhf_ada.core.stopping import EXITS
+from openrlhf_ada.core.types import PromptPool, Sample
+
+TABLES: dict[str, Table[Any]] = {
+    "baseline": BASELINES,
+    "correction": CORRECTIONS,
+    "select": SELECTIONS,
+    "exit": EXITS,
+    "allocation": PRIORITIES,
+}
+"""By the flag that offers their names."""
+
+
+@pytest.fixture(autouse=True)
+def tables_as_before() -> Iterator[None]:
+    tables = [*TABLES.values(), OBJECTIVES, ESTIMATORS]
+    before = [dict(table) for table in tables]
+    yield
+    for table, pieces in zip(tables, before, strict=True):
+        table._pieces = pieces
+
+
+def settings_of(**flags: Any) -> Settings:
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=8),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    )
+    return resolve(AdaConfig(**{"mode": "seq"} | flags), host)
+
+
+def pool_of(outcomes: list[float]) -> PromptPool:
+    return PromptPool(0, [Sample(0, i, outcome, outcome, num_tokens=1) for i, outcome in enumerate(outcomes)])
+
+
+@pytest.mark.parametrize("flag", TABLES)
+def test_new_piece_is_offered_by_its_flag(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import argparse
+
+    with pytest.raises(ConfigError, match="expected one of"):
+        AdaConfig(**{flag: "mine"})
+    TABLES[flag].add("mine")(lambda *_: None)
+    assert getattr(AdaConfig(**{flag: "mine"}), flag) == "mine"
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    assert ",mine}" in parser.format_help()
+
+
+def test_new_baseline_is_trained() -> None:
+    @BASELINES.add("median")
+    def median(drawn: Drawn) -> np.ndarray:
+        return drawn.rewards - np.median(drawn.rewards)
+
+    settings = settings_of(baseline="median", exit="fixed", max_samples=4, select="all")
+    check_settings(settings)
+    group = make_policy(settings).build(pool_of([0.0, 0.0, 0.0, 1.0]), np.random.default_rng(0))
+    assert group.coefficients == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_new_baseline_is_refused_by_what_it_needs() -> None:
+    BASELINES.add("mine", needs={Need.PASS_RATE})(lambda drawn: drawn.rewards)
+    check_settings(settings_of(baseline="mine"))
+    with pytest.raises(ConfigError, match=r"^--ada_baseline is 'mine': it needs a pass rate, and --ada_spread 0.5"):
+        check_settings(settings_of(baseline="mine", spread=0.5))
+
+
+def test_new_baseline_is_refused_by_what_it_lacks() -> None:
+    BASELINES.add("mine", lacks={Need.WHOLE_POOL: "reads two rollouts"})(lambda drawn: drawn.rewards)
+    check_settings(settings_of(baseline="mine"))
+    with pytest.raises(ConfigError, match=r"and --ada_baseline mine reads two rollouts\. Use --ada_baseline pool"):
+        check_settings(settings_of(baseline="mine", correction="stratum"))
+
+
+def test_new_baseline_with_a_prediction_makes_the_policy_remember() -> None:
+    BASELINES.add("mine", needs={Need.PREDICTION})(lambda drawn: drawn.rewards)
+    assert settings_of(baseline="mine").remembers
+
+
+def test_new_correction_is_trained_and_its_needs_are_checked() -> None:
+    @CORRECTIONS.add("doubled", needs={Need.POSITIVES_KEPT})
+    def doubled(kept: KeptSamples) -> np.ndarray:
+        return 2.0 * kept.advantages
+
+    settings = settings_of(correction="doubled")
+    check_settings(settings)
+    group = make_policy(settings).build(pool_of([0.0, 0.0, 1.0, 1.0]), np.random.default_rng(0))
+    assert group.coefficients == (-1.0, -1.0, 1.0, 1.0)
+    with pytest.raises(ConfigError, match=r"^--ada_correction is 'doubled': it needs positives in the group"):
+        check_settings(settings_of(correction="doubled", select="random"))
+
+
+def test_new_allocation_is_split_by_and_what_it_lacks_is_checked() -> None:
+    PRIORITIES.add("square", lacks={Need.COUNTS_AS_WEIGHT: "is no weight"})(lambda p: p**2)
+    assert priority("square", [0.5, 0.2], floor=0.02).tolist() == pytest.approx([0.25, 0.04])
+    check_settings(settings_of(mode="est", allocation="square", correction="none"))
+    with pytest.raises(ConfigError, match=r"and --ada_allocation square is no weight\. Use --ada_allocation inverse"):
+        check_settings(settings_of(mode="est", allocation="square", correction="paper"))
+
+
+def test_new_exit_says_how_many_outcomes_it_waits_for() -> None:
+    EXITS.add("negative")(lambda group_size: (0, 1))
+    settings = settings_of(exit="negative")
+    assert (settings.k_pos, settings.k_neg) == (0, 1)
+    with pytest.raises(ConfigError, match=r"^--ada_k_pos is 2: only --ada_exit pos or balance reads it"):
+        check_settings(settings_of(exit="negative", k_pos=2))
+
+
+def test_new_selection_keeps_what_it_says() -> None:
+    SELECTIONS.add("first")(lambda metrics, n, threshold, rng: np.arange(n))
+    policy = make_policy(settings_of(select="first"))
+    assert policy.build(pool_of([0.0] * 8), np.random.default_rng(0)).indices == (0, 1, 2, 3)
+
+
+def test_new_objective_has_its_weight() -> None:
+    OBJECTIVES.add("cubed", lacks={Need.LOG_OBJECTIVE: "is another"})(lambda p, exponent: 3 * p**2)
+    assert Objective("cubed").weight(0.5) == 0.75
+    assert settings_of(objective="cubed", correction="paper").objective == Objective("cubed")
+    with pytest.raises(ConfigError, match=r"^--ada_correction is 'positives'.* --ada_objective cubed is another"):
+        check_settings(settings_of(objective="cubed", correction="positives"))
+
+
+@pytest.mark.parametrize("table", [*TABLES.values(), OBJECTIVES, ESTIMATORS], ids=[*TABLES, "objective", "estimator"])
+def test_every_piece_says_what_it_computes(table: Table[Any]) -> None:
+    assert all(piece.function.__doc__ for piece in table.values())
+
+
+def test_every_need_is_of_a_piece() -> None:
+    """What nothing needs is a word without a meaning."""
+    from openrlhf_ada.config.method_rules import _UNRESOLVED
+    from openrlhf_ada.core.stopping import SPREAD
+
+    tables = (*TABLES.values(), OBJECTIVES, ESTIMATORS, _UNRESOLVED)
+    assert {need for table in tables for piece in table.values() for need in piece.needs} | SPREAD.needs == set(Need)
