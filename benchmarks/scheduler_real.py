@@ -1,8 +1,8 @@
 """One step of Ada-Seq-balance on the real vLLM, by each scheduler in turn: the same prompts, the same seeds.
 
-SmolLM2-135M answers short questions at length. Verdicts are drawn by hashing the answer, with a pass rate per prompt
+SmolLM2-135M answers short questions at length. Scores are drawn by hashing the answer, with a pass rate per prompt
 from 0.05 to 0.95: the model is too small for a task with prompts of all pass rates, and the time of a step does not
-depend on who gives the verdict. Also what `openrlhf-ada simulate` says of the same step, from a calibration before it.
+depend on who gives the score. Also what `openrlhf-ada simulate` says of the same step, from a calibration before it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ PROMPT = "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 REWARDS = """
 import zlib
 def reward_func(queries, prompts, labels):
-    verdict = float(zlib.crc32(queries[0].encode()) / 2**32 < float(labels[0]))
-    return {"rewards": verdict, "scores": verdict}
+    score = float(zlib.crc32(queries[0].encode()) / 2**32 < float(labels[0]))
+    return {"rewards": score, "scores": score}
 """
 
 

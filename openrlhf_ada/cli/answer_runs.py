@@ -108,7 +108,7 @@ def sample_missing(
 def judged(
     run: Run, rows: Sequence[AnswerRow], same: Callable[[str], str] | None = None
 ) -> tuple[list[Answered], int]:
-    """The answers that have a verdict, by problem, and how many have none (see `eval.answers.answered`).
+    """The answers that have a score, by problem, and how many have none (see `eval.answers.answered`).
 
     Raises:
         DataError: none has one.
@@ -117,7 +117,7 @@ def judged(
     found, without = answered(rows, order, positive_above=POSITIVE_ABOVE, same=same)
     if not found:
         ((cause, _),) = Counter(row.cause for row in rows).most_common(1)
-        raise DataError(f"{run.name}: no answer has a verdict; the commonest cause: {cause}")
+        raise DataError(f"{run.name}: no answer has a score; the commonest cause: {cause}")
     return found, without
 
 

@@ -202,9 +202,9 @@ def _cost_of_a_group(s: Mapping[str, Any], uniform: str) -> list[str]:
     if theirs is None:
         return [f"{cost}had no such group"]
     if ours <= theirs:
-        verdict = "This run paid no more for a group with signal than uniform sampling"
+        conclusion = "This run paid no more for a group with signal than uniform sampling"
     elif s["signal_share"] > s["signal_share_uniform"]:
-        verdict = "This run paid more for a group with signal, and got one from more of its prompts"
+        conclusion = "This run paid more for a group with signal, and got one from more of its prompts"
     else:
-        verdict = "This run paid more for a group with signal, and got no more of them"
-    return [f"{cost}paid {theirs:.1f}", f"{'':22}{verdict}"]
+        conclusion = "This run paid more for a group with signal, and got no more of them"
+    return [f"{cost}paid {theirs:.1f}", f"{'':22}{conclusion}"]

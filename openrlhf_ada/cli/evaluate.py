@@ -199,9 +199,9 @@ def _show(results: Sequence[ModelResults], args: argparse.Namespace, sampling: S
     console.print(table)
     for line in difference_lines(results):
         console.print(line, highlight=False)
-    missing = sum(sum(result.no_verdict.values()) for result in results)
+    missing = sum(sum(result.no_score.values()) for result in results)
     if missing:
-        console.print(f"{missing} answers have no verdict and are in no figure; answers.jsonl has the causes.")
+        console.print(f"{missing} answers have no score and are in no figure; answers.jsonl has the causes.")
     settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "positive_above": POSITIVE_ABOVE}
     file = args.out / "results.json"
     file.write_text(json.dumps(as_json(results, settings), indent=1), encoding="utf-8")

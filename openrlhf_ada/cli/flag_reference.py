@@ -172,7 +172,7 @@ def _verb_row(action: argparse.Action) -> tuple[str, ...]:
     if action.required and action.option_strings:
         text += " (required)"
     elif "default" not in text and action.nargs != 0 and action.default is not None:
-        # "for one verdict (10)" has it in brackets already.
+        # "for one score (10)" has it in brackets already.
         text = text if f"({default})" in text else f"{text} (default {default})"
     return _names(action), _values(action), _prose(text.replace(f"({default})", f"(default {default})"))
 

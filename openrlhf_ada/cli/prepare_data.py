@@ -31,7 +31,7 @@ from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.platforms.session import TerminatedError
-from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.pool import GradingLimits
 from openrlhf_ada.reward.reward_function import NAMED
 from openrlhf_ada.trainer.preflight import check_reward_urls
 
@@ -74,8 +74,8 @@ def main(argv: Sequence[str]) -> int:
         "model": args.model,
         "answers per problem": f"{sampling.n} at temperature {sampling.temperature:g}, up to "
         f"{sampling.max_new_tokens:,} tokens",
-        "answers without a verdict": f"{without:,}",
-        "problems without any verdict": f"{len(problems) - len(everything):,}",
+        "answers without a score": f"{without:,}",
+        "problems without any score": f"{len(problems) - len(everything):,}",
         "kept": f"{len(kept):,} with a pass rate from {band[0]:g} to {band[1]:g} (--band {args.band})",
     }
     _write(args, everything, kept, band, facts, reward, template)
@@ -151,7 +151,7 @@ def _clean(
         causes: dict[str, str] = {}
         facts["labels"] = "not checked (the reward is not one of ours)"
     else:
-        with LabelChecks(reward, Limits(args.reward_timeout, args.reward_memory)) as checks:
+        with LabelChecks(reward, GradingLimits(args.reward_timeout, args.reward_memory)) as checks:
             problems, copies, contradictory = deduplicated(rows, checks.same)
             causes = _unverified(checks, problems, reward, args.out)
         facts["labels that do not verify themselves"] = f"{len(causes):,}"
@@ -185,7 +185,7 @@ def _write_dropped(out: Path, dropped: Dropped) -> None:
 
 
 def _measure(run: Run, args: argparse.Namespace, sampling: Sampling) -> tuple[list[Difficulty], int]:
-    """Difficulties in the order of the problems, and how many answers came to no verdict."""
+    """Difficulties in the order of the problems, and how many answers got no score."""
     found, without = judged(run, sample_missing(args.model, [run], args, sampling)[run.name])
     by_id = {problem.id: problem for problem in run.problems}
     return [

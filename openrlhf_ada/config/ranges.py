@@ -37,7 +37,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
     "floor": (lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
     "timeout": (lambda v: v > 0, "it is a time in seconds", "Try 1800"),
     "cluster_wait": (lambda v: v >= 0, "it is a time in seconds", "Try 600"),
-    "max_no_verdict": (lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),
+    "max_no_score": (lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),
     "reward_timeout": (lambda v: v > 0, "it is a time in seconds", "Try 10"),
     "format_bonus": (lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
     "engine_restarts": (lambda v: v >= 0, "it is a number of restarts", "Try 3"),

@@ -246,7 +246,7 @@ class AdaConfig(RewardFlags):
         metavar="SECONDS",
         kind=float,
     )
-    max_no_verdict: float = flag(
+    max_no_score: float = flag(
         0.05,
         "Share of a step's prompts that fresh ones may replace because a rollout came to no verdict (reward function "
         "failed, timeout) and not when it was repeated either. More ends the run with the cause.",

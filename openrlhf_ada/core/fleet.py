@@ -17,7 +17,7 @@ Payload = TypeVar("Payload")
 
 @dataclass(frozen=True, slots=True)
 class Finished(Generic[Payload_co]):
-    """A rollout has its verdict."""
+    """A rollout has its score."""
 
     request: Request
     sample: Sample
@@ -34,7 +34,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A rollout came to no verdict, and why."""
+    """A rollout got no score, and why."""
 
     request: Request
     num_tokens: int
@@ -73,7 +73,7 @@ class Fleet(Protocol[Payload_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DispatchLimits:
     """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all.
 
     `attempts`: how often a rollout that a policy asked for is tried before its prompt is given up.
@@ -149,7 +149,7 @@ class Dispatcher:
 def run(
     scheduler: Scheduler[Payload],
     fleet: Fleet[Payload],
-    limits: Limits,
+    limits: DispatchLimits,
     on_progress: Callable[[int], None] = lambda num_closed: None,
     on_failure: Callable[[Failed], None] = lambda failed: None,
     on_give_up: Callable[[FinishedPool[Payload]], None] = lambda finished: None,
@@ -200,7 +200,9 @@ def _take(scheduler: Scheduler[Payload], answer: Finished[Payload] | Aborted | F
     return scheduler.give_up(request, answer.num_tokens, answer.reason)
 
 
-def _send(scheduler: Scheduler[Payload], fleet: Fleet[Payload], dispatcher: Dispatcher, limits: Limits) -> None:
+def _send(
+    scheduler: Scheduler[Payload], fleet: Fleet[Payload], dispatcher: Dispatcher, limits: DispatchLimits
+) -> None:
     batches: dict[int, list[Request]] = defaultdict(list)
     for take, limit in (
         (scheduler.take_required, limits.slots),

@@ -45,7 +45,7 @@ class FinishedPool(Generic[Payload]):
     """A closed pool and, at the same positions, what the plumbing keeps of each sample.
 
     `failure`: why the prompt was given up before its policy was through with it (the reason of the first rollout in
-    index order that had no verdict at its last attempt); empty as a rule.
+    index order that had no score at its last attempt); empty as a rule.
     """
 
     pool: PromptPool
@@ -108,7 +108,7 @@ class _Visit(Generic[Payload]):
         return self.failed_at < self.wanted and all(index in self.ahead for index in before)
 
     def fail_at(self, index: int, reason: str) -> list[Request]:
-        """This rollout has no verdict and gets no further attempt; returns those after it, which are in vain now."""
+        """This rollout has no score and gets no further attempt; returns those after it, which are in vain now."""
         # Those after an earlier one are in vain already, and not heard of here.
         self.failed_at, self.reason = index, reason
         return [self.out.pop(later) for later in list(self.out) if later > index]
@@ -127,7 +127,7 @@ class Scheduler(Generic[Payload]):
     `lose` or `acknowledge_abort`. What these return is to be aborted.
 
     `least_chance`: a sample is speculated on only if it is needed with at least this probability.
-    `given_up`: closed for want of a verdict so far, in order of time.
+    `given_up`: closed for want of a score so far, in order of time.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Scheduler(Generic[Payload]):
     # -- what comes back ----------------------------------------------------------------------------------------------
 
     def finish(self, request: Request, sample: Sample, payload: Payload) -> list[Request]:
-        """A rollout has its verdict; returns the requests that nobody needs any more."""
+        """A rollout has its score; returns the requests that nobody needs any more."""
         visit = self._answered(request)
         if visit is None:
             self.waste.surplus.add(sample.num_tokens)
@@ -226,14 +226,14 @@ class Scheduler(Generic[Payload]):
         return self._advance(visit)
 
     def fail(self, request: Request, num_tokens: int) -> None:
-        """A rollout came to no verdict: repeat it before anything else, or park it until its policy asks for it."""
+        """A rollout got no score: repeat it before anything else, or park it until its policy asks for it."""
         self.waste.failed.add(num_tokens)
         visit = self._answered(request)
         if visit is not None:
             self._repeat(visit, Request(request.key, request.index, request.attempt + 1))
 
     def give_up(self, request: Request, num_tokens: int, reason: str) -> list[Request]:
-        """A rollout came to no verdict at its last attempt: its prompt ends here if its policy asks for this rollout.
+        """A rollout got no score at its last attempt: its prompt ends here if its policy asks for this rollout.
 
         Returns what nobody needs any more.
         """

@@ -2,7 +2,7 @@
 
 A step's threshold is fixed before the step samples anything. It depends on earlier steps alone, so a rule that reads
 the metrics of this step stops and selects as with a verifier, and the effective-weight identity holds given the past.
-A threshold taken from this step's own samples would let every sample move the verdict of the others.
+A threshold taken from this step's own samples would let every sample move the score of the others.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ PromptKey: TypeAlias = int
 class Sample:
     """One finished rollout.
 
-    `metric` in [0, 1] is the verifier's verdict: it alone decides when to stop and what to keep.
+    `metric` in [0, 1] is the verifier's score: it alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
     `version` counts the updates that the engine's weights had had at its first token, `last_version` at its last: more
@@ -151,7 +151,7 @@ class Tally:
 class Waste:
     """Rollouts that were sent and entered no pool.
 
-    `surplus` finished in vain, `stopped` were aborted before their end, `failed` came to no verdict, `lost` died with
+    `surplus` finished in vain, `stopped` were aborted before their end, `failed` got no score, `lost` died with
     their engine, which takes the count of their tokens along.
     """
 

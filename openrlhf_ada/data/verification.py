@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openrlhf_ada.data.problems import Problem
-from openrlhf_ada.reward.pool import GraderPool, Limits
+from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reasoning import from_label
 from openrlhf_ada.reward.reward_function import GRADERS
-from openrlhf_ada.reward.verdict import Verdict
 
 NO_PROGRAM = "```python\npass\n```"
 """Tests do not tell a program that passes them; but whether they can be run is known from any."""
 
 
 def own_answer(reward: str, label: Any) -> str:
-    """A response that must be right by this label; for `code` one that must have a verdict."""
+    """A response that must be right by this label; for `code` one that must have a score."""
     if reward == "code":
         return NO_PROGRAM
     if reward == "reasoning_gym":
@@ -33,7 +33,7 @@ def _boxed(text: str) -> str:
 class LabelChecks:
     """Checks labels in a pool of graders; a context manager."""
 
-    def __init__(self, reward: str, limits: Limits) -> None:
+    def __init__(self, reward: str, limits: GradingLimits) -> None:
         self._reward = reward
         self._pool = GraderPool(GRADERS[reward], limits)
 
@@ -47,15 +47,15 @@ class LabelChecks:
         """Is the answer of one label right by the other?"""
         if not _tells(self._reward, label):
             return False
-        return self._pool.verdict(own_answer(self._reward, label), other).score == 1.0
+        return self._pool.grade(own_answer(self._reward, label), other).score == 1.0
 
     def unverified(self, problems: Sequence[Problem], on_progress: Callable[[], object]) -> dict[str, str]:
         """Ids of problems whose labels do not verify themselves, with the cause. `on_progress`: once per problem."""
 
         def check(problem: Problem) -> str:
-            verdict = self._pool.verdict(own_answer(self._reward, problem.label), problem.label)
+            grade = self._pool.grade(own_answer(self._reward, problem.label), problem.label)
             on_progress()
-            return _complaint(_tells(self._reward, problem.label), verdict)
+            return _complaint(_tells(self._reward, problem.label), grade)
 
         with ThreadPoolExecutor(2 * self._pool.num_workers) as threads:
             causes = list(threads.map(check, problems))
@@ -72,7 +72,7 @@ def _tells(reward: str, label: Any) -> bool:
     return reward != "code" and not (reward == "reasoning_gym" and _own_answer(label) is None)
 
 
-def _complaint(tells: bool, verdict: Verdict) -> str:
-    if verdict.score is None:
-        return verdict.cause
-    return "" if not tells or verdict.score == 1.0 else "the reference answer is not right by itself"
+def _complaint(tells: bool, grade: TimedGrade) -> str:
+    if grade.score is None:
+        return grade.cause
+    return "" if not tells or grade.score == 1.0 else "the reference answer is not right by itself"

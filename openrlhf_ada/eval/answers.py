@@ -22,7 +22,7 @@ class OtherSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRow:
-    """One answer. `score` is None where there is no verdict, and `cause` says why. `surprise`: mean negative
+    """One answer. `score` is None where there is no score, and `cause` says why. `surprise`: mean negative
     log-probability per token at the sampling temperature, in nats (its mean estimates the entropy)."""
 
     problem: str
@@ -32,7 +32,7 @@ class AnswerRow:
     truncated: bool
     score: float | None
     cause: str = ""
-    verdict_s: float | None = None
+    scoring_s: float | None = None
     surprise: float | None = None
 
 
@@ -53,7 +53,7 @@ class AnswerFile:
         self._check(settings)
         path = folder / ANSWERS_FILE
         rows = [AnswerRow(**row) for _, row in read_rows(path)] if path.exists() else []
-        # Those without a verdict are asked for again: the cause may be gone.
+        # Those without a score are asked for again: the cause may be gone.
         self.rows = [row for row in rows if row.score is not None]
         if path.exists():
             # What a killed writer has left of a line goes too.
@@ -105,7 +105,7 @@ def _line(row: AnswerRow) -> bytes:
 def answered(
     rows: Iterable[AnswerRow], problems: Sequence[str], *, positive_above: float, same: Any = None
 ) -> tuple[list[Answered], int]:
-    """The answers by problem, in the order of `problems`, and how many came to no verdict: these are left out.
+    """The answers by problem, in the order of `problems`, and how many got no score: these are left out.
 
     Args:
         positive_above: an answer is right if its score is greater.

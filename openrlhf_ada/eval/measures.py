@@ -25,7 +25,7 @@ MOST_SUBSETS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answers to one problem that have a verdict, in order of their index.
+    """The answers to one problem that have a score, in order of their index.
 
     `groups`: which answers are the same (any labels; None where answers are not compared). `tokens`: response
     lengths. `surprise`: mean negative log-probability per token, in nats; NaN where it was not asked for.
@@ -40,7 +40,7 @@ class Answered:
 
     @property
     def n(self) -> int:
-        """How many answers have a verdict."""
+        """How many answers have a score."""
         return len(self.right)
 
 
@@ -57,14 +57,14 @@ class Estimate:
 def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int], seed: int = 0) -> dict[str, Floats]:
     """Values by measure, each of shape (P,): NaN where a problem has too few answers for it.
 
-    Measures: "avg@n" (over those of the n answers that have a verdict), "pass@k", "maj@k" and "all_equal@k" for each
+    Measures: "avg@n" (over those of the n answers that have a score), "pass@k", "maj@k" and "all_equal@k" for each
     k, "tokens", "truncated", "surprise".
 
     Raises:
         ValueError: no problems, or a k above n.
     """
     if not answered:
-        raise ValueError("there are no answers with a verdict, so there is nothing to measure")
+        raise ValueError("there are no answers with a score, so there is nothing to measure")
     too_large = [k for k in ks if k > n]
     if too_large:
         raise ValueError(f"pass@{too_large[0]} needs {too_large[0]} answers per problem, there are {n} (R14)")

@@ -46,7 +46,7 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/failed": Metric(
         "rollouts",
-        "Rollouts of `ada/aborted` that came to no verdict: the reward function raised or gave nothing, or "
+        "Rollouts of `ada/aborted` that got no score: the reward function raised or gave nothing, or "
         "`ada.timeout` was over. Each was repeated once if its prompt needed it.",
         "Above 0: a note after the step says why the last one failed.",
     ),
@@ -56,24 +56,24 @@ METRICS: dict[str, Metric] = {
         "tokens are not counted: the engine took the number along.",
         "Above 0: an engine died and was started again; its log says why.",
     ),
-    "ada/no_verdict": Metric(
+    "ada/no_score": Metric(
         "prompts",
-        "Prompts that fresh ones replaced because a rollout came to no verdict, twice.",
-        "Above 0: look at these rows. More than `ada.max_no_verdict` of a step end the run.",
+        "Prompts that fresh ones replaced because a rollout got no score, twice.",
+        "Above 0: look at these rows. More than `ada.max_no_score` of a step end the run.",
     ),
-    "ada/verdict_s_mean": Metric(
+    "ada/scoring_s_mean": Metric(
         "seconds",
-        "Mean time of a verdict, where one of our reward functions gives them (math, reasoning_gym, code).",
+        "Mean time of a score, where one of our reward functions gives them (math, reasoning_gym, code).",
         "Times the rollouts of a step, over the pool's processes: what grading costs.",
     ),
-    "ada/verdict_s_max": Metric(
+    "ada/scoring_s_max": Metric(
         "seconds",
         "The longest.",
-        "Near `ada.reward_timeout`: some answers are hard to grade; those beyond it have no verdict.",
+        "Near `ada.reward_timeout`: some answers are hard to grade; those beyond it have no score.",
     ),
     "ada/causes": Metric(
         "rollouts by cause",
-        "Why verdicts of these reward functions are below 1; the most frequent causes.",
+        "Why scores of these reward functions are below 1; the most frequent causes.",
         "Many without an answer: the format is not learned, or answers are cut off.",
     ),
     "ada/drawn_tokens": Metric(
@@ -217,7 +217,7 @@ METRICS: dict[str, Metric] = {
     "ada/logprob_ratio_mean": Metric(
         "ratio",
         "Mean over tokens of the policy's probability by the engine's. 1 in expectation, were all rollouts trained: "
-        "which are is decided by their verdicts.",
+        "which are is decided by their scores.",
         "Far from 1: what engines call log-probability is not what they sample by.",
     ),
     # -- what is predicted ------------------------------------------------------------------------------------------
@@ -298,9 +298,9 @@ METRICS: dict[str, Metric] = {
     "eval/truncated": Metric(
         "share, 0 to 1", "Answers that were cut off at the longest length.", "Above a few per cent: raise the length."
     ),
-    "eval/no_verdict": Metric(
+    "eval/no_score": Metric(
         "answers",
-        "Answers without a verdict. They are in no figure.",
+        "Answers without a score. They are in no figure.",
         "Above 0: look for the cause in the engines' logs.",
     ),
 }

@@ -18,7 +18,7 @@ from openrlhf_ada.core.types import PromptPool, TrainingGroup
 from openrlhf_ada.reporting.jsonl import JsonValue, encode, keep_rows_up_to, read_rows, to_json_value, write_atomically
 from openrlhf_ada.reporting.metrics import check_metric_name
 from openrlhf_ada.reporting.redaction import redact
-from openrlhf_ada.reward.verdict import Verdict
+from openrlhf_ada.reward.grade import TimedGrade
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class SampleRecord:
     version: int = 0
     last_version: int = 0
     """Updates that the engine's weights had had at its first and at its last token."""
-    verdict: Verdict | None = None
+    grade: TimedGrade | None = None
     """What the grader said, where it is one of ours."""
     score: float | None = None
     """Raw score, where that is not the metric itself."""
@@ -62,14 +62,14 @@ def sample_records(
     pool: PromptPool,
     responses_R: Sequence[str],
     group: TrainingGroup | None,
-    verdicts_R: Sequence[Verdict | None] = (),
+    grades_R: Sequence[TimedGrade | None] = (),
     scores_R: Sequence[float] = (),
 ) -> list[SampleRecord]:
     """The records of one prompt's pool, in index order.
 
     Args:
         responses_R: text of each sample of the pool, by index.
-        verdicts_R: what a grader of ours said of each; empty where none did.
+        grades_R: what a grader of ours said of each; empty where none did.
         scores_R: raw score of each; empty where scores are metrics.
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
@@ -98,11 +98,11 @@ def sample_records(
             response=response,
             predicted=pool.predicted,
             critic_value=pool.critic_value,
-            verdict=verdict,
+            grade=grade,
             score=score,
         )
-        for sample, response, verdict, score in zip(
-            pool.samples, responses_R, verdicts_R or nothing, scores_R or nothing, strict=True
+        for sample, response, grade, score in zip(
+            pool.samples, responses_R, grades_R or nothing, scores_R or nothing, strict=True
         )
     ]
 
@@ -236,10 +236,10 @@ class RunLog:
         }
         if record.score is not None:
             row["score"] = record.score
-        if record.verdict is not None:
-            row["verdict_s"] = round(record.verdict.seconds, 6)
-            if record.verdict.cause:
-                row["cause"] = record.verdict.cause
+        if record.grade is not None:
+            row["scoring_s"] = round(record.grade.seconds, 6)
+            if record.grade.cause:
+                row["cause"] = record.grade.cause
         if record.last_version != record.version:
             row["last_version"] = record.last_version
         if record.index == 0:

@@ -9,7 +9,7 @@ import time
 _LENGTH = struct.Struct("!Q")
 
 LONGEST_REPLY = 1 << 20
-"""Bytes. Verdicts are short; what is longer comes from a process that no longer does what it should."""
+"""Bytes. Scores are short; what is longer comes from a process that no longer does what it should."""
 
 
 class LineError(OSError):

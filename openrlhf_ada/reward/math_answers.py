@@ -2,7 +2,7 @@ r"""Grades answers to mathematical problems: letters and words as text, everythi
 
 The answer is the last `\boxed{...}` after any thinking, else what follows "answer is", else what math-verify finds in
 the last lines. A response without an answer is wrong. A label that does not equal itself is refused, since no answer
-could be right. An exception in between means that there is no verdict.
+could be right. An exception in between means that there is no score.
 
 It has no clock: run it in a `GraderPool`, which ends what takes too long. Numbers that no computer could write down
 (9^9^9^9) are told by their looks.
@@ -17,11 +17,11 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 from openrlhf_ada.reward.math_choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.math_notation import NUMBER_WORDS, simplified, words
 from openrlhf_ada.reward.math_text import LONGEST, Answer, boxes, find_answers, unfenced
 from openrlhf_ada.reward.math_units import conflict
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
 # It warns, once per call, that it was told to leave time limits to its caller.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

@@ -7,8 +7,8 @@ import pkgutil
 from functools import lru_cache
 from typing import Any
 
+from openrlhf_ada.reward.grade import Grade, Grader, UnusableLabelError
 from openrlhf_ada.reward.reward_function import GRADERS
-from openrlhf_ada.reward.verdict import Grade, Grader, UnusableLabelError
 
 
 def label_of(reward: str, label: Any) -> str:

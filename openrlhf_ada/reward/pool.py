@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.line import LONGEST_REPLY, Line, LineError
-from openrlhf_ada.reward.verdict import Verdict
 
 START_S = 120.0
 """Seconds in which a process has imported its grader. Many start at once when a run begins, from slow disks."""
@@ -35,7 +36,7 @@ MOST_WORKERS = 8
 
 
 class GraderError(RuntimeError):
-    """A grader cannot be loaded, or its process does not start: no answer would get a verdict."""
+    """A grader cannot be loaded, or its process does not start: no answer would get a score."""
 
 
 def default_workers() -> int:
@@ -44,26 +45,28 @@ def default_workers() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Of a verdict. `seconds`: by the clock, and of CPU. `memory_mib`: beyond what a process has when it is ready."""
+class GradingLimits:
+    """What grading one answer may take. `seconds`: by the clock, and of CPU. `memory_mib`: beyond what a process has
+    when it is ready.
+    """
 
-    seconds: float = 10.0
-    memory_mib: int = 2048
+    seconds: float = AdaConfig.reward_timeout
+    memory_mib: int = AdaConfig.reward_memory
 
 
 class GraderPool:
-    """`workers` processes with one grader. Any thread may ask for verdicts; each gets the next process that is idle.
+    """`workers` processes with one grader. Any thread may ask for scores; each gets the next process that is idle.
 
     Args:
-        grader: `package.module:function` or `path/to/file.py:function` (see `verdict.Grader`).
+        grader: `package.module:function` or `path/to/file.py:function` (see `grade.Grader`).
         workers: None for `default_workers()`.
 
     Raises:
-        GraderError: from the first verdict on, where the grader cannot be loaded.
+        GraderError: from the first score on, where the grader cannot be loaded.
     """
 
-    def __init__(self, grader: str, limits: Limits | None = None, workers: int | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, grader: str, limits: GradingLimits | None = None, workers: int | None = None) -> None:
+        self.limits = limits or GradingLimits()
         self.num_workers = workers or default_workers()
         self._grader = grader
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -75,7 +78,7 @@ class GraderPool:
         # A pool that nobody closes, such as a reward function's, ends with its last user or with the process.
         self._finalizer = weakref.finalize(self, _end_all, self._workers)
 
-    def verdict(self, response: str, label: Any) -> Verdict:
+    def grade(self, response: str, label: Any) -> TimedGrade:
         """Grade one response. Waits for an idle process; from there on it takes no longer than the limit.
 
         `label` must be JSON-able: text, a number, or a list or dict of these.
@@ -89,7 +92,7 @@ class GraderPool:
         try:
             self._check_open()
             worker.make_ready()
-            verdict = worker.ask(message, self.limits.seconds)
+            grade = worker.ask(message, self.limits.seconds)
         except BaseException:
             # GraderError, or an interrupt while it works: what it would answer next belongs to this call.
             self._replace(worker)
@@ -98,10 +101,10 @@ class GraderPool:
             self._replace(worker)
         else:
             self._idle.put(worker)
-        return verdict
+        return grade
 
     def close(self) -> None:
-        """End all processes, busy ones too. Who waits for a verdict gets one without a score, or a GraderError."""
+        """End all processes, busy ones too. Who waits for a score gets one without a score, or a GraderError."""
         with self._lock:
             self._closed = True
         self._finalizer()
@@ -138,7 +141,7 @@ class GraderPool:
 class _Worker:
     """One process and the line to it."""
 
-    def __init__(self, grader: str, limits: Limits) -> None:
+    def __init__(self, grader: str, limits: GradingLimits) -> None:
         self._grader = grader
         self._limits = limits
         self._line: Line | None = None
@@ -183,13 +186,13 @@ class _Worker:
             raise GraderError(f"the grader {self._grader} cannot be used: {problem}")
         self._ready = True
 
-    def ask(self, message: bytes, seconds: float) -> Verdict:
+    def ask(self, message: bytes, seconds: float) -> TimedGrade:
         start = time.perf_counter()
         reply = self._exchange(message, seconds)
         if isinstance(reply, dict):
-            return Verdict(**reply)
+            return TimedGrade(**reply)
         self.is_lost = True
-        return Verdict(None, reply, time.perf_counter() - start)
+        return TimedGrade(None, reply, time.perf_counter() - start)
 
     def _exchange(self, message: bytes | None, seconds: float) -> Any:
         """What it says (to a message); or, as text, why it says nothing."""
@@ -204,7 +207,7 @@ class _Worker:
         except TimeoutError:
             return f"time limit ({seconds:g} s)"
         except ValueError:
-            return "its process says something that is no verdict"
+            return "its process says something that is no score"
         except LineError:
             return self._gone()
 

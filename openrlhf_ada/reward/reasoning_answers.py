@@ -6,9 +6,9 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 from openrlhf_ada.reward.math_text import boxes, final_part
 from openrlhf_ada.reward.reasoning import from_label, import_reasoning_gym
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
 LONGEST = 20_000
 """Characters: grids and proofs are long, but not longer. Verifiers are not made for what models may write."""

@@ -1,6 +1,6 @@
 """A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <memory in MiB> <seconds>`.
 
-It reads (response, label) as JSON and answers with a verdict as JSON, one at a time, until its parent closes the line
+It reads (response, label) as JSON and answers with a score as JSON, one at a time, until its parent closes the line
 or dies. Nothing is pickled: what a grader returns is numbers and text by the time it leaves.
 """
 
@@ -18,8 +18,8 @@ import sys
 import time
 from typing import Any
 
+from openrlhf_ada.reward.grade import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
 from openrlhf_ada.reward.line import Line, LineError
-from openrlhf_ada.reward.verdict import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
 
 MIB = 1 << 20
 LONGEST_CAUSE = 500
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def answer(grader: Grader, message: bytes) -> dict[str, Any]:
-    """A verdict as plain values; whatever the grader raises is the cause of having none."""
+    """A score as plain values; whatever the grader raises is the cause of having none."""
     start = time.perf_counter()
     score, cause = None, ""
     try:
@@ -75,7 +75,7 @@ def answer(grader: Grader, message: bytes) -> dict[str, Any]:
         cause = "memory limit"
     except RecursionError:
         cause = "recursion limit"
-    except Exception as error:  # noqa: BLE001 - told to the parent, who has no verdict then
+    except Exception as error:  # noqa: BLE001 - told to the parent, who has no score then
         cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
     return {"score": score, "cause": cause, "seconds": time.perf_counter() - start}
 

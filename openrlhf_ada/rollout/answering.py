@@ -1,4 +1,4 @@
-"""Sampling n answers per problem from vLLM engines: no policy, no training, every answer with its verdict."""
+"""Sampling n answers per problem from vLLM engines: no policy, no training, every answer with its score."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import torch
 from openrlhf_ada.core.fleet import Dispatcher, EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.eval.answers import AnswerRow
+from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
 from openrlhf_ada.rollout.engine_lines import SILENCE_S, EngineLines
 from openrlhf_ada.rollout.ray_fleet import rollout_seed
-from openrlhf_ada.rollout.responses import NoVerdictError, check_log_probs
+from openrlhf_ada.rollout.responses import check_log_probs
 
 ATTEMPTS = 2
-"""How often an answer without a verdict is asked for, with the same seed: a reward server may have been away."""
+"""How often an answer without a score is asked for, with the same seed: a reward server may have been away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class AnswerSampler:
         common = (problem, index, text, len(tokens), bool(response["truncated"]))
         try:
             check_log_probs(response, asked=self._asks_logprobs)
-        except NoVerdictError as error:
+        except NoScoreError as error:
             return AnswerRow(*common, None, str(error))
         if response["scores"] is None:
             return AnswerRow(*common, None, "the reward function returned no score")
@@ -126,12 +127,12 @@ class AnswerSampler:
         if not math.isfinite(score):
             return AnswerRow(*common, None, f"the reward function returned the score {score}")
         # Of a grader of ours; other reward functions say no more than their score.
-        verdict = response.get("verdict")
+        grade = response.get("grade")
         return AnswerRow(
             *common,
             score,
-            "" if verdict is None else verdict.cause,
-            None if verdict is None else round(verdict.seconds, 6),
+            "" if grade is None else grade.cause,
+            None if grade is None else round(grade.seconds, 6),
             _surprise(response),
         )
 

@@ -24,12 +24,12 @@ class _Place:
 
 @dataclass
 class Batch:
-    """`places` in the order of the batch; `replaced` and `no_verdict` (a rollout came to none, twice) lost theirs."""
+    """`places` in the order of the batch; `replaced` and `no_score` (a rollout came to none, twice) lost theirs."""
 
     requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)
     places: list[_Place] = field(default_factory=list[_Place])
     replaced: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
-    no_verdict: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
+    no_score: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
     failures: list[Failed] = field(default_factory=list[Failed])
     num_hopeless: int = 0
     _num_rounds: int = 0
@@ -52,14 +52,14 @@ class Batch:
             return
         for position, entry in zip(at, entries, strict=True):
             old = self.places[position]
-            (self.no_verdict if old.group is None else self.replaced).append(old.finished)
+            (self.no_score if old.group is None else self.replaced).append(old.finished)
             self.places[position] = entry
 
-    def without_verdict(self) -> list[int]:
+    def given_up_places(self) -> list[int]:
         """Places of prompts that were given up."""
         return [i for i, place in enumerate(self.places) if place.group is None]
 
-    def with_verdict(self) -> list[PromptRequest]:
+    def sampled_prompts(self) -> list[PromptRequest]:
         """Prompts that were sampled to the end."""
         return [self.requests[place.finished.pool.key] for place in self.places if place.group is not None]
 
@@ -99,14 +99,14 @@ class Batch:
             figures,
             num_failed=len(self.failures),
             num_lost=sum(waste.lost.rollouts for waste in self._waste),
-            num_no_verdict=len(self.no_verdict),
+            num_no_score=len(self.no_score),
         )
 
     def _ledger(self) -> Ledger:
         ledger = Ledger()
         for finished, group in self.groups():
             ledger.record_group(finished.pool.samples, group.indices)
-        for finished in [*self.replaced, *self.no_verdict]:
+        for finished in [*self.replaced, *self.no_score]:
             ledger.record_group(finished.pool.samples, ())
         for waste in self._waste:
             ledger.record_waste(waste)
@@ -125,7 +125,7 @@ class Batch:
             lengths=[int(payload.response_length[0]) for payload in payloads],
             truncated=[bool(payload.truncated[0]) for payload in payloads],
             texts=texts,
-            verdicts=[payload.verdict if isinstance(payload, GradedExperience) else None for payload in payloads],
+            grades=[payload.grade if isinstance(payload, GradedExperience) else None for payload in payloads],
             scores=_scores(payloads),
         )
 

@@ -81,7 +81,7 @@ class Calibrator:
         )
 
     def _seconds(self, size: int, tokens: int, *, sharing: int = 1) -> float:
-        """Median time of a batch of rollouts from its submission to its last verdict."""
+        """Median time of a batch of rollouts from its submission to its last score."""
         first = self._once(size, tokens, sharing)
         if first > SLOW_S:
             return first
@@ -101,7 +101,7 @@ class Calibrator:
         while left:
             for event in fleet.wait():
                 if not isinstance(event, Finished):
-                    raise RuntimeError(f"a rollout came to no verdict, so there is nothing to measure: {event}")
+                    raise RuntimeError(f"a rollout got no score, so there is nothing to measure: {event}")
                 left -= 1
         return time.monotonic() - start
 

@@ -166,12 +166,12 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
                     images=job.image,
                 )
             error = rollout.reward_error or ("" if response else "the agent returned nothing")
-            if response and rollout.verdict is not None:
-                response["verdict"] = rollout.verdict
+            if response and rollout.grade is not None:
+                response["grade"] = rollout.grade
         except asyncio.CancelledError:
             error = "" if rollout.stopped else "it was cancelled, and not by us"
         except TimeoutError:
-            error = f"no answer and verdict within {setup.timeout_s:g} s"
+            error = f"no answer and score within {setup.timeout_s:g} s"
             # A reward function that hangs keeps its thread. The pool has few, and others must not wait for it.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
@@ -186,7 +186,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
 
 def _prepare_reward(executor: Any, grading: Grading | None) -> None:
     """The host logs why a reward function failed and goes on without a reward; keep the reason. And what our own say
-    of their verdicts."""
+    of their scores."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())
@@ -207,7 +207,7 @@ def _noting(function: Any) -> Any:
         rollout = current_rollout.get()
         if rollout is not None and isinstance(result, dict):
             # Of the one response that the host asks about at a time.
-            rollout.verdict = next(iter(result.get("verdicts", ())), None)
+            rollout.grade = next(iter(result.get("grades", ())), None)
         return result
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:

@@ -13,17 +13,17 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_ada.core.fleet import Aborted, EngineDown, EngineUp, Failed, Finished
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey, Sample
+from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
 from openrlhf_ada.rollout.engine_lines import EngineLines
 from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.responses import NoVerdictError
 
 ScoreAnswers: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[float]]
 """Tokens of prompt and response, by answer -> one score each."""
 
 
 class Convert(Protocol):
-    """Makes a sample and an experience of a response; raises NoVerdictError."""
+    """Makes a sample and an experience of a response; raises NoScoreError."""
 
     def __call__(
         self, request: Request, response: dict[str, Any], versions: tuple[int, int]
@@ -94,14 +94,14 @@ class RayFleet:
             return Aborted(request, answer.num_tokens)
         try:
             return Finished(request, *self._convert(request, answer.response, answer.versions))
-        except NoVerdictError as error:
+        except NoScoreError as error:
             return Failed(request, answer.num_tokens, str(error))
 
 
 def rollout_seed(run_seed: int, request: Request) -> int:
     """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order.
 
-    And at every attempt: were others sampled until one has a verdict, those that tend to have none, such as long ones
+    And at every attempt: were others sampled until one has a score, those that tend to have none, such as long ones
     before a time limit, would be rarer than the policy makes them.
     """
     identity = [run_seed, request.key, request.index]

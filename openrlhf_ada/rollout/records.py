@@ -9,7 +9,7 @@ from typing import Any
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup
-from openrlhf_ada.reward.verdict import Verdict
+from openrlhf_ada.reward.grade import TimedGrade
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class GradedExperience(Experience):
     """One sample with what its grader said, where a grader of ours did, and with its raw score where that is not the
     metric itself."""
 
-    verdict: Verdict | None = None
+    grade: TimedGrade | None = None
     score: float | None = None
 
 
@@ -43,7 +43,7 @@ class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
     By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
-    empty), `verdicts` (of graders of ours) and `scores` (raw ones; empty where scores are metrics).
+    empty), `grades` (of graders of ours) and `scores` (raw ones; empty where scores are metrics).
     """
 
     row: int
@@ -53,7 +53,7 @@ class GroupRecord:
     lengths: Sequence[int]
     truncated: Sequence[bool]
     texts: Sequence[str]
-    verdicts: Sequence[Verdict | None] = ()
+    grades: Sequence[TimedGrade | None] = ()
     scores: Sequence[float] = ()
 
 
@@ -61,8 +61,8 @@ class GroupRecord:
 class StepRecord:
     """One step's sampling: trained groups in batch order, then replaced prompts; what it cost; the policy's figures.
 
-    `num_failed`: rollouts without a verdict; `num_lost`: rollouts that died with their engine; `num_no_verdict`:
-    prompts that were replaced for want of a verdict.
+    `num_failed`: rollouts without a score; `num_lost`: rollouts that died with their engine; `num_no_score`:
+    prompts that were replaced for want of a score.
     """
 
     groups: Sequence[GroupRecord]
@@ -72,7 +72,7 @@ class StepRecord:
     figures: dict[str, float]
     num_failed: int = 0
     num_lost: int = 0
-    num_no_verdict: int = 0
+    num_no_score: int = 0
 
     @property
     def all_groups(self) -> list[GroupRecord]:

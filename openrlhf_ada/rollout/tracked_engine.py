@@ -12,7 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.reward.verdict import Verdict
+from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 SEED_RANGE = 1 << 63
@@ -42,7 +42,7 @@ class Rollout:
     num_turns: int = 0
     num_tokens: int = 0
     reward_error: str = ""
-    verdict: Verdict | None = None
+    grade: TimedGrade | None = None
     task: asyncio.Task[None] | None = None
     first_version: int | None = None
     last_version: int | None = None

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ada.core.fleet import Limits, run
+from openrlhf_ada.core.fleet import DispatchLimits, run
 from openrlhf_ada.core.grouping import is_spread
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
@@ -24,9 +24,9 @@ class Cluster:
     speculation: int
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> DispatchLimits:
         """Of one engine."""
-        return Limits(self.model.slots, min(self.speculation, self.model.slots))
+        return DispatchLimits(self.model.slots, min(self.speculation, self.model.slots))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ PRIOR_STRENGTH = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RecordedRollout:
-    """Verdict in [0, 1], reward, and length in tokens."""
+    """Score in [0, 1], reward, and length in tokens."""
 
     metric: float
     reward: float

@@ -35,7 +35,7 @@ _FORGETS = (
 
 
 _NO_CHOICE = (
-    "{share:.0%} of the held-out answers have no verdict, more than --ada_max_no_verdict: this evaluation chooses no "
+    "{share:.0%} of the held-out answers have no score, more than --ada_max_no_score: this evaluation chooses no "
     "best checkpoint"
 )
 
@@ -210,13 +210,13 @@ class RecordedTraining(BasePPOTrainer):
         self.recorder.begin_step()
 
     def _fit_to_choose(self, logs: dict[str, float]) -> dict[str, float]:
-        """Figures that a best checkpoint may be chosen by: none where too many answers have no verdict.
+        """Figures that a best checkpoint may be chosen by: none where too many answers have no score.
 
         Raises:
             ConfigError: none has the name of --ckpt.best_metric_key.
         """
         key = self.best_eval_metric_key
-        if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.ada.max_no_verdict:
+        if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.ada.max_no_score:
             self.recorder.note(_NO_CHOICE.format(share=logs.held_out.missing_share))
             return {}
         if key and key != "none" and logs and key not in logs:

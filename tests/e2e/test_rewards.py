@@ -16,7 +16,7 @@ from conftest import LIMIT_S, ROOT, Toy, check_ledger, read_jsonl, steps_of, toy
 REWARD = """
 import os
 from openrlhf_ada.reward.reward_function import pooled
-from openrlhf_ada.reward.verdict import Grade
+from openrlhf_ada.reward.grade import Grade
 
 
 def grade(response, label):
@@ -44,7 +44,7 @@ def test_a_grader_that_hangs_or_crashes_costs_its_limit(toy: Toy, tmp_path: Path
         "ada_wave": 4,
         "ada_reward_timeout": 1,
         "ada_reward_workers": 2,
-        "ada_max_no_verdict": 0.9,
+        "ada_max_no_score": 0.9,
         "ada_format": "boxed",
         "ada_format_bonus": 0.5,
         "reward.remote_url": reward,
@@ -56,17 +56,17 @@ def test_a_grader_that_hangs_or_crashes_costs_its_limit(toy: Toy, tmp_path: Path
     labels = [row["label"] for row in read_jsonl(toy.train)[:64]]
     hopeless = {str(i) for i, label in enumerate(labels) if label.endswith("7") or label == "12"}
     assert hopeless
-    assert sum(row["ada/no_verdict"] for row in steps) > 0
+    assert sum(row["ada/no_score"] for row in steps) > 0
     samples = read_jsonl(run_dir / "samples.jsonl")
     assert not hopeless & {sample["prompt_id"] for sample in samples}
     for sample in samples:
         # Numbers are in no box: shaping adds nothing, and the cause is the grader's word.
         assert sample["reward"] == sample["metric"]
-        assert 0 < sample["verdict_s"] < 1
+        assert 0 < sample["scoring_s"] < 1
         assert sample.get("cause") == (None if sample["metric"] == 1.0 else "wrong answer")
     for row in steps:
         assert row["ada/causes"].keys() == {"wrong answer"}
-        assert row["ada/verdict_s_mean"] <= row["ada/verdict_s_max"] < 1
+        assert row["ada/scoring_s_mean"] <= row["ada/scoring_s_max"] < 1
 
 
 class RewardServer(BaseHTTPRequestHandler):
@@ -97,7 +97,7 @@ def reward_url() -> Iterator[str]:
 
 
 @pytest.mark.e2e
-def test_a_reward_server_that_fails_has_given_no_verdict(toy: Toy, tmp_path: Path, reward_url: str) -> None:
+def test_a_reward_server_that_fails_has_given_no_score(toy: Toy, tmp_path: Path, reward_url: str) -> None:
     command = ["eval", "--model", toy.model, "--benchmark", toy.heldout, "--limit", 16, "--n", 2, "--out", tmp_path]
     flags = ["--reward", reward_url, "--template", "{}", "--max_new_tokens", 4, "--max_len", 32]
     done = subprocess.run(
@@ -115,5 +115,5 @@ def test_a_reward_server_that_fails_has_given_no_verdict(toy: Toy, tmp_path: Pat
     (model,) = json.loads((tmp_path / "results.json").read_text())["models"]
     known = [row["score"] for row in rows if row["score"] is not None]
     assert model["figures"]["heldout"]["avg@2"]["mean"] == pytest.approx(sum(known) / len(known))
-    assert model["no_verdict"] == {"heldout": failing}
-    assert f"{failing} answers have no verdict" in done.stdout
+    assert model["no_score"] == {"heldout": failing}
+    assert f"{failing} answers have no score" in done.stdout

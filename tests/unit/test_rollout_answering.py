@@ -1,4 +1,4 @@
-"""Sampling answers without a policy: exactly the parameters asked for, seeds by identity, no verdict is no score."""
+"""Sampling answers without a policy: exactly the parameters asked for, seeds by identity, no score is no score."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tokenizer:
 
 
 class AnsweringEngine(RolloutEngine):
-    """With log-probabilities of -0.5 per token, and without a verdict for prompts that end in 7 or 9."""
+    """With log-probabilities of -0.5 per token, and without a score for prompts that end in 7 or 9."""
 
     def __init__(self) -> None:
         super().__init__(lambda number, k: {7: None, 9: math.nan}.get(number % 10, float(number % 2 == 0)))
@@ -128,7 +128,7 @@ def test_seeds_belong_to_problem_and_index_on_any_number_of_engines(
     assert other[0].jobs[0].seed not in again.values()
 
 
-def test_an_answer_without_a_verdict_is_asked_for_twice_and_has_no_score(
+def test_an_answer_without_a_score_is_asked_for_twice_and_has_no_score(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:
     rows = ask(start(monkeypatch, engines), [7, 8, 9], 1)

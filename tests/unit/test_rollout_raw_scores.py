@@ -22,7 +22,7 @@ from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.ray_fleet import RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import RolloutBatch
-from openrlhf_ada.rollout.responses import NoVerdictError
+from openrlhf_ada.rollout.responses import NoScoreError
 
 BATCH = 2
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
@@ -125,9 +125,9 @@ def test_one_outcome_teaches_where_rewards_are_graded() -> None:
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
-def test_a_score_that_is_no_number_is_no_verdict(score: float) -> None:
+def test_a_score_that_is_no_number_is_no_score(score: float) -> None:
     reader = make_generator()._reader(GENERATE, logprobs=False)
-    with pytest.raises(NoVerdictError, match="its score is"):
+    with pytest.raises(NoScoreError, match="its score is"):
         reader(Request(0, 0), response("1+1=", score), (0, 0))
 
 
@@ -142,9 +142,9 @@ def test_a_servers_list_is_one_number() -> None:
         assert values.tolist() == [value]
 
 
-def test_two_rewards_for_one_answer_are_no_verdict() -> None:
+def test_two_rewards_for_one_answer_are_no_score() -> None:
     reader = make_generator()._reader(GENERATE, logprobs=False)
-    with pytest.raises(NoVerdictError, match="2 rewards or scores"):
+    with pytest.raises(NoScoreError, match="2 rewards or scores"):
         reader(Request(0, 0), response("1+1=", 0.0) | {"reward": [1.0, 2.0]}, (0, 0))
 
 
