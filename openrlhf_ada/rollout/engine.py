@@ -86,7 +86,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
         self.llm = TrackedEngine(self.llm, self)
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
-        self._incarnation = uuid.uuid4().hex
+        self._start_id = uuid.uuid4().hex
         _prepare_reward(self.executor, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
@@ -99,7 +99,7 @@ class AdaRolloutActor(unwrap_ray_class(host.RolloutRayActor), ReceivesWeights):
         if self.llm.errored:
             # The watch ends this process, and the next one answers.
             await asyncio.Event().wait()
-        return self._incarnation
+        return self._start_id
 
     async def reset(self) -> None:
         """Give up every rollout: nobody waits for them any more."""

@@ -17,7 +17,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.fleet import DispatchLimits, Fleet, run
+from openrlhf_ada.core.fleet import DispatchLimits, Ended, Fleet, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
 from openrlhf_ada.core.score_threshold import ScoreThreshold
@@ -25,7 +25,7 @@ from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
-from openrlhf_ada.rollout.engine_lines import SILENCE_S, EngineLines, Restore
+from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections, Restore
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -84,7 +84,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.prompts = PromptSource(
             self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
         )
-        self._lines = EngineLines(
+        self._connections = EngineConnections(
             self.vllm_engines,
             options.restore_engine,
             options.on_note,
@@ -133,11 +133,11 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """As the host's, of scores and not of shaped rewards; once more from the start if an engine dies."""
-        self._lines.settle()
+        self._connections.wait_until_ready()
         try:
             samples = super().generate_eval_samples(**generate_kwargs)
         except RayActorError:
-            self._lines.settle()
+            self._connections.wait_until_ready()
             # The host forgets how far it has come, but not where it fails to put a dead engine to sleep.
             self._eval_dataloader_iter = None
             samples = super().generate_eval_samples(**generate_kwargs)
@@ -149,13 +149,13 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return samples
 
     @contextmanager
-    def _awake(self) -> Iterator[None]:
+    def _engines_awake(self) -> Iterator[None]:
         """Every engine is up, before and after; one that died meanwhile is waited for."""
-        self._lines.settle()
+        self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
         yield
-        self._lines.settle()
+        self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
 
@@ -206,7 +206,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
         progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
-        with self._awake():
+        with self._engines_awake():
             on_give_up = partial(self._on_prompt_failed, batch)
             run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
         batch.add(scheduler, self._build, at)
@@ -259,12 +259,16 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         options = self.options
         return ResponseReader(self.args, process, options.binary_reward_above, options.threshold, logprobs=logprobs)
 
-    def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Fleet[Experience]:
+    def fleet(
+        self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
+    ) -> Fleet[Ended[Experience]]:
         """The engines, for these prompts."""
         params = sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs)
         setup = SamplingSetup(params, generate_kwargs["max_len"], self.tokenizer, self.options.timeout_s)
         reader = self._reader(generate_kwargs, logprobs=params.logprobs is not None)
-        return RayFleet(self._lines, requests, setup, reader, seed=self.args.train.seed, score=self.options.score)
+        return RayFleet(
+            self._connections, requests, setup, reader, seed=self.args.train.seed, score=self.options.score
+        )
 
     @property
     def _asks_logprobs(self) -> bool:

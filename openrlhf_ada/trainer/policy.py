@@ -19,7 +19,7 @@ from peft import PeftModel
 from torch.nn import Module, Parameter
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
-from openrlhf_ada.rollout.incarnations import incarnations
+from openrlhf_ada.rollout.engine_restart import wait_for_engines
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
@@ -116,7 +116,7 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
     def _gather_engines(self) -> None:
         """Every engine is up, in the group, and ready for an update; one that dies on the way is waited for."""
         while True:
-            members = incarnations(self.vllm_engines, partial(note, self.strategy.args))
+            members = wait_for_engines(self.vllm_engines, partial(note, self.strategy.args))
             try:
                 if members != self._members:
                     self._sync.connect(dict(enumerate(self.vllm_engines)), self._weights.manifest)

@@ -15,7 +15,7 @@ from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.reporting.wandb_run import use_step_axis
-from openrlhf_ada.rollout.incarnations import incarnations
+from openrlhf_ada.rollout.engine_restart import wait_for_engines
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
@@ -103,7 +103,7 @@ class RecordedTraining(BasePPOTrainer):
     def broadcast_to_vllm(self) -> None:
         if self.is_adaptive:
             # One that has died is started again, and has to be there before the host pauses or wakes all.
-            incarnations(self.vllm_engines, self.recorder.note)
+            wait_for_engines(self.vllm_engines, self.recorder.note)
         super().broadcast_to_vllm()
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:

@@ -15,7 +15,7 @@ from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.settings import make_policy, resolve, score_threshold
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
-from openrlhf_ada.rollout.engine_lines import Restore
+from openrlhf_ada.rollout.engine_connections import Restore
 from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions

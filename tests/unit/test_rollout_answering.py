@@ -13,6 +13,7 @@ from engines import RolloutEngine, end_at_once
 
 from openrlhf_ada.cli import evaluate
 from openrlhf_ada.cli.sampling_flags import grading_of, host_namespace, sampling_of
+from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.eval.answers import AnswerRow
 from openrlhf_ada.rollout import answering
 from openrlhf_ada.rollout.answering import AnswerSampler, Asked
@@ -151,7 +152,7 @@ def test_what_a_dead_engine_was_asked_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:
     sampler = start(monkeypatch, engines[:1])
-    engine, lines = engines[0], sampler._lines
+    engine, connections = engines[0], sampler._connections
     events: list[Any] = []
 
     def wait() -> list[Any]:
@@ -159,10 +160,10 @@ def test_what_a_dead_engine_was_asked_is_asked_again(
             # It has taken the first requests along.
             events.append("died")
             engine.ended.clear()
-            return [answering.EngineDown(0), answering.EngineUp(0)]
+            return [EngineDown(0), EngineUp(0)]
         return ray.get(ray.wait([engine.answers.remote()], num_returns=1)[0][0])
 
-    monkeypatch.setattr(lines, "wait", wait)
+    monkeypatch.setattr(connections, "wait", wait)
     rows = ask(sampler, [2], 4)
     assert sorted(rows) == [(2, index) for index in range(4)]
     assert engine.drawn == 8

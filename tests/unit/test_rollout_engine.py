@@ -70,7 +70,7 @@ def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
     actor.llm = TrackedEngine(llm or Llm(), actor)
     actor.executor = SimpleNamespace(execute=lambda **call: execute(call["llm_engine"].llm))
     actor._running, actor._ended = {}, asyncio.Queue()
-    actor._incarnation = "this one"
+    actor._start_id = "this one"
     return actor
 
 

@@ -17,7 +17,7 @@ from openrlhf_ada.core.fleet import Finished
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
-from openrlhf_ada.rollout.engine_lines import EngineLines
+from openrlhf_ada.rollout.engine_connections import EngineConnections
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.ray_fleet import RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -163,7 +163,9 @@ def test_answers_of_engines_without_a_reward_get_their_score(monkeypatch: pytest
 
     requests = {7: PromptRequest(7, row=0, prompt="4", label="", image=None)}
     reader = make_generator()._reader(GENERATE, logprobs=False)
-    fleet = RayFleet(EngineLines([engine], lambda index: [], print, 60.0), requests, None, reader, seed=0, score=score)
+    fleet = RayFleet(
+        EngineConnections([engine], lambda index: [], print, 60.0), requests, None, reader, seed=0, score=score
+    )
     fleet.submit(0, [Request(7, 0), Request(7, 1)])
     found: dict[Request, Finished[Experience]] = {}
     while len(found) < 2:
@@ -191,7 +193,7 @@ def test_an_evaluation_counts_scores_above_the_first_threshold(monkeypatch: pyte
         return []
 
     monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", evaluate)
-    monkeypatch.setattr(generator._lines, "settle", lambda: None)
+    monkeypatch.setattr(generator._connections, "wait_until_ready", lambda: None)
     generator.generate_eval_samples()
     assert generator.held_out.scores() == {"sums": [[0.0, 1.0]]}
     assert generator.held_out.is_measurable

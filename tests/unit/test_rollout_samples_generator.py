@@ -288,11 +288,11 @@ def test_evaluation_starts_again_once_if_an_engine_dies(monkeypatch: pytest.Monk
         return [answer]
 
     monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", host)
-    monkeypatch.setattr(generator._lines, "settle", lambda: calls.append("settle"))
+    monkeypatch.setattr(generator._connections, "wait_until_ready", lambda: calls.append("wait_until_ready"))
     if deaths < 2:
         assert generator.generate_eval_samples(n_samples_per_prompt=4) == [answer]
         assert answer.rewards == "score"
     else:
         with pytest.raises(ActorDiedError):
             generator.generate_eval_samples(n_samples_per_prompt=4)
-    assert calls == ["settle", {"n_samples_per_prompt": 4}] * min(deaths + 1, 2)
+    assert calls == ["wait_until_ready", {"n_samples_per_prompt": 4}] * min(deaths + 1, 2)
