@@ -23,7 +23,7 @@ from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.demo.model import build_smollm2
 from openrlhf_ada.simulation.forecast import Cluster, forecast
 from openrlhf_ada.simulation.virtual_engines import EngineModel
-from openrlhf_ada.simulation.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
+from openrlhf_ada.simulation.workload import RecordedRollout, RecordedRollouts, SyntheticRollouts
 
 CACHE = Path(__file__).parent.parent / ".cache"
 THINGS = (
@@ -164,7 +164,7 @@ def _predictions(
     recorded = {
         pool.key: [RecordedRollout(s.metric, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
     }
-    answer = RecordedAnswers(recorded, positive_above=0.5)
+    answer = RecordedRollouts(recorded, positive_above=0.5)
     cluster = Cluster(1, engine, speculation=engine.speculation or 0)
     predicted: dict[str, float] = {}
     for name in seconds:
@@ -189,7 +189,7 @@ def speculation(engine: EngineModel, policy: Any) -> list[dict[str, float]]:
             ratios: list[float] = []
             waste: list[float] = []
             for seed in range(8):
-                answer = MadeUpAnswers(alpha=1.0, beta=1.0, median=40.0, spread=0.9, longest=256, seed=seed)
+                answer = SyntheticRollouts(alpha=1.0, beta=1.0, median=40.0, spread=0.9, longest=256, seed=seed)
                 rounds, stream = (
                     forecast(
                         policy, [PromptPool(k, row=k) for k in range(count)], answer, name, Cluster(1, engine, filled)

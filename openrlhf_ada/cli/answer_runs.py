@@ -19,7 +19,7 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, answered
 from openrlhf_ada.eval.measures import Answered
-from openrlhf_ada.reward.mixed_answers import label_of
+from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
 
 LINES_EVERY_S = 20.0

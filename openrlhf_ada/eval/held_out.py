@@ -22,8 +22,9 @@ class PromptAnswers:
 
 @dataclass
 class HeldOut:
-    """One evaluation. `per_prompt`: answers that were sampled for each prompt; `no_score`: those that are in no
-    figure, as nothing is known of them (R2). A prompt none of whose answers has a score is not here."""
+    """One evaluation. `per_prompt`: answers that were sampled for each prompt. `no_score`: answers without a score,
+    which enter no figure (R2). A prompt none of whose answers has a score is not here.
+    """
 
     per_prompt: int
     by_source: dict[str, list[PromptAnswers]] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class HeldOut:
 
     @property
     def missing_share(self) -> float:
-        """Of all answers, those without a score."""
+        """Share of all answers that have no score."""
         known = sum(len(prompt.scores) for prompts in self.by_source.values() for prompt in prompts)
         return self.no_score / max(known + self.no_score, 1)
 

@@ -1,4 +1,4 @@
-"""Figures of one or several models on several benchmarks, as a table and as JSON."""
+"""Results of one or several models on several benchmarks, as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ NAMED = tuple(GRADERS)
 """Reward functions that come with the package, by the names that `--reward.remote_url` takes."""
 
 RIGHT_OR_WRONG = ("arithmetic", "code", "math")
-"""Those of them that give no partial credit."""
+"""Those that give no partial credit."""
 
 MIXED = "mixed"
-"""The reward file for labels that name their grader: see `mixed_answers`."""
+"""The reward file for labels that name their grader: see `mixed`."""
 
 _END = re.compile(
     r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<pad>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>))+\s*$"
@@ -48,9 +48,9 @@ def response_of(query: str, prompt: str) -> str:
     return query[len(prompt) :]
 
 
-def without_end(response: str) -> str:
-    """Without the special tokens at its end, which the host decodes along."""
-    # They are few and short; a pattern that ends in $ would be tried from everywhere in a long text.
+def strip_end_tokens(response: str) -> str:
+    """The response without special tokens at its end, which the host leaves in the text."""
+    # They are few and short. On the whole text, a pattern that ends in $ would be tried at every position.
     head, tail = response[:-200], response[-200:]
     return head + _END.sub("", tail)
 
@@ -61,7 +61,7 @@ def short(text: str, limit: int = 80) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """What the flags say of scores. `workers`: processes per engine, None for as many as suit the machine."""
+    """What the flags say of grading. `workers`: processes per engine, None for `pool.default_workers()`."""
 
     limits: GradingLimits = field(default_factory=GradingLimits)
     workers: int | None = None
@@ -72,8 +72,8 @@ class PooledReward:
     """A reward function whose scores come from a process pool, which starts with the first call.
 
     Called as OpenRLHF calls one: `queries` are prompt + response as decoded text, all lists have length B. Returns
-    "scores" (the scores, in [0, 1]), "rewards" (scores and shaping), float tensors of shape (B,); and "scores",
-    which our engines log and the host does not read. Raises NoScoreError, ValueError (see `response_of`), GraderError.
+    "scores" (in [0, 1]) and "rewards" (scores plus shaping), float tensors of shape (B,); and "grades", which our
+    engines log and the host ignores. Raises NoScoreError, ValueError (see `response_of`), GraderError.
     """
 
     def __init__(self, grader: str) -> None:
@@ -84,13 +84,13 @@ class PooledReward:
         self._lock = threading.Lock()
 
     def configure(self, grading: Grading) -> None:
-        """To be called before the first score; raises RuntimeError later."""
+        """Call this before the first answer is graded; raises RuntimeError later."""
         if self._pool is not None:
             raise RuntimeError("the reward function already grades, and cannot be configured any more")
         self.grading = grading
 
     def start(self) -> None:
-        """Start the processes now, so that their imports do not count in the first scores."""
+        """Start the processes now, so that their imports do not delay the first grades."""
         with self._lock:
             self._pool = self._pool or GraderPool(self.grader, self.grading.limits, self.grading.workers)
 
@@ -100,9 +100,9 @@ class PooledReward:
         import torch
 
         rows = list(zip(queries, prompts, labels, strict=True))
-        responses = [without_end(response_of(query, prompt)) for query, prompt, _ in rows]
+        responses = [strip_end_tokens(response_of(query, prompt)) for query, prompt, _ in rows]
         grades = [self.grade(text, label) for text, (_, _, label) in zip(responses, rows, strict=True)]
-        scores = [_known(grade) for grade in grades]
+        scores = [_score_of(grade) for grade in grades]
         rewards = [score + self.grading.shaping(text) for score, text in zip(scores, responses, strict=True)]
         return {
             "rewards": torch.tensor(rewards, dtype=torch.float32),
@@ -112,13 +112,13 @@ class PooledReward:
         }
 
     def grade(self, response: str, label: Any) -> TimedGrade:
-        """Of one response."""
+        """The grade of one response."""
         self.start()
         assert self._pool is not None
         return self._pool.grade(response, label)
 
     def close(self) -> None:
-        """End the processes; the next score starts others."""
+        """End the processes; the next call starts new ones."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -132,7 +132,7 @@ def pooled(grader: str) -> PooledReward:
     return PooledReward(grader)
 
 
-def _known(grade: TimedGrade) -> float:
+def _score_of(grade: TimedGrade) -> float:
     if grade.score is None:
         raise NoScoreError(f"{grade.cause} (after {grade.seconds:.1f} s)")
     return grade.score

@@ -9,7 +9,7 @@ program is ever run with less.
 Files: where the kernel has Landlock, the program reads the interpreter and its libraries and writes its own folder.
 Where it has none, it reads and writes whatever the user can who runs the grader. A reward is no place for secrets.
 
-What is not bounded but by time: how many files a program writes to its folder, and how many threads it starts.
+Only the time limit bounds how many files a program writes to its folder, and how many threads it starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHILD = Path(__file__).with_name("sandbox_child.py")
 _READY = b"ready\n"
 _CHUNK_BYTES = 1 << 16
 _START_SECONDS = 60.0
-"""An interpreter that has not started by then never will: no score."""
+"""An interpreter that has not started by then never will: there is no score."""
 _EXCEPTIONS = {
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
 }
@@ -45,7 +45,7 @@ _CHILD_CAUSES = {
     "result is not JSON",
     *(f"raised {name}" for name in _EXCEPTIONS),
 }
-"""What a child may say of itself. Causes are counted: a program cannot make up new ones."""
+"""The causes that a child may report. Causes are counted in the log, so a program must not invent new ones."""
 
 
 class SandboxError(RuntimeError):
@@ -54,7 +54,7 @@ class SandboxError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What one run may use; `seconds_in_all` is for all runs of one score.
+    """What one run may use; `seconds_in_all` is for all runs that grade one answer.
 
     `seconds` is wall-clock time from when the program starts. `output_kib` holds for stdout and for a result,
     `file_mib` for each file. `memory_mib` is address space, which a thread takes by 8 MiB and more.
@@ -78,7 +78,9 @@ DEFAULT_LIMITS = ProgramLimits()
 
 
 def limits_within(seconds: float) -> ProgramLimits:
-    """A program that takes too long is a wrong answer; a score that takes longer than `seconds` is none at all."""
+    """Limits that fit into `seconds` for grading one answer: a program that is too slow then gets a score of 0, and
+    the grading process is not killed, which would give no score.
+    """
     return ProgramLimits(seconds=0.6 * seconds, seconds_in_all=0.8 * seconds, cpu_seconds=math.ceil(0.6 * seconds))
 
 

@@ -24,7 +24,7 @@ from openrlhf_ada.reward.reward_function import (
     PooledReward,
     path_of,
     pooled,
-    without_end,
+    strip_end_tokens,
 )
 from openrlhf_ada.reward.shaping import Shaping, has_format
 
@@ -100,7 +100,7 @@ def test_it_is_configured_before_it_grades(poisoned: PooledReward) -> None:
     ],
 )
 def test_special_tokens_at_the_end_are_no_part_of_the_response(text: str, kept: str) -> None:
-    assert without_end(text) == kept
+    assert strip_end_tokens(text) == kept
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_an_answer_that_a_verifier_cannot_read_is_wrong(task: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_task_says_of_its_own_answer_what_it_said_before_it_was_a_label() -> None:
+def test_label_round_trip_keeps_score() -> None:
     gym = import_reasoning_gym()
     # One is made of others, one needs a solver that is not installed.
     for task in sorted(gym.factory.DATASETS.keys() - {"composite", "zebra_puzzles"}):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from adversarial import adversarial_texts
 
-from openrlhf_ada.data.verification import own_answer
+from openrlhf_ada.data.verification import reference_response
 from openrlhf_ada.reward.grade import UnusableLabelError
 from openrlhf_ada.reward.math_answers import grade
 from openrlhf_ada.reward.math_text import find_answers
@@ -141,7 +141,7 @@ def test_labels_of_another_form_are_refused(label: Any) -> None:
 @pytest.mark.parametrize("label", [r"\frac{", "?", "$$", r"\begin{pmatrix}", "+"])
 def test_a_label_that_does_not_equal_itself_is_refused(label: str) -> None:
     with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
-        grade(own_answer("math", label), label)
+        grade(reference_response("math", label), label)
     with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
         grade(r"\boxed{4}", label)
 
@@ -150,7 +150,7 @@ def test_a_label_that_does_not_equal_itself_is_refused(label: str) -> None:
     "label", ["4", 4, 0.5, r"\frac{3}{4}", "(1,2]", r"\text{Evelyn}", "B", r"\boxed{7}", "$x+1$", ["1", "2"], "50\\%"]
 )
 def test_good_labels_verify_themselves(label: Any) -> None:
-    assert grade(own_answer("math", label), label).score == 1.0
+    assert grade(reference_response("math", label), label).score == 1.0
 
 
 def test_a_word_is_not_the_product_of_its_letters() -> None:

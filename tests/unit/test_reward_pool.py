@@ -39,7 +39,7 @@ CAUSES = {
     "not a number": "ValueError: the grader gave the score nan, which is not in [0, 1]",
     "above one": "ValueError: the grader gave the score 2.0, which is not in [0, 1]",
     "stop": "time limit (1 s)",
-    "no message": "its process says something that is no score",
+    "no message": "its process sent something that is no grade",
     "bad label": "unusable label: nothing to compare with",
 }
 

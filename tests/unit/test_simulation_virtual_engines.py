@@ -11,13 +11,13 @@ from cases import sequential
 from openrlhf_ada.core.fleet import Aborted, DispatchLimits, Finished, run
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel, VirtualFleet
+from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf, VirtualFleet
 
 TENTH = EngineModel(batch_sizes=(1, 2), step_seconds=(0.1, 0.1), slots=2)
 SLOWING = EngineModel(batch_sizes=(1, 2), step_seconds=(0.1, 0.2), slots=4)
 
 
-def tokens(*lengths: int) -> Answer:
+def tokens(*lengths: int) -> SampleOf:
     return lambda request: Sample(request.key, request.index, 0.0, 0.0, lengths[request.index])
 
 

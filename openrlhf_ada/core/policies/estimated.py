@@ -57,7 +57,7 @@ class Estimated:
         return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale)
 
     def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        self.memory.counts.know(draws, positives)
+        self.memory.counts.load_prior_counts(draws, positives)
 
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
         return self.memory.observe(pools)

@@ -94,7 +94,7 @@ class Sequential:
 
     def know(self, draws: ArrayLike, positives: ArrayLike) -> None:
         if self.memory is not None:
-            self.memory.counts.know(draws, positives)
+            self.memory.counts.load_prior_counts(draws, positives)
 
     def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
         if self.memory is None:
