@@ -22,7 +22,7 @@ from openrlhf_ada.rollout.ray_fleet import EngineFleet
 from openrlhf_ada.rollout.responses import check_log_probs
 
 ATTEMPTS = 2
-"""How often an answer without a score is asked for, with the same seed: a reward server may have been away."""
+"""How often an answer is sampled until it has a score, with the same seed: a reward server may have been away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +108,22 @@ class AnswerSampler:
             return AnswerRow(*common, None, str(error))
         if response["scores"] is None:
             return AnswerRow(*common, None, "the reward function returned no score")
-        # A tensor from a reward file, a list from a server; of one answer either has one number.
+        # A tensor from a reward file, or a list from a server; both hold the one number of this answer.
         score = torch.as_tensor(response["scores"], dtype=torch.float64).item()
         if not math.isfinite(score):
             return AnswerRow(*common, None, f"the reward function returned the score {score}")
-        # Of a grader of ours; other reward functions say no more than their score.
+        # Only our graders give one; other reward functions give a score only.
         grade = response.get("grade")
         return AnswerRow(
             *common,
             score,
             "" if grade is None else grade.cause,
             None if grade is None else round(grade.seconds, 6),
-            _surprise(response),
+            _mean_surprise(response),
         )
 
 
-def _surprise(response: dict[str, Any]) -> float | None:
+def _mean_surprise(response: dict[str, Any]) -> float | None:
     """Mean negative log-probability of the sampled tokens, nats."""
     values = response["rollout_log_probs"]
     if values is None:

@@ -15,8 +15,8 @@ from openrlhf_ada.rollout.records import GradedExperience, GroupRecord, StepReco
 
 
 @dataclass(slots=True)
-class _Place:
-    """One prompt's place in the batch; without a group where the prompt was given up."""
+class _BatchSlot:
+    """One prompt's place in the batch. `group` is None if the prompt was given up."""
 
     finished: FinishedPool[Experience]
     group: TrainingGroup | None
@@ -24,10 +24,12 @@ class _Place:
 
 @dataclass
 class Batch:
-    """`places` in the order of the batch; `replaced` and `no_score` (a rollout came to none, twice) lost theirs."""
+    """`places` in the order of the batch. Prompts that lost their place: `replaced` had one outcome only; of `no_score`
+    a rollout got no score, twice.
+    """
 
     requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)
-    places: list[_Place] = field(default_factory=list[_Place])
+    places: list[_BatchSlot] = field(default_factory=list[_BatchSlot])
     replaced: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
     no_score: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
     failures: list[Failed] = field(default_factory=list[Failed])
@@ -42,8 +44,8 @@ class Batch:
         build: Callable[[PromptPool], TrainingGroup],
         at: Sequence[int] | None = None,
     ) -> None:
-        """What a scheduler has sampled: new places, or those `at` these positions, whose prompts lose theirs."""
-        entries = [_Place(e, None if e.failure else build(e.pool)) for e in scheduler.finished]
+        """Add what a scheduler has sampled: as new places, or `at` these positions, whose prompts are replaced."""
+        entries = [_BatchSlot(e, None if e.failure else build(e.pool)) for e in scheduler.finished]
         self._num_rounds += max(entry.finished.num_waves for entry in entries)
         self._num_sent += scheduler.num_sent
         self._waste.append(scheduler.waste)
@@ -64,11 +66,11 @@ class Batch:
         return [self.requests[place.finished.pool.key] for place in self.places if place.group is not None]
 
     def unresolved(self) -> list[int]:
-        """Places of groups that have one outcome only."""
+        """Places whose pools show one outcome only."""
         return [i for i, place in enumerate(self.places) if place.group is not None and not place.group.resolved]
 
     def pools(self) -> list[PromptPool]:
-        """Those that were sampled to the end."""
+        """Pools that were sampled to the end."""
         return [place.finished.pool for place in self.places] + [finished.pool for finished in self.replaced]
 
     def first_scores(self, count: int) -> list[float]:
@@ -77,7 +79,7 @@ class Batch:
         return [score for entry in finished for score in _scores(entry.payloads[:count])]
 
     def groups(self) -> list[tuple[FinishedPool[Experience], TrainingGroup]]:
-        """What is trained; raises RuntimeError while a place is without."""
+        """What is trained; raises RuntimeError if a place has no group."""
         groups = [(place.finished, place.group) for place in self.places if place.group is not None]
         if len(groups) < len(self.places):
             raise RuntimeError(f"{len(self.places) - len(groups)} prompts have no group")
@@ -131,6 +133,6 @@ class Batch:
 
 
 def _scores(payloads: Sequence[Experience]) -> list[float]:
-    """Raw scores, of samples that have one: all of a run, or none."""
+    """Raw scores. Either all samples of a run have one, or none."""
     graded = (payload for payload in payloads if isinstance(payload, GradedExperience))
     return [payload.score for payload in graded if payload.score is not None]

@@ -14,7 +14,7 @@ from openrlhf_ada.reward.grade import TimedGrade
 
 @dataclass(frozen=True, slots=True)
 class SampleTag:
-    """Where a trained sample comes from and what it weighs: the group's identity, carried instead of guessed."""
+    """Which rollout a trained sample is, its coefficient, and its weight in the critic's loss."""
 
     key: PromptKey
     index: int
@@ -24,8 +24,7 @@ class SampleTag:
 
 @dataclass
 class GradedExperience(Experience):
-    """One sample with what its grader said, where a grader of ours did, and with its raw score where that is not the
-    metric itself."""
+    """One sample with its grade, if a grader of ours gave one, and with its raw score, if that is not the metric."""
 
     grade: TimedGrade | None = None
     score: float | None = None
@@ -82,8 +81,8 @@ class StepRecord:
 class RolloutBatch(list[Experience]):
     """The samples of one training step, as the host expects them, and what it cost to get them.
 
-    `record` and `checkpoint` (sampling state to go on from after this step): in the adaptive modes only. It crosses
-    the host's queue between the processes of asynchronous training as one object.
+    `record` and `checkpoint` (the sampling state after this step) are set in the adaptive modes only. In asynchronous
+    training, this object crosses the host's queue between two processes.
     """
 
     def __init__(
@@ -109,5 +108,5 @@ def tagged_samples(group: TrainingGroup, payloads: Sequence[Experience]) -> list
 
 
 def host_fields(experience: Experience) -> dict[str, Any]:
-    """Of an experience or a subclass, what the host's has."""
+    """The fields of an experience, or of a subclass, that the host's class has."""
     return {f.name: getattr(experience, f.name) for f in fields(Experience)}

@@ -1,4 +1,4 @@
-"""From an engine's response to what a policy may see of it and what is trained."""
+"""From an engine's response to the sample that a policy sees and the experience that is trained."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from openrlhf_ada.core.types import Sample
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.records import GradedExperience, host_fields
 
-# It reports every call, and here every rollout is one.
+# It logs every call, and here every rollout is a call.
 logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
 
 
 def sampling_params(args: Any, generate_kwargs: dict[str, Any], *, logprobs: bool) -> SamplingParams:
-    """What the host's dispatch would ask vLLM for. `logprobs`: also where nothing but a check needs them."""
+    """The parameters that the host's dispatch would use. `logprobs`: ask for them even if only a check needs them."""
     return SamplingParams(
         temperature=generate_kwargs.get("temperature", 1.0),
         top_p=generate_kwargs.get("top_p", 1.0),
@@ -61,12 +61,12 @@ class ResponseReader:
     def __call__(
         self, request: Request, response: dict[str, Any], versions: tuple[int, int]
     ) -> tuple[Sample, Experience]:
-        """Raises NoScoreError: the host leaves the reward out, and a zero would be a false one."""
+        """Raises NoScoreError if there is no score: the host leaves the reward out, and a zero would be false."""
         check_log_probs(response, asked=self._logprobs)
         experience = self._process(response)
         if experience.rewards is None or experience.scores is None:
             raise NoScoreError("the reward function returned no reward")
-        # A list from a server becomes a matrix in the host's hands, which PPO's rewards per token cannot be made of.
+        # The host turns a server's list into a matrix, and PPO cannot make rewards per token of that.
         experience.rewards, experience.scores = _one_number(experience.rewards), _one_number(experience.scores)
         experience.info |= {"reward": experience.rewards.clone(), "score": experience.scores}
         score = float(experience.scores[0])
@@ -77,7 +77,7 @@ class ResponseReader:
         experience.rewards = experience.rewards.to(dtype)
         length_penalty.apply_length_penalties([experience], self._args)
         if self._args.reward.clip_range is not None:
-            # Before any baseline is taken from them.
+            # Before any baseline is computed from them.
             experience.rewards = experience.rewards.clamp(*self._args.reward.clip_range)
         raw = None if self._threshold is None else score
         graded = GradedExperience(**host_fields(experience), grade=response.get("grade"), score=raw)

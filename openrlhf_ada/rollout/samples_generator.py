@@ -220,10 +220,10 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         while True:
             hopeless = batch.given_up_places()
             places = hopeless + batch.unresolved()[:left]
-            fresh, exhausted = self.prompts.spare(len(places)) if places and not exhausted else ([], exhausted)
+            fresh, exhausted = self.prompts.take_extra(len(places)) if places and not exhausted else ([], exhausted)
             if len(fresh) < len(hopeless):
                 # The episode has no other prompts: some of this batch take their places, as visits of their own.
-                fresh = fresh + self.prompts.revisit(batch.sampled_prompts(), len(hopeless) - len(fresh))
+                fresh = fresh + self.prompts.repeat_prompts(batch.sampled_prompts(), len(hopeless) - len(fresh))
             if len(fresh) < len(hopeless):
                 reason = batch.places[hopeless[-1]].finished.failure
                 raise RuntimeError(f"no prompt of this step got a score; the last: {reason}")

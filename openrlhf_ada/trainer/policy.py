@@ -26,7 +26,7 @@ from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.weights.average import WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
-from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, join_in
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, take_part
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
             self._gather_engines()
             self._sync.update(self._weights, self.version)
         else:
-            join_in(self._weights)
+            take_part(self._weights)
         torch.cuda.empty_cache()
         ppo_actor.torch_dist_barrier_and_cuda_sync()
 
@@ -160,7 +160,7 @@ class AdaActorTrainer(ppo_actor.ActorPPOTrainer):
         if torch.distributed.get_rank() == 0 and gone is None:
             self._sync.update(self._weights, self.version)
         else:
-            join_in(self._weights)
+            take_part(self._weights)
         if not alone:
             ppo_actor.torch_dist_barrier_and_cuda_sync()
         if gone is not None:

@@ -92,7 +92,7 @@ class Recorder:
         row in the record, which is said.
         """
         if held_out.no_score:
-            self.note(f"{held_out.no_score} held-out answers have no grade and are in no figure")
+            self.note(f"{held_out.no_score} held-out answers have no score and are in no figure")
         if not held_out.is_measurable:
             scores = [s for groups in held_out.scores().values() for g in groups for s in g]
             outside = [s for s in scores if not 0.0 <= s <= 1.0]

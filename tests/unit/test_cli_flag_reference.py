@@ -73,7 +73,7 @@ def test_it_is_the_same_whenever_and_wherever_it_is_made(document: str, monkeypa
         "| `SOURCE` | text, one or more |",
         "| `--out` | path | where answers and figures go; one that exists is gone on with (default: ",
         "gone on with (default: runs/eval-&lt;time>) |",
-        "| `--timeout` | number | for one answer and its score (default 1800) |",
+        "| `--timeout` | number | for one answer and its verdict (default 1800) |",
     ],
 )
 def test_rows_by_hand(row: str, document: str) -> None:

@@ -95,7 +95,7 @@ def test_evaluation_without_any_score_is_not_recorded_and_said(tmp_path: Path) -
     recorder.evaluation(3, held_out({}, no_score=4))
     assert read_run(tmp_path).evaluations == []
     assert [event["text"][:30] for event in events.seen] == [
-        "4 held-out answers have no ver",
+        "4 held-out answers have no sco",
         "evaluation after step 3: not r",
     ]
 
