@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.cli import demo, demo_files, evaluate, prepare_data, report, simulate, submit
+from openrlhf_ada.cli import demo, evaluate, prepare_data, report, simulate, submit
 from openrlhf_ada.config.ranges import MINIMA
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
@@ -26,8 +26,8 @@ VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "submit": submit.build_parser,
     "report": report.build_parser,
     "demo": demo.build_parser,
-    "demo-model": demo_files.model_parser,
-    "demo-data": demo_files.data_parser,
+    "demo-model": demo.model_parser,
+    "demo-data": demo.data_parser,
 }
 """The commands that have flags of their own. A new one is a new line."""
 

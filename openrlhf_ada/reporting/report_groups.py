@@ -1,4 +1,4 @@
-"""The report's sample groups: for a few prompts, every rollout drawn, what was kept, and why it counts."""
+"""The report's sample groups: all rollouts of a few prompts, which were trained, and their coefficients."""
 
 from __future__ import annotations
 

@@ -51,9 +51,9 @@ class SampleRecord:
     last_version: int = 0
     """Updates that the engine's weights had had at its first and at its last token."""
     grade: TimedGrade | None = None
-    """What the grader said, where it is one of ours."""
+    """The grade of a grader of ours."""
     score: float | None = None
-    """Raw score, where that is not the metric itself."""
+    """Raw score, if that is not the metric itself."""
 
 
 def sample_records(
@@ -69,8 +69,8 @@ def sample_records(
 
     Args:
         responses_R: text of each sample of the pool, by index.
-        grades_R: what a grader of ours said of each; empty where none did.
-        scores_R: raw score of each; empty where scores are metrics.
+        grades_R: grade of each sample; empty if no grader of ours gave any.
+        scores_R: raw score of each sample; empty if scores are metrics.
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
@@ -113,7 +113,7 @@ class RunLog:
     Args:
         run_dir: created if it does not exist.
         config: every flag, nested; secrets are removed here (`redaction`).
-        resume_from_step: the step of the checkpoint that training goes on from. Recorded steps, evaluations and
+        resume_from_step: the step of the checkpoint that training resumes from. Recorded steps, evaluations and
             samples after it are cut off. None starts a new record.
         text_prompts_per_step: how many prompts of a step have their texts recorded.
         text_chars: longest text that is recorded in full.
@@ -243,16 +243,16 @@ class RunLog:
         if record.last_version != record.version:
             row["last_version"] = record.last_version
         if record.index == 0:
-            # Of the prompt, not of the sample.
+            # These belong to the prompt, so its first row holds them.
             known = {"predicted": record.predicted, "critic_value": record.critic_value}
             row |= {name: value for name, value in known.items() if value is not None}
         if with_text and record.index == 0:
-            row["prompt"] = self._bounded(record.prompt)
+            row["prompt"] = self._shortened(record.prompt)
         if with_text:
-            row["response"] = self._bounded(record.response)
+            row["response"] = self._shortened(record.response)
         return to_json_value(f"sample {record.index} of prompt {record.key}", row, "raise")
 
-    def _bounded(self, text: str) -> str:
+    def _shortened(self, text: str) -> str:
         cut = len(text) - self._text_chars
         return text if cut <= 0 else f"{text[: self._text_chars]} [... {cut} more characters]"
 

@@ -27,10 +27,10 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One answer to sample: the `index`-th to `problem`, whose `prompt` the model gets. `run`: the set of problems
-    that it is for; another set may have the same problem."""
+    """One answer to sample: the `index`-th to `problem`, whose `prompt` the model gets. `problem_set`: the set that
+    the problem is from; another set may have the same problem."""
 
-    run: str
+    problem_set: str
     problem: str
     index: int
     prompt: str
@@ -38,7 +38,7 @@ class Asked:
 
     @property
     def request(self) -> Request:
-        identity = hashlib.sha256(f"{self.run}/{self.problem}".encode()).digest()
+        identity = hashlib.sha256(f"{self.problem_set}/{self.problem}".encode()).digest()
         return Request(int.from_bytes(identity[:8], "big"), self.index)
 
 

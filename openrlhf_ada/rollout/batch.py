@@ -24,8 +24,8 @@ class _BatchSlot:
 
 @dataclass
 class Batch:
-    """`places` in the order of the batch. Prompts that lost their place: `replaced` had one outcome only; of `no_score`
-    a rollout got no score, twice.
+    """`places` in the order of the batch. Prompts that lost their place: `replaced` had one outcome only; of
+    `no_score` a rollout got no score, twice.
     """
 
     requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)

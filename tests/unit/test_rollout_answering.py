@@ -82,7 +82,7 @@ def test_sets_that_share_a_problem_each_get_their_answers(
     asked = [Asked(run, "2", 0, "2", "label") for run in ("a", "b")]
     answered: list[str] = []
     sampler = start(monkeypatch, engines)
-    sampler.sample(asked, lambda asked, row: answered.append(asked.run))
+    sampler.sample(asked, lambda asked, row: answered.append(asked.problem_set))
     assert sorted(answered) == ["a", "b"]
     assert len({job.seed for engine in engines for job in engine.jobs}) == 2
     with pytest.raises(ValueError, match="1 answers are asked for twice"):
