@@ -71,8 +71,8 @@ def test_it_is_the_same_whenever_and_wherever_it_is_made(document: str, monkeypa
         "| `--actor.muon.nesterov` | switch | on |",
         "| `--logger.wandb.run_name` | text | `ppo_<time>` |",
         "| `SOURCE` | text, one or more |",
-        "| `--out` | path | where answers and figures go; one that exists is gone on with (default: ",
-        "gone on with (default: runs/eval-&lt;time>) |",
+        "| `--out` | path | output folder; if it exists, the run resumes (required) |",
+        "| `--out` | path | output folder; if it exists, the evaluation resumes (default: runs/eval-&lt;time>) |",
         "| `--timeout` | number | for one answer and its verdict (default 1800) |",
     ],
 )
