@@ -82,7 +82,7 @@ def _draw_placeholder(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED, fontsize=11)
 
 
-def _why_draw_placeholder(steps: list[Row]) -> str:
+def _placeholder_text(steps: list[Row]) -> str:
     return "not recorded for this run" if steps else "no step recorded yet"
 
 
@@ -189,7 +189,7 @@ def _draw_signal(axes: Axes, run: Run) -> None:
     _title(axes, "Was there a signal? Groups with a gradient", x_label="training step")
     rows = [row for row in run.steps if row.get("ada/signal_share_uniform") is not None]
     if not rows:
-        _draw_placeholder(axes, _why_draw_placeholder(run.steps))
+        _draw_placeholder(axes, _placeholder_text(run.steps))
         return
     steps, ours = column(rows, "ada/signal_share")
     _, uniform = column(rows, "ada/signal_share_uniform")
@@ -211,7 +211,7 @@ def _draw_allocation(axes: Axes, run: Run) -> None:
     bins = add_allocations(row[name] for row in run.steps if row.get(name) is not None)
     _title(axes, "Where did the rollouts go? Mean per prompt", x_label="share of right answers seen for the prompt")
     if not bins:
-        _draw_placeholder(axes, _why_draw_placeholder(run.steps))
+        _draw_placeholder(axes, _placeholder_text(run.steps))
         return
     heights = [count["rollouts"] / count["prompts"] for count in bins.values()]
     axes.bar([_bin_label(label) for label in bins], heights, color=BLUE, width=0.72)
@@ -251,7 +251,7 @@ def _draw_cost(axes: Axes, recorded: list[Row], suffix: str, title: str, *, lege
     names = [f"ada/{part}{suffix}" for part in ("kept", "unused", "aborted")]
     rows = [row for row in recorded if all(row.get(name) is not None for name in names)]
     if not rows:
-        _draw_placeholder(axes, _why_draw_placeholder(recorded))
+        _draw_placeholder(axes, _placeholder_text(recorded))
         return
     steps = [rows[0]["step"] - 1] + [row["step"] for row in rows]
     series = [_cumulative([row[name] for row in rows]) for name in names]

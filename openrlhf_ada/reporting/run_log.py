@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from openrlhf_ada.core.types import PromptPool, TrainingGroup
+from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting.jsonl import JsonValue, encode, keep_rows_up_to, read_rows, to_json_value, write_atomically
 from openrlhf_ada.reporting.metrics import check_metric_name
 from openrlhf_ada.reporting.redaction import redact
@@ -30,30 +30,27 @@ SUMMARY_FILE = "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class SampleRecord:
-    """One rollout as it is recorded; the numbers mean what they mean in `core.types.Sample`."""
+    """One rollout as it is recorded. `prompt_id`: identity of the dataset row, equal at every visit.
+
+    `coefficient`: None if the sample was not kept. `predicted`, `critic_value`: the pass rate that decided the
+    prompt's rollouts, and what a critic predicted. `grade`: of a grader of ours. `score`: the raw score, if the metric
+    is not the score itself.
+    """
 
     prompt_id: str
-    """Identity of the dataset row, equal at every visit; `key` is the visit."""
-    key: int
-    index: int
-    metric: float
-    reward: float
-    num_tokens: int
-    kept: bool
-    coefficient: float | None
-    """Weight x advantage of a kept sample, None for the others."""
     prompt: str
+    sample: Sample
     response: str
+    coefficient: float | None
     predicted: float | None = None
-    """Pass rate that the prompt's rollouts were decided by, and what a critic gave it; None where there is none."""
     critic_value: float | None = None
-    version: int = 0
-    last_version: int = 0
-    """Updates that the engine's weights had had at its first and at its last token."""
     grade: TimedGrade | None = None
-    """The grade of a grader of ours."""
     score: float | None = None
-    """Raw score, if that is not the metric itself."""
+
+    @property
+    def kept(self) -> bool:
+        """Is it trained?"""
+        return self.coefficient is not None
 
 
 def sample_records(
@@ -81,29 +78,14 @@ def sample_records(
     if len(responses_R) != len(pool):
         raise ValueError(f"pool of prompt {pool.key} has {len(pool)} samples but {len(responses_R)} responses")
     nothing = [None] * len(pool)
-    coefficients = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
+    columns = zip(pool.samples, responses_R, grades_R or nothing, scores_R or nothing, strict=True)
+    kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
+    of_prompt = {"predicted": pool.predicted, "critic_value": pool.critic_value}
     return [
         SampleRecord(
-            prompt_id=prompt_id,
-            key=pool.key,
-            index=sample.index,
-            metric=sample.metric,
-            reward=sample.reward,
-            num_tokens=sample.num_tokens,
-            version=sample.version,
-            last_version=sample.last_version,
-            kept=sample.index in coefficients,
-            coefficient=coefficients.get(sample.index),
-            prompt=prompt,
-            response=response,
-            predicted=pool.predicted,
-            critic_value=pool.critic_value,
-            grade=grade,
-            score=score,
+            prompt_id, prompt, sample, response, kept.get(sample.index), **of_prompt, grade=grade, score=score
         )
-        for sample, response, grade, score in zip(
-            pool.samples, responses_R, grades_R or nothing, scores_R or nothing, strict=True
-        )
+        for sample, response, grade, score in columns
     ]
 
 
@@ -186,10 +168,10 @@ class RunLog:
         Keys follow the order of the data, which is shuffled, and not the order of completion, so the recorded texts
         are a fair choice. A prompt's text stands in its first row only.
         """
-        ordered = sorted(records, key=lambda r: (r.key, r.index))
-        with_text = set(sorted({r.key for r in ordered})[: self._text_prompts_per_step])
+        ordered = sorted(records, key=lambda r: (r.sample.key, r.sample.index))
+        with_text = set(sorted({r.sample.key for r in ordered})[: self._text_prompts_per_step])
         for record in ordered:
-            row = self._sample_row(step, record, with_text=record.key in with_text)
+            row = self._sample_row(step, record, with_text=record.sample.key in with_text)
             self._samples.write(encode(row))
         self._samples.flush()
 
@@ -222,15 +204,16 @@ class RunLog:
         self._metrics.flush()
 
     def _sample_row(self, step: int, record: SampleRecord, *, with_text: bool) -> JsonValue:
+        sample = record.sample
         row = {
             "step": step,
             "prompt_id": record.prompt_id,
-            "key": record.key,
-            "index": record.index,
-            "metric": record.metric,
-            "reward": record.reward,
-            "tokens": record.num_tokens,
-            "version": record.version,
+            "key": sample.key,
+            "index": sample.index,
+            "metric": sample.metric,
+            "reward": sample.reward,
+            "tokens": sample.num_tokens,
+            "version": sample.version,
             "kept": record.kept,
             "coefficient": record.coefficient,
         }
@@ -240,17 +223,17 @@ class RunLog:
             row["scoring_s"] = round(record.grade.seconds, 6)
             if record.grade.cause:
                 row["cause"] = record.grade.cause
-        if record.last_version != record.version:
-            row["last_version"] = record.last_version
-        if record.index == 0:
+        if sample.last_version != sample.version:
+            row["last_version"] = sample.last_version
+        if sample.index == 0:
             # These belong to the prompt, so its first row holds them.
             known = {"predicted": record.predicted, "critic_value": record.critic_value}
             row |= {name: value for name, value in known.items() if value is not None}
-        if with_text and record.index == 0:
+        if with_text and sample.index == 0:
             row["prompt"] = self._shortened(record.prompt)
         if with_text:
             row["response"] = self._shortened(record.response)
-        return to_json_value(f"sample {record.index} of prompt {record.key}", row, "raise")
+        return to_json_value(f"sample {sample.index} of prompt {sample.key}", row, "raise")
 
     def _shortened(self, text: str) -> str:
         cut = len(text) - self._text_chars
