@@ -1,4 +1,4 @@
-"""How fast answers are graded, in the process pool that training uses, and what a verdict's way there and back costs.
+"""How fast answers are graded, in the process pool that training uses, and what a score's way there and back costs.
 
 A stream as in training: every problem gets 8 answers, right and wrong ones, each at the end of a long chain of
 thought; problems and answers are those of tests/data. `distinct` is the hardest case: no answer comes twice.
@@ -19,7 +19,7 @@ from typing import Any
 
 from machine import machine
 
-from openrlhf_ada.reward.pool import GraderPool, Limits
+from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "tests" / "data"
@@ -58,12 +58,12 @@ def distinct_stream(seed: int) -> list[tuple[str, Any]]:
 
 def verdicts_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
     """After a short warm-up, in which graders and their parsers are loaded."""
-    with GraderPool(grader, Limits(), workers) as pool, ThreadPoolExecutor(2 * workers) as threads:
-        list(threads.map(lambda row: pool.verdict(*row), stream[: 20 * workers]))
+    with GraderPool(grader, GradingLimits(), workers) as pool, ThreadPoolExecutor(2 * workers) as threads:
+        list(threads.map(lambda row: pool.grade(*row), stream[: 20 * workers]))
         start = time.perf_counter()
-        verdicts = list(threads.map(lambda row: pool.verdict(*row), stream))
+        grades = list(threads.map(lambda row: pool.grade(*row), stream))
         seconds = time.perf_counter() - start
-    assert all(verdict.score is not None for verdict in verdicts)
+    assert all(grade.score is not None for grade in grades)
     return len(stream) / seconds
 
 

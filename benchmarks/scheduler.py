@@ -29,8 +29,8 @@ from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
-from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel, VirtualFleet
-from openrlhf_ada.simulation.workload import MadeUpAnswers
+from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf, VirtualFleet
+from openrlhf_ada.simulation.workload import SyntheticRollouts
 
 HERE = Path(__file__).parent
 GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=256)
@@ -51,8 +51,8 @@ class Workload:
     def name(self) -> str:
         return f"Beta({self.a:g}, {self.a:g}), {self.shared:.0%} of length by prompt"
 
-    def answer(self, seed: int) -> MadeUpAnswers:
-        return MadeUpAnswers(
+    def answer(self, seed: int) -> SyntheticRollouts:
+        return SyntheticRollouts(
             alpha=self.a, beta=self.a, median=500.0, spread=0.9, longest=4096, shared=self.shared, seed=seed
         )
 
@@ -134,7 +134,7 @@ def step_ratio(seconds: dict[str, float], name: str) -> float:
 class TimedFleet(VirtualFleet):
     """Engines decode on while the driver thinks: its processor time, less the simulation itself, is virtual time."""
 
-    def __init__(self, num_engines: int, model: EngineModel, answer: Answer) -> None:
+    def __init__(self, num_engines: int, model: EngineModel, answer: SampleOf) -> None:
         super().__init__(num_engines, model, answer)
         self.thinking = 0.0
         self.most_at_once = self._at_once = 0

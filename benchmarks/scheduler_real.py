@@ -1,8 +1,8 @@
 """One step of Ada-Seq-balance on the real vLLM, by each scheduler in turn: the same prompts, the same seeds.
 
-SmolLM2-135M answers short questions at length. Verdicts are drawn by hashing the answer, with a pass rate per prompt
+SmolLM2-135M answers short questions at length. Scores are drawn by hashing the answer, with a pass rate per prompt
 from 0.05 to 0.95: the model is too small for a task with prompts of all pass rates, and the time of a step does not
-depend on who gives the verdict. Also what `openrlhf-ada simulate` says of the same step, from a calibration before it.
+depend on who gives the score. Also what `openrlhf-ada simulate` says of the same step, from a calibration before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.demo.model import build_smollm2
 from openrlhf_ada.simulation.forecast import Cluster, forecast
 from openrlhf_ada.simulation.virtual_engines import EngineModel
-from openrlhf_ada.simulation.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
+from openrlhf_ada.simulation.workload import RecordedRollout, RecordedRollouts, SyntheticRollouts
 
 CACHE = Path(__file__).parent.parent / ".cache"
 THINGS = (
@@ -53,8 +53,8 @@ PROMPT = "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 REWARDS = """
 import zlib
 def reward_func(queries, prompts, labels):
-    verdict = float(zlib.crc32(queries[0].encode()) / 2**32 < float(labels[0]))
-    return {"rewards": verdict, "scores": verdict}
+    score = float(zlib.crc32(queries[0].encode()) / 2**32 < float(labels[0]))
+    return {"rewards": score, "scores": score}
 """
 
 
@@ -164,7 +164,7 @@ def _predictions(
     recorded = {
         pool.key: [RecordedRollout(s.metric, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
     }
-    answer = RecordedAnswers(recorded, positive_above=0.5)
+    answer = RecordedRollouts(recorded, positive_above=0.5)
     cluster = Cluster(1, engine, speculation=engine.speculation or 0)
     predicted: dict[str, float] = {}
     for name in seconds:
@@ -189,7 +189,7 @@ def speculation(engine: EngineModel, policy: Any) -> list[dict[str, float]]:
             ratios: list[float] = []
             waste: list[float] = []
             for seed in range(8):
-                answer = MadeUpAnswers(alpha=1.0, beta=1.0, median=40.0, spread=0.9, longest=256, seed=seed)
+                answer = SyntheticRollouts(alpha=1.0, beta=1.0, median=40.0, spread=0.9, longest=256, seed=seed)
                 rounds, stream = (
                     forecast(
                         policy, [PromptPool(k, row=k) for k in range(count)], answer, name, Cluster(1, engine, filled)

@@ -1,6 +1,6 @@
 """An agent for OpenRLHF (`--train.agent_func_path`): a wrong answer is told so, and the model may try once more.
 
-The verdict of the conversation is that of its last answer; a right first answer is rewarded more than a second one.
+The score of the conversation is that of its last answer; a right first answer is rewarded more than a second one.
 For an environment of your own, copy it and change `reset` and `step`.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 
-from openrlhf_ada.reward.reward_function import GRADERS, NoVerdict, pooled
+from openrlhf_ada.reward.reward_function import GRADERS, NoScoreError, pooled
 
 TRIES = 2
 SECOND_TRY_REWARD = 0.5
@@ -34,19 +34,19 @@ class SecondTry(AgentInstanceBase):
         return states
 
     async def step(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Called with each answer. "rewards" add up over the turns; "scores" of the last turn are the verdict."""
+        """Called with each answer. "rewards" add up over the turns; "scores" of the last turn are the score."""
         self.tries += 1
         # Grading takes processor time, which other conversations need.
-        verdict = await asyncio.to_thread(REWARD.verdict, state_dict["action_text"], state_dict["label"])
-        if verdict.score is None:
-            # No verdict is not a wrong answer: the rollout is repeated.
-            raise NoVerdict(verdict.cause)
-        is_right = verdict.score > 0.5
+        grade = await asyncio.to_thread(REWARD.grade, state_dict["action_text"], state_dict["label"])
+        if grade.score is None:
+            # No score is not a wrong answer: the rollout is repeated.
+            raise NoScoreError(grade.cause)
+        is_right = grade.score > 0.5
         is_over = is_right or self.tries == TRIES
-        reward = verdict.score * (1.0 if self.tries == 1 else SECOND_TRY_REWARD)
+        reward = grade.score * (1.0 if self.tries == 1 else SECOND_TRY_REWARD)
         return {
             "rewards": torch.tensor(reward),
-            "scores": torch.tensor(verdict.score),
+            "scores": torch.tensor(grade.score),
             "environment_feedback": "" if is_over else f"\nThat is wrong.\n{self.prompt}",
             "done": is_over,
             "sampling_params": state_dict["sampling_params"],

@@ -30,7 +30,7 @@ class Recipe:
     """Training prompts that the task has next to the held-out ones."""
 
     def episodes(self, steps: int) -> int:
-        """The toy task has few sums, so it is trained on several times; other prompts are fresh while they last."""
+        """The fewest episodes that give all steps full batches. The toy task has few sums, so it needs several."""
         total = self.batch_size * steps
         fewest = -(-total // self.max_prompts)
         return next(episodes for episodes in range(fewest, total + 1) if total % episodes == 0)
@@ -88,7 +88,7 @@ def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, 
     from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
 
     name = "toy" if toy else "smollm2"
-    # Answers end with their line: what a model would write after it is neither sampled nor trained.
+    # An answer ends with its line: text after it is neither sampled nor trained.
     folder = cache / f"{name}-model"
     model = build_toy_model(folder) if toy else build_smollm2(folder, end_at_newline=True)
     data = cache / f"{name}-data"
@@ -98,7 +98,7 @@ def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, 
 
 
 def _choose_platform() -> None:
-    """As the run will; before that, DeepSpeed (which transformers imports) would complain about a missing GPU."""
+    """Use the CPU now if the run will: DeepSpeed, which transformers imports, would complain about a missing GPU."""
     if cpu.is_needed():
         cpu.activate()
 
@@ -125,7 +125,7 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
         "--vllm.num_engines": 1,
         "--vllm.sync_backend": "gloo",
         "--ds.attn_implementation": "sdpa",
-        # One process has nothing to share out, and ZeRO's copies of all gradients cost seconds a step.
+        # With one process ZeRO has nothing to shard, and its copies of all gradients cost seconds a step.
         "--ds.zero_stage": 0,
         "--algo.advantage.estimator": "dr_grpo",
         "--algo.kl.init_coef": 0,
@@ -174,7 +174,7 @@ def _show_result(run_dir: Path) -> None:
 
 
 def result_lines(summary: Mapping[str, Any], group_size: int) -> list[str]:
-    """What the run gained and what it paid, for people; nothing where signal or accuracy were not recorded.
+    """Accuracy, signal and cost as text; empty if signal or accuracy were not recorded.
 
     `summary`: the figures of `summary.json`. `group_size`: n, rollouts per prompt of uniform sampling.
     """
@@ -202,9 +202,50 @@ def _cost_of_a_group(s: Mapping[str, Any], uniform: str) -> list[str]:
     if theirs is None:
         return [f"{cost}had no such group"]
     if ours <= theirs:
-        verdict = "This run paid no more for a group with signal than uniform sampling"
+        conclusion = "This run paid no more for a group with signal than uniform sampling"
     elif s["signal_share"] > s["signal_share_uniform"]:
-        verdict = "This run paid more for a group with signal, and got one from more of its prompts"
+        conclusion = "This run paid more for a group with signal, and got one from more of its prompts"
     else:
-        verdict = "This run paid more for a group with signal, and got no more of them"
-    return [f"{cost}paid {theirs:.1f}", f"{'':22}{verdict}"]
+        conclusion = "This run paid more for a group with signal, and got no more of them"
+    return [f"{cost}paid {theirs:.1f}", f"{'':22}{conclusion}"]
+
+
+# -- demo-model, demo-data: what the demo trains, to look at or to train with other flags -----------------------------
+
+
+def model_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="openrlhf-ada demo-model", description="SmolLM2-135M-Instruct, or a toy")
+    parser.add_argument("out_dir", type=Path, help="folder to write")
+    parser.add_argument("--toy", action="store_true", help="a two-layer character model, warm-started in seconds")
+    return parser
+
+
+def data_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="openrlhf-ada demo-data", description="Arithmetic of graded difficulty")
+    parser.add_argument("out_dir", type=Path, help="folder to write")
+    parser.add_argument("--toy", action="store_true", help="the toy model's task")
+    parser.add_argument("--num-train", type=int, default=256, help="training prompts (default 256)")
+    parser.add_argument("--num-heldout", type=int, default=100, help="held-out prompts (default 100)")
+    parser.add_argument("--seed", type=int, default=0, help="default 0")
+    return parser
+
+
+def write_model(argv: Sequence[str]) -> int:
+    """Entry point of demo-model; returns the exit status."""
+    args = model_parser().parse_args(argv)
+    from openrlhf_ada.demo.model import build_smollm2
+    from openrlhf_ada.demo.toy import build_toy_model
+
+    print((build_toy_model if args.toy else build_smollm2)(args.out_dir))
+    return 0
+
+
+def write_data(argv: Sequence[str]) -> int:
+    """Entry point of demo-data; returns the exit status."""
+    args = data_parser().parse_args(argv)
+    from openrlhf_ada.demo.arithmetic import write_demo_data
+    from openrlhf_ada.demo.toy import write_toy_data
+
+    write = write_toy_data if args.toy else write_demo_data
+    print(write(args.out_dir, num_train=args.num_train, num_heldout=args.num_heldout, seed=args.seed))
+    return 0

@@ -1,4 +1,4 @@
-"""Evaluate models on benchmarks: avg@n, pass@k, maj@k, lengths and intervals, with vLLM, resumable."""
+"""Evaluate models on benchmarks with vLLM: avg@n, pass@k, maj@k and lengths, with intervals. Can be resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from openrlhf_ada.cli.answer_runs import POSITIVE_ABOVE, Run, fitting_prompts, judged, sample_missing
+from openrlhf_ada.cli.sample_answers import POSITIVE_ABOVE, ProblemSet, fitting_prompts, group_answers, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
     add_sampling_flags,
@@ -35,7 +35,7 @@ from openrlhf_ada.trainer.preflight import check_reward_urls
 
 PROG = "openrlhf-ada eval"
 SIGNAL_GROUP = 4
-"""Size of the groups whose share without a signal the table shows."""
+"""Group size for which the table shows the share of groups without a signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, TerminatedError):
-        print(f"{PROG}: interrupted; the same call with --out {args.out} goes on", file=sys.stderr)
+        print(f"{PROG}: interrupted; repeat the call with --out {args.out} to resume", file=sys.stderr)
         return 130
     _show(results, args, sampling, ks)
     return 0
@@ -91,14 +91,14 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("runs") / time.strftime("eval-%m%d-%H%M%S"),
         metavar="DIR",
-        help="where answers and figures go; one that exists is gone on with (default: runs/eval-<time>)",
+        help="output folder; if it exists, the evaluation resumes (default: runs/eval-<time>)",
     )
     add_sampling_flags(parser, n=8)
     return parser
 
 
 def _ks(text: str | None, n: int) -> list[int]:
-    """Those that are asked for, and those that the table and the curves need."""
+    """The k of --k, and those that the table and the curves need."""
     if text is None:
         return ks_up_to(n)
     parts = text.split(",")
@@ -136,16 +136,17 @@ def _load(args: argparse.Namespace) -> list[Suite]:
 def _evaluate(
     model: str, suites: Sequence[Suite], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]
 ) -> ModelResults:
-    runs = [_run(model, suite, args, sampling) for suite in suites]
-    rows = sample_missing(model, runs, args, sampling)
+    problem_sets = [_problem_set(model, suite, args, sampling) for suite in suites]
+    rows = sample_missing(model, problem_sets, args, sampling)
     result = ModelResults(model)
-    for run in runs:
-        found, without = judged(run, rows[run.name], SAMENESS.get(run.reward))
-        result.add(run.name, found, sampling.n, ks, without)
+    for problem_set in problem_sets:
+        same = SAME_ANSWER.get(problem_set.reward)
+        found, without = group_answers(problem_set, rows[problem_set.name], same)
+        result.add(problem_set.name, found, sampling.n, ks, without)
     return result
 
 
-def _run(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> Run:
+def _problem_set(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> ProblemSet:
     template = args.template or suite.benchmark.template
     prompts, too_long = fitting_prompts(model, suite.problems, template, args, sampling)
     if too_long:
@@ -153,7 +154,7 @@ def _run(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling)
             f"{suite.name}: {len(too_long)} problems do not fit, which leaves no fair figure; the first: "
             f"{next(iter(too_long.values()))}"
         )
-    return Run(
+    return ProblemSet(
         name=suite.name,
         folder=args.out / slug(model) / slug(suite.name),
         problems=suite.problems,
@@ -164,7 +165,7 @@ def _run(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling)
 
 
 def slug(text: str) -> str:
-    """A folder name that still tells what it is, and is another for another text."""
+    """A readable folder name, different for every text."""
     plain = re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_.")
     return plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
@@ -175,12 +176,12 @@ def _mathematical(text: str) -> str:
     return simplified(unfenced(found[-1].text)) if found else ""
 
 
-SAMENESS: dict[str, Callable[[str], str]] = {
+SAME_ANSWER: dict[str, Callable[[str], str]] = {
     "math": _mathematical,
     "reasoning_gym": find_answer,
     "arithmetic": lambda text: str(parse_answer(text)),
 }
-"""By reward: which answers are the same, for maj@k. Programs are not compared."""
+"""For maj@k, by reward: text -> a name for its answer, equal for the same answers. Programs are not compared."""
 
 
 def _show(results: Sequence[ModelResults], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]) -> None:
@@ -194,14 +195,14 @@ def _show(results: Sequence[ModelResults], args: argparse.Namespace, sampling: S
     for row in rows:
         table.add_row(*row)
     console = Console()
-    # In a file, lines may be as long as they are.
+    # In a file, lines are not wrapped to the width of a terminal.
     console.width = console.width if console.is_terminal else 160
     console.print(table)
     for line in difference_lines(results):
         console.print(line, highlight=False)
-    missing = sum(sum(result.no_verdict.values()) for result in results)
+    missing = sum(sum(result.no_score.values()) for result in results)
     if missing:
-        console.print(f"{missing} answers have no verdict and are in no figure; answers.jsonl has the causes.")
+        console.print(f"{missing} answers have no score and are in no figure; answers.jsonl has the causes.")
     settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "positive_above": POSITIVE_ABOVE}
     file = args.out / "results.json"
     file.write_text(json.dumps(as_json(results, settings), indent=1), encoding="utf-8")

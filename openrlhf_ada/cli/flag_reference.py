@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.cli import demo, demo_files, evaluate, prepare_data, report, simulate, submit
+from openrlhf_ada.cli import demo, evaluate, prepare_data, report, simulate, submit
 from openrlhf_ada.config.flags import kind_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
@@ -26,8 +26,8 @@ VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "submit": submit.build_parser,
     "report": report.build_parser,
     "demo": demo.build_parser,
-    "demo-model": demo_files.model_parser,
-    "demo-data": demo_files.data_parser,
+    "demo-model": demo.model_parser,
+    "demo-data": demo.data_parser,
 }
 """The commands that have flags of their own. A new one is a new line."""
 
@@ -172,7 +172,7 @@ def _verb_row(action: argparse.Action) -> tuple[str, ...]:
     if action.required and action.option_strings:
         text += " (required)"
     elif "default" not in text.lower() and action.nargs != 0 and action.default is not None:
-        # "for one verdict (10)" has it in brackets already.
+        # "for one score (10)" has it in brackets already.
         text = text if f"({default})" in text else f"{text} (default {default})"
     return _names(action), _values(action), _prose(text.replace(f"({default})", f"(default {default})"))
 

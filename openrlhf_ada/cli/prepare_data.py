@@ -1,5 +1,5 @@
-"""From raw problems to training data of known difficulty: drop copies and labels that fail themselves, sample answers
-with vLLM (resumable), keep a band of pass rates, write Parquet and a card."""
+"""Make training data of known difficulty from raw problems: drop copies and labels that fail their own check, sample
+answers with vLLM (can be resumed), keep a band of pass rates, write Parquet and a dataset card."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.answer_runs import Run, fitting_prompts, judged, progress_bar, sample_missing
+from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, progress_bar, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
     add_sampling_flags,
@@ -31,7 +31,7 @@ from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.platforms.session import TerminatedError
-from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.pool import GradingLimits
 from openrlhf_ada.reward.reward_function import NAMED
 from openrlhf_ada.trainer.preflight import check_reward_urls
 
@@ -58,8 +58,8 @@ def main(argv: Sequence[str]) -> int:
         problems = [problem for problem in problems if problem.id in prompts]
         if not problems:
             raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
-        run = Run("answers", args.out / "answers", problems, reward, template, prompts)
-        everything, without = _measure(run, args, sampling)
+        problem_set = ProblemSet("answers", args.out / "answers", problems, reward, template, prompts)
+        everything, without = _measure(problem_set, args, sampling)
         kept = [d for d in everything if in_band(d, band)]
         if not kept:
             raise DataError(f"no problem has a pass rate in --band {args.band}; {_spread(everything)}")
@@ -67,15 +67,15 @@ def main(argv: Sequence[str]) -> int:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, TerminatedError):
-        print(f"{PROG}: interrupted; the same call goes on", file=sys.stderr)
+        print(f"{PROG}: interrupted; repeat the call to resume", file=sys.stderr)
         return 130
     facts |= {
         "prompts that leave no room": f"{len(too_long):,}",
         "model": args.model,
         "answers per problem": f"{sampling.n} at temperature {sampling.temperature:g}, up to "
         f"{sampling.max_new_tokens:,} tokens",
-        "answers without a verdict": f"{without:,}",
-        "problems without any verdict": f"{len(problems) - len(everything):,}",
+        "answers without a score": f"{without:,}",
+        "problems without any score": f"{len(problems) - len(everything):,}",
         "kept": f"{len(kept):,} with a pass rate from {band[0]:g} to {band[1]:g} (--band {args.band})",
     }
     _write(args, everything, kept, band, facts, reward, template)
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_flags(args: argparse.Namespace) -> tuple[Sampling, tuple[float, float]]:
-    """How is sampled and what is kept; raises ConfigError or ValueError for values out of range."""
+    """How to sample, and the band of pass rates to keep; raises ConfigError or ValueError for values out of range."""
     return sampling_of(args), parse_band(args.band)
 
 
@@ -97,14 +97,14 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"{', '.join(DATASETS)}; a hub id, .jsonl, .parquet; reasoning_gym:TASK",
     )
     add("--model", required=True, metavar="PATH", help="folder or hub id of the model that will be trained")
-    add("--out", type=Path, required=True, metavar="DIR", help="one that exists is gone on with")
+    add("--out", type=Path, required=True, metavar="DIR", help="output folder; if it exists, the run resumes")
     add(
         "--band",
         default="all",
         metavar="BAND",
         help=f"pass rates to keep: {', '.join(BANDS)}, or low:high (default all)",
     )
-    add("--split", default="train", help="of hub data sets (default: train)")
+    add("--split", default="train", help="split of hub data sets (default: train)")
     add("--task_size", type=int, default=1000, metavar="COUNT", help="problems of a reasoning-gym task (default 1000)")
     add_sampling_flags(parser, n=16)
     return parser
@@ -129,7 +129,9 @@ def _source(spec: str, args: argparse.Namespace) -> Source:
 def _reward(specs: Sequence[str]) -> str:
     kinds = {"reasoning_gym" if spec.startswith("reasoning_gym:") else "math" for spec in specs}
     if len(kinds) > 1:
-        raise ConfigError("SOURCE", " ".join(specs), "they need different rewards", "Prepare them one after the other")
+        raise ConfigError(
+            "SOURCE", " ".join(specs), "they need different rewards", "Prepare each with a call of its own"
+        )
     return kinds.pop()
 
 
@@ -140,7 +142,8 @@ Dropped = list[tuple[Problem, str]]
 def _clean(
     sources: Sequence[Source], reward: str, args: argparse.Namespace
 ) -> tuple[list[Problem], dict[str, str], Dropped]:
-    """Problems without copies and with labels that verify themselves, facts for the card, and what was left out."""
+    """Problems without copies whose labels verify themselves, facts for the card, and the problems that were
+    dropped."""
     unfit: list[str] = []
     rows = [problem for source in sources for problem in load_problems(source, args.limit, unfit)]
     facts = {"rows read": f"{len(rows) + len(unfit):,}", "without question or label": f"{len(unfit):,}"}
@@ -151,7 +154,7 @@ def _clean(
         causes: dict[str, str] = {}
         facts["labels"] = "not checked (the reward is not one of ours)"
     else:
-        with LabelChecks(reward, Limits(args.reward_timeout, args.reward_memory)) as checks:
+        with LabelChecks(reward, GradingLimits(args.reward_timeout, args.reward_memory)) as checks:
             problems, copies, contradictory = deduplicated(rows, checks.same)
             causes = _unverified(checks, problems, reward, args.out)
         facts["labels that do not verify themselves"] = f"{len(causes):,}"
@@ -164,7 +167,7 @@ def _clean(
 
 
 def _unverified(checks: LabelChecks, problems: Sequence[Problem], reward: str, out: Path) -> dict[str, str]:
-    """Ids and causes; what an earlier call has checked is not checked again."""
+    """Causes by id of problems whose labels do not verify themselves. Results of earlier calls are reused."""
     file = out / CHECKED_FILE
     before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     known: dict[str, str] = before.get(reward, {})
@@ -184,10 +187,12 @@ def _write_dropped(out: Path, dropped: Dropped) -> None:
             stream.write(json.dumps(row, default=str) + "\n")
 
 
-def _measure(run: Run, args: argparse.Namespace, sampling: Sampling) -> tuple[list[Difficulty], int]:
-    """Difficulties in the order of the problems, and how many answers came to no verdict."""
-    found, without = judged(run, sample_missing(args.model, [run], args, sampling)[run.name])
-    by_id = {problem.id: problem for problem in run.problems}
+def _measure(problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling) -> tuple[list[Difficulty], int]:
+    """Difficulties in the order of the problems, and the number of answers without a score."""
+    found, without = group_answers(
+        problem_set, sample_missing(args.model, [problem_set], args, sampling)[problem_set.name]
+    )
+    by_id = {problem.id: problem for problem in problem_set.problems}
     return [
         Difficulty(by_id[a.problem], a.n, sum(a.right), sum(a.tokens) / a.n, sum(a.truncated) / a.n) for a in found
     ], without

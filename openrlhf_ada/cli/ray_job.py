@@ -23,9 +23,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 130, 143
 
-
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Variables that Ray's client takes an address from, even where it is given another one."""
+"""Variables from which Ray's client takes an address, even if it is given another one."""
 
 
 class UnreachableError(RuntimeError):
@@ -33,12 +32,12 @@ class UnreachableError(RuntimeError):
 
 
 class NoReaderError(Exception):
-    """Nobody reads what is printed any more."""
+    """The reader of our output has closed it."""
 
 
 @contextlib.contextmanager
-def reaching() -> Iterator[None]:
-    """What Ray's client raises for a cluster that is away, refuses or is lost, as UnreachableError."""
+def cluster_errors() -> Iterator[None]:
+    """Raises UnreachableError for what Ray's client raises if a cluster is away, refuses, or is lost."""
     import aiohttp
     from ray.exceptions import RayError
 
@@ -63,7 +62,7 @@ def connect(address: str | None) -> Any:
         raise ConfigError("ray", None, f"it is not installed here ({error})", 'pip install "ray[default]"') from error
     logging.getLogger("ray").setLevel(logging.WARNING)
     try:
-        with reaching():
+        with cluster_errors():
             return JobSubmissionClient(address)
     except UnreachableError as error:
         raise ConfigError(
@@ -71,21 +70,22 @@ def connect(address: str | None) -> Any:
         ) from error
 
 
-def new_name() -> str:
-    """Known before the job is, so that it can be stopped whenever it begins to be."""
+def new_job_name() -> str:
+    """A job name chosen by the client, so that Ctrl-C can stop a job that is not confirmed yet."""
     return f"openrlhf-ada-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 def submit(client: Any, entrypoint: str, files: JobFiles, environment: dict[str, str], job: str) -> None:
-    """Upload and start; raises UnreachableError, also where there is a job of that name, and ConfigError for a file
-    that cannot be read.
+    """Upload the files and start the job.
+
+    Raises UnreachableError, also if there is a job of that name, and ConfigError for a file that cannot be read.
     """
-    # What is named is wanted, whatever some .gitignore says, and Ray's own list.
+    # Upload every named file, even if a .gitignore or Ray's own list excludes it.
     os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"
     os.environ["RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES"] = ""
     with tempfile.TemporaryDirectory(prefix="openrlhf-ada-job-") as folder:
         files.stage(Path(folder))
-        with reaching():
+        with cluster_errors():
             client.submit_job(
                 entrypoint=entrypoint, submission_id=job, runtime_env={"working_dir": folder, "env_vars": environment}
             )
@@ -93,7 +93,7 @@ def submit(client: Any, entrypoint: str, files: JobFiles, environment: dict[str,
 
 @contextlib.contextmanager
 def sigterm_interrupts() -> Iterator[list[int]]:
-    """SIGTERM raises KeyboardInterrupt meanwhile; yields a list that then holds it."""
+    """SIGTERM raises KeyboardInterrupt inside; yields a list that then holds the signal."""
     received: list[int] = []
 
     def interrupt(signum: int, _frame: FrameType | None) -> None:
@@ -113,7 +113,7 @@ def follow(client: Any, job: str) -> int:
     Raises UnreachableError, and NoReaderError when the log's reader is gone.
     """
     JobLog(client, job).show()
-    with reaching():
+    with cluster_errors():
         info = client.get_job_info(job)
     if info.status.name != "SUCCEEDED":
         print(f"job {job}: {info.status.name.lower()}. {info.message or ''}", file=sys.stderr)
@@ -124,8 +124,8 @@ def follow(client: Any, job: str) -> int:
 
 
 def stop(client: Any, job: str) -> None:
-    """And wait until it has ended; raises UnreachableError."""
-    with reaching():
+    """Stop the job and wait until it has ended; raises UnreachableError."""
+    with cluster_errors():
         client.stop_job(job)
         while not client.get_job_status(job).is_terminal():
             time.sleep(0.5)
@@ -142,14 +142,14 @@ class JobLog:
         self._shown = 0
 
     def show(self) -> None:
-        """Until the job ends; raises UnreachableError when the cluster does not answer for long, and NoReaderError."""
+        """Print until the job ends; raises UnreachableError after TRIES failed attempts, and NoReaderError."""
         failures = 0
         while True:
             shown = self._shown
             try:
-                with reaching():
+                with cluster_errors():
                     asyncio.run(self._tail())
-                    # A server that is shut down says goodbye as politely as one whose job has ended.
+                    # A server that shuts down closes the log as cleanly as one whose job has ended.
                     if self._ends():
                         return
             except UnreachableError as error:
@@ -160,7 +160,7 @@ class JobLog:
                 time.sleep(self.PAUSE_S)
 
     def _ends(self) -> bool:
-        """Whether the job does so within PAUSE_S."""
+        """Does the job end within PAUSE_S?"""
         deadline = time.monotonic() + self.PAUSE_S
         while not self._client.get_job_status(self._job).is_terminal():
             if time.monotonic() >= deadline:
@@ -169,7 +169,7 @@ class JobLog:
         return True
 
     async def _tail(self) -> None:
-        """The cluster sends the log from its beginning."""
+        """Print what is new. The cluster sends the log from its beginning."""
         seen = 0
         async for text in self._client.tail_job_logs(self._job):
             try:

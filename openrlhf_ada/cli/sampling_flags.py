@@ -15,7 +15,7 @@ from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.data.problems import Problem, Question
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import cpu
-from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.pool import GradingLimits
 from openrlhf_ada.reward.reward_function import NAMED, Grading
 
 OF_TRAINING = ("timeout", "reward_timeout", "reward_memory", "reward_workers", "cluster_wait", "verbose")
@@ -147,7 +147,7 @@ def check_template(template: str | None, problems: Sequence[Problem]) -> None:
 
 
 def grading_of(args: argparse.Namespace) -> Grading:
-    return Grading(Limits(args.reward_timeout, args.reward_memory), args.reward_workers)
+    return Grading(GradingLimits(args.reward_timeout, args.reward_memory), args.reward_workers)
 
 
 def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: Sampling) -> SimpleNamespace:

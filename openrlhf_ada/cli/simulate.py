@@ -1,7 +1,7 @@
-"""How long sampling takes, and what it gives, on engines in virtual time: any policy, scheduler and number of engines.
+"""Simulate the sampling of a step on engines in virtual time, for any policy, scheduler and number of engines.
 
-The workload is a recorded run's (RUN_DIR), the engine the one that --calibrate measured. Without RUN_DIR both are
-made up: hundreds of prompts of all pass rates, long answers, an engine like a GPU's.
+With RUN_DIR, the workload is that run's and the engine is the one that --calibrate measured. Without RUN_DIR both are
+synthetic: 512 prompts of all pass rates, long answers, and engines like a GPU's.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
-from openrlhf_ada.simulation.recorded_workload import recorded_steps
-from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel
-from openrlhf_ada.simulation.workload import MadeUpAnswers, RecordedAnswers
+from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf
+from openrlhf_ada.simulation.workload import RecordedRollouts, SyntheticRollouts, recorded_steps
 
 PROG = "openrlhf-ada simulate"
 ENGINE_FILE = "engine.json"
@@ -33,8 +32,8 @@ ENGINE_FILE = "engine.json"
 GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=256)
 """Memory-bound decoding: 256 rollouts at a time take not three times as long as one."""
 
-MADE_UP = MadeUpAnswers(alpha=1.5, beta=1.5, median=500.0, spread=0.9, longest=4096)
-MADE_UP_PROMPTS, MADE_UP_ENGINES = 512, 8
+SYNTHETIC = SyntheticRollouts(alpha=1.5, beta=1.5, median=500.0, spread=0.9, longest=4096)
+SYNTHETIC_PROMPTS, SYNTHETIC_ENGINES = 512, 8
 
 POLICIES = ("recorded", "uniform", "pos", "balance")
 
@@ -45,7 +44,7 @@ class Step:
 
     keys: Sequence[int]
     rows: Sequence[int]
-    answer: Answer
+    answer: SampleOf
 
     def pools(self) -> list[PromptPool]:
         return [PromptPool(key, row=row) for key, row in zip(self.keys, self.rows, strict=True)]
@@ -53,7 +52,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated. `host`: OpenRLHF's flags as far as policies read them; `recorded_s`: seconds of sampling per
+    """What is simulated. `host`: those of OpenRLHF's flags that policies read; `recorded_s`: seconds of sampling per
     step that the run took, if it is one."""
 
     config: AdaConfig
@@ -70,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         if args.calibrate:
             return _calibrate(args)
-        scenario = _recorded(args) if args.run_dir else _made_up(args)
+        scenario = _recorded(args) if args.run_dir else _synthetic(args)
         rows = list(_simulate(scenario, args))
     except (ValueError, FileNotFoundError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
@@ -96,7 +95,8 @@ def build_parser() -> argparse.ArgumentParser:
         type=_names(POLICIES),
         default=None,
         metavar="NAME,...",
-        help="recorded (the run's own), uniform, pos, balance (default: recorded,uniform; made up: balance,uniform)",
+        help="recorded (the run's own), uniform, pos, balance (default: recorded,uniform; without RUN_DIR: "
+        "balance,uniform)",
     )
     add("--prompts", type=_at_least(1), metavar="N", help="prompts of a step (default: as in the run)")
     add("--steps", type=_at_least(1), default=8, metavar="N", help="last steps of RUN_DIR to repeat (default 8)")
@@ -147,22 +147,22 @@ def _recorded(args: argparse.Namespace) -> Scenario:
     taken = list(recorded_steps(run))[-args.steps :]
     steps: list[Step] = []
     for recorded in taken:
-        step = recorded.enlarged(args.prompts, host.train.seed) if args.prompts else recorded
+        step = recorded.with_prompts(args.prompts, host.train.seed) if args.prompts else recorded
         above = positive_above(config)
-        answer = RecordedAnswers(step.rollouts, positive_above=above, replay=not args.prompts, seed=host.train.seed)
+        answer = RecordedRollouts(step.rollouts, positive_above=above, replay=not args.prompts, seed=host.train.seed)
         steps.append(Step(list(step.rollouts), list(step.rows.values()), answer))
     return Scenario(
         config, host, steps, _read_engine(file), host.vllm.num_engines, _seconds(run, [step.step for step in taken])
     )
 
 
-def _made_up(args: argparse.Namespace) -> Scenario:
-    keys = range(args.prompts or MADE_UP_PROMPTS)
+def _synthetic(args: argparse.Namespace) -> Scenario:
+    keys = range(args.prompts or SYNTHETIC_PROMPTS)
     rollout = {"n_samples_per_prompt": 4, "batch_size": len(keys)}
     host = namespace({"rollout": rollout, "algo": {"advantage": {"estimator": "dr_grpo"}}})
     engine = _read_engine(args.engine) if args.engine else GPU_LIKE
     config = AdaConfig(mode="seq", wave=8, max_samples=32)
-    return Scenario(config, host, [Step(keys, keys, MADE_UP)], engine, MADE_UP_ENGINES)
+    return Scenario(config, host, [Step(keys, keys, SYNTHETIC)], engine, SYNTHETIC_ENGINES)
 
 
 def _ada_flags(host: SimpleNamespace, run_dir: Path) -> AdaConfig:
@@ -204,7 +204,7 @@ def _simulate(scenario: Scenario, args: argparse.Namespace) -> Iterator[dict[str
         automatic = engine.slots if engine.speculation is None else engine.speculation
         cluster = Cluster(num_engines, engine, automatic if wanted is None else wanted)
         for name in policies:
-            # Uniform sampling asks once, so that all schedulers are the same.
+            # Uniform sampling needs one wave only, so all schedulers are the same.
             schedulers: list[SchedulerName] = ["rounds"] if name == "uniform" else args.schedulers
             for scheduler in schedulers:
                 policy = make_policy(resolve(_configured(scenario, name), scenario.host))
@@ -224,7 +224,7 @@ def _configured(scenario: Scenario, name: str) -> AdaConfig:
 
 
 def _mean(steps: Sequence[Forecast], prompts: int) -> dict[str, float]:
-    """Of a step; shares over all steps."""
+    """Means per step; shares over all steps."""
     tokens = sum(step.tokens for step in steps)
     return {
         "seconds": mean(step.seconds for step in steps),
@@ -244,7 +244,7 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
     table = Table(box=None)
     for column in ("policy", "scheduler"):
         table.add_column(column)
-    for column in ("engines", "seconds", "known", "rollouts", "tokens", "waste", "signal"):
+    for column in ("engines", "sampling s", "ideal s", "rollouts/prompt", "tokens", "wasted", "signal"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         figures = {name: f"{row[name]:.3g}" for name in ("seconds", "work_seconds", "rollouts_per_prompt")}
@@ -255,9 +255,10 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
         )  # fmt: skip
     console = Console()
     console.print(table)
+    steps = f"{len(scenario.steps)} steps" if len(scenario.steps) > 1 else "1 step"
     console.print(
-        f"\nMeans of {len(scenario.steps)} steps: seconds of sampling, and what they would be were the needed "
-        f"rollouts known from the start; rollouts per prompt; tokens and the share in vain; groups with a signal."
+        f"\nMean of {steps}. ideal s: sampling time if it were known from the start which rollouts are needed. "
+        f"wasted: share of the tokens that were not needed. signal: share of groups with both outcomes."
     )
     if scenario.recorded_s is not None:
         run = f"recorded ({scenario.config.scheduler}, {scenario.num_engines} engines)"
@@ -269,7 +270,7 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
 
 def _calibrate(args: argparse.Namespace) -> int:
     if args.run_dir is None:
-        raise ValueError("--calibrate needs a RUN_DIR, whose engine, model and data it takes")
+        raise ValueError("--calibrate needs a RUN_DIR: it measures that run's engine with its model and data")
     from openrlhf_ada.cli.train_ppo_ray import quiet
     from openrlhf_ada.platforms.session import ray_session
 
@@ -284,8 +285,8 @@ def _calibrate(args: argparse.Namespace) -> int:
         with ray_session(host, verbose=False):
             from openrlhf_ada.trainer.sampling_only import calibrate
 
-            say = lambda size, slots: print(f"measuring batches of {size} (of {slots})", file=sys.stderr)  # noqa: E731
-            engine = calibrate(host, say)
+            note = lambda size, slots: print(f"measuring batches of {size} (of {slots})", file=sys.stderr)  # noqa: E731
+            engine = calibrate(host, note)
     file = args.engine or args.run_dir / ENGINE_FILE
     file.write_text(json.dumps(asdict(engine), indent=1), encoding="utf-8")
     print(file)

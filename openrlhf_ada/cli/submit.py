@@ -24,7 +24,7 @@ from openrlhf_ada.cli.ray_job import (
     UnreachableError,
     connect,
     follow,
-    new_name,
+    new_job_name,
     sigterm_interrupts,
     stop,
     submit,
@@ -48,10 +48,10 @@ OUTPUTS = {
 """Verbs that can be submitted, and their flags that name where results go."""
 
 STOP_WAIT_S = "30"
-"""Seconds that a stopped run gets for ending its processes; Ray's own three are few for large models."""
+"""Seconds that a stopped run has to end its processes. Ray's default of 3 is too short for large models."""
 
 FROM_ENVIRONMENT = "env"
-"""For a key: what the flag is set to, for the host to know that there is one."""
+"""The value of a flag that takes a key, if the key itself is passed as an environment variable."""
 
 EXIT_BAD_INPUT = 2
 
@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--address",
         metavar="URL",
-        help="of the cluster's dashboard. Default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or http://127.0.0.1:8265",
+        help="URL of the cluster's dashboard. Default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or http://127.0.0.1:8265",
     )
     parser.add_argument(
         "--upload",
@@ -77,14 +77,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="a file or folder besides those that the command names; may be repeated",
     )
-    parser.add_argument("--max-upload", type=float, default=100.0, metavar="MIB", help="refuse to send more (100)")
+    parser.add_argument("--max-upload", type=float, default=100.0, metavar="MIB", help="largest upload in MiB (100)")
     parser.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="environment variable of all of the job's processes; a name alone takes its value from here. No others "
-        "go along. May be repeated. Ray's dashboard shows them",
+        help="environment variable for all processes of the job; a name alone takes its value from here. No other "
+        "variables are passed. May be repeated. Ray's dashboard shows them",
     )
     parser.add_argument("--python", default="python", help="the interpreter on the nodes (python)")
     parser.add_argument("--id", help="name of the job on the cluster. Default: given by Ray")
@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
         environment = environment_of(args.env)
         client = connect(args.address)
         entrypoint = shlex.join([args.python, "-m", "openrlhf_ada.cli.main", verb, *arguments])
-        return _run(client, entrypoint, files, environment, args.id or new_name(), waits=not args.no_wait)
+        return _run(client, entrypoint, files, environment, args.id or new_job_name(), waits=not args.no_wait)
     except ConfigError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -126,12 +126,18 @@ def _run(client: Any, entrypoint: str, files: JobFiles, environment: dict[str, s
             print("its log follows; Ctrl-C stops the job, closing the terminal does not", file=sys.stderr)
             return follow(client, job)
         except UnreachableError as error:
-            print(f"{PROG}: {error}\nIf job {job} was begun, it goes on: ray job logs --follow {job}", file=sys.stderr)
+            print(
+                f"{PROG}: {error}\nIf job {job} was started, it continues: ray job logs --follow {job}",
+                file=sys.stderr,
+            )
             return EXIT_FAILED
         except NoReaderError:
-            # Python would complain once more when it flushes at its end.
+            # Python would print another error when it flushes stdout at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print(f"{PROG}: nobody reads the log; the job goes on: ray job logs --follow {job}", file=sys.stderr)
+            print(
+                f"{PROG}: the log has no reader any more; the job continues: ray job logs --follow {job}",
+                file=sys.stderr,
+            )
             return EXIT_FAILED
         except KeyboardInterrupt:
             return _stop(client, job, EXIT_TERMINATED if received else EXIT_INTERRUPTED)
@@ -142,8 +148,8 @@ def _stop(client: Any, job: str, status: int) -> int:
     try:
         stop(client, job)
     except (UnreachableError, KeyboardInterrupt) as error:
-        # Not begun yet, not reachable, or the user does not wait.
-        print(f"{PROG}: {job} may go on ({error}): ray job stop {job}", file=sys.stderr)
+        # Not started yet, not reachable, or the user pressed Ctrl-C again.
+        print(f"{PROG}: {job} may still run ({error}): ray job stop {job}", file=sys.stderr)
     return status
 
 
@@ -152,7 +158,7 @@ def _help(verb: str) -> int:
 
 
 def _without_directory(word: str) -> str:
-    """`matched:DIR` of --ada_objective with what is needed of that run, whose directory is on this machine."""
+    """`matched:DIR` of --ada_objective with that run's figures in place of DIR, which exists on this machine only."""
     flag, _, value = word.rpartition("=") if word.startswith("--") else ("", "", word)
     if not value.startswith(MATCHED):
         return word
@@ -171,7 +177,7 @@ def _verb(command: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def with_outputs(verb: str, arguments: Sequence[str]) -> list[str]:
-    """The arguments, with checkpoints and model below the run directory where nothing else is said.
+    """The arguments, with checkpoints and model below the run directory unless flags name other places.
 
     Raises ConfigError for results that would go into the job's working folder, which Ray deletes.
     """
@@ -195,7 +201,7 @@ def with_outputs(verb: str, arguments: Sequence[str]) -> list[str]:
 
 
 def check_arguments(verb: str, arguments: Sequence[str]) -> None:
-    """Settings are checked here, files by the job: they may be on the nodes only. Raises ConfigError."""
+    """Check the flags. Files are checked by the job, because they may be on the nodes only. Raises ConfigError."""
     for flag, words in words_by_flag(arguments):
         if any(hides_secret(word) for word in words):
             raise ConfigError(
@@ -218,10 +224,10 @@ def check_arguments(verb: str, arguments: Sequence[str]) -> None:
         _parsed(verb, arguments)
         return
     from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
-    from openrlhf_ada.trainer.preflight import check_settings
+    from openrlhf_ada.trainer.preflight import check_without_files
 
     try:
-        parse(arguments, check_settings)
+        parse(arguments, check_without_files)
     except USER_ERRORS as error:
         raise (
             error if isinstance(error, ConfigError) else ConfigError("train", "...", str(error), "See above")
@@ -237,7 +243,7 @@ def _can_check() -> bool:
 
 
 def _parsed(verb: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """By the verb's own parser and checks; ends the process with status 2 where that would, or raises ConfigError."""
+    """The arguments as the verb's own parser and checks read them; raises ConfigError or SystemExit."""
     from openrlhf_ada.cli import evaluate, prepare_data
 
     module = {"eval": evaluate, "prepare-data": prepare_data}[verb]
@@ -250,7 +256,7 @@ def _parsed(verb: str, arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def with_paths_only(verb: str, arguments: Sequence[str]) -> list[str]:
-    """Of `eval` and `prepare-data`: what may be files, the positional ones first, wherever they stood."""
+    """The arguments of `eval` and `prepare-data` that may be files, positional ones first."""
     if verb == "train" or not _can_check():
         return list(arguments)
     values = vars(_parsed(verb, arguments))
@@ -263,7 +269,7 @@ def with_paths_only(verb: str, arguments: Sequence[str]) -> list[str]:
 
 
 def environment_of(names: Sequence[str]) -> dict[str, str]:
-    """The variables that go along; raises ConfigError for one that is not set here."""
+    """The job's environment variables; raises ConfigError for one that is not set here."""
     environment = {"RAY_JOB_STOP_WAIT_TIME_S": STOP_WAIT_S}
     for word in names:
         name, has_value, value = word.partition("=")

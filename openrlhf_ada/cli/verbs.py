@@ -34,8 +34,8 @@ VERBS = {
     "demo": Verb(
         "train a small model on this machine's CPU and show that it learned", "demo", answers_for_errors=True
     ),
-    "demo-model": Verb("write the demo's model as a Hugging Face checkpoint", "demo_files", "write_model"),
-    "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo_files", "write_data"),
+    "demo-model": Verb("write the demo's model as a Hugging Face checkpoint", "demo", "write_model"),
+    "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo", "write_data"),
     "prepare-data": Verb(
         "raw problems to training data of known difficulty: checked, sampled, selected", "prepare_data"
     ),

@@ -275,7 +275,7 @@ class AdaConfig:
         metavar="SECONDS",
         allowed=(lambda v: v > 0, "it is a time in seconds", "Try 1800"),
     )
-    max_no_verdict: float = flag(
+    max_no_score: float = flag(
         0.05,
         "Share of a step's prompts that fresh ones may replace because a rollout came to no verdict (reward function "
         "failed, timeout) and not when it was repeated either. More ends the run with the cause.",

@@ -23,9 +23,9 @@ class BatchPlan:
     processes: int
 
     def is_even(self, prompts: int) -> bool:
-        """Does every process get the same number of rollouts from so many prompts?
+        """Does every process get the same number of rollouts from this many prompts?
 
-        One process gets all. Several get full micro-batches only: a short one would go to the last of them.
+        One process gets all. With several, all micro-batches must be full: a short one would go to the last process.
         """
         return self.processes == 1 or prompts * self.group_size % (self.micro_batch * self.processes) == 0
 
@@ -38,7 +38,7 @@ class BatchPlan:
         return next(allowed, 0)
 
     def steps(self, available: int) -> int:
-        """Rollout batches that so many prompts give: full ones, then what is trainable of the rest."""
+        """Rollout batches that this many prompts give: full ones, then what is trainable of the rest."""
         full, rest = divmod(available, self.prompts)
         return full + (self.trainable(rest) > 0)
 

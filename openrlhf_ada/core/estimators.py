@@ -1,7 +1,7 @@
-"""What is known of a prompt's pass rate before it is sampled.
+"""Estimates of a prompt's pass rate before it is sampled.
 
-`PassRateCounts`: Beta-prior counts per prompt, old evidence fading with the number of training steps since (the policy
-moves with steps, not with visits). `Calibration`: is a critic's prediction better than knowing nothing of the prompt?
+`PassRateCounts`: counts per prompt with a Beta prior. Old counts fade with the training steps since then, because the
+policy changes with steps. `Calibration`: is a critic's prediction better than the mean pass rate of all prompts?
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class PassRateCounts:
 
         p = (k + s m) / (n + s),    k, n: its counts, halved every `half_life` steps;   s: `prior_strength`
 
-    with m the population's mean: that of all visits, decayed alike and started at `prior_mean`. So a prompt never seen
-    counts as a typical one (cold start), and forgotten evidence leads back to it.
+    with m the mean pass rate of all visits, decayed in the same way and started at `prior_mean`. So a prompt that was
+    never seen counts as a typical one, and an old estimate returns to that.
 
     A prompt is given up after `give_up` rollouts in a row without a positive (0: never). Every visit then draws the
-    least number of rollouts, N_min, and one positive among them revives it, so no state absorbs: at pass rate p that
-    takes 1 / (1 - (1 - p)^N_min) visits on average. Misses do not fade, or in long episodes none would be given up.
+    least number of rollouts, N_min. One positive among them ends this; at pass rate p that takes
+    1 / (1 - (1 - p)^N_min) visits on average. Misses do not fade: in long episodes no prompt would be given up.
     """
 
     half_life: float
@@ -60,13 +60,13 @@ class PassRateCounts:
         return self._rows(rows)[3] >= (self.give_up or np.inf)
 
     def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        """What was counted before the first step, by row, shapes (R,); rows without draws are as if never seen.
+        """Start from counts by row, shapes (R,), that were made before the run; rows without draws count as unseen.
 
         Raises ValueError after the first step, or for impossible counts.
         """
         n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
         if self.step or self._table.shape[1]:
-            raise ValueError("pass rates are known before the first step or not at all")
+            raise ValueError("prior counts can be loaded before the first step only")
         if not ((k >= 0) & (k <= n)).all():
             raise ValueError("every row needs between 0 and all of its draws positive")
         self._grow(len(n))
@@ -135,8 +135,8 @@ class PassRateCounts:
 class Calibration:
     """Brier scores of predictions made before sampling, against those of the population mean as the only prediction.
 
-    A critic is trusted once its mean score over the last `window` steps is the better one, and no longer when it was
-    worse in every one of them.
+    A critic is trusted once its mean Brier score over the last `window` steps is the better one. It loses that trust
+    when it was worse in every one of them.
     """
 
     window: int
@@ -147,7 +147,7 @@ class Calibration:
         self._scores = deque(maxlen=self.window)
 
     def record(self, predicted: ArrayLike, prior: float, draws: ArrayLike, positives: ArrayLike) -> None:
-        """Score one step's predictions, shapes (B,), on what was then drawn."""
+        """Compare one step's predictions, shapes (B,), with what was then drawn."""
         self._scores.append((brier(predicted, draws, positives), brier(prior, draws, positives)))
         if len(self._scores) < self.window:
             return
@@ -171,7 +171,7 @@ def brier(predicted: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> float
 
 @dataclass
 class RewardMeans:
-    """Running mean reward of negatives and of positives, decayed per step: what an outcome is worth."""
+    """Running mean reward of negatives and of positives, decayed per step."""
 
     half_life: float
     _sums: Floats = field(default_factory=lambda: np.zeros((2, 2)))  # [negative, positive] x [sum of rewards, count]
@@ -185,7 +185,7 @@ class RewardMeans:
 
     @property
     def scale(self) -> RewardScale:
-        """A verifier's 0 and 1 for outcomes never seen."""
+        """0 for negatives and 1 for positives while there are none, as a verifier gives."""
         (neg, num_neg), (pos, num_pos) = self._sums
         return RewardScale(float(neg / num_neg) if num_neg else 0.0, float(pos / num_pos) if num_pos else 1.0)
 

@@ -1,15 +1,15 @@
-"""Which rollout goes out next, and when is a prompt done: schedulers as one state machine, without engines or clock.
+"""Schedulers as one state machine, without engines or clock: which rollout is sent next, and when is a prompt done?
 
-A pool grows in order of index, by as many samples as its policy asked for, whatever finishes first. So every schedule
-shows a policy the same pools, and short answers gain nothing by finishing early.
+A pool grows in order of index, by as many samples as its policy asked for, whatever finishes first. So a policy sees
+the same pools under every scheduler, and short answers have no advantage from finishing early.
 
 - `rounds`: the policy is asked when the waves of all prompts are in (Reinforce-Ada, Algorithm 2; the reference).
 - `waves`: each prompt's policy is asked when its own wave is in.
-- `stream`: and free slots take samples beyond the wave, those most likely to be needed first. They wait outside of the
-  pool until the policy asks for them; when their prompt closes first, they are aborted.
+- `stream`: as `waves`, and free slots sample beyond the wave, the samples most likely to be needed first. These wait
+  outside of the pool until the policy asks for them. If their prompt closes first, they are aborted.
 
-Failures obey the same order. A rollout that fails before its policy has asked for it is parked: it is repeated, or its
-prompt given up for it, only once the policy asks. So a prompt's fate depends on the rollouts that it needs alone.
+Failures obey the same order. A rollout that fails before its policy has asked for it is parked. Only when the policy
+asks for it is it repeated, or its prompt given up. So only rollouts that a prompt needs decide its fate.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Request:
 class FinishedPool(Generic[Payload]):
     """A closed pool and, at the same positions, what the plumbing keeps of each sample.
 
-    `failure`: why the prompt was given up before its policy was through with it (the reason of the first rollout in
-    index order that had no verdict at its last attempt); empty as a rule.
+    `failure`: why the prompt was given up before its policy closed it: the reason of the first rollout in index order
+    that had no score at its last attempt. Empty for all other prompts.
     """
 
     pool: PromptPool
@@ -54,45 +54,46 @@ class FinishedPool(Generic[Payload]):
     failure: str = ""
 
 
-class _Visit(Generic[Payload]):
-    """An open prompt.
+class _OpenPrompt(Generic[Payload]):
+    """A prompt whose policy still decides about it.
 
-    `wanted`: the policy asked for indices below this. `sent`: those below were sent or queued; of these, `out` have no
-    answer yet, `ahead` wait for their wave, and `parked` are to be sent again once they are wanted. `failed_at`: the
-    first rollout that failed at its last attempt, for this `reason` (`maxsize`: none did); nothing from there on can
-    enter the pool.
+    `wanted`: the policy asked for indices below this. `sent`: indices below this were sent or queued. Of these,
+    `outstanding` have no answer yet, `waiting` are finished and wait for their wave, `parked` are sent again once they
+    are wanted. `failed_at`: the first index that failed at its last attempt, for this `reason` (`maxsize`: none did);
+    no sample from there on can enter the pool.
     """
 
     __slots__ = (
-        "ahead", "failed_at", "finished", "num_back", "out", "parked", "reason", "sent", "tokens_back", "wanted",
+        "answered_tokens", "failed_at", "finished", "num_answered", "outstanding", "parked", "reason", "sent",
+        "waiting", "wanted",
     )  # fmt: skip
 
     def __init__(self, pool: PromptPool) -> None:
         self.finished = FinishedPool[Payload](pool)
         self.wanted = 0
         self.sent = 0
-        self.out: dict[int, Request] = {}
-        self.ahead: dict[int, tuple[Sample, Payload]] = {}
+        self.outstanding: dict[int, Request] = {}
+        self.waiting: dict[int, tuple[Sample, Payload]] = {}
         self.parked: dict[int, Request] = {}
         self.failed_at = maxsize
         self.reason = ""
-        self.num_back = self.tokens_back = 0
+        self.num_answered = self.answered_tokens = 0
 
     @property
     def mean_tokens(self) -> float:
-        """Of the prompt's rollouts that are back; 0 before the first."""
-        return self.tokens_back / max(self.num_back, 1)
+        """Mean length of the prompt's finished rollouts; 0 before the first."""
+        return self.answered_tokens / max(self.num_answered, 1)
 
     @property
     def pool(self) -> PromptPool:
         return self.finished.pool
 
-    def take_wave(self) -> bool:
-        """Move what was asked for into the pool, if all of it is there."""
+    def complete_wave(self) -> bool:
+        """Move the wave into the pool if all of it has finished; returns whether it had."""
         wave = range(len(self.pool), self.wanted)
-        if not all(index in self.ahead for index in wave):
+        if not all(index in self.waiting for index in wave):
             return False
-        arrived = [self.ahead.pop(index) for index in wave]
+        arrived = [self.waiting.pop(index) for index in wave]
         self.pool.add(sample for sample, _ in arrived)
         self.finished.payloads += [payload for _, payload in arrived]
         self.finished.num_waves += 1
@@ -100,34 +101,34 @@ class _Visit(Generic[Payload]):
 
     @property
     def is_hopeless(self) -> bool:
-        """Does the wave need a rollout that has failed for good, with all before it in?
+        """Does the wave need a rollout that has failed at its last attempt, with all before it finished?
 
-        A lower index that is still out may fail as well; then the reason is its own, whichever came first.
+        A lower index that is still outstanding may fail too. Then its reason counts, whichever failed first.
         """
         before = range(len(self.pool), self.failed_at)
-        return self.failed_at < self.wanted and all(index in self.ahead for index in before)
+        return self.failed_at < self.wanted and all(index in self.waiting for index in before)
 
-    def fail_at(self, index: int, reason: str) -> list[Request]:
-        """This rollout has no verdict and gets no further attempt; returns those after it, which are in vain now."""
-        # Those after an earlier one are in vain already, and not heard of here.
+    def mark_failed(self, index: int, reason: str) -> list[Request]:
+        """This rollout has no score and gets no further attempt; returns the later ones, which are useless now."""
+        # No rollout after an earlier failure comes here: it is not outstanding any more.
         self.failed_at, self.reason = index, reason
-        return [self.out.pop(later) for later in list(self.out) if later > index]
+        return [self.outstanding.pop(later) for later in list(self.outstanding) if later > index]
 
-    def next_ahead(self) -> Request:
-        """The next rollout to send ahead: one that was lost with its engine, else the first that was never sent."""
-        # One that failed has an attempt behind it, and the next has to wait until it is wanted.
+    def next_speculative(self) -> Request:
+        """The next rollout to send ahead: one that was lost with its engine, else the first never sent."""
+        # A rollout that failed has attempt > 0; it is repeated only once it is wanted.
         lost = [request for request in self.parked.values() if not request.attempt]
         return min(lost, default=Request(self.pool.key, self.sent))
 
 
 class Scheduler(Generic[Payload]):
-    """Samples all prompts, whose pools come empty, until the policy has closed them.
+    """Decides what to sample until the policy has closed all prompts. `pools` come empty.
 
     Ask for requests with `take_required` and `take_speculative`, and answer each with `finish`, `fail`, `give_up`,
     `lose` or `acknowledge_abort`. What these return is to be aborted.
 
     `least_chance`: a sample is speculated on only if it is needed with at least this probability.
-    `given_up`: closed for want of a verdict so far, in order of time.
+    `given_up`: prompts closed so far because a rollout got no score, in order of time.
     """
 
     def __init__(
@@ -142,12 +143,12 @@ class Scheduler(Generic[Payload]):
         self._has_barrier = name == "rounds"
         self._least_chance = least_chance
         self._keys = [pool.key for pool in pools]
-        self._open = {pool.key: _Visit[Payload](pool) for pool in pools}
+        self._open = {pool.key: _OpenPrompt[Payload](pool) for pool in pools}
         self._closed: dict[PromptKey, FinishedPool[Payload]] = {}
         self._required: list[tuple[float, int, Request]] = []
         self._num_queued = 0
         self._candidates = Candidates()
-        self._ready: list[_Visit[Payload]] = []
+        self._at_barrier: list[_OpenPrompt[Payload]] = []
         self._decide(list(self._open.values()))
 
     @property
@@ -176,164 +177,164 @@ class Scheduler(Generic[Payload]):
         """The next rollout that a policy waits for."""
         while self._required:
             request = heapq.heappop(self._required)[2]
-            # It may have become needless in the queue.
-            visit = self._open.get(request.key)
-            if visit is not None and request.index < visit.failed_at:
-                return self._send(visit, request)
+            # Its prompt may have closed, or failed, since it was queued.
+            prompt = self._open.get(request.key)
+            if prompt is not None and request.index < prompt.failed_at:
+                return self._mark_sent(prompt, request)
         return None
 
     def take_speculative(self) -> Request | None:
-        """The rollout that is most likely to be asked for later."""
+        """The rollout that its policy will most likely ask for."""
         key = self._candidates.take()
         if key is None:
             return None
-        visit = self._open[key]
-        request = self._send(visit, visit.next_ahead())
-        if visit.parked.pop(request.index, None) is None:
-            visit.sent += 1
-        self._offer(visit)
+        prompt = self._open[key]
+        request = self._mark_sent(prompt, prompt.next_speculative())
+        if prompt.parked.pop(request.index, None) is None:
+            prompt.sent += 1
+        self._offer_speculation(prompt)
         return request
 
-    def _send(self, visit: _Visit[Payload], request: Request) -> Request:
-        visit.out[request.index] = request
+    def _mark_sent(self, prompt: _OpenPrompt[Payload], request: Request) -> Request:
+        prompt.outstanding[request.index] = request
         self.num_sent += 1
         self.num_outstanding += 1
         return request
 
-    def _offer(self, visit: _Visit[Payload]) -> None:
+    def _offer_speculation(self, prompt: _OpenPrompt[Payload]) -> None:
         if not self._speculates:
             return
-        index, chance = visit.next_ahead().index, 0.0
-        if index < visit.failed_at:
-            ahead = [sample for sample, _ in visit.ahead.values()]
-            chance = self._policy.chance_of_need(visit.pool, ahead, index)
+        index, chance = prompt.next_speculative().index, 0.0
+        if index < prompt.failed_at:
+            ahead = [sample for sample, _ in prompt.waiting.values()]
+            chance = self._policy.chance_of_need(prompt.pool, ahead, index)
         if chance > 0 and chance >= self._least_chance:
-            self._candidates.offer(visit.pool.key, chance)
+            self._candidates.offer(prompt.pool.key, chance)
         else:
-            self._candidates.withdraw(visit.pool.key)
+            self._candidates.withdraw(prompt.pool.key)
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
     def finish(self, request: Request, sample: Sample, payload: Payload) -> list[Request]:
-        """A rollout has its verdict; returns the requests that nobody needs any more."""
-        visit = self._answered(request)
-        if visit is None:
+        """A rollout has its score; returns the requests that nobody needs any more."""
+        prompt = self._take_outstanding(request)
+        if prompt is None:
             self.waste.surplus.add(sample.num_tokens)
             return []
-        visit.ahead[request.index] = (sample, payload)
-        visit.num_back += 1
-        visit.tokens_back += sample.num_tokens
-        return self._advance(visit)
+        prompt.waiting[request.index] = (sample, payload)
+        prompt.num_answered += 1
+        prompt.answered_tokens += sample.num_tokens
+        return self._advance(prompt)
 
     def fail(self, request: Request, num_tokens: int) -> None:
-        """A rollout came to no verdict: repeat it before anything else, or park it until its policy asks for it."""
+        """A rollout got no score: repeat it before all others, or park it until its policy asks for it."""
         self.waste.failed.add(num_tokens)
-        visit = self._answered(request)
-        if visit is not None:
-            self._repeat(visit, Request(request.key, request.index, request.attempt + 1))
+        prompt = self._take_outstanding(request)
+        if prompt is not None:
+            self._resend(prompt, Request(request.key, request.index, request.attempt + 1))
 
     def give_up(self, request: Request, num_tokens: int, reason: str) -> list[Request]:
-        """A rollout came to no verdict at its last attempt: its prompt ends here if its policy asks for this rollout.
+        """A rollout got no score at its last attempt: its prompt is given up if its policy asks for this rollout.
 
-        Returns what nobody needs any more.
+        Returns the requests that nobody needs any more.
         """
         self.waste.failed.add(num_tokens)
-        visit = self._answered(request)
-        if visit is None:
+        prompt = self._take_outstanding(request)
+        if prompt is None:
             return []
-        return visit.fail_at(request.index, reason) + self._advance(visit)
+        return prompt.mark_failed(request.index, reason) + self._advance(prompt)
 
     def lose(self, request: Request) -> None:
-        """Its engine died; if its policy asked for it, it is sent again before anything else, else when it is due."""
+        """Its engine died: send it again, before all others if its policy asked for it, else when it is due."""
         self.waste.lost.add(0)
-        visit = self._answered(request)
-        if visit is not None:
-            self._repeat(visit, request)
+        prompt = self._take_outstanding(request)
+        if prompt is not None:
+            self._resend(prompt, request)
 
     def acknowledge_abort(self, request: Request, num_tokens: int) -> None:
         """A rollout was stopped after so many tokens."""
-        if self._answered(request) is not None:
+        if self._take_outstanding(request) is not None:
             raise RuntimeError(f"{request} was aborted, but its prompt is open and may need it")
         self.waste.stopped.add(num_tokens)
 
-    def _answered(self, request: Request) -> _Visit[Payload] | None:
-        """Its prompt, if that is open and may still need it."""
+    def _take_outstanding(self, request: Request) -> _OpenPrompt[Payload] | None:
+        """The request's prompt, if it is open and may still need the rollout."""
         self.num_outstanding -= 1
-        visit = self._open.get(request.key)
-        if visit is None or visit.out.pop(request.index, None) is None:
+        prompt = self._open.get(request.key)
+        if prompt is None or prompt.outstanding.pop(request.index, None) is None:
             return None
-        return visit
+        return prompt
 
-    def _repeat(self, visit: _Visit[Payload], request: Request) -> None:
-        if request.index < visit.wanted:
+    def _resend(self, prompt: _OpenPrompt[Payload], request: Request) -> None:
+        if request.index < prompt.wanted:
             self._queue(request, inf)
         else:
-            visit.parked[request.index] = request
-            self._offer(visit)
+            prompt.parked[request.index] = request
+            self._offer_speculation(prompt)
 
-    def _advance(self, visit: _Visit[Payload]) -> list[Request]:
-        """One of its rollouts is in, or has failed for good; returns what to abort."""
-        if visit.take_wave():
+    def _advance(self, prompt: _OpenPrompt[Payload]) -> list[Request]:
+        """A rollout has finished, or failed at its last attempt; returns what to abort."""
+        if prompt.complete_wave():
             if not self._has_barrier:
-                return self._decide([visit])
-            self._ready.append(visit)
+                return self._decide([prompt])
+            self._at_barrier.append(prompt)
             return self._decide_at_barrier()
-        if visit.is_hopeless:
-            return self._give_up(visit) + self._decide_at_barrier()
-        self._offer(visit)
+        if prompt.is_hopeless:
+            return self._give_up(prompt) + self._decide_at_barrier()
+        self._offer_speculation(prompt)
         return []
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _decide_at_barrier(self) -> list[Request]:
-        if not self._ready or len(self._ready) < len(self._open):
+        if not self._at_barrier or len(self._at_barrier) < len(self._open):
             return []
-        ready, self._ready = self._ready, []
+        ready, self._at_barrier = self._at_barrier, []
         return self._decide(ready)
 
-    def _decide(self, visits: list[_Visit[Payload]]) -> list[Request]:
+    def _decide(self, prompts: list[_OpenPrompt[Payload]]) -> list[Request]:
         """Ask the policy about these prompts until each waits for a sample or is closed; returns what to abort."""
         needless: list[Request] = []
-        while visits:
-            actions = self._policy.decide([visit.pool for visit in visits])
-            complete: list[_Visit[Payload]] = []
-            for visit, action in zip(visits, actions, strict=True):
+        while prompts:
+            actions = self._policy.decide([prompt.pool for prompt in prompts])
+            complete: list[_OpenPrompt[Payload]] = []
+            for prompt, action in zip(prompts, actions, strict=True):
                 if isinstance(action, Close):
-                    needless += self._close(visit)
+                    needless += self._close(prompt)
                     continue
-                self._want(visit, action.count)
-                if visit.take_wave():
-                    complete.append(visit)
-                elif visit.is_hopeless:
-                    needless += self._give_up(visit)
+                self._ask_for(prompt, action.count)
+                if prompt.complete_wave():
+                    complete.append(prompt)
+                elif prompt.is_hopeless:
+                    needless += self._give_up(prompt)
                 else:
-                    self._offer(visit)
-            visits = complete
+                    self._offer_speculation(prompt)
+            prompts = complete
         return needless
 
-    def _want(self, visit: _Visit[Payload], count: int) -> None:
-        visit.wanted = len(visit.pool) + count
-        for index in sorted(index for index in visit.parked if index < visit.wanted):
-            self._queue(visit.parked.pop(index), inf)
-        for index in range(visit.sent, visit.wanted):
-            self._queue(Request(visit.pool.key, index), visit.mean_tokens)
-        visit.sent = max(visit.sent, visit.wanted)
+    def _ask_for(self, prompt: _OpenPrompt[Payload], count: int) -> None:
+        prompt.wanted = len(prompt.pool) + count
+        for index in sorted(index for index in prompt.parked if index < prompt.wanted):
+            self._queue(prompt.parked.pop(index), inf)
+        for index in range(prompt.sent, prompt.wanted):
+            self._queue(Request(prompt.pool.key, index), prompt.mean_tokens)
+        prompt.sent = max(prompt.sent, prompt.wanted)
 
     def _queue(self, request: Request, expected_tokens: float) -> None:
-        """Long answers first: what is started last must not be what takes longest."""
+        """Prompts with long answers first, so that the last rollouts to start are short ones."""
         self._num_queued += 1
         heapq.heappush(self._required, (-expected_tokens, self._num_queued, request))
 
-    def _give_up(self, visit: _Visit[Payload]) -> list[Request]:
-        visit.finished.failure = visit.reason
-        self.given_up.append(visit.finished)
-        return self._close(visit)
+    def _give_up(self, prompt: _OpenPrompt[Payload]) -> list[Request]:
+        prompt.finished.failure = prompt.reason
+        self.given_up.append(prompt.finished)
+        return self._close(prompt)
 
-    def _close(self, visit: _Visit[Payload]) -> list[Request]:
-        key = visit.pool.key
+    def _close(self, prompt: _OpenPrompt[Payload]) -> list[Request]:
+        key = prompt.pool.key
         del self._open[key]
-        self._closed[key] = visit.finished
+        self._closed[key] = prompt.finished
         self._candidates.withdraw(key)
-        for sample, _ in visit.ahead.values():
+        for sample, _ in prompt.waiting.values():
             self.waste.surplus.add(sample.num_tokens)
-        return list(visit.out.values())
+        return list(prompt.outstanding.values())

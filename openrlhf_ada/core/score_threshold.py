@@ -1,8 +1,8 @@
 """Raw scores, such as a reward model's: which of them are positive.
 
-A step's threshold is fixed before the step samples anything. It depends on earlier steps alone, so a rule that reads
-the metrics of this step stops and selects as with a verifier, and the effective-weight identity holds given the past.
-A threshold taken from this step's own samples would let every sample move the verdict of the others.
+A step's threshold is fixed before the step samples anything. It depends on earlier steps only. So stopping and
+selection work as with a verifier, and the effective-weight identity holds given the past. A threshold from this step's
+own samples would let every sample decide which of the others are positive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to sample before it is known to be needed."""
+"""Which rollouts to sample before it is known whether they are needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from math import exp, lgamma
 from openrlhf_ada.core.types import PromptKey
 
 LEAST_CHANCE = 0.2
-"""Samples that are needed with a smaller probability are not sent ahead: in virtual time they gain nothing and are
-most of what is wasted (benchmarks/scheduler.py)."""
+"""Samples with a smaller probability of being needed are not sent ahead. In virtual time they save nothing and are
+most of the waste (benchmarks/scheduler.py)."""
 
 PRIOR_STRENGTH = 2.0
-"""Rollouts that the guess of a pass rate before sampling is worth: as many as in a uniform prior."""
+"""Rollouts that the prior pass rate counts for: as many as in a uniform prior."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -57,7 +57,7 @@ class Candidates:
         self._latest.pop(key, None)
 
     def take(self) -> PromptKey | None:
-        """The most promising prompt, withdrawn; None where nothing is on offer."""
+        """Remove and return the prompt with the largest chance; None if there is none."""
         while self._heap:
             _, offer, key = heapq.heappop(self._heap)
             if self._latest.get(key) == offer:

@@ -21,11 +21,11 @@ PromptKey: TypeAlias = int
 class Sample:
     """One finished rollout.
 
-    `metric` in [0, 1] is the verifier's verdict: it alone decides when to stop and what to keep.
+    `metric` in [0, 1] is the score: it alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
-    `version` counts the updates that the engine's weights had had at its first token, `last_version` at its last: more
-    only with partial rollouts.
+    `version`: policy version at its first token, that is the number of weight updates before it; `last_version`: at
+    its last token, which is a later version only with partial rollouts.
     """
 
     key: PromptKey
@@ -45,7 +45,7 @@ class Sample:
         if not math.isfinite(self.reward):
             raise ValueError(
                 f"sample {self.index} of prompt {self.key} has reward {self.reward!r}, expected a finite number. "
-                f"Mend the reward function: one such value would spoil the baseline of its whole group."
+                f"Fix the reward function: one such value would spoil the baseline of its whole group."
             )
 
 
@@ -108,7 +108,7 @@ class PromptPool:
 
 @dataclass(frozen=True, slots=True)
 class RewardScale:
-    """What a negative and a positive are worth in units of the reward: a verifier's 0 and 1 unless told."""
+    """The mean reward of a negative and of a positive."""
 
     negative: float = 0.0
     positive: float = 1.0
@@ -151,8 +151,8 @@ class Tally:
 class Waste:
     """Rollouts that were sent and entered no pool.
 
-    `surplus` finished in vain, `stopped` were aborted before their end, `failed` came to no verdict, `lost` died with
-    their engine, which takes the count of their tokens along.
+    `surplus` finished but were not needed, `stopped` were aborted before their end, `failed` got no score, `lost` died
+    with their engine (their tokens are not known).
     """
 
     surplus: Tally = field(default_factory=Tally)

@@ -60,7 +60,7 @@ def find_benchmark(spec: str) -> Benchmark:
         known = BENCHMARKS[name]
         if not path:
             return known
-        # A copy may have been made by anybody: its columns are recognised.
+        # A copy may have other column names: they are detected.
         return replace(known, source=replace(known.source, path=path, question_key=None, label_key=None))
     if path or "/" in name or "." in name:
         return Benchmark(Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED)

@@ -1,4 +1,4 @@
-"""Checks of prompt files that take a second, so that bad data is refused before any engine starts."""
+"""Quick checks of prompt files: bad data is refused before any engine starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 UNKNOWN = -1
-"""Number of rows of a data set that is not looked into: another format, a directory, a hub id."""
+"""Number of rows of a data set that is not read here: another format, a directory, a hub id."""
 
 _JSON_EXTENSIONS = (".json", ".jsonl")
 _FILE_EXTENSIONS = (*_JSON_EXTENSIONS, ".csv", ".parquet", ".arrow")

@@ -1,4 +1,4 @@
-"""Pass rates of problems, and which of them are kept."""
+"""Measured pass rates of problems, and the band of pass rates that is kept."""
 
 from __future__ import annotations
 

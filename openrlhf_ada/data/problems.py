@@ -18,7 +18,7 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 
 HUB_S = 5.0
-"""Seconds in which a hub that can be reached has answered."""
+"""Seconds in which a reachable hub answers."""
 
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".arrow": "arrow"}
 
@@ -103,10 +103,10 @@ def _final_part(label: Any) -> Any:
     return label.rpartition("####")[2].strip() if isinstance(label, str) and "\n#### " in label else label
 
 
-def _hub_is_away() -> bool:
-    """No connection within seconds; the libraries would try for half a minute, and say so line by line."""
+def _hub_is_unreachable() -> bool:
+    """Is there no connection within HUB_S? The libraries would retry for half a minute, with a message each time."""
     if getproxies():
-        # What a proxy reaches is not known without asking it.
+        # Whether a proxy reaches the hub is not known without a request.
         return False
     hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     try:
@@ -118,8 +118,8 @@ def _hub_is_away() -> bool:
 
 def _rows(source: Source) -> Any:
     is_local = os.path.splitext(source.path.partition("@")[0])[1] in FORMATS or os.path.isdir(source.path)
-    if not is_local and _hub_is_away():
-        # Read when the libraries are imported: what they have cached is there at once, and the rest is not.
+    if not is_local and _hub_is_unreachable():
+        # Read when the libraries are imported: cached data then loads at once, and all else fails at once.
         os.environ["HF_HUB_OFFLINE"] = "1"
     import datasets
 
@@ -195,7 +195,7 @@ _SPACE = re.compile(r"\s+")
 
 
 def normalised(question: Question) -> str:
-    """Questions that differ in white space or a final full stop only are the same."""
+    """The question without differences in white space or a final full stop."""
     text = question if isinstance(question, str) else "\n".join(str(message["content"]) for message in question)
     return _SPACE.sub(" ", text).strip(" .")
 
@@ -206,8 +206,8 @@ Same = Callable[[Any, Any], bool]
 def deduplicated(problems: Sequence[Problem], same: Same) -> tuple[list[Problem], list[Problem], list[Problem]]:
     """(the first of each question, its copies, those with contradicting labels).
 
-    Of a question with different labels none is kept: nobody knows which one is right. `same`: are two labels the same
-    answer? Asked only where they are written differently.
+    A question with different labels is left out, because nobody knows which label is right. `same`: are two labels
+    that are written differently the same answer?
     """
     by_question: dict[str, list[Problem]] = {}
     for problem in problems:

@@ -1,4 +1,4 @@
-"""Does a reference answer pass its own grader? One that does not makes every right answer a wrong one."""
+"""Does a reference answer get score 1 from its own grader? If not, every right answer would count as wrong."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openrlhf_ada.data.problems import Problem
-from openrlhf_ada.reward.pool import GraderPool, Limits
+from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reasoning import from_label
 from openrlhf_ada.reward.reward_function import GRADERS
-from openrlhf_ada.reward.verdict import Verdict
 
 NO_PROGRAM = "```python\npass\n```"
-"""Tests do not tell a program that passes them; but whether they can be run is known from any."""
+"""A label of tests names no program that passes them. Any program shows whether the tests can be run."""
 
 
-def own_answer(reward: str, label: Any) -> str:
-    """A response that must be right by this label; for `code` one that must have a verdict."""
+def reference_response(reward: str, label: Any) -> str:
+    """A response that must be right by this label; for `code` one that must get a score."""
     if reward == "code":
         return NO_PROGRAM
     if reward == "reasoning_gym":
-        return f"<answer>{_own_answer(label)}</answer>"
+        return f"<answer>{_reasoning_answer(label)}</answer>"
     first = label[0] if isinstance(label, list) and label else label
     return str(first) if reward == "arithmetic" else _boxed(str(first))
 
@@ -33,7 +33,7 @@ def _boxed(text: str) -> str:
 class LabelChecks:
     """Checks labels in a pool of graders; a context manager."""
 
-    def __init__(self, reward: str, limits: Limits) -> None:
+    def __init__(self, reward: str, limits: GradingLimits) -> None:
         self._reward = reward
         self._pool = GraderPool(GRADERS[reward], limits)
 
@@ -45,34 +45,34 @@ class LabelChecks:
 
     def same(self, label: Any, other: Any) -> bool:
         """Is the answer of one label right by the other?"""
-        if not _tells(self._reward, label):
+        if not _has_reference_answer(self._reward, label):
             return False
-        return self._pool.verdict(own_answer(self._reward, label), other).score == 1.0
+        return self._pool.grade(reference_response(self._reward, label), other).score == 1.0
 
     def unverified(self, problems: Sequence[Problem], on_progress: Callable[[], object]) -> dict[str, str]:
         """Ids of problems whose labels do not verify themselves, with the cause. `on_progress`: once per problem."""
 
         def check(problem: Problem) -> str:
-            verdict = self._pool.verdict(own_answer(self._reward, problem.label), problem.label)
+            grade = self._pool.grade(reference_response(self._reward, problem.label), problem.label)
             on_progress()
-            return _complaint(_tells(self._reward, problem.label), verdict)
+            return _cause(_has_reference_answer(self._reward, problem.label), grade)
 
         with ThreadPoolExecutor(2 * self._pool.num_workers) as threads:
             causes = list(threads.map(check, problems))
         return {problem.id: cause for problem, cause in zip(problems, causes, strict=True) if cause}
 
 
-def _own_answer(label: Any) -> Any:
-    """None for tasks that have many answers and name none: colourings, puzzles, sequences of moves."""
+def _reasoning_answer(label: Any) -> Any:
+    """None for tasks with many right answers, which name none: colourings, puzzles, sequences of moves."""
     return (from_label(label) if isinstance(label, str) else label)["answer"]
 
 
-def _tells(reward: str, label: Any) -> bool:
-    """Does the label hold an answer that must be right?"""
-    return reward != "code" and not (reward == "reasoning_gym" and _own_answer(label) is None)
+def _has_reference_answer(reward: str, label: Any) -> bool:
+    """Does the label hold a right answer?"""
+    return reward != "code" and not (reward == "reasoning_gym" and _reasoning_answer(label) is None)
 
 
-def _complaint(tells: bool, verdict: Verdict) -> str:
-    if verdict.score is None:
-        return verdict.cause
-    return "" if not tells or verdict.score == 1.0 else "the reference answer is not right by itself"
+def _cause(is_verifiable: bool, grade: TimedGrade) -> str:
+    if grade.score is None:
+        return grade.cause
+    return "" if not is_verifiable or grade.score == 1.0 else "the reference answer is not right by itself"

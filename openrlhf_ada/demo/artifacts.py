@@ -1,4 +1,4 @@
-"""Writing what this package generates (data files, model directories) so that a half-written one is never seen."""
+"""Writes generated files and model directories so that nobody sees a half-written one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build_directory(out_dir: Path, recipe: Mapping[str, Any], fill: Callable[[Pa
         fresh.mkdir()
         fill(fresh)
         _write_marker(fresh, recipe)
-        # Two processes may build the same directory at once: the one that is later keeps what is there.
+        # Two processes may build the same directory at once: the later one keeps what the first has built.
         if not _is_complete(out_dir, recipe):
             if out_dir.exists():
                 out_dir.replace(Path(name) / "old")

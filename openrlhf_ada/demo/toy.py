@@ -156,13 +156,13 @@ class _Phase:
     steps: int
     batch: int
     learning_rate: float
-    slips: bool
+    shows_wrong: bool
     """Show wrong answers too, each as often as `expected_pass_rate` says."""
 
 
 _PHASES = (
-    _Phase(steps=600, batch=64, learning_rate=4e-3, slips=False),  # learns to add; RL can only find that again
-    _Phase(steps=200, batch=128, learning_rate=1e-3, slips=True),
+    _Phase(steps=600, batch=64, learning_rate=4e-3, shows_wrong=False),  # learns to add; RL can only find that again
+    _Phase(steps=200, batch=128, learning_rate=1e-3, shows_wrong=True),
 )
 
 
@@ -180,7 +180,7 @@ def _warm_start(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> 
         loss = torch.tensor(math.nan)
         for _ in range(phase.steps):
             row = torch.randint(len(ids), (phase.batch,))
-            column = torch.multinomial(chances[row], 1)[:, 0] if phase.slips else torch.zeros_like(row)
+            column = torch.multinomial(chances[row], 1)[:, 0] if phase.shows_wrong else torch.zeros_like(row)
             loss = model(input_ids=ids[row, column], labels=labels[row, column]).loss
             optimizer.zero_grad()
             loss.backward()

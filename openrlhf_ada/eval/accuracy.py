@@ -1,4 +1,4 @@
-"""Accuracy on held-out prompts with an honest interval, and the unbiased pass@k.
+"""Accuracy on held-out prompts with its 95 % interval, and the unbiased pass@k.
 
 Several answers to one prompt share the prompt's difficulty, so they are not independent: the interval is clustered by
 prompt (the spread of prompt means), never by answer.

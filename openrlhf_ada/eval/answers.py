@@ -1,4 +1,4 @@
-"""Answers on disk while they are being sampled: one JSON object a line, so that nothing is sampled twice."""
+"""Sampled answers on disk, one JSON object a line. A run that is resumed samples only the missing ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OtherSettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRow:
-    """One answer. `score` is None where there is no verdict, and `cause` says why. `surprise`: mean negative
+    """One answer. If `score` is None, `cause` says why. `surprise`: mean negative
     log-probability per token at the sampling temperature, in nats (its mean estimates the entropy)."""
 
     problem: str
@@ -32,7 +32,7 @@ class AnswerRow:
     truncated: bool
     score: float | None
     cause: str = ""
-    verdict_s: float | None = None
+    scoring_s: float | None = None
     surprise: float | None = None
 
 
@@ -40,7 +40,7 @@ class AnswerFile:
     """The answers of one model to one set of problems; a context manager.
 
     Args:
-        folder: created if it does not exist; gone on with if it holds answers of the same settings.
+        folder: created if it does not exist; if it holds answers of the same settings, these are kept.
         settings: everything that the answers depend on, as JSON-able values.
 
     Raises:
@@ -53,10 +53,10 @@ class AnswerFile:
         self._check(settings)
         path = folder / ANSWERS_FILE
         rows = [AnswerRow(**row) for _, row in read_rows(path)] if path.exists() else []
-        # Those without a verdict are asked for again: the cause may be gone.
+        # Answers without a score are sampled again: the cause may be gone.
         self.rows = [row for row in rows if row.score is not None]
         if path.exists():
-            # What a killed writer has left of a line goes too.
+            # This also removes the torn last line of a killed writer.
             write_atomically(path, b"".join(_line(row) for row in self.rows))
         self._stream = path.open("ab")
 
@@ -66,7 +66,7 @@ class AnswerFile:
         return [(problem, i) for problem in problems for i in range(n) if (problem, i) not in known]
 
     def add(self, row: AnswerRow) -> None:
-        """Kept at once, whatever happens next."""
+        """Write the row to disk at once."""
         self._stream.write(_line(row))
         self._stream.flush()
         self.rows.append(row)
@@ -94,7 +94,7 @@ class AnswerFile:
             name = different[0]
             raise OtherSettingsError(
                 f"{self.folder} holds answers with {name} {before.get(name)!r}, not {now.get(name)!r}: name another "
-                f"folder, or go on with the same settings"
+                f"folder, or resume with the same settings"
             )
 
 
@@ -105,7 +105,8 @@ def _line(row: AnswerRow) -> bytes:
 def answered(
     rows: Iterable[AnswerRow], problems: Sequence[str], *, positive_above: float, same: Any = None
 ) -> tuple[list[Answered], int]:
-    """The answers by problem, in the order of `problems`, and how many came to no verdict: these are left out.
+    """The answers by problem, in the order of `problems`, and the number of answers without a score, which are left
+    out.
 
     Args:
         positive_above: an answer is right if its score is greater.

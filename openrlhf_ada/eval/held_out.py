@@ -13,7 +13,7 @@ from openrlhf_ada.eval.measures import Answered, per_problem
 
 @dataclass(frozen=True, slots=True)
 class PromptAnswers:
-    """The answers to one prompt that have a verdict: score, tokens, and whether it was cut off."""
+    """The answers to one prompt that have a score: score, tokens, and whether it was cut off."""
 
     scores: Sequence[float]
     tokens: Sequence[int]
@@ -22,24 +22,25 @@ class PromptAnswers:
 
 @dataclass
 class HeldOut:
-    """One evaluation. `per_prompt`: answers that were sampled for each prompt; `no_verdict`: those that are in no
-    figure, as nothing is known of them (R2). A prompt none of whose answers has a verdict is not here."""
+    """One evaluation. `per_prompt`: answers that were sampled for each prompt. `no_score`: answers without a score,
+    which enter no figure (R2). A prompt none of whose answers has a score is not here.
+    """
 
     per_prompt: int
     by_source: dict[str, list[PromptAnswers]] = field(default_factory=dict)
-    no_verdict: int = 0
+    no_score: int = 0
 
     @property
     def is_measurable(self) -> bool:
-        """Is there an answer with a verdict, and are all scores in [0, 1]? OpenRLHF takes any number."""
+        """Is there an answer with a score, and are all scores in [0, 1]? OpenRLHF takes any number."""
         scores = [score for groups in self.scores().values() for group in groups for score in group]
         return bool(scores) and all(0.0 <= score <= 1.0 for score in scores)
 
     @property
     def missing_share(self) -> float:
-        """Of all answers, those without a verdict."""
+        """Share of all answers that have no score."""
         known = sum(len(prompt.scores) for prompts in self.by_source.values() for prompt in prompts)
-        return self.no_verdict / max(known + self.no_verdict, 1)
+        return self.no_score / max(known + self.no_score, 1)
 
     def above(self, threshold: float) -> HeldOut:
         """The same answers, with score 1 where it exceeds `threshold` and 0 elsewhere."""
@@ -57,10 +58,10 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
     """The `eval/...` part of an evaluation row (docs/metrics.md).
 
     `eval/accuracy` is of scores; pass@n and all_equal@n are of answers that score more than `positive_above`, over the
-    prompts all of whose n answers have a verdict.
+    prompts all of whose n answers have a score.
 
     Raises:
-        ValueError: a score outside [0, 1] (the message names the datasource), or no answer with a verdict.
+        ValueError: a score outside [0, 1] (the message names the datasource), or no answer with a score.
     """
     by_source: dict[str, float] = {}
     for name, scores in held_out.scores().items():
@@ -75,7 +76,7 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
         "eval/ci95": overall.ci95,
         "eval/num_prompts": overall.num_prompts,
         "eval/num_samples": overall.num_samples,
-        "eval/no_verdict": held_out.no_verdict,
+        "eval/no_score": held_out.no_score,
         **_measured(prompts, held_out.per_prompt, positive_above),
         **by_source,
     }

@@ -1,4 +1,4 @@
-"""What n answers per problem say of a model: avg@n, pass@k, maj@k, all-equal groups, lengths; with intervals.
+"""Figures of a model from n answers per problem: avg@n, pass@k, maj@k, all-equal groups, lengths; with intervals.
 
 A problem is the unit: its answers share its difficulty. Every figure is a mean over problems of a value per problem,
 and its interval resamples problems (percentile bootstrap), so figures of the same problems can be compared in pairs.
@@ -25,7 +25,7 @@ MOST_SUBSETS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answers to one problem that have a verdict, in order of their index.
+    """The answers to one problem that have a score, in order of their index.
 
     `groups`: which answers are the same (any labels; None where answers are not compared). `tokens`: response
     lengths. `surprise`: mean negative log-probability per token, in nats; NaN where it was not asked for.
@@ -40,7 +40,7 @@ class Answered:
 
     @property
     def n(self) -> int:
-        """How many answers have a verdict."""
+        """How many answers have a score."""
         return len(self.right)
 
 
@@ -57,14 +57,14 @@ class Estimate:
 def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int], seed: int = 0) -> dict[str, Floats]:
     """Values by measure, each of shape (P,): NaN where a problem has too few answers for it.
 
-    Measures: "avg@n" (over those of the n answers that have a verdict), "pass@k", "maj@k" and "all_equal@k" for each
+    Measures: "avg@n" (over those of the n answers that have a score), "pass@k", "maj@k" and "all_equal@k" for each
     k, "tokens", "truncated", "surprise".
 
     Raises:
         ValueError: no problems, or a k above n.
     """
     if not answered:
-        raise ValueError("there are no answers with a verdict, so there is nothing to measure")
+        raise ValueError("there are no answers with a score, so there is nothing to measure")
     too_large = [k for k in ks if k > n]
     if too_large:
         raise ValueError(f"pass@{too_large[0]} needs {too_large[0]} answers per problem, there are {n} (R14)")
@@ -86,7 +86,7 @@ def _of(answered: Sequence[Answered], value: object, least: int = 1) -> Floats:
 
 
 def all_equal_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased chance that k answers are all right or all wrong, so that a group of k teaches GRPO nothing.
+    """Unbiased estimate of the chance that k answers are all right or all wrong, so that a group of k has no gradient.
 
     (C(c, k) + C(n - c, k)) / C(n, k): a group drawn from the n answers without putting back.
     """
@@ -113,7 +113,7 @@ def _vote(right: Sequence[bool], groups: Sequence[str], subset: Sequence[int]) -
         votes[groups[i]] = votes.get(groups[i], 0) + 1
     most = max(votes.values())
     winners = [name for name, count in votes.items() if count == most]
-    # Answers of one name are right alike as a rule; where they are not, the name stands for its answers' share.
+    # Answers of one name are usually all right or all wrong. If not, the name counts with its share of right answers.
     shares = [sum(right[i] for i in subset if groups[i] == name) / most for name in winners]
     return sum(shares) / len(winners)
 
@@ -144,13 +144,13 @@ def wilson(positives: float, draws: int) -> tuple[float, float]:
     z2, p = NORMAL_975**2, positives / draws
     centre = (p + z2 / (2 * draws)) / (1 + z2 / draws)
     half = NORMAL_975 * math.sqrt(p * (1 - p) / draws + z2 / (4 * draws**2)) / (1 + z2 / draws)
-    # At the ends rounding would leave a speck outside.
+    # At 0 and 1, rounding would put a bound slightly outside [0, 1].
     return (0.0 if positives == 0 else centre - half), (1.0 if positives == draws else centre + half)
 
 
 def difference(values: Floats, reference: Floats, seed: int = 0) -> Estimate:
     """Mean difference of shares over the same problems in the same order, with the interval of a paired bootstrap."""
-    # As a share, so that differences that are all the same have an interval too.
+    # Scaled to [0, 1], so that differences that are all the same get Wilson's interval.
     found = estimate((values - reference + 1) / 2, seed, share=True)
     return Estimate(2 * found.mean - 1, 2 * found.low - 1, 2 * found.high - 1, found.num_problems)
 

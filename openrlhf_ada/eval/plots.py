@@ -1,4 +1,4 @@
-"""pass@k and the share of groups without a signal, against k: what more answers per problem would bring."""
+"""pass@k and the share of groups without a signal, plotted against k."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of one or several models on several benchmarks, as a table and as JSON."""
+"""Results of one or several models on several benchmarks, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NO_SHARES = ("tokens", "surprise")
 @dataclass
 class ModelResults:
     """`values`: by benchmark and measure, per problem (see `measures.per_problem`); `problems`: their ids, in order;
-    `no_verdict`: answers without one, by benchmark. They are in no figure."""
+    `no_score`: answers without one, by benchmark. They are in no figure."""
 
     model: str
     values: dict[str, dict[str, Floats]] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
-    no_verdict: dict[str, int] = field(default_factory=dict)
+    no_score: dict[str, int] = field(default_factory=dict)
 
-    def add(self, benchmark: str, answered: Sequence[Answered], n: int, ks: Sequence[int], no_verdict: int) -> None:
+    def add(self, benchmark: str, answered: Sequence[Answered], n: int, ks: Sequence[int], no_score: int) -> None:
         self.values[benchmark] = per_problem(answered, n, ks)
         self.problems[benchmark] = [problem.problem for problem in answered]
-        self.no_verdict[benchmark] = no_verdict
+        self.no_score[benchmark] = no_score
 
     def tables(self) -> dict[str, dict[str, Floats]]:
         """By benchmark; with more than one also their average."""
@@ -88,7 +88,7 @@ def as_json(results: Sequence[ModelResults], settings: Mapping[str, Any]) -> dic
             benchmark: {name: asdict(value) for name, value in table.items()}
             for benchmark, table in result.estimates().items()
         }
-        models.append({"model": result.model, "figures": figures, "no_verdict": result.no_verdict})
+        models.append({"model": result.model, "figures": figures, "no_score": result.no_score})
         if result is not results[0]:
             models[-1]["minus_first"] = {name: asdict(v) for name, v in differences(results[0], result).items()}
     return {"settings": dict(settings), "models": models}
@@ -98,7 +98,7 @@ def table_rows(results: Sequence[ModelResults], n: int, k: int, group: int) -> l
     """Header and rows of the table that is shown: of each benchmark each model. `k`: of pass@k and maj@k; `group`: of
     all-equal groups."""
     header = ["benchmark", "model", "problems", f"avg@{n}", f"pass@{k}", f"maj@{k}", f"equal@{group}", "tokens"]
-    rows = [[*header, "cut off", "entropy", "no verdict"]]
+    rows = [[*header, "cut off", "entropy", "no score"]]
     for benchmark in results[0].tables():
         for result in results:
             table = result.estimates()[benchmark]
@@ -113,7 +113,7 @@ def table_rows(results: Sequence[ModelResults], n: int, k: int, group: int) -> l
                     f"{table['tokens'].mean:.0f}",
                     share(table["truncated"]),
                     f"{table['surprise'].mean:.2f}" if "surprise" in table else "-",
-                    str(sum(result.no_verdict.values()) if benchmark == AVERAGE else result.no_verdict[benchmark]),
+                    str(sum(result.no_score.values()) if benchmark == AVERAGE else result.no_score[benchmark]),
                 ]
             )
     return rows

@@ -1,4 +1,4 @@
-"""What a job on a cluster needs of this machine: this package, and the files that its command line names.
+"""What a cluster job needs from this machine: this package, and the files that its command line names.
 
 The nodes need what the package depends on, not the package itself: every job brings its own version, so two jobs on
 one cluster may have two.
@@ -42,12 +42,12 @@ PATH_FLAGS = {
     "eval": ("--model", "--benchmark", "--reward"),
     "prepare-data": (POSITIONAL, "--model", "--reward"),
 }
-"""By command: whose values may be files. Those of other flags are what they are, whatever lies in the folder."""
+"""By command: the flags whose values may be files. Values of other flags are never taken for files."""
 
 
 @dataclass(frozen=True)
 class JobFiles:
-    """Files, relative to `base`; in the job's working folder they are called the same."""
+    """Files, relative to `base`; they have the same paths in the job's working folder."""
 
     base: Path
     files: tuple[Path, ...]
@@ -93,9 +93,9 @@ def _write_metadata(folder: Path) -> None:
 
 
 def files_of(verb: str, arguments: Sequence[str], extra: Sequence[str], base: Path) -> JobFiles:
-    """The files that a command names by relative paths and that are here, and those of --upload.
+    """The existing files that a command names by relative paths, and those of --upload.
 
-    `arguments`: the problems of prepare-data first, if they are any.
+    `arguments`: positional ones (the problems of prepare-data) first.
     Raises ConfigError for a path of --upload that is not below `base` or not there, for a link to nothing, and for a
     folder that the command names, is here, and nobody asked to upload.
     """
@@ -117,7 +117,7 @@ def files_of(verb: str, arguments: Sequence[str], extra: Sequence[str], base: Pa
 
 
 def _files(path: Path, base: Path) -> Iterator[Path]:
-    """The file, or all below the folder, through links as a copy would go."""
+    """The file, or all files below the folder; links are followed, as in a copy."""
     if not (base / path).is_dir():
         yield path
         return

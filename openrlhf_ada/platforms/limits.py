@@ -1,6 +1,6 @@
-"""What OpenRLHF's flags can ask for and a machine does not have, refused before Ray starts.
+"""Refuses, before Ray starts, OpenRLHF flags that ask for something this machine does not have.
 
-A worker would say so minutes later, in its log.
+Otherwise a worker would fail minutes later, with the reason in its log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A prompt's tokens once for all of its answers: the layout of a batch in which rows with the same prompt are merged.
+"""The layout of a batch in which rows with the same prompt are merged, so that its tokens are computed once.
 
 The rows that GRPO trains on repeat each prompt n times. Merged, a group is one row `prompt | answer 1 | answer 2 ...`
 whose mask hides the answers from each other and whose positions go on from the prompt in every answer. The model

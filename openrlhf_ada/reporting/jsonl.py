@@ -86,9 +86,9 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if not line.endswith(b"\n"):
                     logger.warning("%s: line %d is cut off (the writer was killed); it is left out", path, number)
                     return
-                raise damage(path, number, f"not JSON ({error})") from error
+                raise damage_error(path, number, f"not JSON ({error})") from error
             if not isinstance(row, dict):
-                raise damage(path, number, "not a JSON object")
+                raise damage_error(path, number, "not a JSON object")
             yield number, row
 
 
@@ -96,12 +96,12 @@ def row_step(path: Path, line: int, row: dict[str, Any]) -> int:
     """The step of a row; raises RunDamageError if it has none."""
     step = row.get("step")
     if not isinstance(step, int):
-        raise damage(path, line, f"'step' is {step!r}, expected a whole number")
+        raise damage_error(path, line, f"'step' is {step!r}, expected a whole number")
     return step
 
 
-def damage(path: Path, line: int, what: str) -> RunDamageError:
-    """The error for a damaged line, always in the same words."""
+def damage_error(path: Path, line: int, what: str) -> RunDamageError:
+    """The error for a damaged line."""
     return RunDamageError(f"{path}, line {line}: {what}. The record was changed after it was written; remove the line")
 
 

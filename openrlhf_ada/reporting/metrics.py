@@ -46,34 +46,34 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/failed": Metric(
         "rollouts",
-        "Rollouts of `ada/aborted` that came to no verdict: the reward function raised or gave nothing, or "
+        "Rollouts of `ada/aborted` that got no score: the reward function raised or gave nothing, or "
         "`ada.timeout` was over. Each was repeated once if its prompt needed it.",
         "Above 0: a note after the step says why the last one failed.",
     ),
     "ada/lost": Metric(
         "rollouts",
-        "Rollouts of `ada/aborted` that died with their engine and were sampled again with the same seeds. Their "
-        "tokens are not counted: the engine took the number along.",
+        "Rollouts of `ada/aborted` whose engine died. They were sampled again with the same seeds. Their "
+        "tokens are not counted, because nobody knows their number.",
         "Above 0: an engine died and was started again; its log says why.",
     ),
-    "ada/no_verdict": Metric(
+    "ada/no_score": Metric(
         "prompts",
-        "Prompts that fresh ones replaced because a rollout came to no verdict, twice.",
-        "Above 0: look at these rows. More than `ada.max_no_verdict` of a step end the run.",
+        "Prompts that fresh ones replaced because a rollout got no score, twice.",
+        "Above 0: look at these rows. More than `ada.max_no_score` of a step end the run.",
     ),
-    "ada/verdict_s_mean": Metric(
+    "ada/scoring_s_mean": Metric(
         "seconds",
-        "Mean time of a verdict, where one of our reward functions gives them (math, reasoning_gym, code).",
-        "Times the rollouts of a step, over the pool's processes: what grading costs.",
+        "Mean time to grade an answer, for our reward functions (math, reasoning_gym, code).",
+        "Large: times the rollouts of a step, divided by the pool's processes, it is the time spent on grading.",
     ),
-    "ada/verdict_s_max": Metric(
+    "ada/scoring_s_max": Metric(
         "seconds",
-        "The longest.",
-        "Near `ada.reward_timeout`: some answers are hard to grade; those beyond it have no verdict.",
+        "Longest time to grade an answer.",
+        "Near `ada.reward_timeout`: some answers are hard to grade; those beyond it have no score.",
     ),
     "ada/causes": Metric(
         "rollouts by cause",
-        "Why verdicts of these reward functions are below 1; the most frequent causes.",
+        "Why scores of these reward functions are below 1; the most frequent causes.",
         "Many without an answer: the format is not learned, or answers are cut off.",
     ),
     "ada/drawn_tokens": Metric(
@@ -94,7 +94,7 @@ METRICS: dict[str, Metric] = {
     "ada/aborted_tokens": Metric(
         "tokens",
         "Response tokens of rollouts that entered no pool.",
-        "As `ada/aborted`; this is work thrown away.",
+        "As `ada/aborted`: this work was wasted.",
     ),
     "ada/rollouts_per_prompt": Metric(
         "rollouts / prompt",
@@ -131,7 +131,7 @@ METRICS: dict[str, Metric] = {
         "Share of trained groups with at least one non-zero coefficient, so with a gradient. Where the baseline comes "
         "from outside the pool (a prediction, a critic, none) or scores are raw, groups of one outcome have a "
         "gradient too, and are not counted: share of prompts whose pool shows more than one outcome.",
-        "Near `ada/signal_share_uniform`: the extra rollouts buy nothing.",
+        "Near `ada/signal_share_uniform`: the extra rollouts gain nothing.",
     ),
     "ada/signal_share_uniform": Metric(
         "share, 0 to 1",
@@ -188,7 +188,7 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/replaced": Metric(
         "prompts",
-        "Prompts of one outcome that fresh ones took the place of (`ada.unresolved refill`). Their rollouts are in "
+        "Prompts of one outcome that were replaced by fresh ones (`ada.unresolved refill`). Their rollouts are in "
         "`ada/unused`.",
         "Always at `ada.refill_limit`: the prompts do not fit the model.",
     ),
@@ -212,12 +212,14 @@ METRICS: dict[str, Metric] = {
         "Rising from step to step, or above `ada.logprob_warn`: the engines sample from another policy.",
     ),
     "ada/logprob_gap_max": Metric(
-        "nats", "The same, at its largest.", "Of single tokens it may be large in half precision: watch the mean."
+        "nats",
+        "Largest distance of a single token.",
+        "It may be large in half precision: watch the mean.",
     ),
     "ada/logprob_ratio_mean": Metric(
         "ratio",
-        "Mean over tokens of the policy's probability by the engine's. 1 in expectation, were all rollouts trained: "
-        "which are is decided by their verdicts.",
+        "Mean over tokens of the policy's probability divided by the engine's. It would be 1 in expectation if all "
+        "rollouts were trained; but their scores decide which are.",
         "Far from 1: what engines call log-probability is not what they sample by.",
     ),
     # -- what is predicted ------------------------------------------------------------------------------------------
@@ -287,20 +289,20 @@ METRICS: dict[str, Metric] = {
     "eval/pass@<n>": Metric(
         "share, 0 to 1",
         "Prompts of which at least one of the n answers (`eval.n_samples_per_prompt`) is right.",
-        "Falls while accuracy rises: answers become alike, and hard prompts are given up.",
+        "Falls while accuracy rises: answers become alike, and fewer hard prompts are solved.",
     ),
     "eval/all_equal@<n>": Metric(
         "share, 0 to 1", "Prompts whose n answers are all right or all wrong.", "Near 1: groups of n have no signal."
     ),
     "eval/tokens": Metric(
-        "tokens", "Mean length of an answer.", "Grows while accuracy does not: length is not what was missing."
+        "tokens", "Mean length of an answer.", "Grows while accuracy does not: longer answers do not help."
     ),
     "eval/truncated": Metric(
         "share, 0 to 1", "Answers that were cut off at the longest length.", "Above a few per cent: raise the length."
     ),
-    "eval/no_verdict": Metric(
+    "eval/no_score": Metric(
         "answers",
-        "Answers without a verdict. They are in no figure.",
+        "Answers without a score. They are in no figure.",
         "Above 0: look for the cause in the engines' logs.",
     ),
 }

@@ -1,4 +1,4 @@
-"""One figure per run: did it learn, was there signal, where did the rollouts go, what did it cost.
+"""One figure per run: accuracy, signal, allocation of rollouts, cost.
 
 Colours are Okabe and Ito's, told apart by colour-blind readers and in grey print. matplotlib is imported inside the
 functions, and no global state of it is used.
@@ -76,13 +76,13 @@ def _legend(axes: Axes, columns: int = 2) -> None:
     legend.set_in_layout(False)
 
 
-def _missing(axes: Axes, text: str) -> None:
+def _draw_placeholder(axes: Axes, text: str) -> None:
     axes.set_yticks([])
     axes.set_xticks([])
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED, fontsize=11)
 
 
-def _why_missing(steps: list[Row]) -> str:
+def _placeholder_text(steps: list[Row]) -> str:
     return "not recorded for this run" if steps else "no step recorded yet"
 
 
@@ -126,7 +126,7 @@ def _draw_accuracy(axes: Axes, run: Run) -> None:
     _title(axes, "Did it learn? Share of right answers", x_label="training step")
     steps, values = column(run.steps, "ada/first_wave_metric_mean")
     if not values and not run.evaluations:
-        _missing(axes, "no evaluation and no step recorded yet")
+        _draw_placeholder(axes, "no evaluation and no step recorded yet")
         return
     if values:
         _curve(axes, steps, values, BLUE, "training prompts, first wave")
@@ -164,7 +164,7 @@ def _draw_evaluations(axes: Axes, rows: list[Row]) -> None:
         label="held-out prompts, 95% interval",
         zorder=5,
     )
-    # The numbers stand beside the curve of the training prompts, where they hide none of it.
+    # Room for the numbers beside the curve of the training prompts, so that they do not hide it.
     low, high = axes.get_xlim()
     axes.set_xticks([tick for tick in axes.get_xticks() if low <= tick <= high])
     axes.set_xlim(low - 0.15 * (high - low), high + 0.15 * (high - low))
@@ -189,7 +189,7 @@ def _draw_signal(axes: Axes, run: Run) -> None:
     _title(axes, "Was there a signal? Groups with a gradient", x_label="training step")
     rows = [row for row in run.steps if row.get("ada/signal_share_uniform") is not None]
     if not rows:
-        _missing(axes, _why_missing(run.steps))
+        _draw_placeholder(axes, _placeholder_text(run.steps))
         return
     steps, ours = column(rows, "ada/signal_share")
     _, uniform = column(rows, "ada/signal_share_uniform")
@@ -211,7 +211,7 @@ def _draw_allocation(axes: Axes, run: Run) -> None:
     bins = add_allocations(row[name] for row in run.steps if row.get(name) is not None)
     _title(axes, "Where did the rollouts go? Mean per prompt", x_label="share of right answers seen for the prompt")
     if not bins:
-        _missing(axes, _why_missing(run.steps))
+        _draw_placeholder(axes, _placeholder_text(run.steps))
         return
     heights = [count["rollouts"] / count["prompts"] for count in bins.values()]
     axes.bar([_bin_label(label) for label in bins], heights, color=BLUE, width=0.72)
@@ -251,7 +251,7 @@ def _draw_cost(axes: Axes, recorded: list[Row], suffix: str, title: str, *, lege
     names = [f"ada/{part}{suffix}" for part in ("kept", "unused", "aborted")]
     rows = [row for row in recorded if all(row.get(name) is not None for name in names)]
     if not rows:
-        _missing(axes, _why_missing(recorded))
+        _draw_placeholder(axes, _placeholder_text(recorded))
         return
     steps = [rows[0]["step"] - 1] + [row["step"] for row in rows]
     series = [_cumulative([row[name] for row in rows]) for name in names]

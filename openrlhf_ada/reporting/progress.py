@@ -26,7 +26,7 @@ RECENT_STEPS = 8
 
 
 class _Display(Protocol):
-    """Where the view shows itself."""
+    """Where the view is shown."""
 
     def line(self, text: str) -> None: ...
     def status(self, text: str, left: str, done: int, total: int | None) -> None: ...
@@ -182,7 +182,7 @@ class ProgressView:
 
 
 def step_line(step: int, max_steps: int, metrics: Mapping[str, Any], seconds: float) -> str:
-    """The line of a finished step. What its metrics do not have (adaptive sampling off) is left out."""
+    """The line of a finished step. Metrics that it lacks (with adaptive sampling off) are left out."""
     width = len(str(max_steps))
     parts = [f"step {step:>{width}}/{max_steps}"]
     if (right := metrics.get("ada/first_wave_metric_mean")) is not None:
@@ -204,7 +204,7 @@ def evaluation_line(step: int, accuracy: float, ci95: float | None) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """In the precision that such an estimate has."""
+    """Rounded: the estimate is not exact."""
     if seconds < 90:
         return "about a minute left" if seconds > 30 else "seconds left"
     return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"

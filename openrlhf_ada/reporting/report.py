@@ -64,7 +64,7 @@ def _figure(run: Run) -> str:
 
 
 def _subtitle(run: Run) -> str:
-    """What was run, as far as its flags say so."""
+    """The main flags of the run."""
     names = {
         "actor.model_name_or_path": "model {}",
         "algo.advantage.estimator": "{}",
@@ -79,7 +79,7 @@ def _subtitle(run: Run) -> str:
 
 
 def _cards(run: Run) -> str:
-    """The headline. A figure that the run does not have is left out; what `summary.json` says goes first."""
+    """The headline figures, as far as the run has them; those of `summary.json` take precedence."""
     figures = {**summarise(run), **(run.summary or {})}
     cards: list[tuple[str, str, str]] = []
     before, after = (_with_interval(figures, when) for when in ("before", "after"))
@@ -106,7 +106,7 @@ def _cards(run: Run) -> str:
 
 
 def _signal_note(run: Run) -> str:
-    """Who is compared, and at which cost: the same prompts, but not the same number of rollouts."""
+    """What is compared: the same prompts, with different numbers of rollouts."""
     size = run.flag("rollout.n_samples_per_prompt")
     prompts = sum(column(run.steps, "ada/prompts")[1])
     drawn = sum(column(run.steps, "ada/drawn")[1])

@@ -1,4 +1,4 @@
-"""The report's sample groups: for a few prompts, every rollout drawn, what was kept, and why it counts."""
+"""The report's sample groups: all rollouts of a few prompts, which were trained, and their coefficients."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def _strip(rows: list[Row], threshold: float) -> str:
 
 
 def _symbol(row: Row, threshold: float) -> str:
-    verdict = "right" if _is_right(row, threshold) else "wrong"
+    outcome = "right" if _is_right(row, threshold) else "wrong"
     fate = "trained" if row["kept"] else "unused"
     kept = " kept" if row["kept"] else ""
-    return f'<i class="s {verdict}{kept}" title="#{row["index"]}: {verdict}, {fate}"></i>'
+    return f'<i class="s {outcome}{kept}" title="#{row["index"]}: {outcome}, {fate}"></i>'
 
 
 def _is_right(row: Row, threshold: float) -> bool:

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from openrlhf_ada.core.types import PromptPool, TrainingGroup
+from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting.jsonl import JsonValue, encode, keep_rows_up_to, read_rows, to_json_value, write_atomically
 from openrlhf_ada.reporting.metrics import check_metric_name
 from openrlhf_ada.reporting.redaction import redact
-from openrlhf_ada.reward.verdict import Verdict
+from openrlhf_ada.reward.grade import TimedGrade
 
 logger = logging.getLogger(__name__)
 
@@ -30,30 +30,27 @@ SUMMARY_FILE = "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class SampleRecord:
-    """One rollout as it is recorded; the numbers mean what they mean in `core.types.Sample`."""
+    """One rollout as it is recorded. `prompt_id`: identity of the dataset row, equal at every visit.
+
+    `coefficient`: None if the sample was not kept. `predicted`, `critic_value`: the pass rate that decided the
+    prompt's rollouts, and what a critic predicted. `grade`: of a grader of ours. `score`: the raw score, if the metric
+    is not the score itself.
+    """
 
     prompt_id: str
-    """Identity of the dataset row, equal at every visit; `key` is the visit."""
-    key: int
-    index: int
-    metric: float
-    reward: float
-    num_tokens: int
-    kept: bool
-    coefficient: float | None
-    """Weight x advantage of a kept sample, None for the others."""
     prompt: str
+    sample: Sample
     response: str
+    coefficient: float | None
     predicted: float | None = None
-    """Pass rate that the prompt's rollouts were decided by, and what a critic gave it; None where there is none."""
     critic_value: float | None = None
-    version: int = 0
-    last_version: int = 0
-    """Updates that the engine's weights had had at its first and at its last token."""
-    verdict: Verdict | None = None
-    """What the grader said, where it is one of ours."""
+    grade: TimedGrade | None = None
     score: float | None = None
-    """Raw score, where that is not the metric itself."""
+
+    @property
+    def kept(self) -> bool:
+        """Is it trained?"""
+        return self.coefficient is not None
 
 
 def sample_records(
@@ -62,15 +59,15 @@ def sample_records(
     pool: PromptPool,
     responses_R: Sequence[str],
     group: TrainingGroup | None,
-    verdicts_R: Sequence[Verdict | None] = (),
+    grades_R: Sequence[TimedGrade | None] = (),
     scores_R: Sequence[float] = (),
 ) -> list[SampleRecord]:
     """The records of one prompt's pool, in index order.
 
     Args:
         responses_R: text of each sample of the pool, by index.
-        verdicts_R: what a grader of ours said of each; empty where none did.
-        scores_R: raw score of each; empty where scores are metrics.
+        grades_R: grade of each sample; empty if no grader of ours gave any.
+        scores_R: raw score of each sample; empty if scores are metrics.
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
@@ -81,29 +78,14 @@ def sample_records(
     if len(responses_R) != len(pool):
         raise ValueError(f"pool of prompt {pool.key} has {len(pool)} samples but {len(responses_R)} responses")
     nothing = [None] * len(pool)
-    coefficients = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
+    columns = zip(pool.samples, responses_R, grades_R or nothing, scores_R or nothing, strict=True)
+    kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
+    of_prompt = {"predicted": pool.predicted, "critic_value": pool.critic_value}
     return [
         SampleRecord(
-            prompt_id=prompt_id,
-            key=pool.key,
-            index=sample.index,
-            metric=sample.metric,
-            reward=sample.reward,
-            num_tokens=sample.num_tokens,
-            version=sample.version,
-            last_version=sample.last_version,
-            kept=sample.index in coefficients,
-            coefficient=coefficients.get(sample.index),
-            prompt=prompt,
-            response=response,
-            predicted=pool.predicted,
-            critic_value=pool.critic_value,
-            verdict=verdict,
-            score=score,
+            prompt_id, prompt, sample, response, kept.get(sample.index), **of_prompt, grade=grade, score=score
         )
-        for sample, response, verdict, score in zip(
-            pool.samples, responses_R, verdicts_R or nothing, scores_R or nothing, strict=True
-        )
+        for sample, response, grade, score in columns
     ]
 
 
@@ -113,7 +95,7 @@ class RunLog:
     Args:
         run_dir: created if it does not exist.
         config: every flag, nested; secrets are removed here (`redaction`).
-        resume_from_step: the step of the checkpoint that training goes on from. Recorded steps, evaluations and
+        resume_from_step: the step of the checkpoint that training resumes from. Recorded steps, evaluations and
             samples after it are cut off. None starts a new record.
         text_prompts_per_step: how many prompts of a step have their texts recorded.
         text_chars: longest text that is recorded in full.
@@ -186,10 +168,10 @@ class RunLog:
         Keys follow the order of the data, which is shuffled, and not the order of completion, so the recorded texts
         are a fair choice. A prompt's text stands in its first row only.
         """
-        ordered = sorted(records, key=lambda r: (r.key, r.index))
-        with_text = set(sorted({r.key for r in ordered})[: self._text_prompts_per_step])
+        ordered = sorted(records, key=lambda r: (r.sample.key, r.sample.index))
+        with_text = set(sorted({r.sample.key for r in ordered})[: self._text_prompts_per_step])
         for record in ordered:
-            row = self._sample_row(step, record, with_text=record.key in with_text)
+            row = self._sample_row(step, record, with_text=record.sample.key in with_text)
             self._samples.write(encode(row))
         self._samples.flush()
 
@@ -222,37 +204,38 @@ class RunLog:
         self._metrics.flush()
 
     def _sample_row(self, step: int, record: SampleRecord, *, with_text: bool) -> JsonValue:
+        sample = record.sample
         row = {
             "step": step,
             "prompt_id": record.prompt_id,
-            "key": record.key,
-            "index": record.index,
-            "metric": record.metric,
-            "reward": record.reward,
-            "tokens": record.num_tokens,
-            "version": record.version,
+            "key": sample.key,
+            "index": sample.index,
+            "metric": sample.metric,
+            "reward": sample.reward,
+            "tokens": sample.num_tokens,
+            "version": sample.version,
             "kept": record.kept,
             "coefficient": record.coefficient,
         }
         if record.score is not None:
             row["score"] = record.score
-        if record.verdict is not None:
-            row["verdict_s"] = round(record.verdict.seconds, 6)
-            if record.verdict.cause:
-                row["cause"] = record.verdict.cause
-        if record.last_version != record.version:
-            row["last_version"] = record.last_version
-        if record.index == 0:
-            # Of the prompt, not of the sample.
+        if record.grade is not None:
+            row["scoring_s"] = round(record.grade.seconds, 6)
+            if record.grade.cause:
+                row["cause"] = record.grade.cause
+        if sample.last_version != sample.version:
+            row["last_version"] = sample.last_version
+        if sample.index == 0:
+            # These belong to the prompt, so its first row holds them.
             known = {"predicted": record.predicted, "critic_value": record.critic_value}
             row |= {name: value for name, value in known.items() if value is not None}
-        if with_text and record.index == 0:
-            row["prompt"] = self._bounded(record.prompt)
+        if with_text and sample.index == 0:
+            row["prompt"] = self._shortened(record.prompt)
         if with_text:
-            row["response"] = self._bounded(record.response)
-        return to_json_value(f"sample {record.index} of prompt {record.key}", row, "raise")
+            row["response"] = self._shortened(record.response)
+        return to_json_value(f"sample {sample.index} of prompt {sample.key}", row, "raise")
 
-    def _bounded(self, text: str) -> str:
+    def _shortened(self, text: str) -> str:
         cut = len(text) - self._text_chars
         return text if cut <= 0 else f"{text[: self._text_chars]} [... {cut} more characters]"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openrlhf_ada.reporting.jsonl import damage, read_rows, row_step
+from openrlhf_ada.reporting.jsonl import damage_error, read_rows, row_step
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
 
 Row: TypeAlias = dict[str, Any]
@@ -63,7 +63,7 @@ def read_run(run_dir: Path) -> Run:
         if "eval/accuracy" in row:
             evaluations[step] = row
         elif steps and step <= steps[-1]["step"]:
-            raise damage(path, line, f"step {step} follows step {steps[-1]['step']}")
+            raise damage_error(path, line, f"step {step} follows step {steps[-1]['step']}")
         else:
             steps.append(row)
     summary = run_dir / SUMMARY_FILE
@@ -80,9 +80,9 @@ def _read_object(path: Path) -> Row:
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
-        raise damage(path, 1, f"not JSON ({error})") from error
+        raise damage_error(path, 1, f"not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise damage(path, 1, "not a JSON object")
+        raise damage_error(path, 1, "not a JSON object")
     return value
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 from openrlhf_ada.reward.reward_function import response_of
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
 # Python refuses to read more than 4,300 digits, and no sum has as many.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
@@ -21,8 +21,8 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str], **kwa
     """Return 1.0 for each response whose answer equals its label as an integer, else 0.0.
 
     `queries` are prompt + response as decoded text (special tokens included), `labels` integers as text; all three
-    have length B. Returns "rewards" (what is trained on) and "scores" (the verdict, in [0, 1]), float tensors of shape
-    (B,), and "extra_logs". Raises ValueError on lists of different lengths, a query that does not start with its
+    have length B. Returns "rewards" (what is trained on) and "scores" (which decide, in [0, 1]), float tensors of
+    shape (B,), and "extra_logs". Raises ValueError on lists of different lengths, a query that does not start with its
     prompt, or a label that is not an integer.
     """
     import torch
@@ -32,11 +32,11 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[str], **kwa
             f"reward_func got {len(queries)} queries, {len(prompts)} prompts and {len(labels)} labels, "
             f"expected as many of each"
         )
-    verdicts = [
+    scores = [
         grade(response_of(query, prompt), label).score
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
     ]
-    return {"rewards": torch.tensor(verdicts), "scores": torch.tensor(verdicts), "extra_logs": {}}
+    return {"rewards": torch.tensor(scores), "scores": torch.tensor(scores), "extra_logs": {}}
 
 
 def parse_answer(response: str) -> int | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import os
 import re
 import sys
 import textwrap
@@ -30,10 +31,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from openrlhf_ada.reward.sandbox import Limits, limits_within, run_call, run_program, run_tests
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError, verdict_seconds
+from openrlhf_ada.reward.grade import SECONDS_VARIABLE, Grade, UnusableLabelError
+from openrlhf_ada.reward.sandbox import ProgramLimits, limits_within, run_call, run_program, run_tests
 
-Check = Callable[[str, Limits], str]
+Check = Callable[[str, ProgramLimits], str]
 """(program, limits) -> "" if it passes, else the cause."""
 
 _FENCE = re.compile(r"\s*`{3,}([^`]*)")
@@ -52,10 +53,10 @@ _DEFINITIONS = (
 )
 
 
-def grade(response: str, label: Any, limits: Limits | None = None) -> Grade:
+def grade(response: str, label: Any, limits: ProgramLimits | None = None) -> Grade:
     """Return 1 where the program in `response` passes every test of `label`, else 0 with the cause.
 
-    `limits`: None for what fits into the time that a verdict may take in the process pool.
+    `limits`: None for what fits into the time that one answer may take in this process.
 
     Raises UnusableLabelError where the label has no tests in one of the forms above, and SandboxError where nothing
     can be run.
@@ -64,7 +65,7 @@ def grade(response: str, label: Any, limits: Limits | None = None) -> Grade:
     program = find_program(response)
     if program is None:
         return Grade(0.0, "no code block")
-    limits = limits or limits_within(verdict_seconds())
+    limits = limits or _limits_here()
     deadline = time.monotonic() + limits.seconds_in_all
     for check in checks:
         left = deadline - time.monotonic()
@@ -74,6 +75,11 @@ def grade(response: str, label: Any, limits: Limits | None = None) -> Grade:
         if cause:
             return Grade(0.0, cause)
     return Grade(1.0)
+
+
+def _limits_here() -> ProgramLimits:
+    seconds = os.environ.get(SECONDS_VARIABLE)
+    return ProgramLimits() if seconds is None else limits_within(float(seconds))
 
 
 def find_program(response: str) -> str | None:
@@ -192,14 +198,14 @@ def _as_json(value: Any, what: str) -> Any:
         raise UnusableLabelError(f"{what} cannot be written as JSON: {error}") from error
 
 
-def _check_program(stdin: str, expected: str, program: str, limits: Limits) -> str:
+def _check_program(stdin: str, expected: str, program: str, limits: ProgramLimits) -> str:
     ended = run_program(program, stdin, limits)
     if ended.cause:
         return ended.cause
     return "" if same_output(ended.stdout.decode(errors="surrogateescape"), expected) else _WRONG
 
 
-def _check_call(name: str, arguments: list[Any], accepted: list[Any], program: str, limits: Limits) -> str:
+def _check_call(name: str, arguments: list[Any], accepted: list[Any], program: str, limits: ProgramLimits) -> str:
     ended = run_call(program, name, arguments, limits)
     if ended.cause:
         return ended.cause
@@ -209,7 +215,7 @@ def _check_call(name: str, arguments: list[Any], accepted: list[Any], program: s
         return _WRONG
 
 
-def _check_tests(tests: str, program: str, limits: Limits) -> str:
+def _check_tests(tests: str, program: str, limits: ProgramLimits) -> str:
     return run_tests(program, tests, limits).cause
 
 

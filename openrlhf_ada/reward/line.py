@@ -1,4 +1,4 @@
-"""A line between two processes: messages are bytes with their length before them, and every wait has an end."""
+"""Messages between two processes over a socket: bytes, with their length before them. Every wait has a time limit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import time
 _LENGTH = struct.Struct("!Q")
 
 LONGEST_REPLY = 1 << 20
-"""Bytes. Verdicts are short; what is longer comes from a process that no longer does what it should."""
+"""Bytes. Replies are short; a longer one comes from a broken process."""
 
 
 class LineError(OSError):
-    """The other side is gone, or says something that is no message."""
+    """The other process is gone, or sends something that is no message."""
 
 
 class Line:
-    """One end. Raises TimeoutError where the other side does not take or give a whole message in time."""
+    """One end. Raises TimeoutError if the other process does not take or send a whole message in time."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end

@@ -2,10 +2,10 @@ r"""Grades answers to mathematical problems: letters and words as text, everythi
 
 The answer is the last `\boxed{...}` after any thinking, else what follows "answer is", else what math-verify finds in
 the last lines. A response without an answer is wrong. A label that does not equal itself is refused, since no answer
-could be right. An exception in between means that there is no verdict.
+could be right. An exception means that there is no score.
 
-It has no clock: run it in a `GraderPool`, which ends what takes too long. Numbers that no computer could write down
-(9^9^9^9) are told by their looks.
+It has no time limit: run it in a `GraderPool`, which has one. Numbers too large to compute (9^9^9^9) are recognised by
+their notation.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 from openrlhf_ada.reward.math_choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.math_notation import NUMBER_WORDS, simplified, words
-from openrlhf_ada.reward.math_text import LONGEST, Answer, boxes, find_answers, unfenced
-from openrlhf_ada.reward.math_units import conflict
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
+from openrlhf_ada.reward.math_text import LONGEST, FoundAnswer, boxes, find_answers, unfenced
+from openrlhf_ada.reward.math_units import units_conflict
 
-# It warns, once per call, that it was told to leave time limits to its caller.
+# It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _TEXT_LABEL = re.compile(r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]")
@@ -61,7 +61,7 @@ def grade(response: str, label: Any) -> Grade:
     return Grade(0.0, "wrong answer")
 
 
-def equal(label: str, answer: Answer) -> bool:
+def equal(label: str, answer: FoundAnswer) -> bool:
     """Is the answer, as it is written, the label?"""
     if len(answer.text) > LONGEST:
         return False
@@ -77,7 +77,7 @@ def equal(label: str, answer: Answer) -> bool:
         return _ARTICLE.sub("", said) == _ARTICLE.sub("", expected)
     if _CONGRUENCE.search(plain_label):
         # math-verify reads these as their left sides.
-        return _bare(plain_label) == _bare(plain_answer)
+        return _without_brackets(plain_label) == _without_brackets(plain_answer)
     numbers = _number(plain_label), _number(plain_answer)
     if None not in numbers:
         return numbers[0] == numbers[1]
@@ -86,12 +86,12 @@ def equal(label: str, answer: Answer) -> bool:
         return False
     if _HUGE.search(plain_answer) and not _HUGE.search(plain_label):
         return False
-    if conflict(plain_label, plain_answer):
+    if units_conflict(plain_label, plain_answer):
         return False
-    return _same_mathematics(plain_label, plain_answer, in_prose=answer.in_prose)
+    return _verify(plain_label, plain_answer, in_prose=answer.in_prose)
 
 
-def _bare(text: str) -> str:
+def _without_brackets(text: str) -> str:
     return re.sub(r"[\s{}()]|\\pmod|\\bmod|\\mod|mod", "", text)
 
 
@@ -113,7 +113,7 @@ def _number(text: str) -> Decimal | None:
 
 # Rollouts of one prompt come to the same few answers.
 @lru_cache(maxsize=16_384)
-def _same_mathematics(label: str, answer: str, *, in_prose: bool) -> bool:
+def _verify(label: str, answer: str, *, in_prose: bool) -> bool:
     from math_verify import parse, verify
 
     readings = [answer if in_prose else rf"\boxed{{{answer}}}"]

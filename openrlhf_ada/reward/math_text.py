@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 
 TAIL = 2_000
-"""Characters: without a box, the answer is looked for in so many at the end."""
+"""Characters at the end of a response in which the answer is looked for if there is no box."""
 
 LONGEST = 2_000
-"""Characters: what is longer is no answer that anyone would check."""
+"""Characters. A longer text counts as no answer."""
 
 _BOX = re.compile(r"\\f?boxed\s*\{")
 _PERCENT = re.compile(r"\s*\\?%")
@@ -27,14 +27,14 @@ _FORMULA = re.compile(r"\$([^$]+)\$|\*\*([^*]+)\*\*")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FoundAnswer:
     """`text` is the answer itself, or prose that holds it."""
 
     text: str
     in_prose: bool = False
 
 
-def find_answers(response: str) -> list[Answer]:
+def find_answers(response: str) -> list[FoundAnswer]:
     """What may be the response's answer, the likeliest first: the last box, then all boxes of the last line together;
     without a box what is announced; else the last formula of the last line, or the end of the text. Empty where there
     is nothing but white space."""
@@ -42,15 +42,15 @@ def find_answers(response: str) -> list[Answer]:
     found = boxes(text)
     if found:
         last_line = boxes(text.rstrip()[-TAIL:].rpartition("\n")[2])
-        return [Answer(found[-1]), *([Answer(",".join(last_line))] if len(last_line) > 1 else [])]
+        return [FoundAnswer(found[-1]), *([FoundAnswer(",".join(last_line))] if len(last_line) > 1 else [])]
     tail = text[-TAIL:].strip()
     said = _announced(tail)
     if said is not None:
-        return [Answer(said, in_prose="$" in said)]
+        return [FoundAnswer(said, in_prose="$" in said)]
     formula = _last_formula(tail)
     if formula is not None:
-        return [Answer(formula)]
-    return [Answer(tail, in_prose=True)] if tail else []
+        return [FoundAnswer(formula)]
+    return [FoundAnswer(tail, in_prose=True)] if tail else []
 
 
 def final_part(response: str) -> str:

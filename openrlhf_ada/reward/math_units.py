@@ -29,7 +29,7 @@ Unit = tuple[tuple[str, ...], int]
 """(names, of which those after the first are divided by; power)."""
 
 
-def conflict(label: str, answer: str) -> bool:
+def units_conflict(label: str, answer: str) -> bool:
     """Do both name a unit, or a base, and different ones?"""
     return any(
         expected is not None and given is not None and expected != given

@@ -1,8 +1,8 @@
-"""Graders in processes of their own: what hangs, explodes or crashes costs one sample's time limit, never the run.
+"""Graders in processes of their own: an answer that hangs or crashes its grader costs its time limit, never the run.
 
-Why not an existing pool: `concurrent.futures` gives up all its work when one process dies, pebble does when an idle
-one dies and lets its processes share two pipes and their locks, and `multiprocessing` runs the parent's main module in
-each (here Ray's worker). A process with a line of its own can be killed at any moment, and ends when its parent does.
+Why not an existing pool: `concurrent.futures` gives up all its work when one process dies. pebble does so when an idle
+one dies, and its processes share two pipes and their locks. `multiprocessing` runs the parent's main module in each
+process (here Ray's worker). A process with a socket of its own can be killed at any moment, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -22,48 +22,51 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.line import LONGEST_REPLY, Line, LineError
-from openrlhf_ada.reward.verdict import Verdict
 
 START_S = 120.0
-"""Seconds in which a process has imported its grader. Many start at once when a run begins, from slow disks."""
+"""Seconds that a process has to import its grader. Many start at once when a run begins, some from slow disks."""
 
 END_S = 1.0
-"""Seconds in which a process that has closed its line has ended."""
+"""Seconds that a process has to end after it has closed its socket."""
 
 MOST_WORKERS = 8
 
 
 class GraderError(RuntimeError):
-    """A grader cannot be loaded, or its process does not start: no answer would get a verdict."""
+    """A grader cannot be loaded, or its process does not start, so no answer could get a score."""
 
 
 def default_workers() -> int:
-    """Two, so that one that hangs does not stop the others; more on large machines, where engines share the cores."""
+    """2, so that one answer that hangs does not block the others; more on machines with more than 16 cores."""
     return min(max(2, (os.cpu_count() or 1) // 8), MOST_WORKERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Of a verdict. `seconds`: by the clock, and of CPU. `memory_mib`: beyond what a process has when it is ready."""
+class GradingLimits:
+    """What grading one answer may take. `seconds`: by the clock, and of CPU. `memory_mib`: beyond what a process has
+    when it is ready.
+    """
 
-    seconds: float = 10.0
-    memory_mib: int = 2048
+    seconds: float = AdaConfig.reward_timeout
+    memory_mib: int = AdaConfig.reward_memory
 
 
 class GraderPool:
-    """`workers` processes with one grader. Any thread may ask for verdicts; each gets the next process that is idle.
+    """`workers` processes with one grader. Any thread may call `grade`, which takes the next idle process.
 
     Args:
-        grader: `package.module:function` or `path/to/file.py:function` (see `verdict.Grader`).
+        grader: `package.module:function` or `path/to/file.py:function` (see `grade.Grader`).
         workers: None for `default_workers()`.
 
     Raises:
-        GraderError: from the first verdict on, where the grader cannot be loaded.
+        GraderError: by `grade`, if the grader cannot be loaded.
     """
 
-    def __init__(self, grader: str, limits: Limits | None = None, workers: int | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, grader: str, limits: GradingLimits | None = None, workers: int | None = None) -> None:
+        self.limits = limits or GradingLimits()
         self.num_workers = workers or default_workers()
         self._grader = grader
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -72,11 +75,11 @@ class GraderPool:
         self._closed = False
         for _ in range(self.num_workers):
             self._add()
-        # A pool that nobody closes, such as a reward function's, ends with its last user or with the process.
-        self._finalizer = weakref.finalize(self, _end_all, self._workers)
+        # Nobody closes a reward function's pool: it ends with its last reference or with this process.
+        self._finalizer = weakref.finalize(self, _kill_all, self._workers)
 
-    def verdict(self, response: str, label: Any) -> Verdict:
-        """Grade one response. Waits for an idle process; from there on it takes no longer than the limit.
+    def grade(self, response: str, label: Any) -> TimedGrade:
+        """Grade one response: wait for an idle process, then for its grade, which takes the time limit at most.
 
         `label` must be JSON-able: text, a number, or a list or dict of these.
 
@@ -89,19 +92,20 @@ class GraderPool:
         try:
             self._check_open()
             worker.make_ready()
-            verdict = worker.ask(message, self.limits.seconds)
+            grade = worker.ask(message, self.limits.seconds)
         except BaseException:
-            # GraderError, or an interrupt while it works: what it would answer next belongs to this call.
+            # GraderError, or an interrupt while it works: its next reply would belong to this call.
             self._replace(worker)
             raise
         if worker.is_lost:
             self._replace(worker)
         else:
             self._idle.put(worker)
-        return verdict
+        return grade
 
     def close(self) -> None:
-        """End all processes, busy ones too. Who waits for a verdict gets one without a score, or a GraderError."""
+        """End all processes, busy ones too. A waiting `grade` returns a grade without a score, or raises
+        GraderError."""
         with self._lock:
             self._closed = True
         self._finalizer()
@@ -115,8 +119,9 @@ class GraderPool:
         self.close()
 
     def _add(self) -> None:
-        """One more, started at once, so that its imports do not wait for the first answer. Where that is not possible
-        now, its first question tries again."""
+        """Start one more process at once, so that its imports are done before the first answer. If it cannot start
+        now, its first answer tries again.
+        """
         worker = _Worker(self._grader, self.limits)
         with self._lock:
             if not self._closed:
@@ -136,9 +141,9 @@ class GraderPool:
 
 
 class _Worker:
-    """One process and the line to it."""
+    """One grading process and the socket to it."""
 
-    def __init__(self, grader: str, limits: Limits) -> None:
+    def __init__(self, grader: str, limits: GradingLimits) -> None:
         self._grader = grader
         self._limits = limits
         self._line: Line | None = None
@@ -147,13 +152,13 @@ class _Worker:
         self.is_lost = False
 
     def try_to_start(self) -> str:
-        """Why it cannot be; empty where it is."""
+        """Returns why it could not be started; empty if it was."""
         if self._process is not None:
             return ""
         ours, theirs = socket.socketpair()
         limits = self._limits
         arguments = [str(theirs.fileno()), self._grader, str(limits.memory_mib), str(limits.seconds)]
-        # Paths that were added to this process's are the grader's too.
+        # The grader also finds modules in paths that were added to this process's sys.path.
         path = os.pathsep.join(part for part in sys.path if part)
         try:
             self._process = subprocess.Popen(
@@ -162,7 +167,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-                # What a grader starts ends with it.
+                # Processes that a grader starts are killed with it.
                 start_new_session=True,
             )
         except OSError as error:
@@ -183,16 +188,16 @@ class _Worker:
             raise GraderError(f"the grader {self._grader} cannot be used: {problem}")
         self._ready = True
 
-    def ask(self, message: bytes, seconds: float) -> Verdict:
+    def ask(self, message: bytes, seconds: float) -> TimedGrade:
         start = time.perf_counter()
         reply = self._exchange(message, seconds)
         if isinstance(reply, dict):
-            return Verdict(**reply)
+            return TimedGrade(**reply)
         self.is_lost = True
-        return Verdict(None, reply, time.perf_counter() - start)
+        return TimedGrade(None, reply, time.perf_counter() - start)
 
     def _exchange(self, message: bytes | None, seconds: float) -> Any:
-        """What it says (to a message); or, as text, why it says nothing."""
+        """The reply (to a message); or, as text, why there is none."""
         problem = self.try_to_start()
         if problem or self._line is None:
             return problem
@@ -204,21 +209,21 @@ class _Worker:
         except TimeoutError:
             return f"time limit ({seconds:g} s)"
         except ValueError:
-            return "its process says something that is no verdict"
+            return "its process sent something that is no grade"
         except LineError:
-            return self._gone()
+            return self._exit_reason()
 
-    def _gone(self) -> str:
+    def _exit_reason(self) -> str:
         if self._process is None:
             return "it has no process"
         try:
             code = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            return "its process has closed its line"
+            return "its process has closed its socket"
         return f"its process was killed ({signal.Signals(-code).name})" if code < 0 else f"its process ended ({code})"
 
     def kill(self) -> None:
-        """With all that it has started. Who waits for its answer learns that it is gone."""
+        """Kill it and all processes that it has started. Whoever waits for its reply gets a LineError."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):
@@ -226,7 +231,7 @@ class _Worker:
         self._process.wait()
 
 
-def _end_all(workers: set[_Worker]) -> None:
+def _kill_all(workers: set[_Worker]) -> None:
     for worker in list(workers):
         worker.kill()
     workers.clear()

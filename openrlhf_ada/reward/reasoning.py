@@ -22,7 +22,7 @@ def import_reasoning_gym() -> Any:
     if SOLVER not in sys.modules and importlib.util.find_spec(SOLVER) is None:
         solver = ModuleType(SOLVER)
         for name in ("solve", "itersolve"):
-            setattr(solver, name, _absent)
+            setattr(solver, name, _raise_not_installed)
         sys.modules[SOLVER] = solver
     import reasoning_gym
 
@@ -31,7 +31,7 @@ def import_reasoning_gym() -> Any:
 
 def to_label(entry: Any) -> str:
     """An entry as JSON. Tuples stay tuples: some verifiers compare them with what they make themselves."""
-    return json.dumps(_marked(entry), default=str)
+    return json.dumps(_with_marked_tuples(entry), default=str)
 
 
 def from_label(text: str) -> Any:
@@ -39,13 +39,13 @@ def from_label(text: str) -> Any:
     return json.loads(text, object_hook=lambda found: tuple(found[_TUPLE]) if found.keys() == {_TUPLE} else found)
 
 
-def _marked(value: Any) -> Any:
+def _with_marked_tuples(value: Any) -> Any:
     if isinstance(value, tuple):
-        return {_TUPLE: [_marked(inner) for inner in value]}
+        return {_TUPLE: [_with_marked_tuples(inner) for inner in value]}
     if isinstance(value, list):
-        return [_marked(inner) for inner in value]
-    return {key: _marked(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        return [_with_marked_tuples(inner) for inner in value]
+    return {key: _with_marked_tuples(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
-def _absent(*_args: object, **_kwargs: object) -> NoReturn:
+def _raise_not_installed(*_args: object, **_kwargs: object) -> NoReturn:
     raise RuntimeError(f"zebra puzzles need the package {SOLVER}, which is not installed: pip install {SOLVER}")

@@ -6,12 +6,12 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 from openrlhf_ada.reward.math_text import boxes, final_part
 from openrlhf_ada.reward.reasoning import from_label, import_reasoning_gym
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
 
 LONGEST = 20_000
-"""Characters: grids and proofs are long, but not longer. Verifiers are not made for what models may write."""
+"""Characters. Grids and proofs are long, but not longer; verifiers may take for ever on longer text."""
 
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
 
@@ -37,8 +37,9 @@ def grade(response: str, label: Any) -> Grade:
         score = float(verifier(answer, entry))
     except (MemoryError, RecursionError):
         raise
-    except Exception:  # noqa: BLE001 - an answer that cannot be read is a wrong one
-        # Verifiers are made for answers of the right form. One that fails at the task's own answer has said nothing.
+    except Exception:  # noqa: BLE001 - see below
+        # Some verifiers crash on badly formed answers. If this one works on the task's own answer, the response is
+        # wrong; if it crashes there too, that exception says that there is no score.
         if entry["answer"] is not None:
             verifier(str(entry["answer"]), entry)
         return Grade(0.0, "unreadable answer")

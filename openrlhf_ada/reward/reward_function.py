@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.reward.pool import GraderPool, Limits
+from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
+from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.shaping import Shaping
-from openrlhf_ada.reward.verdict import Verdict
 
 GRADERS = {
     "arithmetic": "openrlhf_ada.reward.arithmetic:grade",
@@ -23,18 +23,14 @@ NAMED = tuple(GRADERS)
 """Reward functions that come with the package, by the names that `--reward.remote_url` takes."""
 
 RIGHT_OR_WRONG = ("arithmetic", "code", "math")
-"""Those of them that give no partial credit."""
+"""Those that give no partial credit."""
 
 MIXED = "mixed"
-"""The reward file for labels that name their grader: see `mixed_answers`."""
+"""The reward file for labels that name their grader: see `mixed`."""
 
 _END = re.compile(
     r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<pad>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>))+\s*$"
 )
-
-
-class NoVerdict(RuntimeError):
-    """Nothing is known of an answer. OpenRLHF leaves its reward out; our engines count it as no rollout."""
 
 
 def path_of(name: str) -> str:
@@ -52,9 +48,9 @@ def response_of(query: str, prompt: str) -> str:
     return query[len(prompt) :]
 
 
-def without_end(response: str) -> str:
-    """Without the special tokens at its end, which the host decodes along."""
-    # They are few and short; a pattern that ends in $ would be tried from everywhere in a long text.
+def strip_end_tokens(response: str) -> str:
+    """The response without special tokens at its end, which the host leaves in the text."""
+    # They are few and short. On the whole text, a pattern that ends in $ would be tried at every position.
     head, tail = response[:-200], response[-200:]
     return head + _END.sub("", tail)
 
@@ -65,19 +61,19 @@ def short(text: str, limit: int = 80) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """What the flags say of verdicts. `workers`: processes per engine, None for as many as suit the machine."""
+    """What the flags say of grading. `workers`: processes per engine, None for `pool.default_workers()`."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: GradingLimits = field(default_factory=GradingLimits)
     workers: int | None = None
     shaping: Shaping = field(default_factory=Shaping)
 
 
 class PooledReward:
-    """A reward function whose verdicts come from a process pool, which starts with the first call.
+    """A reward function whose scores come from a process pool, which starts with the first call.
 
     Called as OpenRLHF calls one: `queries` are prompt + response as decoded text, all lists have length B. Returns
-    "scores" (the verdicts, in [0, 1]), "rewards" (verdicts and shaping), float tensors of shape (B,); and "verdicts",
-    which our engines log and the host does not read. Raises NoVerdict, ValueError (see `response_of`), GraderError.
+    "scores" (in [0, 1]) and "rewards" (scores plus shaping), float tensors of shape (B,); and "grades", which our
+    engines log and the host ignores. Raises NoScoreError, ValueError (see `response_of`), GraderError.
     """
 
     def __init__(self, grader: str) -> None:
@@ -88,13 +84,13 @@ class PooledReward:
         self._lock = threading.Lock()
 
     def configure(self, grading: Grading) -> None:
-        """To be called before the first verdict; raises RuntimeError later."""
+        """Call this before the first answer is graded; raises RuntimeError later."""
         if self._pool is not None:
             raise RuntimeError("the reward function already grades, and cannot be configured any more")
         self.grading = grading
 
     def start(self) -> None:
-        """Start the processes now, so that their imports do not count in the first verdicts."""
+        """Start the processes now, so that their imports do not delay the first grades."""
         with self._lock:
             self._pool = self._pool or GraderPool(self.grader, self.grading.limits, self.grading.workers)
 
@@ -104,39 +100,39 @@ class PooledReward:
         import torch
 
         rows = list(zip(queries, prompts, labels, strict=True))
-        responses = [without_end(response_of(query, prompt)) for query, prompt, _ in rows]
-        verdicts = [self.verdict(text, label) for text, (_, _, label) in zip(responses, rows, strict=True)]
-        scores = [_known(verdict) for verdict in verdicts]
+        responses = [strip_end_tokens(response_of(query, prompt)) for query, prompt, _ in rows]
+        grades = [self.grade(text, label) for text, (_, _, label) in zip(responses, rows, strict=True)]
+        scores = [_score_of(grade) for grade in grades]
         rewards = [score + self.grading.shaping(text) for score, text in zip(scores, responses, strict=True)]
         return {
             "rewards": torch.tensor(rewards, dtype=torch.float32),
             "scores": torch.tensor(scores, dtype=torch.float32),
             "extra_logs": {},
-            "verdicts": verdicts,
+            "grades": grades,
         }
 
-    def verdict(self, response: str, label: Any) -> Verdict:
-        """Of one response."""
+    def grade(self, response: str, label: Any) -> TimedGrade:
+        """The grade of one response."""
         self.start()
         assert self._pool is not None
-        return self._pool.verdict(response, label)
+        return self._pool.grade(response, label)
 
     def close(self) -> None:
-        """End the processes; the next verdict starts others."""
+        """End the processes; the next call starts new ones."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
 
 def pooled(grader: str) -> PooledReward:
-    """`reward_func = pooled("my_package.my_module:grade")` makes a file a reward file; `grade` is a `verdict.Grader`.
+    """`reward_func = pooled("my_package.my_module:grade")` makes a file a reward file; `grade` is a `grade.Grader`.
 
     A grader in a file of its own is named by its path: `pooled("/data/my_grader.py:grade")`.
     """
     return PooledReward(grader)
 
 
-def _known(verdict: Verdict) -> float:
-    if verdict.score is None:
-        raise NoVerdict(f"{verdict.cause} (after {verdict.seconds:.1f} s)")
-    return verdict.score
+def _score_of(grade: TimedGrade) -> float:
+    if grade.score is None:
+        raise NoScoreError(f"{grade.cause} (after {grade.seconds:.1f} s)")
+    return grade.score

@@ -9,7 +9,7 @@ program is ever run with less.
 Files: where the kernel has Landlock, the program reads the interpreter and its libraries and writes its own folder.
 Where it has none, it reads and writes whatever the user can who runs the grader. A reward is no place for secrets.
 
-What is not bounded but by time: how many files a program writes to its folder, and how many threads it starts.
+Only the time limit bounds how many files a program writes to its folder, and how many threads it starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHILD = Path(__file__).with_name("sandbox_child.py")
 _READY = b"ready\n"
 _CHUNK_BYTES = 1 << 16
 _START_SECONDS = 60.0
-"""An interpreter that has not started by then never will: no verdict."""
+"""An interpreter that has not started by then never will: there is no score."""
 _EXCEPTIONS = {
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
 }
@@ -45,7 +45,7 @@ _CHILD_CAUSES = {
     "result is not JSON",
     *(f"raised {name}" for name in _EXCEPTIONS),
 }
-"""What a child may say of itself. Causes are counted: a program cannot make up new ones."""
+"""The causes that a child may report. Causes are counted in the log, so a program must not invent new ones."""
 
 
 class SandboxError(RuntimeError):
@@ -53,8 +53,8 @@ class SandboxError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one run may use; `seconds_in_all` is for all runs of one verdict.
+class ProgramLimits:
+    """What one run may use; `seconds_in_all` is for all runs that grade one answer.
 
     `seconds` is wall-clock time from when the program starts. `output_kib` holds for stdout and for a result,
     `file_mib` for each file. `memory_mib` is address space, which a thread takes by 8 MiB and more.
@@ -74,12 +74,14 @@ class Limits:
                 raise ValueError(f"the limit {name} is {value}, expected more than 0")
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ProgramLimits()
 
 
-def limits_within(seconds: float) -> Limits:
-    """A program that takes too long is a wrong answer; a verdict that takes longer than `seconds` is none at all."""
-    return Limits(seconds=0.6 * seconds, seconds_in_all=0.8 * seconds, cpu_seconds=math.ceil(0.6 * seconds))
+def limits_within(seconds: float) -> ProgramLimits:
+    """Limits that fit into `seconds` for grading one answer: a program that is too slow then gets a score of 0, and
+    the grading process is not killed, which would give no score.
+    """
+    return ProgramLimits(seconds=0.6 * seconds, seconds_in_all=0.8 * seconds, cpu_seconds=math.ceil(0.6 * seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Ended:
     reply: dict[str, Any] = field(default_factory=dict)
 
 
-def run_program(code: str, stdin: str, limits: Limits = DEFAULT_LIMITS) -> Ended:
+def run_program(code: str, stdin: str, limits: ProgramLimits = DEFAULT_LIMITS) -> Ended:
     """Run `code` as a main program; `stdout` is what it wrote. A program that exits with another code than 0 failed.
 
     Raises SandboxError, as all runs do, where the sandbox cannot be set up.
@@ -99,13 +101,13 @@ def run_program(code: str, stdin: str, limits: Limits = DEFAULT_LIMITS) -> Ended
     return _run({"kind": "program", "code": code}, stdin.encode("utf-8", "surrogatepass"), limits)
 
 
-def run_call(code: str, name: str, arguments: list[Any], limits: Limits = DEFAULT_LIMITS) -> Ended:
+def run_call(code: str, name: str, arguments: list[Any], limits: ProgramLimits = DEFAULT_LIMITS) -> Ended:
     """Call the function `name` of `code`, or of its class Solution: `reply["result"]` is what it returned, as JSON."""
     ended = _run({"kind": "call", "code": code, "name": name, "arguments": arguments}, b"", limits)
     return ended if ended.cause or "result" in ended.reply else Ended("ended early")
 
 
-def run_tests(code: str, tests: str, limits: Limits = DEFAULT_LIMITS) -> Ended:
+def run_tests(code: str, tests: str, limits: ProgramLimits = DEFAULT_LIMITS) -> Ended:
     """Run `code` and then `tests` in one process: `cause` is "" only if the last test was reached.
 
     The child proves it by a random token. A program that inspects its own process can find the token, and one that
@@ -116,7 +118,7 @@ def run_tests(code: str, tests: str, limits: Limits = DEFAULT_LIMITS) -> Ended:
     return ended if ended.cause or ended.reply == {"token": token} else Ended("ended early")
 
 
-def _run(job: dict[str, Any], stdin: bytes, limits: Limits) -> Ended:
+def _run(job: dict[str, Any], stdin: bytes, limits: ProgramLimits) -> Ended:
     body = json.dumps({**job, "limits": asdict(limits), "parent": os.getpid()}).encode()
     to_send = len(body).to_bytes(8, "big") + body + stdin
     with tempfile.TemporaryDirectory(prefix="answer-") as folder, _started(folder) as child:
@@ -180,7 +182,7 @@ class _Exchange:
     def ready(self) -> bool:
         return self.received[self.child.status].startswith(_READY)
 
-    def run(self, limits: Limits) -> None:
+    def run(self, limits: ProgramLimits) -> None:
         """The time of the program counts from when it starts: a machine that is slow to start children is no cause."""
         child = self.child
         deadline, was_ready = time.monotonic() + _START_SECONDS, False

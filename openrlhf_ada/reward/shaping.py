@@ -1,4 +1,4 @@
-"""What is added to a verdict before it is trained on. The verdict itself, which decides and is reported, stays.
+"""What is added to a score to make the reward. The score itself, which decides and is reported, stays as it is.
 
 Penalties for length in tokens are OpenRLHF's (`--reward.overlong_buffer_len`, `--reward.stop_properly_penalty_coef`).
 """
@@ -28,7 +28,7 @@ class Shaping:
     bonus: float = 0.0
 
     def __call__(self, response: str) -> float:
-        """What is to be added to the verdict."""
+        """The bonus of this response."""
         return self.bonus if self.format_name != "none" and has_format(response, self.format_name) else 0.0
 
 

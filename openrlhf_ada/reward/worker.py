@@ -1,7 +1,7 @@
 """A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <memory in MiB> <seconds>`.
 
-It reads (response, label) as JSON and answers with a verdict as JSON, one at a time, until its parent closes the line
-or dies. Nothing is pickled: what a grader returns is numbers and text by the time it leaves.
+It reads (response, label) as JSON and answers with a grade as JSON, one at a time, until its parent closes the socket
+or dies. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import sys
 import time
 from typing import Any
 
+from openrlhf_ada.reward.grade import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
 from openrlhf_ada.reward.line import Line, LineError
-from openrlhf_ada.reward.verdict import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
 
 MIB = 1 << 20
 LONGEST_CAUSE = 500
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def answer(grader: Grader, message: bytes) -> dict[str, Any]:
-    """A verdict as plain values; whatever the grader raises is the cause of having none."""
+    """A grade as plain values. An exception of the grader becomes the cause of having no score."""
     start = time.perf_counter()
     score, cause = None, ""
     try:
@@ -75,7 +75,7 @@ def answer(grader: Grader, message: bytes) -> dict[str, Any]:
         cause = "memory limit"
     except RecursionError:
         cause = "recursion limit"
-    except Exception as error:  # noqa: BLE001 - told to the parent, who has no verdict then
+    except Exception as error:  # noqa: BLE001 - the parent reports it as the cause
         cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
     return {"score": score, "cause": cause, "seconds": time.perf_counter() - start}
 
@@ -89,14 +89,14 @@ def checked(grade: Grade) -> float:
 
 
 def limit_memory(mib: int) -> None:
-    """So much more than now. Address space, since a limit on what is resident does nothing on Linux."""
+    """Allow `mib` MiB beyond the current address space. Linux ignores a limit on resident memory."""
     with open("/proc/self/statm", encoding="ascii") as stream:
         now = int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (now + mib * MIB, resource.RLIM_INFINITY))
 
 
 def limit_cpu(seconds: float) -> None:
-    """The parent ends what takes too long by the clock; this ends it where the parent is gone."""
+    """The parent kills what takes too long by the clock; this limit holds if the parent is gone."""
     used = math.ceil(time.process_time() + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (used, resource.RLIM_INFINITY))
 

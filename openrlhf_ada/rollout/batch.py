@@ -15,8 +15,8 @@ from openrlhf_ada.rollout.records import GradedExperience, GroupRecord, StepReco
 
 
 @dataclass(slots=True)
-class _Place:
-    """One prompt's place in the batch; without a group where the prompt was given up."""
+class _BatchSlot:
+    """One prompt's place in the batch. `group` is None if the prompt was given up."""
 
     finished: FinishedPool[Experience]
     group: TrainingGroup | None
@@ -24,12 +24,14 @@ class _Place:
 
 @dataclass
 class Batch:
-    """`places` in the order of the batch; `replaced` and `no_verdict` (a rollout came to none, twice) lost theirs."""
+    """`places` in the order of the batch. Prompts that lost their place: `replaced` had one outcome only; of
+    `no_score` a rollout got no score, twice.
+    """
 
     requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)
-    places: list[_Place] = field(default_factory=list[_Place])
+    places: list[_BatchSlot] = field(default_factory=list[_BatchSlot])
     replaced: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
-    no_verdict: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
+    no_score: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
     failures: list[Failed] = field(default_factory=list[Failed])
     num_hopeless: int = 0
     _num_rounds: int = 0
@@ -42,8 +44,8 @@ class Batch:
         build: Callable[[PromptPool], TrainingGroup],
         at: Sequence[int] | None = None,
     ) -> None:
-        """What a scheduler has sampled: new places, or those `at` these positions, whose prompts lose theirs."""
-        entries = [_Place(e, None if e.failure else build(e.pool)) for e in scheduler.finished]
+        """Add what a scheduler has sampled: as new places, or `at` these positions, whose prompts are replaced."""
+        entries = [_BatchSlot(e, None if e.failure else build(e.pool)) for e in scheduler.finished]
         self._num_rounds += max(entry.finished.num_waves for entry in entries)
         self._num_sent += scheduler.num_sent
         self._waste.append(scheduler.waste)
@@ -52,23 +54,23 @@ class Batch:
             return
         for position, entry in zip(at, entries, strict=True):
             old = self.places[position]
-            (self.no_verdict if old.group is None else self.replaced).append(old.finished)
+            (self.no_score if old.group is None else self.replaced).append(old.finished)
             self.places[position] = entry
 
-    def without_verdict(self) -> list[int]:
+    def given_up_places(self) -> list[int]:
         """Places of prompts that were given up."""
         return [i for i, place in enumerate(self.places) if place.group is None]
 
-    def with_verdict(self) -> list[PromptRequest]:
+    def sampled_prompts(self) -> list[PromptRequest]:
         """Prompts that were sampled to the end."""
         return [self.requests[place.finished.pool.key] for place in self.places if place.group is not None]
 
     def unresolved(self) -> list[int]:
-        """Places of groups that have one outcome only."""
+        """Places whose pools show one outcome only."""
         return [i for i, place in enumerate(self.places) if place.group is not None and not place.group.resolved]
 
     def pools(self) -> list[PromptPool]:
-        """Those that were sampled to the end."""
+        """Pools that were sampled to the end."""
         return [place.finished.pool for place in self.places] + [finished.pool for finished in self.replaced]
 
     def first_scores(self, count: int) -> list[float]:
@@ -77,7 +79,7 @@ class Batch:
         return [score for entry in finished for score in _scores(entry.payloads[:count])]
 
     def groups(self) -> list[tuple[FinishedPool[Experience], TrainingGroup]]:
-        """What is trained; raises RuntimeError while a place is without."""
+        """What is trained; raises RuntimeError if a place has no group."""
         groups = [(place.finished, place.group) for place in self.places if place.group is not None]
         if len(groups) < len(self.places):
             raise RuntimeError(f"{len(self.places) - len(groups)} prompts have no group")
@@ -99,14 +101,14 @@ class Batch:
             figures,
             num_failed=len(self.failures),
             num_lost=sum(waste.lost.rollouts for waste in self._waste),
-            num_no_verdict=len(self.no_verdict),
+            num_no_score=len(self.no_score),
         )
 
     def _ledger(self) -> Ledger:
         ledger = Ledger()
         for finished, group in self.groups():
             ledger.record_group(finished.pool.samples, group.indices)
-        for finished in [*self.replaced, *self.no_verdict]:
+        for finished in [*self.replaced, *self.no_score]:
             ledger.record_group(finished.pool.samples, ())
         for waste in self._waste:
             ledger.record_waste(waste)
@@ -125,12 +127,12 @@ class Batch:
             lengths=[int(payload.response_length[0]) for payload in payloads],
             truncated=[bool(payload.truncated[0]) for payload in payloads],
             texts=texts,
-            verdicts=[payload.verdict if isinstance(payload, GradedExperience) else None for payload in payloads],
+            grades=[payload.grade if isinstance(payload, GradedExperience) else None for payload in payloads],
             scores=_scores(payloads),
         )
 
 
 def _scores(payloads: Sequence[Experience]) -> list[float]:
-    """Raw scores, of samples that have one: all of a run, or none."""
+    """Raw scores. Either all samples of a run have one, or none."""
     graded = (payload for payload in payloads if isinstance(payload, GradedExperience))
     return [payload.score for payload in graded if payload.score is not None]

@@ -1,4 +1,4 @@
-"""What an engine takes, measured on the real one, through everything that a run's rollouts pass through."""
+"""Measures how long a real engine takes, rewards, tokenisation and driver included."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from openrlhf_ada.simulation.virtual_engines import EngineModel
 
 REPEATS = 3
 SHARING = 8
-"""Rollouts of a prompt where they share it."""
+"""Rollouts per prompt in the batches that measure shared prefixes."""
 LONGEST_S = 20.0
-"""Batches that would take longer are not measured; the line goes on as steeply as it was."""
+"""Seconds. Larger batches, which would take longer, are extrapolated."""
 MOST_TOKENS = 64
 SLOW_S = 2.0
-"""Batches that take longer are measured once: noise is small beside them."""
+"""Seconds. A batch that takes longer is measured once, because noise is small in comparison."""
 
 
 class Calibrator:
     """Measures the first engine of a generator, with the prompts of its data.
 
-    Rollouts of equal, forced length: of two lengths, so that what a token takes and what a rollout takes besides can
-    be told apart. Everything that the machine does meanwhile counts: rewards, tokenisation, the driver.
+    All rollouts of a batch have the same, forced length. Two lengths are measured, which gives the time per token and
+    the time per rollout.
     """
 
     def __init__(self, generator: AdaptiveSamplesGenerator, generate_kwargs: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class Calibrator:
             raise ValueError(f"prompts of up to {longest} tokens leave no room for answers: raise --data.max_len")
 
     def measure(self, on_progress: Callable[[int, int], None]) -> EngineModel:
-        """Takes minutes on a CPU. `on_progress`: the batch that is measured, and the largest possible."""
+        """Takes minutes on a CPU. `on_progress` gets the batch size that is measured, and the largest possible."""
         short, long = self._lengths
         self._seconds(4, short)  # warm-up
         sizes: list[int] = []
@@ -71,7 +71,7 @@ class Calibrator:
         rest = [(t - latency - prefill * g) / (b - g) for t, g, b in zip(shared, groups, sizes, strict=True) if b > g]
         return EngineModel(
             batch_sizes=tuple(sizes),
-            # A larger batch does not take less; where it seems so, that is noise.
+            # A larger batch never takes less time; if it was measured so, that is noise.
             step_seconds=tuple(np.maximum.accumulate(steps).tolist()),
             slots=self._slots,
             prefill=prefill,
@@ -81,7 +81,7 @@ class Calibrator:
         )
 
     def _seconds(self, size: int, tokens: int, *, sharing: int = 1) -> float:
-        """Median time of a batch of rollouts from its submission to its last verdict."""
+        """Median time of a batch of rollouts from its submission to its last score."""
         first = self._once(size, tokens, sharing)
         if first > SLOW_S:
             return first
@@ -101,7 +101,7 @@ class Calibrator:
         while left:
             for event in fleet.wait():
                 if not isinstance(event, Finished):
-                    raise RuntimeError(f"a rollout came to no verdict, so there is nothing to measure: {event}")
+                    raise RuntimeError(f"a rollout got no score, so its time says nothing: {event}")
                 left -= 1
         return time.monotonic() - start
 

@@ -86,7 +86,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         self.llm = TrackedEngine(self.llm, self)
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
-        self._incarnation = uuid.uuid4().hex
+        self._start_id = uuid.uuid4().hex
         _prepare_reward(self.executor, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
@@ -98,7 +98,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         if self.llm.errored:
             # The watch ends this process, and the next one answers.
             await asyncio.Event().wait()
-        return self._incarnation
+        return self._start_id
 
     async def reset(self) -> None:
         """Give up every rollout: nobody waits for them any more."""
@@ -164,12 +164,12 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
                     images=job.image,
                 )
             error = rollout.reward_error or ("" if response else "the agent returned nothing")
-            if response and rollout.verdict is not None:
-                response["verdict"] = rollout.verdict
+            if response and rollout.grade is not None:
+                response["grade"] = rollout.grade
         except asyncio.CancelledError:
             error = "" if rollout.stopped else "it was cancelled, and not by us"
         except TimeoutError:
-            error = f"no answer and verdict within {setup.timeout_s:g} s"
+            error = f"no answer and score within {setup.timeout_s:g} s"
             # A reward function that hangs keeps its thread. The pool has few, and others must not wait for it.
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
@@ -184,7 +184,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
 def _prepare_reward(executor: Any, grading: Grading | None) -> None:
     """The host logs why a reward function failed and goes on without a reward; keep the reason. And what our own say
-    of their verdicts."""
+    of their scores."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())
@@ -202,7 +202,7 @@ def _noting(function: Any) -> Any:
         rollout = current_rollout.get()
         if rollout is not None and isinstance(result, dict):
             # Of the one response that the host asks about at a time.
-            rollout.verdict = next(iter(result.get("verdicts", ())), None)
+            rollout.grade = next(iter(result.get("grades", ())), None)
         return result
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:

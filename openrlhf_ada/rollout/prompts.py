@@ -1,4 +1,4 @@
-"""Prompts as they leave the data loader, each with an identity that its rollouts keep to the end."""
+"""Prompts from the data loader, each with an identity that its rollouts keep."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def take_prompts(loader: Iterator[Any], count: int, first_key: PromptKey) -> tup
 
 
 class PromptSource:
-    """Batches of prompts for training, over all episodes, none lost and none twice.
+    """Batches of prompts for training, over all episodes; no prompt is lost or comes twice.
 
-    The host's replay buffer drops samples that do not fill a training batch. So an incomplete last batch of an episode
-    waits for the next; at the end of the last one, what cannot fill a training batch is not sampled, and said so.
+    The host's replay buffer drops samples that do not fill a training batch. So the incomplete last batch of an
+    episode is completed by the next episode. After the last episode, prompts that cannot fill a training batch are not
+    sampled, and a warning says so.
     """
 
     def __init__(self, loader: Any, plan: BatchPlan, seed: int, num_episodes: int) -> None:
@@ -56,12 +57,12 @@ class PromptSource:
         self._waiting: list[PromptRequest] = []
 
     def restore(self, *, consumed: int, episode: int) -> None:
-        """Go on after so many prompts, in this episode."""
+        """Continue after `consumed` prompts, in this episode."""
         self.next_key = consumed
         self.episodes_done = episode
 
     def next_batch(self) -> tuple[list[PromptRequest], bool]:
-        """The next batch and whether the episode ends with it; no prompts where an incomplete batch waits."""
+        """The next batch and whether the episode ends with it. No prompts if an incomplete batch waits."""
         if self._iterator is None:
             seed_order(self._source, self._seed + self.episodes_done)
             self._iterator = iter(self._source)
@@ -81,14 +82,14 @@ class PromptSource:
             )
         return requests[:usable], True
 
-    def spare(self, count: int) -> tuple[list[PromptRequest], bool]:
+    def take_extra(self, count: int) -> tuple[list[PromptRequest], bool]:
         """Up to `count` prompts of this episode beyond the batch, and whether the episode ends with them."""
         if self._iterator is None:
             return [], True
         return self._take(count)
 
-    def revisit(self, requests: Sequence[PromptRequest], count: int) -> list[PromptRequest]:
-        """So many of these prompts once more, as new visits: where the episode has no others."""
+    def repeat_prompts(self, requests: Sequence[PromptRequest], count: int) -> list[PromptRequest]:
+        """`count` of these prompts once more, as new visits, for an episode that has no others left."""
         again = [replace(request, key=self.next_key + i) for i, request in enumerate(islice(cycle(requests), count))]
         self.next_key += len(again)
         return again

@@ -13,33 +13,67 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_ada.core.fleet import Aborted, EngineDown, EngineUp, Failed, Finished
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey, Sample
+from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
-from openrlhf_ada.rollout.engine_lines import EngineLines
+from openrlhf_ada.rollout.engine_connections import EngineConnections
 from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.responses import NoVerdictError
 
 ScoreAnswers: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[float]]
 """Tokens of prompt and response, by answer -> one score each."""
 
 
 class Convert(Protocol):
-    """Makes a sample and an experience of a response; raises NoVerdictError."""
+    """Makes a sample and an experience of a response; raises NoScoreError."""
 
     def __call__(
         self, request: Request, response: dict[str, Any], versions: tuple[int, int]
     ) -> tuple[Sample, Experience]: ...
 
 
-class RayFleet:
-    """The engines for one step's prompts, `requests`.
+class EngineFleet:
+    """vLLM engines as a dispatcher sees them; their answers come as they are.
 
-    `seed` is the run's: a rollout's own depends on it and on the rollout's identity, not on the engine, the order or
-    the number of engines. `score`: gives the answers of engines without a reward function their scores.
+    `prompt_of`: prompt, label and image of a request's rollout. `seed`: the run's. A rollout's own seed depends on it
+    and on the rollout's identity, not on the engine, the order or the number of engines.
     """
 
     def __init__(
         self,
-        lines: EngineLines,
+        connections: EngineConnections,
+        prompt_of: Callable[[Request], tuple[str, Any, Any]],
+        setup: SamplingSetup,
+        seed: int,
+    ) -> None:
+        self._connections = connections
+        self._prompt_of = prompt_of
+        self._setup = ray.put(setup)
+        self._seed = seed
+
+    @property
+    def num_engines(self) -> int:
+        return len(self._connections.engines)
+
+    def submit(self, engine: int, requests: Sequence[Request]) -> None:
+        jobs = [Job(request, *self._prompt_of(request), rollout_seed(self._seed, request)) for request in requests]
+        self._connections.submit(engine, jobs, self._setup)
+
+    def abort(self, engine: int, requests: Sequence[Request]) -> None:
+        self._connections.stop(engine, requests)
+
+    def wait(self) -> Sequence[Any]:
+        """Answers, EngineDown and EngineUp."""
+        return self._connections.wait()
+
+
+class RayFleet(EngineFleet):
+    """The engines for one step's prompts, `requests`; answers become samples.
+
+    `score`: gives the answers of engines without a reward function their scores.
+    """
+
+    def __init__(
+        self,
+        connections: EngineConnections,
         requests: Mapping[PromptKey, PromptRequest],
         setup: SamplingSetup,
         convert: Convert,
@@ -47,29 +81,16 @@ class RayFleet:
         seed: int,
         score: ScoreAnswers | None = None,
     ) -> None:
-        self._lines = lines
-        self._requests = requests
+        def prompt_of(request: Request) -> tuple[str, Any, Any]:
+            prompt = requests[request.key]
+            return prompt.prompt, prompt.label, prompt.image
+
+        super().__init__(connections, prompt_of, setup, seed)
         self._convert = convert
-        self._seed = seed
         self._score = score
-        self._setup = ray.put(setup)
-
-    @property
-    def num_engines(self) -> int:
-        return len(self._lines.engines)
-
-    def submit(self, engine: int, requests: Sequence[Request]) -> None:
-        jobs: list[Job] = []
-        for request in requests:
-            prompt = self._requests[request.key]
-            jobs.append(Job(request, prompt.prompt, prompt.label, prompt.image, rollout_seed(self._seed, request)))
-        self._lines.submit(engine, jobs, self._setup)
-
-    def abort(self, engine: int, requests: Sequence[Request]) -> None:
-        self._lines.stop(engine, requests)
 
     def wait(self) -> Sequence[Finished[Experience] | Aborted | Failed | EngineDown | EngineUp]:
-        events = self._scored(self._lines.wait())
+        events = self._scored(self._connections.wait())
         return [self._read(event) if isinstance(event, Answer) else event for event in events]
 
     def _scored(self, events: list[Answer | EngineDown | EngineUp]) -> list[Answer | EngineDown | EngineUp]:
@@ -94,15 +115,15 @@ class RayFleet:
             return Aborted(request, answer.num_tokens)
         try:
             return Finished(request, *self._convert(request, answer.response, answer.versions))
-        except NoVerdictError as error:
+        except NoScoreError as error:
             return Failed(request, answer.num_tokens, str(error))
 
 
 def rollout_seed(run_seed: int, request: Request) -> int:
     """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order.
 
-    And at every attempt: were others sampled until one has a verdict, those that tend to have none, such as long ones
-    before a time limit, would be rarer than the policy makes them.
+    It is the same at every attempt. With a new seed, rollouts that tend to fail, such as long ones that run into a
+    time limit, would be replaced by others and become rarer than the policy makes them.
     """
     identity = [run_seed, request.key, request.index]
     return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -55,7 +55,7 @@ class RecordedGenerator(HostGenerator):
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """The host's; its samples come with a prompt's answers next to each other.
 
-        Prompts with an answer without a verdict are left out of what is returned, of which the host takes means.
+        Prompts with an answer without a score are left out of what is returned, of which the host takes means.
         """
         samples = super().generate_eval_samples(**generate_kwargs)
         self._processed = []
@@ -67,7 +67,7 @@ class RecordedGenerator(HostGenerator):
         for start in range(0, len(samples), per_prompt):
             group = samples[start : start + per_prompt]
             known = [sample for sample in group if sample.scores is not None and sample.rewards is not None]
-            self.held_out.no_verdict += len(group) - len(known)
+            self.held_out.no_score += len(group) - len(known)
             if known:
                 source = sources[group[0].prompts[0]]
                 self.held_out.by_source.setdefault(source, []).append(_answers(known))

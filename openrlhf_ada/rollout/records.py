@@ -9,12 +9,12 @@ from typing import Any
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup
-from openrlhf_ada.reward.verdict import Verdict
+from openrlhf_ada.reward.grade import TimedGrade
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTag:
-    """Where a trained sample comes from and what it weighs: the group's identity, carried instead of guessed."""
+    """Which rollout a trained sample is, its coefficient, and its weight in the critic's loss."""
 
     key: PromptKey
     index: int
@@ -24,10 +24,9 @@ class SampleTag:
 
 @dataclass
 class GradedExperience(Experience):
-    """One sample with what its grader said, where a grader of ours did, and with its raw score where that is not the
-    metric itself."""
+    """One sample with its grade, if a grader of ours gave one, and with its raw score, if that is not the metric."""
 
-    verdict: Verdict | None = None
+    grade: TimedGrade | None = None
     score: float | None = None
 
 
@@ -43,7 +42,7 @@ class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
     By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
-    empty), `verdicts` (of graders of ours) and `scores` (raw ones; empty where scores are metrics).
+    empty), `grades` (of graders of ours) and `scores` (raw ones; empty where scores are metrics).
     """
 
     row: int
@@ -53,7 +52,7 @@ class GroupRecord:
     lengths: Sequence[int]
     truncated: Sequence[bool]
     texts: Sequence[str]
-    verdicts: Sequence[Verdict | None] = ()
+    grades: Sequence[TimedGrade | None] = ()
     scores: Sequence[float] = ()
 
 
@@ -61,8 +60,8 @@ class GroupRecord:
 class StepRecord:
     """One step's sampling: trained groups in batch order, then replaced prompts; what it cost; the policy's figures.
 
-    `num_failed`: rollouts without a verdict; `num_lost`: rollouts that died with their engine; `num_no_verdict`:
-    prompts that were replaced for want of a verdict.
+    `num_failed`: rollouts without a score; `num_lost`: rollouts that died with their engine; `num_no_score`:
+    prompts that were replaced for want of a score.
     """
 
     groups: Sequence[GroupRecord]
@@ -72,7 +71,7 @@ class StepRecord:
     figures: dict[str, float]
     num_failed: int = 0
     num_lost: int = 0
-    num_no_verdict: int = 0
+    num_no_score: int = 0
 
     @property
     def all_groups(self) -> list[GroupRecord]:
@@ -82,8 +81,8 @@ class StepRecord:
 class RolloutBatch(list[Experience]):
     """The samples of one training step, as the host expects them, and what it cost to get them.
 
-    `record` and `checkpoint` (sampling state to go on from after this step): in the adaptive modes only. It crosses
-    the host's queue between the processes of asynchronous training as one object.
+    `record` and `checkpoint` (the sampling state after this step) are set in the adaptive modes only. In asynchronous
+    training, this object crosses the host's queue between two processes.
     """
 
     def __init__(
@@ -109,5 +108,5 @@ def tagged_samples(group: TrainingGroup, payloads: Sequence[Experience]) -> list
 
 
 def host_fields(experience: Experience) -> dict[str, Any]:
-    """Of an experience or a subclass, what the host's has."""
+    """The fields of an experience, or of a subclass, that the host's class has."""
     return {f.name: getattr(experience, f.name) for f in fields(Experience)}

@@ -1,4 +1,4 @@
-"""From an engine's response to what a policy may see of it and what is trained."""
+"""From an engine's response to the sample that a policy sees and the experience that is trained."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.types import Sample
+from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.records import GradedExperience, host_fields
 
-# It reports every call, and here every rollout is one.
+# It logs every call, and here every rollout is a call.
 logging.getLogger(length_penalty.__name__).setLevel(logging.WARNING)
 
 
-class NoVerdictError(ValueError):
-    """A response that must be neither counted nor trained."""
-
-
 def sampling_params(args: Any, generate_kwargs: dict[str, Any], *, logprobs: bool) -> SamplingParams:
-    """What the host's dispatch would ask vLLM for. `logprobs`: also where nothing but a check needs them."""
+    """The parameters that the host's dispatch would use. `logprobs`: ask for them even if only a check needs them."""
     return SamplingParams(
         temperature=generate_kwargs.get("temperature", 1.0),
         top_p=generate_kwargs.get("top_p", 1.0),
@@ -41,58 +38,59 @@ def sampling_params(args: Any, generate_kwargs: dict[str, Any], *, logprobs: boo
 class ResponseReader:
     """Reads responses as the flags say. `process`: the host's, response to experience.
 
-    `verdict_above`: rewards must be 1 for verdicts above this and 0 for others, as the critic that learns them is read
-    as a pass rate. `threshold`: makes metrics of raw scores (None: scores are metrics). `logprobs`: were asked for.
+    `binary_reward_above`: rewards must be 1 for scores above this and 0 for others, because the critic that learns
+    them is read as a pass rate. `threshold`: makes metrics of raw scores (None: scores are metrics). `logprobs`: were
+    they asked for?
     """
 
     def __init__(
         self,
         args: Any,
         process: Callable[[dict[str, Any]], Experience],
-        verdict_above: float | None,
+        binary_reward_above: float | None,
         threshold: ScoreThreshold | None = None,
         *,
         logprobs: bool = False,
     ) -> None:
         self._args = args
         self._process = process
-        self._verdict_above = verdict_above
+        self._binary_reward_above = binary_reward_above
         self._threshold = threshold
         self._logprobs = logprobs
 
     def __call__(
         self, request: Request, response: dict[str, Any], versions: tuple[int, int]
     ) -> tuple[Sample, Experience]:
-        """Raises NoVerdictError: the host leaves the reward out, and a zero would be a false one."""
+        """Raises NoScoreError if there is no score: the host leaves the reward out, and a zero would be false."""
         check_log_probs(response, asked=self._logprobs)
         experience = self._process(response)
         if experience.rewards is None or experience.scores is None:
-            raise NoVerdictError("the reward function returned no reward")
-        # A list from a server becomes a matrix in the host's hands, which PPO's rewards per token cannot be made of.
+            raise NoScoreError("the reward function returned no reward")
+        # The host turns a server's list into a matrix, and PPO cannot make rewards per token of that.
         experience.rewards, experience.scores = _one_number(experience.rewards), _one_number(experience.scores)
         experience.info |= {"reward": experience.rewards.clone(), "score": experience.scores}
         score = float(experience.scores[0])
         if self._threshold is not None and not math.isfinite(score):
-            raise NoVerdictError(f"its score is {score}")
+            raise NoScoreError(f"its score is {score}")
         # Group statistics need more than half precision, as in the host.
         dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
         experience.rewards = experience.rewards.to(dtype)
         length_penalty.apply_length_penalties([experience], self._args)
         if self._args.reward.clip_range is not None:
-            # Before any baseline is taken from them.
+            # Before any baseline is computed from them.
             experience.rewards = experience.rewards.clamp(*self._args.reward.clip_range)
         raw = None if self._threshold is None else score
-        graded = GradedExperience(**host_fields(experience), verdict=response.get("verdict"), score=raw)
+        graded = GradedExperience(**host_fields(experience), grade=response.get("grade"), score=raw)
         metric = score if self._threshold is None else self._threshold.metric(score)
         return self._describe(request, experience, metric, versions), graded
 
     def _describe(self, request: Request, experience: Experience, metric: float, versions: tuple[int, int]) -> Sample:
         # The host copies an absent 'scores' from 'rewards' before any penalty: the metric is never the shaped reward.
         reward = float(experience.rewards[0])
-        threshold = self._verdict_above
+        threshold = self._binary_reward_above
         if threshold is not None and reward != float(metric > threshold):
             raise ValueError(
-                f"sample {request.index} of prompt {request.key} has reward {reward} and verdict {metric}: with "
+                f"sample {request.index} of prompt {request.key} has reward {reward} and score {metric}: with "
                 f"--ada_estimator critic PPO's value of a prompt must be its pass rate, so rewards must be 1 for "
                 f"positives and 0 for others. Use --ada_estimator ema for other rewards."
             )
@@ -100,27 +98,27 @@ class ResponseReader:
 
 
 def _one_number(values: torch.Tensor) -> torch.Tensor:
-    """Shape (1,); raises NoVerdictError where there is not one number for the one answer."""
+    """Shape (1,); raises NoScoreError where there is not one number for the one answer."""
     if values.numel() != 1:
-        raise NoVerdictError(f"it came with {values.numel()} rewards or scores, expected one")
+        raise NoScoreError(f"it came with {values.numel()} rewards or scores, expected one")
     return values.flatten()
 
 
 def check_log_probs(response: dict[str, Any], *, asked: bool) -> None:
-    """One number per token, finite and at most 0 where a token was sampled; raises NoVerdictError."""
+    """One number per token, finite and at most 0 where a token was sampled; raises NoScoreError."""
     values, tokens = response["rollout_log_probs"], len(response["observation_tokens"])
     if values is None:
         if asked:
-            raise NoVerdictError("it came without the log-probabilities that were asked for")
+            raise NoScoreError("it came without the log-probabilities that were asked for")
         return
     if len(values) != tokens:
-        raise NoVerdictError(f"{tokens} tokens have {len(values)} log-probabilities")
+        raise NoScoreError(f"{tokens} tokens have {len(values)} log-probabilities")
     for start, end in response["action_ranges"]:
         if not 0 <= start <= end <= tokens:
-            raise NoVerdictError(f"of {tokens} tokens those from {start} to {end} are said to have been sampled")
+            raise NoScoreError(f"of {tokens} tokens those from {start} to {end} are said to have been sampled")
         wrong = [value for value in values[start:end] if not is_log_probability(value)]
         if wrong:
-            raise NoVerdictError(f"a sampled token has the log-probability {wrong[0]!r}")
+            raise NoScoreError(f"a sampled token has the log-probability {wrong[0]!r}")
 
 
 def is_log_probability(value: Any) -> bool:

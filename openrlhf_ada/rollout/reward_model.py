@@ -1,4 +1,4 @@
-"""Scores of finished answers from the host's reward model, asked while the engines go on sampling."""
+"""Scores of finished answers from the host's reward model, while the engines go on sampling."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ray.exceptions import GetTimeoutError, RayActorError
 class RewardModel:
     """The host's Ray group of reward actors, as a function from answers to scores.
 
-    Every answer is a forward pass of its own. In one padded batch its score would depend, by rounding, on which
-    answers happen to end together, and the schedulers would no longer give the same pools.
+    Every answer gets a forward pass of its own. In a padded batch its score would depend, by rounding, on the answers
+    that happen to end at the same time, and the schedulers would no longer give the same pools.
     """
 
     def __init__(self, group: RayActorGroup, args: Any) -> None:
@@ -27,7 +27,7 @@ class RewardModel:
         self._timeout_s = args.ada.timeout
 
     def __call__(self, answers: Sequence[Sequence[int]]) -> list[float]:
-        """One score per answer, in order; may be any number, or not a number.
+        """One score per answer, in order: any number, or NaN.
 
         `answers`: the tokens of prompt and response; cut at --data.max_len, as they are trained. Raises RuntimeError
         where a process of the model has died, or does not answer within --ada_timeout.
@@ -46,7 +46,7 @@ class RewardModel:
         except GetTimeoutError as error:
             raise RuntimeError(
                 f"the reward model scored {len(answers)} answers for more than {self._timeout_s:g} s (--ada_timeout); "
-                f"raise it, or look for what else its GPU does"
+                f"raise it, or check what else its GPU does"
             ) from error
         except RayActorError as error:
             raise RuntimeError(f"a process of the reward model died while it scored answers: {error}") from error

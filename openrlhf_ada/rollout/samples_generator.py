@@ -17,7 +17,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.fleet import Fleet, Limits, run
+from openrlhf_ada.core.fleet import DispatchLimits, Ended, Fleet, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
 from openrlhf_ada.core.score_threshold import ScoreThreshold
@@ -25,7 +25,7 @@ from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
-from openrlhf_ada.rollout.engine_lines import SILENCE_S, EngineLines, Restore
+from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections, Restore
 from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -41,12 +41,12 @@ class SamplingOptions:
     """What the generator needs besides a policy.
 
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
-    answers are recorded as text. `verdict_above`: rewards must be 1 for verdicts above this and 0 for others, as the
-    critic that learns them is read as a pass rate.
+    answers are recorded as text. `binary_reward_above`: rewards must be 1 for scores above this and 0 for others,
+    because the critic that learns them is read as a pass rate.
     `on_progress`: gets the prompts closed so far and in all; `on_note`: what a user should read. `scheduler` and
     `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to which it sends some ahead (None:
-    the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_verdict`: prompts of a step that may be
-    replaced as there is no verdict to be had. `restore_engine`: gives an engine that died its weights. Every
+    the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_score`: prompts of a step that may be
+    replaced because a rollout got no score. `restore_engine`: gives an engine that died its weights. Every
     `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never). `known_counts`: draws
     and positives by row, from before the run. `threshold`: makes metrics of raw scores, and learns from the first
     `first_scores` samples of every prompt; None where scores are metrics. `score`: scores answers, where the engines
@@ -57,9 +57,9 @@ class SamplingOptions:
     refill_limit: int
     num_texts: int
     restore_engine: Restore
-    max_no_verdict: int = 0
+    max_no_score: int = 0
     prompt_values: PromptValues | None = None
-    verdict_above: float | None = None
+    binary_reward_above: float | None = None
     on_progress: Callable[[int, int], None] = lambda closed, total: None
     on_note: Callable[[str], None] = lambda text: None
     scheduler: SchedulerName = "stream"
@@ -84,7 +84,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.prompts = PromptSource(
             self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
         )
-        self._lines = EngineLines(
+        self._connections = EngineConnections(
             self.vllm_engines,
             options.restore_engine,
             options.on_note,
@@ -132,12 +132,12 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
-        """As the host's, of verdicts and not of shaped rewards; once more from the start if an engine dies."""
-        self._lines.settle()
+        """As the host's, of scores and not of shaped rewards; once more from the start if an engine dies."""
+        self._connections.wait_until_ready()
         try:
             samples = super().generate_eval_samples(**generate_kwargs)
         except RayActorError:
-            self._lines.settle()
+            self._connections.wait_until_ready()
             self.restart_evaluation()
             samples = super().generate_eval_samples(**generate_kwargs)
         for sample in samples:
@@ -148,13 +148,13 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return samples
 
     @contextmanager
-    def _awake(self) -> Iterator[None]:
+    def _engines_awake(self) -> Iterator[None]:
         """Every engine is up, before and after; one that died meanwhile is waited for."""
-        self._lines.settle()
+        self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
         yield
-        self._lines.settle()
+        self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
 
@@ -205,7 +205,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
         progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
-        with self._awake():
+        with self._engines_awake():
             on_give_up = partial(self._on_prompt_failed, batch)
             run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
         batch.add(scheduler, self._build, at)
@@ -217,15 +217,15 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         """
         left = self.options.refill_limit
         while True:
-            hopeless = batch.without_verdict()
+            hopeless = batch.given_up_places()
             places = hopeless + batch.unresolved()[:left]
-            fresh, exhausted = self.prompts.spare(len(places)) if places and not exhausted else ([], exhausted)
+            fresh, exhausted = self.prompts.take_extra(len(places)) if places and not exhausted else ([], exhausted)
             if len(fresh) < len(hopeless):
                 # The episode has no other prompts: some of this batch take their places, as visits of their own.
-                fresh = fresh + self.prompts.revisit(batch.with_verdict(), len(hopeless) - len(fresh))
+                fresh = fresh + self.prompts.repeat_prompts(batch.sampled_prompts(), len(hopeless) - len(fresh))
             if len(fresh) < len(hopeless):
                 reason = batch.places[hopeless[-1]].finished.failure
-                raise RuntimeError(f"no prompt of this step came to a verdict; the last: {reason}")
+                raise RuntimeError(f"no prompt of this step got a score; the last: {reason}")
             if not fresh:
                 return exhausted
             places = places[: len(fresh)]
@@ -239,13 +239,13 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         prompt the message names does.
         """
         batch.num_hopeless += 1
-        allowed = self.options.max_no_verdict
+        allowed = self.options.max_no_score
         if batch.num_hopeless > allowed:
             request = batch.requests[given_up.pool.key]
             raise RuntimeError(
-                f"Row {request.row} (prompt {request.prompt[-200:]!r}) has no verdict: {given_up.failure}, again when "
-                f"it was repeated. {batch.num_hopeless} prompts of this step came to no verdict and {allowed} may "
-                f"(--ada_max_no_verdict): a rollout without a verdict is not a wrong one, so the run ends here."
+                f"Row {request.row} (prompt {request.prompt[-200:]!r}) has no score: {given_up.failure}, again when "
+                f"it was repeated. {batch.num_hopeless} prompts of this step got no score and {allowed} may "
+                f"(--ada_max_no_score): a rollout without a score is not a wrong one, so the run ends here."
             )
 
     def _build(self, pool: PromptPool) -> TrainingGroup:
@@ -255,14 +255,18 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     def _reader(self, generate_kwargs: dict[str, Any], *, logprobs: bool) -> ResponseReader:
         process = partial(self.read_response, **generate_kwargs)
         options = self.options
-        return ResponseReader(self.args, process, options.verdict_above, options.threshold, logprobs=logprobs)
+        return ResponseReader(self.args, process, options.binary_reward_above, options.threshold, logprobs=logprobs)
 
-    def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Fleet[Experience]:
+    def fleet(
+        self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
+    ) -> Fleet[Ended[Experience]]:
         """The engines, for these prompts."""
         params = sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs)
         setup = SamplingSetup(params, generate_kwargs["max_len"], self.tokenizer, self.options.timeout_s)
         reader = self._reader(generate_kwargs, logprobs=params.logprobs is not None)
-        return RayFleet(self._lines, requests, setup, reader, seed=self.args.train.seed, score=self.options.score)
+        return RayFleet(
+            self._connections, requests, setup, reader, seed=self.args.train.seed, score=self.options.score
+        )
 
     @property
     def _asks_logprobs(self) -> bool:
@@ -271,10 +275,10 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return steps > 0 and self._num_batches % steps == 0 and not self.args.train.agent_func_path
 
     @cached_property
-    def _limits(self) -> Limits:
+    def _limits(self) -> DispatchLimits:
         slots, automatic = ray.get(self.vllm_engines[0].capacity.remote())
         wanted = self.options.speculation
-        return Limits(slots, min(automatic if wanted is None else wanted, slots))
+        return DispatchLimits(slots, min(automatic if wanted is None else wanted, slots))
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -282,9 +286,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         if not batch.failures:
             return
         last = batch.failures[-1]
-        replaced = f" {len(batch.no_verdict)} prompts were given up and replaced." if batch.no_verdict else ""
+        replaced = f" {len(batch.no_score)} prompts were given up and replaced." if batch.no_score else ""
         self.options.on_note(
-            f"{len(batch.failures)} rollouts came to no verdict and were repeated where needed; the last, of row "
+            f"{len(batch.failures)} rollouts got no score and were repeated where needed; the last, of row "
             f"{batch.requests[last.request.key].row}: {last.reason}.{replaced}"
         )
 

@@ -12,7 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.reward.verdict import Verdict
+from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 SEED_RANGE = 1 << 63
@@ -30,7 +30,7 @@ class Job:
 
 
 class RolloutStopped(asyncio.CancelledError):
-    """Nobody needs this rollout any more. No agent's `except Exception` may keep it."""
+    """This rollout is not needed any more. A CancelledError, so that an agent's `except Exception` cannot catch it."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Rollout:
     num_turns: int = 0
     num_tokens: int = 0
     reward_error: str = ""
-    verdict: Verdict | None = None
+    grade: TimedGrade | None = None
     task: asyncio.Task[None] | None = None
     first_version: int | None = None
     last_version: int | None = None
@@ -51,16 +51,17 @@ class Rollout:
 
 
 current_rollout: ContextVar[Rollout | None] = ContextVar("rollout", default=None)
-"""The rollout for which the host's executor is running, in its task and in the threads of its reward function."""
+"""The rollout that the host's executor is working on, in its task and in the threads of its reward function."""
 
 
 class OutputError(ValueError):
-    """vLLM has returned something else than it was asked for."""
+    """vLLM returned something other than what it was asked for."""
 
 
 class TrackedEngine:
-    """vLLM's engine, which learns from the task that calls it whose turn it samples, and has it wait for confirmed
-    weights. Everything else is vLLM's. `weights`: of which version they are.
+    """vLLM's engine. `generate` finds the calling task's rollout, uses its seed, and waits for confirmed weights.
+
+    Everything else is vLLM's. `weights`: knows the policy version.
     """
 
     def __init__(self, llm: Any, weights: ReceivesWeights) -> None:
@@ -71,7 +72,7 @@ class TrackedEngine:
         return getattr(self._llm, name)
 
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
-        """As vLLM's, without an output per token: nobody reads them."""
+        """As vLLM's, without an output per token, which nobody reads."""
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         await self._weights.admitted()
         rollout = current_rollout.get()
@@ -101,12 +102,12 @@ class TrackedEngine:
             async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
                 yield output
         except EngineDeadError:
-            # This process is about to end, and nobody is to take that for a failure of the rollout.
+            # This process is about to end. Wait for that, or it would count as a failure of the rollout.
             await asyncio.Event().wait()
 
 
 def _check_logprobs(completion: Any, asked: int | None) -> None:
-    """Raises OutputError: the host fills up what is missing with 0, the log-probability of certainty."""
+    """Raises OutputError if one is missing: the host would fill in 0, the log-probability of certainty."""
     if asked is None:
         return
     tokens, found = completion.token_ids, completion.logprobs

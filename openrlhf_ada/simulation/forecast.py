@@ -1,4 +1,4 @@
-"""How long sampling a step will take, and what it will give, on engines in virtual time."""
+"""Forecast of a step's sampling on engines in virtual time: how long it takes and what it gives."""
 
 from __future__ import annotations
 
@@ -7,37 +7,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_ada.core.advantages import is_spread
-from openrlhf_ada.core.fleet import Limits, run
+from openrlhf_ada.core.fleet import DispatchLimits, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel, VirtualFleet
+from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf, VirtualFleet
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Engines that are all alike. `speculation`: rollouts on an engine up to which some are sent ahead."""
+    """Equal engines. `speculation`: an engine with fewer rollouts than this gets speculative ones."""
 
     num_engines: int
     model: EngineModel
     speculation: int
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> DispatchLimits:
         """Of one engine."""
-        return Limits(self.model.slots, min(self.speculation, self.model.slots))
+        return DispatchLimits(self.model.slots, min(self.speculation, self.model.slots))
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """One step's sampling. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool.
 
-    `signal_share`: prompts whose pools have more than one
-    outcome. `work_seconds`: what the rollouts of the pools would
-    take if all were known to be needed from the start, first come, first served. `floor_seconds`: below which no
-    schedule of these rollouts can be: every slot always in use at the engine's best throughput, or its longest rollout
-    alone on an engine.
+    `signal_share`: share of prompts whose pools have more than one outcome. `work_seconds`: seconds for the same pools
+    if it were known from the start which rollouts are needed. `floor_seconds`: a lower bound for every schedule of
+    these rollouts: all slots always in use at the engine's best throughput, or the longest rollout alone on an engine.
     """
 
     seconds: float
@@ -57,7 +55,7 @@ class Forecast:
 def forecast(
     policy: Policy,
     pools: Sequence[PromptPool],
-    answer: Answer,
+    answer: SampleOf,
     scheduler: SchedulerName,
     cluster: Cluster,
     *,
@@ -82,7 +80,7 @@ def forecast(
     )
 
 
-def _work_seconds(samples: Sequence[Sample], answer: Answer, cluster: Cluster) -> float:
+def _work_seconds(samples: Sequence[Sample], answer: SampleOf, cluster: Cluster) -> float:
     fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
     loads = [(0, engine) for engine in range(cluster.num_engines)]
     shares: list[list[Request]] = [[] for _ in loads]

@@ -1,4 +1,4 @@
-"""Engines in virtual time: continuous batching whose step gets slower with the number of requests in it."""
+"""Engines in virtual time: continuous batching, where a decoding step takes longer the more requests are in it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from openrlhf_ada.core.fleet import Aborted, Finished
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey, Sample
 
-Answer = Callable[[Request], Sample]
-"""The rollout that a request leads to, whoever samples it and when."""
+SampleOf = Callable[[Request], Sample]
+"""The sample of a request; the same on every engine and at any time."""
 
 
 @dataclass(frozen=True)
 class EngineModel:
-    """What one engine takes, in seconds: a decoding step at each batch size (linear in between), and a prefill.
+    """Times of one engine, in seconds: of a decoding step at each batch size (linear in between), and of a prefill.
 
     `prefill` is per request whose prompt the engine has not seen, `shared_prefill` per further one; both hold up the
     whole engine and include the request's share of everything else. `latency`: from the end of a rollout to the
@@ -50,7 +50,7 @@ class EngineModel:
         """Seconds per step with 0, 1, ..., `slots` requests."""
         sizes = np.arange(self.slots + 1)
         times = np.interp(sizes, self.batch_sizes, self.step_seconds)
-        # Beyond what was measured: as steep as at the end.
+        # Beyond the largest measured batch: with the slope of the last interval.
         last, before = self.batch_sizes[-1], self.batch_sizes[-2]
         slope = (self.step_seconds[-1] - self.step_seconds[-2]) / (last - before)
         times = np.where(sizes > last, self.step_seconds[-1] + slope * (sizes - last), times)
@@ -92,7 +92,7 @@ class _Engine:
         heapq.heappush(self.ends, (self.clock + sample.num_tokens, request))
 
     def remove(self, request: Request) -> int:
-        """Tokens that it had sampled."""
+        """Take out a request; returns the number of tokens that it had sampled."""
         if request in self.running:
             started, sample = self.running.pop(request)
             self._fill()
@@ -120,9 +120,9 @@ class _Engine:
 
 
 class VirtualFleet:
-    """A fleet whose time passes only while it is waited for; `now` in seconds since it was made."""
+    """A fleet whose time passes only in `wait`. `now`: seconds since it was made."""
 
-    def __init__(self, num_engines: int, model: EngineModel, answer: Answer) -> None:
+    def __init__(self, num_engines: int, model: EngineModel, answer: SampleOf) -> None:
         self.now = 0.0
         self._model = model
         self._answer = answer
@@ -174,7 +174,7 @@ class VirtualFleet:
         return self._events[0][0] if self._events else None
 
     def _end_next(self) -> None:
-        """One rollout ends, where it does so first."""
+        """Advance to the next end of a rollout."""
         when = self._next_event()
         if when is None:
             raise RuntimeError("nothing is running, so nothing can be waited for")

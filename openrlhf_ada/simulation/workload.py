@@ -1,16 +1,19 @@
-"""What engines in virtual time answer: the rollouts of a recorded run, or made-up ones."""
+"""Rollouts for engines in virtual time: those of a recorded run, or synthetic ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey, Sample
+from openrlhf_ada.reporting.run_record import Run
 
 PRIOR_STRENGTH = 2.0
 """Rollouts that the mean pass rate counts for in a prompt's own."""
@@ -18,19 +21,19 @@ PRIOR_STRENGTH = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RecordedRollout:
-    """Verdict in [0, 1], reward, and length in tokens."""
+    """Score in [0, 1], reward, and length in tokens."""
 
     metric: float
     reward: float
     tokens: int
 
 
-class RecordedAnswers:
-    """A prompt's recorded rollouts in their order. Beyond them, or without `replay`, others like them.
+class RecordedRollouts:
+    """A prompt's recorded rollouts in their order. Beyond them, or without `replay`, they are resampled.
 
-    Those are positive with the prompt's pass rate (posterior mean; the prior is the mean of all prompts) and a copy of
-    one of the prompt's own rollouts with that outcome, or of any prompt's where it has none. Which one depends on the
-    identity of the rollout only.
+    A resampled rollout is positive with the prompt's pass rate (posterior mean; the prior is the mean of all prompts).
+    It is a copy of one of the prompt's own rollouts with that outcome, or of any prompt's if it has none. Which one
+    depends only on the identity of the rollout.
     """
 
     def __init__(
@@ -56,10 +59,10 @@ class RecordedAnswers:
         if self._replay and request.index < len(recorded):
             rollout = recorded[request.index]
         else:
-            rollout = self._more_like(recorded, np.random.default_rng([self._seed, request.key, request.index]))
+            rollout = self._resample(recorded, np.random.default_rng([self._seed, request.key, request.index]))
         return Sample(request.key, request.index, rollout.metric, rollout.reward, rollout.tokens)
 
-    def _more_like(self, recorded: Sequence[RecordedRollout], rng: np.random.Generator) -> RecordedRollout:
+    def _resample(self, recorded: Sequence[RecordedRollout], rng: np.random.Generator) -> RecordedRollout:
         positives = sum(map(self._is_positive, recorded))
         rate = (positives + PRIOR_STRENGTH * self._mean) / (len(recorded) + PRIOR_STRENGTH)
         side = bool(rng.random() < rate)
@@ -70,12 +73,46 @@ class RecordedAnswers:
         return rollout.metric > self._threshold
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """Rollouts of every prompt visit, by its key, in index order; `rows`: which rows of the data these are."""
+
+    step: int
+    rollouts: Mapping[PromptKey, Sequence[RecordedRollout]]
+    rows: Mapping[PromptKey, int]
+
+    def with_prompts(self, num_prompts: int, seed: int) -> RecordedStep:
+        """A step of `num_prompts` prompts, drawn from these with replacement."""
+        keys = list(self.rollouts)
+        chosen = np.random.default_rng([seed, self.step]).integers(len(keys), size=num_prompts)
+        return RecordedStep(
+            self.step,
+            {i: self.rollouts[keys[k]] for i, k in enumerate(chosen.tolist())},
+            {i: self.rows[keys[k]] for i, k in enumerate(chosen.tolist())},
+        )
+
+
+def recorded_steps(run: Run) -> Iterator[RecordedStep]:
+    """Raises ValueError where the run has no record of its rollouts."""
+    found = False
+    for step, samples in groupby(run.samples(), key=lambda sample: sample["step"]):
+        found = True
+        rollouts: dict[PromptKey, list[RecordedRollout]] = defaultdict(list)
+        rows: dict[PromptKey, int] = {}
+        for sample in samples:
+            rollouts[sample["key"]].append(RecordedRollout(sample["metric"], sample["reward"], sample["tokens"]))
+            rows[sample["key"]] = int(sample["prompt_id"])
+        yield RecordedStep(step, rollouts, rows)
+    if not found:
+        raise ValueError(f"{run.run_dir} has no record of single rollouts: it was not made with --ada_mode seq or est")
+
+
 @dataclass(frozen=True, kw_only=True)
-class MadeUpAnswers:
+class SyntheticRollouts:
     """Pass rates Beta(`alpha`, `beta`); lengths lognormal with this median, spread and longest, in tokens.
 
     `shared`: share of the variance of log-length that a prompt's rollouts have in common. Metric and reward are 1 or
-    0. A rollout depends on its identity only.
+    0. A rollout depends only on its identity.
     """
 
     alpha: float
@@ -87,7 +124,7 @@ class MadeUpAnswers:
     seed: int = 0
 
     def __call__(self, request: Request) -> Sample:
-        rate, common = _made_up_prompt(self, request.key)
+        rate, common = _synthetic_prompt(self, request.key)
         rng = np.random.default_rng([self.seed, request.key, request.index])
         metric = float(rng.random() < rate)
         own = math.sqrt(1.0 - self.shared) * float(rng.standard_normal())
@@ -97,7 +134,7 @@ class MadeUpAnswers:
 
 
 @lru_cache(maxsize=1 << 20)
-def _made_up_prompt(of: MadeUpAnswers, key: PromptKey) -> tuple[float, float]:
+def _synthetic_prompt(of: SyntheticRollouts, key: PromptKey) -> tuple[float, float]:
     """(pass rate, what its rollouts share of log-length)."""
     rng = np.random.default_rng([of.seed, key])
     return float(rng.beta(of.alpha, of.beta)), of.spread * math.sqrt(of.shared) * float(rng.standard_normal())

@@ -17,14 +17,14 @@ from peft import PeftModel
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import sharding
-from openrlhf_ada.rollout.incarnations import incarnations
+from openrlhf_ada.rollout.engine_restart import wait_for_engines
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.weights.average import WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
-from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, join_in
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, take_part
 
 logger = logging.getLogger(__name__)
 
@@ -104,14 +104,14 @@ class AdaActorTrainer(HostPolicyTrainer):
             self._gather_engines()
             self._sync.update(self._weights, self.version)
         else:
-            join_in(self._weights)
+            take_part(self._weights)
         torch.cuda.empty_cache()
         torch_dist_barrier_and_cuda_sync()
 
     def _gather_engines(self) -> None:
         """Every engine is up, in the group, and ready for an update; one that dies on the way is waited for."""
         while True:
-            members = incarnations(self.vllm_engines, partial(note, self.strategy.args))
+            members = wait_for_engines(self.vllm_engines, partial(note, self.strategy.args))
             try:
                 if members != self._members:
                     self._sync.connect(dict(enumerate(self.vllm_engines)), self._weights.manifest)
@@ -148,7 +148,7 @@ class AdaActorTrainer(HostPolicyTrainer):
         if torch.distributed.get_rank() == 0 and gone is None:
             self._sync.update(self._weights, self.version)
         else:
-            join_in(self._weights)
+            take_part(self._weights)
         if not alone:
             torch_dist_barrier_and_cuda_sync()
         if gone is not None:

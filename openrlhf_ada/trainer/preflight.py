@@ -27,12 +27,12 @@ MODEL_FLAGS = ("actor", "critic", "reward")
 
 def check_flags(args: SimpleNamespace) -> None:
     """All of our checks, on the parsed flags; raises ConfigError or DataError."""
-    check_settings(args)
+    check_without_files(args)
     check_paths(args)
     check_run_dir(from_namespace(args.ada), args)
 
 
-def check_settings(args: SimpleNamespace) -> None:
+def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
     config = from_namespace(args.ada)
     check_values(args)

@@ -13,7 +13,7 @@ from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.host.trainer import HostTrainer
 from openrlhf_ada.reporting.wandb_run import use_step_axis
-from openrlhf_ada.rollout.incarnations import incarnations
+from openrlhf_ada.rollout.engine_restart import wait_for_engines
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
@@ -33,7 +33,7 @@ _FORGETS = (
 
 
 _NO_CHOICE = (
-    "{share:.0%} of the held-out answers have no verdict, more than --ada_max_no_verdict: this evaluation chooses no "
+    "{share:.0%} of the held-out answers have no score, more than --ada_max_no_score: this evaluation chooses no "
     "best checkpoint"
 )
 
@@ -100,7 +100,7 @@ class RecordedTraining(HostTrainer):
     def broadcast_to_vllm(self) -> None:
         if self.is_adaptive:
             # One that has died is started again, and has to be there before the host pauses or wakes all.
-            incarnations(self.vllm_engines, self.recorder.note)
+            wait_for_engines(self.vllm_engines, self.recorder.note)
         super().broadcast_to_vllm()
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
@@ -196,13 +196,13 @@ class RecordedTraining(HostTrainer):
         self.recorder.begin_step()
 
     def _fit_to_choose(self, logs: dict[str, float]) -> dict[str, float]:
-        """Figures that a best checkpoint may be chosen by: none where too many answers have no verdict.
+        """Figures that a best checkpoint may be chosen by: none where too many answers have no score.
 
         Raises:
             ConfigError: none has the name of --ckpt.best_metric_key.
         """
         key = self.best_eval_metric_key
-        if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.ada.max_no_verdict:
+        if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.ada.max_no_score:
             self.recorder.note(_NO_CHOICE.format(share=logs.held_out.missing_share))
             return {}
         if key and key != "none" and logs and key not in logs:

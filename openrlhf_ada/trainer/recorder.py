@@ -91,8 +91,8 @@ class Recorder:
         Scores outside [0, 1] make no accuracy. OpenRLHF takes any number, so such a run goes on; its evaluation has no
         row in the record, which is said.
         """
-        if held_out.no_verdict:
-            self.note(f"{held_out.no_verdict} held-out answers have no verdict and are in no figure")
+        if held_out.no_score:
+            self.note(f"{held_out.no_score} held-out answers have no score and are in no figure")
         if not held_out.is_measurable:
             scores = [s for groups in held_out.scores().values() for g in groups for s in g]
             outside = [s for s in scores if not 0.0 <= s <= 1.0]
@@ -123,7 +123,7 @@ def note(args: Any, text: str) -> None:
 
 def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     texts = group.texts or [""] * len(group.pool)
-    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.verdicts, group.scores)
+    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.grades, group.scores)
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from openrlhf_ada.config.settings import make_policy, resolve, score_threshold
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.classes import first_process
-from openrlhf_ada.rollout.engine_lines import Restore
+from openrlhf_ada.rollout.engine_connections import Restore
 from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
@@ -45,7 +45,7 @@ def make_generator(
         num_texts=config.log_texts,
         prompt_values=prompt_values,
         restore_engine=restore_engine,
-        max_no_verdict=math.ceil(config.max_no_verdict * args.rollout.batch_size),
+        max_no_score=math.ceil(config.max_no_score * args.rollout.batch_size),
         scheduler=cast("SchedulerName", config.scheduler),
         speculation=config.speculation,
         timeout_s=config.timeout,
@@ -54,7 +54,7 @@ def make_generator(
         threshold=score_threshold(settings),
         first_scores=settings.first_scores,
         score=score if scored_by_model(args) else None,
-        verdict_above=settings.positive_above if settings.reads_critic and not settings.own_critic else None,
+        binary_reward_above=settings.positive_above if settings.reads_critic and not settings.own_critic else None,
         on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
         on_note=partial(note, args),
     )

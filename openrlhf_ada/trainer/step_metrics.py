@@ -19,7 +19,7 @@ from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_his
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 
 MOST_CAUSES = 8
-"""Causes of verdicts that a step's row counts, the most frequent."""
+"""Causes of scores below 1 that a step's row counts, the most frequent."""
 
 
 def ledger_metrics(ledger: Ledger) -> dict[str, int]:
@@ -46,7 +46,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/rounds": record.num_rounds,
         "ada/failed": record.num_failed,
         "ada/lost": record.num_lost,
-        "ada/no_verdict": record.num_no_verdict,
+        "ada/no_score": record.num_no_score,
         "ada/metric_mean": float(metrics.mean()),
         "ada/first_wave_metric_mean": _first_wave_mean(everything, n),
         "ada/reward_mean": float(rewards.mean()),
@@ -62,21 +62,21 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/effective_weight": mean_by_pass_rate(
             (*_counts(g, threshold), _weight_of(g, threshold, n, in_ppo)) for g in groups
         ),
-        **_verdict_metrics(everything),
+        **_grading_metrics(everything),
         **record.figures,
     }
 
 
-def _verdict_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
+def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
     """Of graders of ours; empty where another judged."""
-    verdicts = [verdict for group in groups for verdict in group.verdicts if verdict is not None]
-    if not verdicts:
+    grades = [grade for group in groups for grade in group.grades if grade is not None]
+    if not grades:
         return {}
-    seconds = [verdict.seconds for verdict in verdicts]
+    seconds = [grade.seconds for grade in grades]
     return {
-        "ada/verdict_s_mean": _mean(seconds),
-        "ada/verdict_s_max": max(seconds),
-        "ada/causes": dict(Counter(verdict.cause for verdict in verdicts if verdict.cause).most_common(MOST_CAUSES)),
+        "ada/scoring_s_mean": _mean(seconds),
+        "ada/scoring_s_max": max(seconds),
+        "ada/causes": dict(Counter(grade.cause for grade in grades if grade.cause).most_common(MOST_CAUSES)),
     }
 
 

@@ -1,4 +1,4 @@
-"""An exponential moving average of the policy's weights (--train.enable_ema), and whole weights for exports."""
+"""An exponential moving average of the policy's weights (--train.enable_ema)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from openrlhf_ada.weights.sender import WeightSource
 
 
 class AverageError(RuntimeError):
-    """No average to go on from, or one of another model."""
+    """There is no saved average, or it is of another model."""
 
 
 class WeightAverage:
-    """A <- beta A + (1 - beta) W, from the weights W of the moment on; in single precision, whatever W is in.
+    """A <- beta A + (1 - beta) W, which starts as the current weights W. A is in single precision, whatever W is in.
 
-    In half precision it would stand still: bfloat16 rounds away each change below a 256th of a weight, and a step adds
-    1 - beta = 0.008 of what the weights have moved. To be called in all processes of the policy; the first holds the
-    average, in its main memory: 4 bytes per parameter.
+    In half precision it would not move: bfloat16 rounds away a change below 1/256 of a weight, and a step adds only
+    1 - beta = 0.008 of what the weights have moved. Call its methods in all processes of the policy. The first process
+    holds the average in main memory, 4 bytes per parameter.
     """
 
     def __init__(self, source: WeightSource, beta: float, *, is_first: bool) -> None:
@@ -35,30 +35,30 @@ class WeightAverage:
         self._visit(lambda spec, tensor: self._tensors.update({spec.name: _in_single_precision(tensor)}))
 
     def update(self) -> None:
-        """After a step of the optimizer."""
+        """Call this after every step of the optimizer."""
         self._visit(
             lambda spec, tensor: self._tensors[spec.name].lerp_(_in_single_precision(tensor), 1.0 - self._beta)
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """In the types of the weights, by their names in a checkpoint. Empty in all processes but the first."""
+        """The average by names of a checkpoint, in the weights' types. Empty in all processes but the first."""
         types = {spec.name: getattr(torch, spec.dtype) for spec in self._source.manifest.tensors}
         return {name: tensor.to(types[name]) for name, tensor in self._tensors.items()}
 
     def save(self, path: Path) -> None:
-        """To go on from."""
+        """Save the average for `load`."""
         if self._is_first:
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file(self._tensors, path)
 
     def load(self, path: Path) -> None:
-        """Go on from this one; raises AverageError."""
+        """Replace the average with a saved one; raises AverageError."""
         if not self._is_first:
             return
         if not path.is_file():
             raise AverageError(
-                f"{path} is missing: the checkpoint was made without --train.enable_ema. Leave one of it and "
-                f"--ckpt.load_enable out"
+                f"{path} is missing: the checkpoint was made without --train.enable_ema. Leave out either "
+                f"--train.enable_ema or --ckpt.load_enable"
             )
         found = load_file(path)
         if {name: t.shape for name, t in found.items()} != {name: t.shape for name, t in self._tensors.items()}:
@@ -70,7 +70,7 @@ class WeightAverage:
 
 
 def visit(source: WeightSource, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:
-    """Every weight, whole, for as long as `each` takes; in all processes of the policy."""
+    """Call `each` with every whole (unsharded) weight. To be called in all processes of the policy."""
     for bucket in source.manifest.buckets():
         with source.gathered(bucket) as tensors:
             for spec, tensor in zip(bucket, tensors, strict=True):

@@ -1,4 +1,4 @@
-"""The policy as others load it: whole, under the names of its checkpoint, adapters merged."""
+"""Exports the whole policy, adapters merged, under the names of its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from openrlhf_ada.weights.average import visit
 from openrlhf_ada.weights.sender import WeightSource
 
 MERGED = "merged"
-"""Folder of the whole model in the export of adapters."""
+"""Folder of the whole model, next to exported adapters."""
 
 
 def whole_weights(source: WeightSource, *, is_first: bool) -> dict[str, torch.Tensor]:
-    """All of them, in main memory, in the first of the policy's processes; the others lend their shards."""
+    """All weights, in main memory of the policy's first process. Call it in the others too; they get none."""
     tensors: dict[str, torch.Tensor] = {}
     visit(
         source,
@@ -26,14 +26,14 @@ def whole_weights(source: WeightSource, *, is_first: bool) -> dict[str, torch.Te
 
 
 def export_whole(model: Any, tokenizer: Any, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Write a checkpoint that transformers and vLLM load. `model`: whose configuration it has."""
+    """Write a checkpoint that transformers and vLLM load. `model` gives the configuration, `tensors` the weights."""
     plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    # It empties the dictionary.
+    # save_pretrained empties the dictionary that it gets.
     plain.save_pretrained(path, state_dict=tensors | persistent_buffers(plain))
     tokenizer.save_pretrained(path)
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
-    """What a checkpoint has beside weights, such as the balance of experts."""
+    """What a checkpoint has in addition to weights, such as the load balance of experts."""
     names = model.state_dict().keys()
     return {name: buffer.detach().cpu() for name, buffer in model.named_buffers() if name in names}

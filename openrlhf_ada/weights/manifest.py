@@ -1,4 +1,4 @@
-"""What a weight update consists of: names, types and shapes of tensors, the buckets they travel in, checksums."""
+"""What a weight update consists of: names, types and shapes of tensors, their buckets, their checksums."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 BUCKET_BYTES = 64 << 20
-"""Both ends hold two buckets at a time: one on its way, one being packed or loaded."""
+"""Sender and receiver hold two buckets at a time: one in transfer, one that is packed or loaded."""
 
 ALIGNMENT = 16
-"""Bytes. A tensor is read where it lies in its bucket, which must suit its type."""
+"""Bytes. A tensor is read in place, so its start in the bucket must be aligned for its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Manifest:
     bucket_bytes: int = BUCKET_BYTES
 
     def buckets(self) -> Iterator[Sequence[TensorSpec]]:
-        """Consecutive tensors of `bucket_bytes` at most; both ends come to the same.
+        """Consecutive tensors of `bucket_bytes` at most; sender and receiver compute the same buckets.
 
-        The tensors of a module stay together, as vLLM holds on to them until it has all: it joins those of attention
-        and those of an MLP. A bucket is larger only if one of them is.
+        The tensors of a module stay together, because vLLM keeps them until it has all of them: it joins those of
+        attention and those of an MLP. A bucket is larger only if a single module is.
         """
         bucket: list[TensorSpec] = []
         size = 0
@@ -65,7 +65,7 @@ class Manifest:
             yield bucket
 
     def to_plain(self) -> dict[str, Any]:
-        """Of strings, numbers and lists, to cross process borders without pickle."""
+        """As strings, numbers and lists, which need no pickle between processes."""
         return {
             "tensors": [[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in self.tensors],
             "is_whole": self.is_whole,
@@ -80,14 +80,14 @@ class Manifest:
 
 
 def bucket_size(bucket: Sequence[TensorSpec]) -> int:
-    """Bytes of a bucket on its way."""
+    """Bytes of a packed bucket."""
     return sum(tensor.padded_bytes for tensor in bucket)
 
 
 def pack(bucket: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
     """The tensors one after the other into `packed`, shape (bucket_size(bucket),) of bytes.
 
-    Raises ValueError if one is not what the manifest says: the other end would read all after it wrongly.
+    Raises ValueError if one is not what the manifest says: the receiver would misread all tensors after it.
     """
     for spec, tensor, view in zip(bucket, tensors, unpack(bucket, packed), strict=True):
         if tensor.shape != spec.shape or tensor.dtype != view.dtype:
@@ -108,7 +108,7 @@ def unpack(bucket: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Ten
 
 _ROW = 1024
 _ROWS = 128
-"""At a time: when they are widened to 64 bits, they still fit a cache, and memory that is at hand."""
+"""Rows per batch. Widened to 64 bits, a batch still fits into a cache."""
 
 _MIX = 0x9E3779B1
 """Odd, so that multiplying by it loses nothing."""
@@ -118,14 +118,14 @@ _MIX_64 = 0x5851F42D4C957F2D
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """64 bits of a tensor's bytes and of where they stand; the same on every device.
+    """A checksum of 64 bits of a tensor's bytes and their positions; the same on every device.
 
-    Of a table of integers each row is summed up, weighted by column; the sums are mixed, each with its row's number,
-    and added up. Integers add up to the same in any order, also where they overflow.
+    The bytes are read as a table of integers. Each row is summed, weighted by column. The sums are mixed with their
+    row numbers and added. Sums of integers do not depend on the order, even if they overflow.
     """
     data = tensor.detach().contiguous().view(-1)
     if data.data_ptr() % 4:
-        # A half-precision parameter may begin between two words of the buffer that it lies in.
+        # A half-precision parameter may begin in the middle of a word of its buffer.
         data = data.clone()
     data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
     columns = _weights(torch.arange(_ROW, device=data.device)) | 1
@@ -141,15 +141,15 @@ def checksum(tensor: torch.Tensor) -> int:
 
 
 def _mixed(sums: torch.Tensor) -> torch.Tensor:
-    """One to one, but not linear: what is taken from one row and given to another would else go unseen."""
+    """One to one, but not linear. With a linear map, equal and opposite changes of two rows would cancel."""
     for _ in range(2):
-        # The shift keeps the sign, which would take itself away.
+        # The mask removes the copies of the sign bit that the shift fills in.
         sums = (sums ^ (sums >> 32 & 0xFFFFFFFF)) * _MIX_64
     return sums ^ (sums >> 32 & 0xFFFFFFFF)
 
 
 def _weights(places: torch.Tensor) -> torch.Tensor:
-    """A number of 31 bits for each place, without a pattern that differences of weights could follow."""
+    """A pseudo-random number of 31 bits for each position."""
     mixed = places * _MIX & 0xFFFFFFFF
     mixed = (mixed ^ (mixed >> 15)) * _MIX & 0xFFFFFFFF
     return (mixed ^ (mixed >> 13)) & 0x7FFFFFFF

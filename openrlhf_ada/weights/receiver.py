@@ -1,4 +1,4 @@
-"""The engine workers' end of a weight update, in vLLM's own machinery (start, update, finish).
+"""Receives weight updates in the engine's workers, through vLLM's own interface (start, update, finish).
 
 Imported by name inside vLLM's processes, as `worker_extension_cls` of the engine, which also registers the backend.
 """
@@ -22,11 +22,11 @@ from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, che
 from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
 
 BACKEND = "openrlhf_ada"
-"""Name of this machinery among vLLM's weight transfer backends."""
+"""Our name among vLLM's weight transfer backends."""
 
 
 class IncompleteWeightsError(RuntimeError):
-    """Some of the engine's weights are not among those that came."""
+    """An update did not contain all of the engine's weights."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class JoinGroup(WeightTransferInitInfo):
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """What comes, and whether to sum it up. `manifest`: see `Manifest.to_plain`."""
+    """An announced update. `manifest`: see `Manifest.to_plain`; `sums`: compute checksums."""
 
     manifest: dict[str, Any]
     sums: bool
@@ -68,11 +68,11 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         self._group = join(Membership(rank=rank, **fields), self.device)
 
     def start_weight_update(self) -> None:
-        """From here on the model is of no use until `finish_weight_update`."""
+        """The model cannot be used from here on until `finish_weight_update`."""
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Update) -> None:
-        """Raises what loading raised, when everything has been received: the sender would wait for ever."""
+        """Receive and load all buckets. A loading error is raised at the end, or the sender would wait for ever."""
         if self._group is None:
             raise RuntimeError("weights were announced before this engine has joined the policy's group")
         manifest = Manifest.from_plain(update_info.manifest)
@@ -87,7 +87,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
                     self._load(bucket, unpack(bucket, packed), sums=update_info.sums)
                 except Exception as error:  # noqa: BLE001 - raised below
                     failure = error
-            # Else it would be there beside the next two.
+            # Free this bucket before the next two are allocated.
             del packed
         if failure is not None:
             raise failure
@@ -96,13 +96,16 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
 
     def _load(self, bucket: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
         if sums:
-            # Of what came, since what vLLM makes of it cannot be read back.
+            # Of the received tensors: vLLM repacks them, and they cannot be read back.
             self.sums += [checksum(tensor) for tensor in tensors]
         model: Any = self.model
         model.load_weights((spec.name, tensor) for spec, tensor in zip(bucket, tensors, strict=True))
 
     def _check_complete(self, *, all_expected: bool) -> None:
-        """vLLM completes a layer that got some of its weights with anything, and keeps the old ones of others."""
+        """Raises IncompleteWeightsError.
+
+        vLLM fills the missing weights of a partly received layer with anything, and keeps old weights of other layers.
+        """
         present = {parameter.data_ptr() for parameter in self.model.parameters() if not parameter.is_meta}
         # torch leaves the annotation of `named_modules` out.
         layers = list(cast(Iterator[tuple[str, torch.nn.Module]], self.model.named_modules()))
@@ -117,10 +120,10 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
             )
 
     def finish_weight_update(self) -> None:
-        """The model is whole again."""
+        """The model can be used again."""
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cuda":
-            # Else the buckets' memory would stay beside that of vLLM's cache.
+            # Give the buckets' memory back: vLLM's KV cache needs it.
             torch.cuda.empty_cache()
 
     def shutdown(self) -> None:
@@ -129,7 +132,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
 
 
 class PolicyWeightsExtension:
-    """Methods that vLLM's workers gain."""
+    """Methods that are added to vLLM's workers."""
 
     weight_transfer_engine: WeightReceiver
 

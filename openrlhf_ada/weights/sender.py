@@ -1,4 +1,4 @@
-"""The policy's end of weight updates: its first process sends all tensors to all engines and checks what arrived."""
+"""Sends weight updates: the policy's first process sends all tensors to all engines and checks what arrived."""
 
 # Ray's signatures name `ObjectRef` without its type.
 # pyright: reportUnknownMemberType=false
@@ -27,13 +27,13 @@ from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
 IN_MEMORY = Path("/dev/shm")
 
 GRACE_S = 20.0
-"""Seconds in which the broadcast must notice by itself that an engine is gone. NCCL never does."""
+"""Seconds that the broadcast has to notice that an engine is gone. NCCL never notices."""
 
-LOOK_S = 0.2
-"""Seconds between looks at engines that are joining."""
+POLL_S = 0.2
+"""Seconds between checks of engines that are joining."""
 
 DEATH_S = 10.0
-"""Seconds in which Ray knows that an actor has died."""
+"""Seconds until Ray knows that an actor has died."""
 
 JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
 
@@ -44,7 +44,7 @@ Failure = tuple[int, RayError]
 
 
 class WeightSyncError(RuntimeError):
-    """Weights did not reach an engine as they are. Which one, in which phase, and why."""
+    """Weights did not reach an engine, or not unchanged. The message says which engine, in which phase, and why."""
 
 
 class EngineGoneError(WeightSyncError):
@@ -74,7 +74,7 @@ class WeightSync:
         self._verify = verify
         self._engines: dict[int, Any] = {}
         self._group: BroadcastGroup | None = None
-        self._is_proven = False
+        self._is_verified = False
 
     def connect(self, engines: dict[int, Any], manifest: Manifest) -> None:
         """Form the group with these engines, by number; blocks until all have joined. Raises WeightSyncError."""
@@ -88,10 +88,10 @@ class WeightSync:
                 plain = asdict(group) | {"first_rank": 1 + place * self._workers}
                 del plain["rank"]
                 refs[number] = engine.join_weight_group.remote(plain)
-            self._group = _joined(group, self._device, refs)
+            self._group = _join_group(group, self._device, refs)
             _collect(refs, JOINING)
         self._engines = engines
-        self._is_proven = False
+        self._is_verified = False
 
     @contextmanager
     def _shared_memory(self, engines: dict[int, Any], num_bytes: int) -> Generator[str]:
@@ -106,7 +106,7 @@ class WeightSync:
             return
         with tempfile.NamedTemporaryFile(dir=IN_MEMORY, prefix="openrlhf-ada-") as file:
             try:
-                # Else a page that there is no room for would kill the process that touches it.
+                # Without this, a process would be killed when it touches a page that there is no memory for.
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
             except OSError:
                 yield ""
@@ -114,7 +114,7 @@ class WeightSync:
             yield file.name
 
     def begin(self) -> None:
-        """Let engines make ready; may be repeated, over another group, where one has died. Raises WeightSyncError."""
+        """Let the engines prepare for an update; may be repeated if an engine has died. Raises WeightSyncError."""
         self._call("begin_update", PREPARING)
 
     def update(self, source: WeightSource, version: int) -> None:
@@ -129,17 +129,17 @@ class WeightSync:
                 with _one_thread():
                     sent = _send(source, self._group, sums=sums)
             except RuntimeError as error:
-                # A broadcast knows no more than that a connection is gone: who was at the other end?
+                # The broadcast only knows that a connection is gone, not which engine failed.
                 failure = _first_failure(received, GRACE_S)
-                raise error if failure is None else _blamed(failure, received, RECEIVING) from error
+                raise error if failure is None else _failure_error(failure, received, RECEIVING) from error
         for number, workers in _collect(received, RECEIVING).items():
             for worker, arrived in enumerate(workers):
                 _compare(manifest, sent, arrived, f"vLLM engine {number}, worker {worker}")
         self._call("admit_update", "taking new weights into use", version)
-        self._is_proven = True
+        self._is_verified = True
 
     def _verifies(self) -> bool:
-        return self._verify == "always" or (self._verify == "first" and not self._is_proven)
+        return self._verify == "always" or (self._verify == "first" and not self._is_verified)
 
     def _start(self, method: str, *args: Any, **kwargs: Any) -> dict[int, Any]:
         return {number: getattr(engine, method).remote(*args, **kwargs) for number, engine in self._engines.items()}
@@ -148,15 +148,15 @@ class WeightSync:
         _collect(self._start(method, *args), phase)
 
 
-def join_in(source: WeightSource) -> None:
-    """The part of the policy's other processes, which hold some of the weights."""
+def take_part(source: WeightSource) -> None:
+    """To be called by the policy's other processes during an update: they hold some of the weights."""
     for bucket in source.manifest.buckets():
         with source.gathered(bucket):
             pass
 
 
 def _send(source: WeightSource, group: BroadcastGroup, *, sums: bool) -> list[int]:
-    """Checksums of the tensors, before they are packed."""
+    """Send all buckets; returns the checksums of their tensors (if `sums`)."""
     sent: list[int] = []
     for bucket in source.manifest.buckets():
         with source.gathered(bucket) as tensors:
@@ -169,8 +169,8 @@ def _send(source: WeightSource, group: BroadcastGroup, *, sums: bool) -> list[in
     return sent
 
 
-def _joined(group: Membership, device: torch.device, refs: dict[int, Any]) -> BroadcastGroup:
-    """An engine that fails to join would be waited for: for half an hour by gloo, by NCCL for ever."""
+def _join_group(group: Membership, device: torch.device, refs: dict[int, Any]) -> BroadcastGroup:
+    """Join, unless an engine fails to: gloo would wait for it for half an hour, NCCL for ever."""
     outcome: Future[BroadcastGroup] = Future()
 
     def run() -> None:
@@ -178,23 +178,21 @@ def _joined(group: Membership, device: torch.device, refs: dict[int, Any]) -> Br
             if device.type == "cuda":
                 torch.cuda.set_device(device)
             outcome.set_result(join(group, device))
-        except Exception as error:  # noqa: BLE001 - raised by the one who waits
+        except Exception as error:  # noqa: BLE001 - raised by outcome.result()
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True, name="ada-join").start()
     while not outcome.done():
-        failure = _first_failure(refs, LOOK_S)
+        failure = _first_failure(refs, POLL_S)
         if failure is not None:
-            raise _blamed(failure, refs, JOINING)
-        wait([outcome], LOOK_S)
+            raise _failure_error(failure, refs, JOINING)
+        wait([outcome], POLL_S)
     return outcome.result()
 
 
 @contextmanager
 def _one_thread() -> Generator[None]:
-    """Engines on this machine load a bucket while the next is packed: more threads than cores would wait for each
-    other.
-    """
+    """Pack with one thread: engines on this machine load a bucket meanwhile, and need the other cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -218,18 +216,18 @@ def _collect(refs: dict[int, Any], phase: str) -> dict[int, Any]:
     """What each engine answered; raises WeightSyncError naming the one that failed."""
     failure = _first_failure(refs)
     if failure is not None:
-        raise _blamed(failure, refs, phase)
+        raise _failure_error(failure, refs, phase)
     return {number: ray.get(ref) for number, ref in refs.items()}
 
 
-def _blamed(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncError:
-    """When an engine has died others fail as well, and may do so before Ray knows of the death: it is named."""
+def _failure_error(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncError:
+    """The error for a failed phase. If an engine has died, others fail too, perhaps earlier; the dead one is named."""
     if not isinstance(failure[1], RayActorError):
         ray.wait(list(refs.values()), num_returns=len(refs), timeout=DEATH_S)
         failures = [_first_failure({number: ref}, 0) for number, ref in refs.items()]
         failure = next((found for found in failures if found and isinstance(found[1], RayActorError)), failure)
     number, error = failure
-    # Where others were to join as well, they now wait for it in vain, and can be told nothing else.
+    # Other engines that were joining now wait for the dead one and cannot be called, so that cannot be repeated.
     can_be_repeated = phase in (STARTING, PREPARING) or (phase == JOINING and len(refs) == 1)
     kind = EngineGoneError if isinstance(error, RayActorError) and can_be_repeated else WeightSyncError
     return kind(f"vLLM engine {number} failed while {phase}: {error}")
@@ -237,13 +235,13 @@ def _blamed(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncErr
 
 @contextmanager
 def _watching(refs: dict[int, Any]) -> Generator[None]:
-    """Where an engine is gone and the broadcast to it does not notice, end this process with the reason."""
+    """End this process, with the reason, if an engine is gone and the broadcast to it does not notice."""
     done = threading.Event()
 
     def watch() -> None:
         failure = _first_failure(refs)
         if failure is not None and not done.wait(GRACE_S):
-            sys.stderr.write(f"the broadcast still waits after this: {_blamed(failure, refs, RECEIVING)}\n")
+            sys.stderr.write(f"the broadcast still waits after this: {_failure_error(failure, refs, RECEIVING)}\n")
             sys.stderr.flush()
             os._exit(1)
 
@@ -255,7 +253,7 @@ def _watching(refs: dict[int, Any]) -> Generator[None]:
 
 
 def _first_failure(refs: dict[int, Any], timeout: float | None = None) -> Failure | None:
-    """None if all ended well, or none of those that ended in time failed."""
+    """The first failure among these calls; None if all succeeded, or none failed within `timeout` seconds."""
     pending = {ref: number for number, ref in refs.items()}
     while pending:
         ended = cast(list[Any], ray.wait(list(pending), timeout=timeout, fetch_local=False)[0])

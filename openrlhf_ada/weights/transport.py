@@ -1,4 +1,4 @@
-"""How bytes get from the policy, rank 0, to the engines' workers."""
+"""Broadcast of buckets of bytes from the policy, rank 0, to the engines' workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BroadcastGroup(Protocol):
         ...
 
     def publish(self, packed: torch.Tensor) -> None:
-        """Rank 0: let the others have it. It must stay as it is until the bucket after the next is published."""
+        """Rank 0: send it to the others. It must not change until the bucket after the next is published."""
         ...
 
     def finish(self) -> None:
@@ -43,7 +43,7 @@ class BroadcastGroup(Protocol):
         ...
 
     def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
-        """The others: every bucket when it is there, while the next one is on its way. It is theirs to keep."""
+        """The others: yields every bucket when it has arrived, while the next is in transfer. The receiver owns it."""
         ...
 
 
@@ -60,7 +60,7 @@ class _Broadcasts:
     _device: torch.device
 
     def __init__(self) -> None:
-        self._on_its_way: Callable[[], object] | None = None
+        self._in_transfer: Callable[[], object] | None = None
         self._buffers = Buffers()
 
     def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
@@ -73,12 +73,12 @@ class _Broadcasts:
 
     def publish(self, packed: torch.Tensor) -> None:
         self.finish()
-        self._on_its_way = self._start(packed)
+        self._in_transfer = self._start(packed)
 
     def finish(self) -> None:
-        if self._on_its_way is not None:
-            self._on_its_way()
-        self._on_its_way = None
+        if self._in_transfer is not None:
+            self._in_transfer()
+        self._in_transfer = None
 
     def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
         arriving: list[tuple[torch.Tensor, Callable[[], object]]] = []
@@ -115,7 +115,7 @@ class NcclGroup(_Broadcasts):
         )
 
     def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
-        # Beside the packing and loading of other buckets, after what was done to this one.
+        # In parallel to packing and loading other buckets, but after the work on this one.
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         self._communicator.broadcast(tensor, src=0, stream=self._stream)
         tensor.record_stream(self._stream)
@@ -158,7 +158,7 @@ class SharedMemoryGroup:
         return self._slots[self._count % 2][:num_bytes]
 
     def publish(self, packed: torch.Tensor) -> None:
-        """Others come to this point when they have the bucket before: its slot may then be used again."""
+        """The others reach this barrier when they have copied the previous bucket, so its slot is free again."""
         self._group.barrier().wait()
         self._count += 1
 
@@ -179,7 +179,7 @@ class SharedMemoryGroup:
 
 
 class Buffers:
-    """Memory for two buckets, used again when no tensor lies in it: fresh memory takes longer to get than to fill."""
+    """Memory for two buckets, reused when no tensor uses it: allocating memory takes longer than filling it."""
 
     def __init__(self) -> None:
         self._memory = [np.empty(0, np.uint8) for _ in range(2)]
@@ -200,7 +200,7 @@ class Buffers:
 
 
 def gloo(membership: Membership) -> Any:
-    """A process group for processes that have no other in common."""
+    """A gloo process group between processes that share no other group."""
     from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
     return stateless_init_torch_distributed_process_group(

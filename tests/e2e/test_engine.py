@@ -144,7 +144,7 @@ def test_stopped_rollouts_say_what_they_cost_and_the_others_go_on(seen: dict[str
 
 
 def test_failures_carry_their_reason_and_cost(seen: dict[str, Any]) -> None:
-    assert seen["errors"] == ["ValueError: no such label", "no answer and verdict within 1 s"]
+    assert seen["errors"] == ["ValueError: no such label", "no answer and score within 1 s"]
     assert seen["failed_tokens"] == [8, 8]
 
 

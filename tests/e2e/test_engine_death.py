@@ -1,6 +1,6 @@
 """An engine's process is killed in the middle of a step: the run goes on, with the same rollouts as without that.
 
-What the driver does when is in tests/unit/test_rollout_engine_lines.py.
+What the driver does when is in tests/unit/test_rollout_engine_connections.py.
 """
 
 from __future__ import annotations

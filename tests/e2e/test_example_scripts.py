@@ -23,7 +23,7 @@ def test_uniform_sampling_on_a_cpu(toy: Toy, tmp_path: Path) -> None:
 
 
 def check_second_tries(run: Path) -> None:
-    """A right first answer is worth 1, a right second one 1/2; the verdict is 1 for both."""
+    """A right first answer is worth 1, a right second one 1/2; the score is 1 for both."""
     worth = {(row["metric"], row["reward"]) for row in read_jsonl(run / "samples.jsonl")}
     assert worth == {(0.0, 0.0), (1.0, 0.5), (1.0, 1.0)}
 

@@ -128,7 +128,7 @@ def test_evaluation_chooses_the_best_checkpoint(outcome: Outcome) -> None:
     assert [row["step"] for row in rows] == [0, *[row["step"] for row in steps_of(outcome.run)]]
     for row in rows:
         assert row["eval/accuracy"] <= row["eval/pass@4"] <= 1.0
-        assert (row["eval/num_samples"], row["eval/no_verdict"]) == (32 * 4, 0)
+        assert (row["eval/num_samples"], row["eval/no_score"]) == (32 * 4, 0)
         assert 1 <= row["eval/tokens"] <= 4
     saved = [path.name for path in (outcome.run / "ckpt" / "_actor").iterdir() if path.name.startswith("best_")]
     assert saved

@@ -13,7 +13,7 @@ from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
 REWARD = """
 import os
 from openrlhf_ada.reward.reward_function import pooled
-from openrlhf_ada.reward.verdict import Grade
+from openrlhf_ada.reward.grade import Grade
 
 
 def grade(response, label):
@@ -41,7 +41,7 @@ def test_a_grader_that_hangs_or_crashes_costs_its_limit(toy: Toy, tmp_path: Path
         "ada_wave": 4,
         "ada_reward_timeout": 1,
         "ada_reward_workers": 2,
-        "ada_max_no_verdict": 0.9,
+        "ada_max_no_score": 0.9,
         "ada_format": "boxed",
         "ada_format_bonus": 0.5,
         "reward.remote_url": reward,
@@ -53,14 +53,14 @@ def test_a_grader_that_hangs_or_crashes_costs_its_limit(toy: Toy, tmp_path: Path
     labels = [row["label"] for row in read_jsonl(toy.train)[:64]]
     hopeless = {str(i) for i, label in enumerate(labels) if label.endswith("7") or label == "12"}
     assert hopeless
-    assert sum(row["ada/no_verdict"] for row in steps) > 0
+    assert sum(row["ada/no_score"] for row in steps) > 0
     samples = read_jsonl(run_dir / "samples.jsonl")
     assert not hopeless & {sample["prompt_id"] for sample in samples}
     for sample in samples:
         # Numbers are in no box: shaping adds nothing, and the cause is the grader's word.
         assert sample["reward"] == sample["metric"]
-        assert 0 < sample["verdict_s"] < 1
+        assert 0 < sample["scoring_s"] < 1
         assert sample.get("cause") == (None if sample["metric"] == 1.0 else "wrong answer")
     for row in steps:
         assert row["ada/causes"].keys() == {"wrong answer"}
-        assert row["ada/verdict_s_mean"] <= row["ada/verdict_s_max"] < 1
+        assert row["ada/scoring_s_mean"] <= row["ada/scoring_s_max"] < 1

@@ -58,7 +58,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def arms(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By arm: for every step and prompt its row, (tokens, reward) of what is kept, and all verdicts."""
+    """By arm: for every step and prompt its row, (tokens, reward) of what is kept, and all scores."""
     folder = tmp_path_factory.mktemp("distribution")
     script, out = folder / "script.py", folder / "out.json"
     script.write_text(SCRIPT)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 
 
 def _spin() -> None:

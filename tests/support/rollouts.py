@@ -17,7 +17,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_ada.core.batches import BatchPlan
-from openrlhf_ada.core.fleet import Failed, Finished, Limits
+from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey
@@ -101,11 +101,11 @@ class TableGenerator(AdaptiveSamplesGenerator):
         return TableFleet(self, requests, self._reader(generate_kwargs, logprobs=False))
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(slots=10**6, speculative=10**6)
+    def _limits(self) -> DispatchLimits:
+        return DispatchLimits(slots=10**6, speculative=10**6)
 
     def answer(self, reader: ResponseReader, request: Request, metric: float, prompt: str) -> Any:
-        """(sample, experience) of a rollout; None: no verdict."""
+        """(sample, experience) of a rollout; None: no score."""
         return reader(request, response(prompt, metric, tokens=request.index + 1), (0, 0))
 
 

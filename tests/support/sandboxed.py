@@ -8,10 +8,10 @@ import os
 import pytest
 
 from openrlhf_ada.reward import sandbox_child
-from openrlhf_ada.reward.sandbox import Limits, run_program
+from openrlhf_ada.reward.sandbox import ProgramLimits, run_program
 
-LIMITS = Limits(seconds=10, cpu_seconds=10, memory_mib=512)
-SHORT = Limits(seconds=0.5, memory_mib=512)
+LIMITS = ProgramLimits(seconds=10, cpu_seconds=10, memory_mib=512)
+SHORT = ProgramLimits(seconds=0.5, memory_mib=512)
 X86_ONLY = pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers and machine code of x86_64")
 LANDLOCK = pytest.mark.skipif(
     ctypes.CDLL(None).syscall(sandbox_child._LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1) < 1,
@@ -27,12 +27,12 @@ def call(number, *arguments):
 WRITE_EVERYWHERE = "import os\nfor fd in range(20):\n    try: os.write(fd, {})\n    except OSError: pass"
 
 
-def output(code: str, stdin: str = "", limits: Limits = LIMITS) -> str:
+def output(code: str, stdin: str = "", limits: ProgramLimits = LIMITS) -> str:
     """What a program prints that must end well."""
     ended = run_program(code, stdin, limits)
     assert ended.cause == ""
     return ended.stdout.decode()
 
 
-def cause(code: str, limits: Limits = LIMITS) -> str:
+def cause(code: str, limits: ProgramLimits = LIMITS) -> str:
     return run_program(code, "", limits).cause

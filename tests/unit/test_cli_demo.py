@@ -12,7 +12,7 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.reporting.run_log import RunLog
-from openrlhf_ada.trainer.preflight import check_settings
+from openrlhf_ada.trainer.preflight import check_without_files
 
 SUMMARY: dict[str, Any] = {
     "accuracy_before": 0.25, "accuracy_after": 0.5, "ci95_before": 0.05, "ci95_after": 0.06,
@@ -25,7 +25,7 @@ SUMMARY: dict[str, Any] = {
 def test_advantages_are_not_divided_by_the_standard_deviation(recipe: demo.Recipe) -> None:
     """As published: `group_norm` would weigh prompts of adaptive groups 20 to 1."""
     folder = Path("/nowhere")
-    args, config = parse(demo.training_flags(recipe, folder, folder, folder, recipe.num_steps), check_settings)
+    args, config = parse(demo.training_flags(recipe, folder, folder, folder, recipe.num_steps), check_without_files)
     assert (config.mode, config.exit, args.algo.advantage.estimator) == ("seq", "balance", "dr_grpo")
     assert without_effect(resolve(config, args)) == []
 

@@ -95,7 +95,7 @@ def test_steps_engines_and_prompts_can_be_chosen(run_dir: Path) -> None:
     assert more[0]["seconds"] > 10 * one[0]["seconds"]
 
 
-def test_without_a_run_everything_is_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_run_the_workload_is_synthetic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--prompts", "32", "--engines", "1", "--json", str(tmp_path / "out.json")]) == 0
     rows = json.loads((tmp_path / "out.json").read_text())
     assert [(row["policy"], row["scheduler"]) for row in rows] == [

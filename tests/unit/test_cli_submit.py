@@ -228,7 +228,11 @@ def test_the_job_goes_on_when_nobody_reads_its_log() -> None:
     process.stdout.close()
     told = process.stderr.read()
     assert process.wait(timeout=60) == 1
-    assert "nobody reads the log; the job goes on" in told and "interrupted" not in told and "Error" not in told
+    assert (
+        "the log has no reader any more; the job continues" in told
+        and "interrupted" not in told
+        and "Error" not in told
+    )
 
 
 @pytest.mark.parametrize(("terminated", "status"), [(False, 130), (True, 143)])
@@ -250,7 +254,7 @@ def test_an_interrupt_stops_the_job(
 
     assert run(Interrupted([], [])) == status
     assert stopped == ["job-1"]
-    assert "job-1 may go on (away): ray job stop job-1" in capsys.readouterr().err
+    assert "job-1 may still run (away): ray job stop job-1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "--ada_mode seq decides itself how much to sample",
         "Leave it out",
     ),
-    ("no reward in mode seq", {REWARD: None}, f"{REWARD} is None", "decides on verdicts", "--train.agent_func_path"),
+    ("no reward in mode seq", {REWARD: None}, f"{REWARD} is None", "decides on scores", "--train.agent_func_path"),
     ("rollouts do not fill", {TRAIN: "3"}, f"{TRAIN} is 3", "2 x n 4 = 8 rollouts", "divisor of 8"),
     ("batch larger than rollouts", {TRAIN: "16"}, f"{TRAIN} is 16", "would be lost", "divisor of 8"),
     ("micro-batch", {"--train.micro_batch_size": "3"}, "--train.micro_batch_size is 3", "must divide", "divisor"),

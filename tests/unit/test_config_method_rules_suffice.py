@@ -18,7 +18,7 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.corrections import CORRECTIONS
-from openrlhf_ada.core.fleet import Limits, run
+from openrlhf_ada.core.fleet import DispatchLimits, run
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.types import PromptPool
@@ -73,7 +73,7 @@ def train_a_step(settings: Settings, seed: int) -> None:
 
     fleet = FakeFleet(lambda r: answers[r.key][r.index], lambda r: r.index, shape=lambda metric: 2.0 * metric - 1.0)
     scheduler = Scheduler[Request](policy, pools, "stream", least_chance=0.1)
-    run(scheduler, fleet, Limits(slots=1000, speculative=20))
+    run(scheduler, fleet, DispatchLimits(slots=1000, speculative=20))
     groups = [policy.build(pool, rng) for pool in pools]
     assert sum(len(group.indices) for group in groups) == N * PROMPTS, "what the host's batch holds"
     assert all(np.isfinite([*group.coefficients, *group.critic_weights]).all() for group in groups)

@@ -1,7 +1,8 @@
-"""What a scheduler sends when, and where to: the state machine and the dispatcher, call by call."""
+"""What a scheduler sends when, and where to: the state machine and the placement, call by call."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from cases import sequential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.fleet import Dispatcher
+from openrlhf_ada.core.fleet import Aborted, Dispatcher, EngineDown, EngineUp, Lost, Placement
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Tally
 
@@ -228,45 +229,83 @@ def test_nothing_is_sent_after_a_rollout_that_failed_for_good() -> None:
 
 
 def test_a_prompt_stays_on_its_engine_while_there_is_room() -> None:
-    dispatcher = Dispatcher(num_engines=2, slots=3)
-    assert [dispatcher.place(Request(0, i)) for i in range(3)] == [0, 0, 0]
-    assert dispatcher.place(Request(1, 0)) == 1, "the emptiest"
-    assert dispatcher.place(Request(0, 3)) == 1, "its own engine is full"
-    dispatcher.release(Request(0, 1))
-    assert dispatcher.place(Request(0, 4)) == 0, "and has room again"
-    assert (dispatcher.room(3), dispatcher.engine_of(Request(0, 3))) == (1, 1)
-    assert not dispatcher.has(Request(0, 1))
+    placement = Placement(num_engines=2, slots=3)
+    assert [placement.place(Request(0, i)) for i in range(3)] == [0, 0, 0]
+    assert placement.place(Request(1, 0)) == 1, "the emptiest"
+    assert placement.place(Request(0, 3)) == 1, "its own engine is full"
+    placement.release(Request(0, 1))
+    assert placement.place(Request(0, 4)) == 0, "and has room again"
+    assert (placement.room(3), placement.engine_of(Request(0, 3))) == (1, 1)
+    assert placement.engine_of(Request(0, 1)) is None
 
 
 @given(st.integers(1, 5), st.lists(st.booleans(), max_size=60))
 def test_prompts_go_to_the_emptiest_engine(num_engines: int, arrivals: list[bool]) -> None:
     """New prompts, and ends in between: nobody is given more than the least loaded has."""
-    dispatcher = Dispatcher(num_engines, slots=10**6)
+    placement = Placement(num_engines, slots=10**6)
     running: list[Request] = []
     loads = [0] * num_engines
     for number, arrives in enumerate(arrivals):
         if arrives or not running:
             request = Request(number, 0)
-            engine = dispatcher.place(request)
+            engine = placement.place(request)
             assert loads[engine] == min(loads)
             loads[engine] += 1
             running.append(request)
         else:
             request = running.pop(number % len(running))
-            loads[dispatcher.engine_of(request)] -= 1
-            dispatcher.release(request)
+            loads[placement.engine_of(request)] -= 1
+            placement.release(request)
 
 
 def test_a_dead_engine_gets_nothing_until_it_is_back() -> None:
     """Two engines with room for two; the second dies with two rollouts and is empty when it comes back."""
-    dispatcher = Dispatcher(2, slots=2)
+    placement = Placement(2, slots=2)
     requests = [Request(key, 0) for key in range(4)]
-    where = [dispatcher.place(request) for request in requests]
-    assert where == [0, 1, 0, 1] and dispatcher.room(2) == 0
-    assert dispatcher.close(1) == [requests[1], requests[3]]
-    assert dispatcher.room(2) == 0, "only one engine is left"
-    dispatcher.release(requests[0])
-    assert dispatcher.place(Request(1, 0)) == 0, "not to the one that has its prefix, for that is gone"
-    dispatcher.reopen(1)
-    assert dispatcher.room(2) == 2
-    assert [dispatcher.place(Request(5, i)) for i in range(2)] == [1, 1]
+    where = [placement.place(request) for request in requests]
+    assert where == [0, 1, 0, 1] and placement.room(2) == 0
+    assert placement.close(1) == [requests[1], requests[3]]
+    assert placement.room(2) == 0, "only one engine is left"
+    placement.release(requests[0])
+    assert placement.place(Request(1, 0)) == 0, "not to the one that has its prefix, for that is gone"
+    placement.reopen(1)
+    assert placement.room(2) == 2
+    assert [placement.place(Request(5, i)) for i in range(2)] == [1, 1]
+
+
+class ScriptedFleet:
+    """Two engines. `wait` gives the next of `events`; the calls are remembered."""
+
+    num_engines = 2
+
+    def __init__(self, *events: list[Any]) -> None:
+        self.events = list(events)
+        self.calls: list[tuple[str, int, list[Request]]] = []
+
+    def submit(self, engine: int, requests: Sequence[Request]) -> None:
+        self.calls.append(("submit", engine, list(requests)))
+
+    def abort(self, engine: int, requests: Sequence[Request]) -> None:
+        self.calls.append(("abort", engine, list(requests)))
+
+    def wait(self) -> list[Any]:
+        return self.events.pop(0)
+
+
+def test_a_dispatcher_sends_one_batch_per_engine_and_returns_what_a_dead_engine_had() -> None:
+    a, b, c, d = (Request(key, 0) for key in range(4))
+    fleet = ScriptedFleet([Aborted(a, 1), EngineDown(1)], [EngineUp(1)], [Aborted(a, 1)])
+    dispatcher = Dispatcher[Any](fleet, slots=2)
+    required, ahead = iter([a, b]), iter([c, d])
+    dispatcher.send((lambda: next(required, None), 2), (lambda: next(ahead, None), 2))
+    assert fleet.calls == [("submit", 0, [a, c]), ("submit", 1, [b, d])]
+    assert dispatcher.wait() == [Aborted(a, 1), Lost(b), Lost(d)]
+    assert dispatcher.num_outstanding == 1
+    dispatcher.abort([a, b, c])
+    assert fleet.calls[2:] == [("abort", 0, [c])], "only what is outstanding"
+    again = iter([b, d])
+    dispatcher.send((lambda: next(again, None), 2))
+    assert fleet.calls[3:] == [("submit", 0, [b])], "nothing goes to the dead engine"
+    assert dispatcher.wait() == []
+    with pytest.raises(RuntimeError, match="not outstanding"):
+        dispatcher.wait()

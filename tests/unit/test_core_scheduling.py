@@ -14,7 +14,7 @@ from fleets import FakeFleet, Outcome, Preference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.fleet import Failed, Finished, Limits, run
+from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished, run
 from openrlhf_ada.core.policies import Close, Draw, Policy
 from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Request, Scheduler
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample, Tally
@@ -62,7 +62,7 @@ class Case:
     outcome: Outcome
     order: Preference
     num_engines: int
-    limits: Limits
+    limits: DispatchLimits
     failing: float
     late: float
     dying: float
@@ -97,7 +97,7 @@ def cases(draw: st.DrawFn) -> Case:
         outcome=flips(draw(st.integers(0, 10**6))),
         order=ORDERS[draw(st.sampled_from(sorted(ORDERS)))],
         num_engines=draw(st.integers(1, 3)),
-        limits=Limits(slots, draw(st.integers(0, slots)), attempts=100),
+        limits=DispatchLimits(slots, draw(st.integers(0, slots)), attempts=100),
         failing=draw(st.sampled_from([0.0, 0.2])),
         late=draw(st.sampled_from([0.0, 0.5, 1.0])),
         dying=draw(st.sampled_from([0.0, 0.1])),
@@ -141,12 +141,14 @@ def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_prompt_whose_rollout_fails_as_often_as_it_may_is_given_up(name: Any) -> None:
-    """Rollout 2 of prompt 4 never comes to a verdict; the other prompt has what it needs all the same."""
+    """Rollout 2 of prompt 4 never comes to a score; the other prompt has what it needs all the same."""
     fleet = PoisonedFleet(flips(0), ORDERS["in order"], poison=(4, 2))
     policy = sequential(9, 9, n=2, wave=2, cap=8)
     scheduler = Scheduler[Request](policy, [PromptPool(4), PromptPool(3)], name, least_chance=0.0)
     failures: list[Request] = []
-    given_up, other = run(scheduler, fleet, Limits(5, 5), on_failure=lambda failed: failures.append(failed.request))
+    given_up, other = run(
+        scheduler, fleet, DispatchLimits(5, 5), on_failure=lambda failed: failures.append(failed.request)
+    )
     assert failures == [Request(4, 2), Request(4, 2, attempt=1)]
     assert given_up.failure == "test" and not other.failure
     assert [s.index for s in given_up.pool.samples] == [0, 1], "the waves before it"
@@ -174,7 +176,7 @@ def test_progress_by_hand(name: Any) -> None:
     policy = sequential(1, 1, n=2, wave=2, cap=4, estimator="rloo")
     scheduler = Scheduler[Request](policy, [PromptPool(key) for key in outcomes], name, least_chance=1.0)
     progress: list[int] = []
-    finished = run(scheduler, fleet, Limits(99, 99), progress.append)
+    finished = run(scheduler, fleet, DispatchLimits(99, 99), progress.append)
     assert [len(entry.pool) for entry in finished] == [2, 4, 4]
     assert [entry.num_waves for entry in finished] == [1, 2, 2]
     assert scheduler.num_sent == len(fleet.sent) == 10
@@ -217,14 +219,14 @@ def test_pools_are_the_ones_that_were_given(name: Any) -> None:
     pools = [PromptPool(key) for key in (3, 1, 2)]
     policy = sequential(1, 1, n=2, wave=2, cap=4)
     scheduler = Scheduler[Request](policy, pools, name, least_chance=0.2)
-    finished = run(scheduler, FakeFleet(flips(0), ORDERS["any"]), Limits(9, 9))
+    finished = run(scheduler, FakeFleet(flips(0), ORDERS["any"]), DispatchLimits(9, 9))
     assert all(entry.pool is pool for entry, pool in zip(finished, pools, strict=True))
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_no_prompts_need_no_engine(name: Any) -> None:
     scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=2), [], name, least_chance=0.2)
-    assert run(scheduler, FakeFleet(flips(0), ORDERS["any"]), Limits(9, 9)) == []
+    assert run(scheduler, FakeFleet(flips(0), ORDERS["any"]), DispatchLimits(9, 9)) == []
     assert scheduler.num_sent == 0
 
 
@@ -236,7 +238,7 @@ def test_an_answer_that_nobody_asked_for_is_an_error(answered: Request) -> None:
 
     scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=2), [PromptPool(0)], "waves", least_chance=0.2)
     with pytest.raises(RuntimeError, match=r"an engine answered .*, which is not outstanding"):
-        run(scheduler, Confused(flips(0), ORDERS["any"]), Limits(9, 9))
+        run(scheduler, Confused(flips(0), ORDERS["any"]), DispatchLimits(9, 9))
 
 
 def test_an_answer_that_comes_twice_is_an_error() -> None:
@@ -246,7 +248,7 @@ def test_an_answer_that_comes_twice_is_an_error() -> None:
 
     scheduler = Scheduler[Request](sequential(1, 0, n=1, wave=1, cap=2), [PromptPool(0)], "waves", least_chance=0.2)
     with pytest.raises(RuntimeError, match="not outstanding"):
-        run(scheduler, Stammering(flips(0), ORDERS["any"]), Limits(9, 9))
+        run(scheduler, Stammering(flips(0), ORDERS["any"]), DispatchLimits(9, 9))
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -263,7 +265,7 @@ def test_any_policy_can_be_carried_out(name: Any) -> None:
     policy: Any = Growing()
     fleet = FakeFleet(lambda r: [0.0, 1.0, 1.0][r.index], ORDERS["backwards"])
     scheduler = Scheduler[Request](policy, [PromptPool(1)], name, least_chance=0.2)
-    (finished,) = run(scheduler, fleet, Limits(9, 9))
+    (finished,) = run(scheduler, fleet, DispatchLimits(9, 9))
     assert finished.pool.metrics.tolist() == [0.0, 1.0, 1.0]
     assert (finished.num_waves, len(fleet.sent)) == (2, 3)
 

@@ -12,7 +12,7 @@ import pytest
 from cases import sequential
 from faulty_fleet import FaultyFleet
 
-from openrlhf_ada.core.fleet import Failed, Finished, Limits, run
+from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished, run
 from openrlhf_ada.core.policies import Close, Sequential
 from openrlhf_ada.core.scheduling import SCHEDULERS, Request, Scheduler
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample, TrainingGroup
@@ -36,13 +36,13 @@ class Ending:
 class World:
     """Everything that can happen, fixed before anything is sampled; `seed` decides it.
 
-    `failing`: share of attempts without a verdict; `lost_causes`: share of rollouts of which no attempt has one.
+    `failing`: share of attempts without a score; `lost_causes`: share of rollouts of which no attempt has one.
     """
 
     seed: int
     policy: Sequential
     num_prompts: int
-    limits: Limits
+    limits: DispatchLimits
     num_engines: int = 1
     failing: float = 0.0
     lost_causes: float = 0.0
@@ -66,7 +66,7 @@ class World:
 
     @cached_property
     def fails(self) -> np.ndarray:
-        """Has this attempt no verdict? Shape (prompts, CAP, attempts)."""
+        """Has this attempt no score? Shape (prompts, CAP, attempts)."""
         rng = np.random.default_rng([self.seed, 2])
         always = rng.random((*self.metrics.shape, 1)) < self.lost_causes
         return always | (rng.random((*self.metrics.shape, self.limits.attempts)) < self.failing)
@@ -75,7 +75,7 @@ class World:
         key, index = request.key, request.index
         tokens = int(self.tokens[key, index])
         if self.fails[key, index, request.attempt]:
-            return Failed(request, tokens, f"rollout {index} has no verdict")
+            return Failed(request, tokens, f"rollout {index} has no score")
         metric = float(self.metrics[key, index])
         return Finished(request, Sample(key, index, metric, metric, tokens), request)
 
@@ -131,7 +131,7 @@ def random_world(seed: int) -> World:
         seed=seed,
         policy=sequential(k_pos, k_neg, n=n, wave=int(rng.integers(1, 7)), cap=int(rng.integers(n, CAP + 1))),
         num_prompts=int(rng.integers(1, 7)),
-        limits=Limits(slots, int(rng.integers(0, slots + 1)), attempts=int(rng.integers(1, 4))),
+        limits=DispatchLimits(slots, int(rng.integers(0, slots + 1)), attempts=int(rng.integers(1, 4))),
         num_engines=int(rng.integers(1, 4)),
         failing=float(rng.choice([0.0, 0.1, 0.4])),
         lost_causes=float(rng.choice([0.0, 0.02, 0.1])),
@@ -212,7 +212,7 @@ def test_a_rollout_sent_ahead_that_fails_twice_does_not_cost_its_prompt(name: An
 
     def answer(request: Request) -> Finished[None] | Failed:
         if request.index == 8:
-            return Failed(request, 1, "no verdict")
+            return Failed(request, 1, "no score")
         metric = float(request.index == 7)
         tokens = 1000 if request.index == 7 else 10
         return Finished(request, Sample(request.key, request.index, metric, metric, tokens), None)
@@ -220,7 +220,7 @@ def test_a_rollout_sent_ahead_that_fails_twice_does_not_cost_its_prompt(name: An
     policy = sequential(1, 0, n=4, wave=8, cap=24)
     scheduler = Scheduler[None](policy, [PromptPool(0)], name, least_chance=0.2)
     fleet = FaultyFleet(answer)
-    (finished,) = run(scheduler, fleet, Limits(64, 64))
+    (finished,) = run(scheduler, fleet, DispatchLimits(64, 64))
     assert not finished.failure
     assert len(finished.pool) == 8
     failed = scheduler.waste.failed.rollouts
@@ -233,9 +233,9 @@ def given_up(world: World, name: Any) -> np.ndarray:
 
 
 def test_as_many_prompts_are_given_up_whoever_waits_for_whom() -> None:
-    """One rollout in a hundred has no verdict. Going by what was sent ahead would give up twice as many prompts."""
+    """One rollout in a hundred has no score. Going by what was sent ahead would give up twice as many prompts."""
     policy = sequential(2, 2, n=4, wave=4, cap=CAP)
-    world = World(0, policy, 1000, Limits(8000, 8000), lost_causes=0.01, least_chance=0.0)
+    world = World(0, policy, 1000, DispatchLimits(8000, 8000), lost_causes=0.01, least_chance=0.0)
     by_schedule = {name: given_up(world, name) for name in SCHEDULERS}
     assert (by_schedule["rounds"] == by_schedule["waves"]).all()
     assert (by_schedule["rounds"] == by_schedule["stream"]).all()

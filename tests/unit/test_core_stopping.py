@@ -101,7 +101,7 @@ def test_fixed_draws_the_cap_at_once_whatever_comes_out() -> None:
 
 
 def test_spread_counts_the_best_against_the_worst() -> None:
-    """Two verdicts must exceed two others by half; partial credit that lies close together ends nothing."""
+    """Two scores must exceed two others by half; partial credit that lies close together ends nothing."""
     rule = ExitRule(2, 2, threshold=0.5, spread=0.5)
     assert not rule.is_met(pool_of([0.4, 0.5, 0.6, 0.7]))
     assert not rule.is_met(pool_of([0.0, 0.1, 0.2, 0.9])), "one good answer is not two"
@@ -113,7 +113,7 @@ def test_spread_is_not_lost_to_rounding() -> None:
     assert ExitRule(1, 1, 0.5, spread=0.3).is_met(pool_of([0.1 + 0.2, 0.6]))
 
 
-def test_for_verdicts_of_0_and_1_spread_and_counts_are_the_same_rule() -> None:
+def test_for_scores_of_0_and_1_spread_and_counts_are_the_same_rule() -> None:
     for k_pos, k_neg in itertools.product((1, 2), repeat=2):
         counted, spread = ExitRule(k_pos, k_neg, 0.5), ExitRule(k_pos, k_neg, 0.5, spread=0.5)
         for size in range(1, 7):

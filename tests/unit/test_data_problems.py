@@ -23,7 +23,7 @@ from openrlhf_ada.data.prepared import (
 )
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems, problem_id
 from openrlhf_ada.data.verification import LabelChecks
-from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.pool import GradingLimits
 
 DAPO_ROW = {
     "data_source": "math_dapo",
@@ -124,7 +124,7 @@ def test_questions_that_mean_something_else_are_kept_apart() -> None:
 
 def test_labels_that_are_the_same_answer_do_not_contradict() -> None:
     rows = [problem("a", "1/2"), problem("a", r"\frac{1}{2}"), problem("b", "1"), problem("b", "2")]
-    with LabelChecks("math", Limits()) as checks:
+    with LabelChecks("math", GradingLimits()) as checks:
         kept, copies, contradictory = deduplicated(rows, checks.same)
     assert [p.label for p in kept + copies] == ["1/2", r"\frac{1}{2}"]
     assert [p.question for p in contradictory] == ["b", "b"]
@@ -132,7 +132,7 @@ def test_labels_that_are_the_same_answer_do_not_contradict() -> None:
 
 def unverified(problems: list[Problem], reward: str) -> set[str]:
     seen: list[None] = []
-    with LabelChecks(reward, Limits()) as checks:
+    with LabelChecks(reward, GradingLimits()) as checks:
         found = checks.unverified(problems, lambda: seen.append(None))
     assert len(seen) == len(problems)
     return set(found)

@@ -1,4 +1,4 @@
-"""The demo's data: true by reasoning-gym's own verdict, disjoint, short, graded and the same for the same seed."""
+"""The demo's data: true by reasoning-gym's own score, disjoint, short, graded and the same for the same seed."""
 
 from __future__ import annotations
 

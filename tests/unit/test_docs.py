@@ -33,7 +33,7 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError, check_choice
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
-from openrlhf_ada.trainer.preflight import check_settings
+from openrlhf_ada.trainer.preflight import check_without_files
 
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 
@@ -139,7 +139,7 @@ def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
         inner = VERB_PARSERS[verb]().parse_args(arguments).command
         assert inner[0] == "train"
         # Of files on the cluster nothing is known here.
-        parse(inner[1:], check_settings)
+        parse(inner[1:], check_without_files)
     elif verb == "demo":
         VERB_PARSERS[verb]().parse_known_args(arguments)
     else:
@@ -180,7 +180,7 @@ def test_no_adaptive_command_divides_by_the_standard_deviation(path: Path) -> No
             if verb == "submit":
                 verb, *arguments = VERB_PARSERS[verb]().parse_args(arguments).command
             if verb == "train" and "group_norm" in arguments:
-                _, config = parse(arguments, check_settings)
+                _, config = parse(arguments, check_without_files)
                 assert config.mode == "off", " ".join(words)
 
 

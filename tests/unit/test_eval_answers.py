@@ -1,4 +1,4 @@
-"""Answers on disk: nothing is sampled twice, nothing of other settings mixed in, nothing without a verdict counted."""
+"""Answers on disk: nothing is sampled twice, nothing of other settings mixed in, nothing without a score counted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_answers_of_other_settings_are_not_gone_on_with(tmp_path: Path) -> None:
         AnswerFile(tmp_path, SETTINGS | {"temperature": 0.6})
 
 
-def test_an_answer_without_a_verdict_is_asked_for_again(tmp_path: Path) -> None:
+def test_an_answer_without_a_score_is_asked_for_again(tmp_path: Path) -> None:
     with AnswerFile(tmp_path, SETTINGS) as file:
         file.add(row("a", 0, None))
         file.add(row("a", 1))
@@ -43,7 +43,7 @@ def test_an_answer_without_a_verdict_is_asked_for_again(tmp_path: Path) -> None:
         assert file.missing(["a"], 2) == [("a", 0)]
 
 
-def test_answers_without_a_verdict_are_counted_and_left_out() -> None:
+def test_answers_without_a_score_are_counted_and_left_out() -> None:
     rows = [row("a", 1, 0.0), row("a", 0), row("b", 0, None), row("other", 0)]
     found, without = answered(rows, ["b", "a"], positive_above=0.5)
     assert without == 1

@@ -1,4 +1,4 @@
-"""Evaluation rows of a run: the same measures as `openrlhf-ada eval`, over answers that have a verdict."""
+"""Evaluation rows of a run: the same measures as `openrlhf-ada eval`, over answers that have a score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def prompt(*scores: float) -> PromptAnswers:
     return PromptAnswers(scores, range(1, len(scores) + 1), [False] * (len(scores) - 1) + [True])
 
 
-HELD_OUT = HeldOut(2, {"sums": [prompt(1.0, 0.0), prompt(0.0, 0.0)], "products": [prompt(0.6, 1.0)]}, no_verdict=1)
+HELD_OUT = HeldOut(2, {"sums": [prompt(1.0, 0.0), prompt(0.0, 0.0)], "products": [prompt(0.6, 1.0)]}, no_score=1)
 
 
 def test_a_row() -> None:
@@ -28,14 +28,14 @@ def test_a_row() -> None:
         "eval/num_samples": 6,
         "eval/tokens": 1.5,
         "eval/truncated": 0.5,
-        "eval/no_verdict": 1,
+        "eval/no_score": 1,
     }
 
 
-def test_prompts_that_lack_a_verdict_count_for_accuracy_and_not_for_pass_at_n() -> None:
-    row = evaluation_metrics(HeldOut(2, {"sums": [prompt(1.0), prompt(0.0, 0.0)]}, no_verdict=1), 0.5)
+def test_prompts_that_lack_a_score_count_for_accuracy_and_not_for_pass_at_n() -> None:
+    row = evaluation_metrics(HeldOut(2, {"sums": [prompt(1.0), prompt(0.0, 0.0)]}, no_score=1), 0.5)
     assert (row["eval/accuracy"], row["eval/pass@2"]) == (0.5, 0.0)
-    row = evaluation_metrics(HeldOut(2, {"sums": [prompt(1.0)]}, no_verdict=3), 0.5)
+    row = evaluation_metrics(HeldOut(2, {"sums": [prompt(1.0)]}, no_score=3), 0.5)
     assert "eval/pass@2" not in row
 
 
@@ -44,7 +44,7 @@ def test_scores_that_are_no_shares_are_refused_and_said_to_be_unmeasurable() -> 
     assert not held_out.is_measurable
     with pytest.raises(ValueError, match=r"datasource 'sums': prompt 0 has score -3\.0"):
         evaluation_metrics(held_out, 0.5)
-    assert not HeldOut(1, no_verdict=4).is_measurable
+    assert not HeldOut(1, no_score=4).is_measurable
     assert HELD_OUT.is_measurable
 
 

@@ -20,7 +20,7 @@ from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.platforms.job_files import files_of
 from openrlhf_ada.platforms.limits import check_cpu_limits
 from openrlhf_ada.platforms.resources import required_slots
-from openrlhf_ada.trainer.preflight import check_settings
+from openrlhf_ada.trainer.preflight import check_without_files
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scripts"
@@ -54,7 +54,7 @@ def parsed(words: list[str]) -> tuple[SimpleNamespace, AdaConfig]:
         words = submit.build_parser().parse_args(words[1:]).command
     assert words[0] == "train"
     # Files are those of the machine that trains.
-    return parse(words[1:], check_settings)
+    return parse(words[1:], check_without_files)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu"])

@@ -20,18 +20,8 @@ CONFIG = {"rollout": {"n_samples_per_prompt": 2}, "logger": {"wandb": {"key": "c
 
 
 def record(key: int, index: int, response: str = "5") -> SampleRecord:
-    return SampleRecord(
-        prompt_id=f"row-{key}",
-        key=key,
-        index=index,
-        metric=1.0,
-        reward=0.5,
-        num_tokens=3,
-        kept=index == 0,
-        coefficient=0.25 if index == 0 else None,
-        prompt=f"prompt {key}",
-        response=response,
-    )
+    sample = Sample(key, index, metric=1.0, reward=0.5, num_tokens=3)
+    return SampleRecord(f"row-{key}", f"prompt {key}", sample, response, 0.25 if index == 0 else None)
 
 
 def write_steps(log: RunLog, *steps: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from openrlhf_ada.reward import code_answers, sandbox
 from openrlhf_ada.reward.code_answers import find_program, grade, same_output, same_result
-from openrlhf_ada.reward.sandbox import Limits, SandboxError
-from openrlhf_ada.reward.verdict import Grade, UnusableLabelError
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError
+from openrlhf_ada.reward.sandbox import ProgramLimits, SandboxError
 
 PASSED = Grade(1.0)
 SUMS = {"inputs": ["1 2\n", "40 2"], "outputs": ["3\n", "42"]}
@@ -25,7 +25,7 @@ def fenced(program: str) -> str:
     return f"Here it is:\n```python\n{program}\n```\nThat is all."
 
 
-def verdict(program: str, label: Any) -> Grade:
+def graded(program: str, label: Any) -> Grade:
     return grade(fenced(program), label)
 
 
@@ -63,68 +63,68 @@ def test_without_a_closed_block_there_is_no_program(response: str) -> None:
 
 
 def test_programs_are_judged_by_their_output() -> None:
-    assert verdict("print(sum(map(int, input().split())))", SUMS) == PASSED
-    assert verdict("print(3)", SUMS) == Grade(0.0, "wrong output")
-    assert verdict("print(int(input()))", SUMS) == Grade(0.0, "raised ValueError")
-    assert verdict("import sys; print(sum(map(int, input().split()))); sys.exit(1)", SUMS).cause == "exit code not 0"
+    assert graded("print(sum(map(int, input().split())))", SUMS) == PASSED
+    assert graded("print(3)", SUMS) == Grade(0.0, "wrong output")
+    assert graded("print(int(input()))", SUMS) == Grade(0.0, "raised ValueError")
+    assert graded("import sys; print(sum(map(int, input().split()))); sys.exit(1)", SUMS).cause == "exit code not 0"
 
 
 def test_a_right_program_may_exit_as_it_likes() -> None:
     for end in ("exit()", "raise SystemExit", "import os; sys.stdout.flush(); os._exit(0)", "sys.stdout.close()"):
-        assert verdict(f"import sys; print(sum(map(int, input().split())))\n{end}", SUMS) == PASSED
+        assert graded(f"import sys; print(sum(map(int, input().split())))\n{end}", SUMS) == PASSED
 
 
 def test_functions_are_judged_by_their_result() -> None:
-    assert verdict(ADD, CALLS) == PASSED
-    assert verdict("class Solution:\n    def add(self, a: int, b: int) -> List[int]: return a + b", CALLS) == PASSED
-    assert verdict("def add(a, b): return a * b", CALLS) == Grade(0.0, "wrong output")
-    assert verdict("def sub(a, b): return a - b", CALLS) == Grade(0.0, "no such function")
-    assert verdict("def add(a): return a", CALLS) == Grade(0.0, "raised TypeError")
+    assert graded(ADD, CALLS) == PASSED
+    assert graded("class Solution:\n    def add(self, a: int, b: int) -> List[int]: return a + b", CALLS) == PASSED
+    assert graded("def add(a, b): return a * b", CALLS) == Grade(0.0, "wrong output")
+    assert graded("def sub(a, b): return a - b", CALLS) == Grade(0.0, "no such function")
+    assert graded("def add(a): return a", CALLS) == Grade(0.0, "raised TypeError")
 
 
 @pytest.mark.parametrize(
     ("body", "result"), [("(1, [2])", [1, [2]]), ("{1: 'x'}", {1: "x"}), ("None", None), ("0.1 + 0.2", 0.3)]
 )
 def test_results_are_compared_as_json(body: str, result: Any) -> None:
-    assert verdict(f"def f(): return {body}", {"fn_name": "f", "inputs": [[]], "outputs": [result]}) == PASSED
+    assert graded(f"def f(): return {body}", {"fn_name": "f", "inputs": [[]], "outputs": [result]}) == PASSED
 
 
 def test_a_result_that_equals_everything_is_no_result() -> None:
     code = "class Any:\n    def __eq__(self, other): return True\ndef add(a, b): return Any()"
-    assert verdict(code, CALLS) == Grade(0.0, "result is not JSON")
-    assert verdict("def add(a, b): return {a}", CALLS) == Grade(0.0, "result is not JSON")
+    assert graded(code, CALLS) == Grade(0.0, "result is not JSON")
+    assert graded("def add(a, b): return {a}", CALLS) == Grade(0.0, "result is not JSON")
 
 
 def test_inputs_as_text_have_outputs_as_text() -> None:
     label = {"fn_name": "f", "inputs": ['["a", 2]'], "outputs": ['"aa"']}
-    assert verdict("def f(a, n): return a * n", label) == PASSED
-    assert verdict("def f(a, n): return '\"aa\"'", label) == Grade(0.0, "wrong output")
+    assert graded("def f(a, n): return a * n", label) == PASSED
+    assert graded("def f(a, n): return '\"aa\"'", label) == Grade(0.0, "wrong output")
 
 
 def test_results_in_lists_of_one_may_stand_alone_where_all_are() -> None:
     wrapped = {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [2]]}
-    assert verdict("def f(x): return x", wrapped) == PASSED
-    assert verdict("def f(x): return [x]", wrapped) == PASSED
-    assert verdict("def f(x): return x", wrapped | {"outputs": [[1], [2, 2]]}) == Grade(0.0, "wrong output")
+    assert graded("def f(x): return x", wrapped) == PASSED
+    assert graded("def f(x): return [x]", wrapped) == PASSED
+    assert graded("def f(x): return x", wrapped | {"outputs": [[1], [2, 2]]}) == Grade(0.0, "wrong output")
 
 
 def test_asserts_run_after_the_program() -> None:
-    assert verdict(ADD, ASSERTS) == PASSED
-    assert verdict(ADD, {"tests": "\n".join(ASSERTS["tests"])}) == PASSED
-    assert verdict("def add(a, b): return 3", ASSERTS) == Grade(0.0, "raised AssertionError")
-    assert verdict("def sub(a, b): return 3", ASSERTS) == Grade(0.0, "raised NameError")
+    assert graded(ADD, ASSERTS) == PASSED
+    assert graded(ADD, {"tests": "\n".join(ASSERTS["tests"])}) == PASSED
+    assert graded("def add(a, b): return 3", ASSERTS) == Grade(0.0, "raised AssertionError")
+    assert graded("def sub(a, b): return 3", ASSERTS) == Grade(0.0, "raised NameError")
 
 
 def test_an_entry_point_is_given_to_check() -> None:
-    assert verdict(ADD, CHECK) == PASSED
-    assert verdict("def add(a, b): return 4", CHECK) == Grade(0.0, "raised AssertionError")
+    assert graded(ADD, CHECK) == PASSED
+    assert graded("def add(a, b): return 4", CHECK) == Grade(0.0, "raised AssertionError")
     solution = "class Solution:\n    def add(self, a, b): return a + b"
-    assert verdict(solution, CHECK | {"entry_point": "Solution().add"}) == PASSED
+    assert graded(solution, CHECK | {"entry_point": "Solution().add"}) == PASSED
 
 
 def test_what_stands_under_main_is_for_programs_only() -> None:
     program = ADD + "if __name__ == '__main__':\n    print(add(*map(int, input().split())))"
-    assert [verdict(program, label) for label in (SUMS, CALLS, ASSERTS, CHECK)] == [PASSED] * 4
+    assert [graded(program, label) for label in (SUMS, CALLS, ASSERTS, CHECK)] == [PASSED] * 4
 
 
 # Programs that would pass without being right.
@@ -149,7 +149,7 @@ FOR_ALL_PIPES = "import os\nfor fd in range(20):\n    try: {}\n    except OSErro
     ],
 )
 def test_tricks_do_not_pass(trick: str, label: dict[str, Any]) -> None:
-    assert verdict(trick, label).score == 0.0
+    assert graded(trick, label).score == 0.0
 
 
 @pytest.mark.parametrize("label", [SUMS, CALLS, ASSERTS], ids=["program", "call", "asserts"])
@@ -166,14 +166,14 @@ def test_tricks_do_not_pass(trick: str, label: dict[str, Any]) -> None:
 )
 def test_what_stops_a_program_is_its_cause(program: str, cause: str, label: dict[str, Any]) -> None:
     seconds = 0.5 if cause == "time limit" else 20
-    assert grade(fenced(program), label, Limits(seconds=seconds)) == Grade(0.0, cause)
+    assert grade(fenced(program), label, ProgramLimits(seconds=seconds)) == Grade(0.0, cause)
 
 
 @pytest.mark.parametrize("label", [SUMS, CALLS], ids=["program", "call"])
 def test_expected_outputs_never_enter_the_sandbox(monkeypatch: pytest.MonkeyPatch, label: dict[str, Any]) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(sandbox, "_run", lambda job, stdin, limits: sent.append((job, stdin)) or sandbox.Ended("seen"))
-    assert verdict(ADD, label | {"inputs": label["inputs"][:1], "outputs": ["4217"]}) == Grade(0.0, "seen")
+    assert graded(ADD, label | {"inputs": label["inputs"][:1], "outputs": ["4217"]}) == Grade(0.0, "seen")
     assert len(sent) == 1 and "add" in str(sent) and "4217" not in str(sent)
 
 
@@ -185,7 +185,7 @@ def test_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     run = code_answers.run_program
     monkeypatch.setattr(code_answers, "run_program", lambda code, *rest: ran.append(rest[0]) or run(code, *rest))
     label = {"inputs": ["1", "2", "3"], "outputs": ["1", "x", "3"]}
-    assert verdict("print(input())", label) == Grade(0.0, "wrong output")
+    assert graded("print(input())", label) == Grade(0.0, "wrong output")
     assert ran == ["1", "2"]
 
 
@@ -193,30 +193,31 @@ def test_all_tests_together_have_a_limit() -> None:
     label = {"inputs": ["1"] * 100, "outputs": ["1"] * 100}
     slow = fenced("import time; time.sleep(0.3); print(1)")
     start = time.monotonic()
-    result = grade(slow, label, Limits(seconds=1, seconds_in_all=1))
+    result = grade(slow, label, ProgramLimits(seconds=1, seconds_in_all=1))
     assert result.score == 0.0 and result.cause.startswith("time limit")
-    assert grade(fenced("import time; time.sleep(99)"), label, Limits(seconds=60, seconds_in_all=1)).score == 0.0
+    sleeping = fenced("import time; time.sleep(99)")
+    assert grade(sleeping, label, ProgramLimits(seconds=60, seconds_in_all=1)).score == 0.0
     assert time.monotonic() - start < 20, "100 tests of 0.3 s would take 30 s, and one of 60 s more"
 
 
 def test_runs_share_nothing() -> None:
     counting = "calls = []\ndef f():\n    calls.append(1)\n    open('seen', 'a').write('x')\n    "
     counting += "return len(calls) + len(open('seen').read())"
-    assert verdict(counting, {"fn_name": "f", "inputs": [[], []], "outputs": [2, 2]}) == PASSED
+    assert graded(counting, {"fn_name": "f", "inputs": [[], []], "outputs": [2, 2]}) == PASSED
 
 
-def test_a_sandbox_that_cannot_be_set_up_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_cannot_be_set_up_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with pytest.raises(SandboxError):
-        verdict(ADD, CALLS)
+        graded(ADD, CALLS)
 
 
 # Labels.
 
 
 def test_labels_may_be_json_text_and_have_keys_without_values() -> None:
-    assert verdict(ADD, json.dumps(CALLS)) == PASSED
-    assert verdict(ADD, CALLS | {"tests": None, "difficulty": "easy"}) == PASSED
+    assert graded(ADD, json.dumps(CALLS)) == PASSED
+    assert graded(ADD, CALLS | {"tests": None, "difficulty": "easy"}) == PASSED
 
 
 @pytest.mark.parametrize(

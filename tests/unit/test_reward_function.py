@@ -1,4 +1,4 @@
-"""From a grader to OpenRLHF's reward_func: its form, shaping beside the verdict, and nothing for no verdict."""
+"""From a grader to OpenRLHF's reward_func: its form, shaping beside the score, and nothing for no score."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ import pytest
 from adversarial import adversarial_texts
 
 from openrlhf_ada.reward import reasoning_answers
-from openrlhf_ada.reward.pool import Limits
+from openrlhf_ada.reward.grade import UnusableLabelError
+from openrlhf_ada.reward.pool import GradingLimits
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
-from openrlhf_ada.reward.reward_function import NAMED, Grading, NoVerdict, PooledReward, path_of, pooled, without_end
+from openrlhf_ada.reward.reward_function import (
+    NAMED,
+    Grading,
+    NoScoreError,
+    PooledReward,
+    path_of,
+    pooled,
+    strip_end_tokens,
+)
 from openrlhf_ada.reward.shaping import Shaping, has_format
-from openrlhf_ada.reward.verdict import UnusableLabelError
 
 
 def load(name: str) -> ModuleType:
@@ -33,7 +41,7 @@ def load(name: str) -> ModuleType:
 @pytest.fixture
 def poisoned() -> Iterator[PooledReward]:
     reward = pooled(f"{poison_grader.__file__}:grade")
-    reward.configure(Grading(Limits(0.5, 256), workers=1, shaping=Shaping("think", 0.25)))
+    reward.configure(Grading(GradingLimits(0.5, 256), workers=1, shaping=Shaping("think", 0.25)))
     yield reward
     reward.close()
 
@@ -53,10 +61,10 @@ def test_mathematics_through_the_hosts_form() -> None:
     result = reward(["Q: 1/2?A: \\boxed{0.5}<|im_end|>", "Q?A: \\boxed{3}"], ["Q: 1/2?", "Q?"], ["\\frac{1}{2}", "4"])
     reward.close()
     assert result["rewards"].tolist() == result["scores"].tolist() == [1.0, 0.0]
-    assert [verdict.cause for verdict in result["verdicts"]] == ["", "wrong answer"]
+    assert [grade.cause for grade in result["grades"]] == ["", "wrong answer"]
 
 
-def test_shaping_is_added_to_the_reward_and_not_to_the_verdict(poisoned: PooledReward) -> None:
+def test_shaping_is_added_to_the_reward_and_not_to_the_score(poisoned: PooledReward) -> None:
     texts = ["<think>hm</think>4", "4"]
     result = poisoned([f"Q{text}" for text in texts], ["Q", "Q"], [texts[0], "5"])
     assert result["scores"].tolist() == [1.0, 0.0]
@@ -64,8 +72,8 @@ def test_shaping_is_added_to_the_reward_and_not_to_the_verdict(poisoned: PooledR
 
 
 @pytest.mark.parametrize(("poison", "cause"), [("spin", r"time limit \(0.5 s\)"), ("raise", "KeyError: 'x'")])
-def test_without_a_verdict_there_is_no_reward_at_all(poisoned: PooledReward, poison: str, cause: str) -> None:
-    with pytest.raises(NoVerdict, match=cause):
+def test_without_a_score_there_is_no_reward_at_all(poisoned: PooledReward, poison: str, cause: str) -> None:
+    with pytest.raises(NoScoreError, match=cause):
         poisoned([f"Q{poison}"], ["Q"], ["4"])
 
 
@@ -92,7 +100,7 @@ def test_it_is_configured_before_it_grades(poisoned: PooledReward) -> None:
     ],
 )
 def test_special_tokens_at_the_end_are_no_part_of_the_response(text: str, kept: str) -> None:
-    assert without_end(text) == kept
+    assert strip_end_tokens(text) == kept
 
 
 @pytest.mark.parametrize(
@@ -146,7 +154,7 @@ def test_an_answer_that_a_verifier_cannot_read_is_wrong(task: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_task_says_of_its_own_answer_what_it_said_before_it_was_a_label() -> None:
+def test_label_round_trip_keeps_score() -> None:
     gym = import_reasoning_gym()
     # One is made of others, one needs a solver that is not installed.
     for task in sorted(gym.factory.DATASETS.keys() - {"composite", "zebra_puzzles"}):
@@ -174,9 +182,9 @@ def test_a_task_that_is_not_there_is_named() -> None:
 def test_ten_thousand_adversarial_texts_neither_hang_nor_crash_a_reward(name: str) -> None:
     label: Any = entry("countdown") if name == "reasoning_gym" else {"inputs": ["1"], "outputs": ["2"]}
     reward = load(name).reward_func
-    reward.configure(Grading(Limits(20.0, 1024), workers=2))
+    reward.configure(Grading(GradingLimits(20.0, 1024), workers=2))
     with ThreadPoolExecutor(4) as threads:
-        verdicts = list(threads.map(lambda text: reward.verdict(text, label), adversarial_texts(10_000, seed=7)))
+        grades = list(threads.map(lambda text: reward.grade(text, label), adversarial_texts(10_000, seed=7)))
     reward.close()
-    assert max(verdict.seconds for verdict in verdicts) < 20.5
-    assert sum(verdict.score is None for verdict in verdicts) <= len(verdicts) / 100
+    assert max(grade.seconds for grade in grades) < 20.5
+    assert sum(grade.score is None for grade in grades) <= len(grades) / 100

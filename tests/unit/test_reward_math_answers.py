@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from adversarial import adversarial_texts
 
-from openrlhf_ada.data.verification import own_answer
+from openrlhf_ada.data.verification import reference_response
+from openrlhf_ada.reward.grade import UnusableLabelError
 from openrlhf_ada.reward.math_answers import grade
 from openrlhf_ada.reward.math_text import find_answers
-from openrlhf_ada.reward.pool import GraderPool, Limits
-from openrlhf_ada.reward.verdict import UnusableLabelError
+from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -124,8 +124,8 @@ def test_which_answer_counts(response: str, answer: str) -> None:
 
 @pytest.mark.parametrize("response", ["", "  \n ", "<think>\\boxed{4}</think>", "</think>"])
 def test_no_answer_is_a_wrong_one(response: str) -> None:
-    verdict = grade(response, "4")
-    assert (verdict.score, verdict.cause) == (0.0, "no answer")
+    graded = grade(response, "4")
+    assert (graded.score, graded.cause) == (0.0, "no answer")
 
 
 def test_an_answer_longer_than_any_is_wrong() -> None:
@@ -141,7 +141,7 @@ def test_labels_of_another_form_are_refused(label: Any) -> None:
 @pytest.mark.parametrize("label", [r"\frac{", "?", "$$", r"\begin{pmatrix}", "+"])
 def test_a_label_that_does_not_equal_itself_is_refused(label: str) -> None:
     with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
-        grade(own_answer("math", label), label)
+        grade(reference_response("math", label), label)
     with pytest.raises(UnusableLabelError, match="nothing that math-verify can compare"):
         grade(r"\boxed{4}", label)
 
@@ -150,7 +150,7 @@ def test_a_label_that_does_not_equal_itself_is_refused(label: str) -> None:
     "label", ["4", 4, 0.5, r"\frac{3}{4}", "(1,2]", r"\text{Evelyn}", "B", r"\boxed{7}", "$x+1$", ["1", "2"], "50\\%"]
 )
 def test_good_labels_verify_themselves(label: Any) -> None:
-    assert grade(own_answer("math", label), label).score == 1.0
+    assert grade(reference_response("math", label), label).score == 1.0
 
 
 def test_a_word_is_not_the_product_of_its_letters() -> None:
@@ -170,10 +170,10 @@ def test_but_a_label_may_be_one() -> None:
 @pytest.mark.parametrize("label", ["42", r"\frac{x^2+1}{3}", "(1,2]"])
 def test_ten_thousand_adversarial_texts_neither_hang_nor_crash_it(label: str) -> None:
     texts = list(adversarial_texts(10_000 // 3 + 1, seed=len(label)))
-    pool = GraderPool("openrlhf_ada.reward.math_answers:grade", Limits(5.0, 1024), 2)
+    pool = GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(5.0, 1024), 2)
     with pool, ThreadPoolExecutor(4) as threads:
-        verdicts = list(threads.map(lambda text: pool.verdict(text, label), texts))
-    without = Counter(verdict.cause for verdict in verdicts if verdict.score is None)
+        grades = list(threads.map(lambda text: pool.grade(text, label), texts))
+    without = Counter(graded.cause for graded in grades if graded.score is None)
     assert set(without) <= {"time limit (5 s)", "memory limit", "recursion limit"}
     assert without.total() <= len(texts) / 100
-    assert max(verdict.seconds for verdict in verdicts) < 5.5
+    assert max(graded.seconds for graded in grades) < 5.5

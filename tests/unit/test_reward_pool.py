@@ -1,4 +1,4 @@
-"""Verdicts from a process pool: whatever a grader does costs one verdict, at most its time limit, and nothing else."""
+"""Scores from a process pool: whatever a grader does costs one score, at most its time limit, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import poison_grader
 import psutil
 import pytest
 
-from openrlhf_ada.reward.pool import GraderError, GraderPool, Limits
-from openrlhf_ada.reward.verdict import Verdict
+from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits
 
 GRADER = f"{poison_grader.__file__}:grade"
-LIMITS = Limits(seconds=1.0, memory_mib=64)
+LIMITS = GradingLimits(seconds=1.0, memory_mib=64)
 """So little memory is exhausted well within the second, on a busy machine too."""
 
 SLOW = ("spin", "sleep", "one long C call")
@@ -39,7 +39,7 @@ CAUSES = {
     "not a number": "ValueError: the grader gave the score nan, which is not in [0, 1]",
     "above one": "ValueError: the grader gave the score 2.0, which is not in [0, 1]",
     "stop": "time limit (1 s)",
-    "no message": "its process says something that is no verdict",
+    "no message": "its process sent something that is no grade",
     "bad label": "unusable label: nothing to compare with",
 }
 
@@ -52,18 +52,18 @@ def pool() -> Iterator[GraderPool]:
 
 @pytest.mark.parametrize("poison", CAUSES)
 def test_every_way_to_fail_has_no_score_but_a_cause(pool: GraderPool, poison: str) -> None:
-    verdict = pool.verdict(poison, "4")
-    assert (verdict.score, verdict.cause) == (None, CAUSES[poison])
+    grade = pool.grade(poison, "4")
+    assert (grade.score, grade.cause) == (None, CAUSES[poison])
 
 
 def test_right_and_wrong_answers_have_a_score_and_a_time(pool: GraderPool) -> None:
-    right, wrong = pool.verdict("4", "4"), pool.verdict("5", "4")
+    right, wrong = pool.grade("4", "4"), pool.grade("5", "4")
     assert (right.score, right.cause, wrong.score, wrong.cause) == (1.0, "", 0.0, "wrong answer")
     assert 0.0 < right.seconds < LIMITS.seconds
 
 
 def test_fifty_poisons_among_five_hundred_answers() -> None:
-    """R5: with two workers all good verdicts are right, no poison takes half a second more than its limit, this
+    """R5: with two workers all good scores are right, no poison takes half a second more than its limit, this
     process does not grow, and the end is clean."""
     # Two burn a second of processor time each time: twice is enough of them.
     dear = ["spin", "one long C call"]
@@ -73,10 +73,10 @@ def test_fifty_poisons_among_five_hundred_answers() -> None:
     random.Random(0).shuffle(answers)
     others = set(psutil.Process().children())
     pool = GraderPool(GRADER, LIMITS, workers=2)
-    pool.verdict("4", "4")
+    pool.grade("4", "4")
     before = psutil.Process().memory_info().rss
     with ThreadPoolExecutor(8) as threads:
-        verdicts = list(threads.map(lambda answer: pool.verdict(*answer), answers))
+        grades = list(threads.map(lambda answer: pool.grade(*answer), answers))
     grown = psutil.Process().memory_info().rss - before
     workers = set(psutil.Process().children()) - others
     start = time.monotonic()
@@ -85,99 +85,99 @@ def test_fifty_poisons_among_five_hundred_answers() -> None:
     assert len(workers) == 2
     assert not any(worker.is_running() for worker in workers)
     assert grown < 32 << 20
-    for (response, label), verdict in zip(answers, verdicts, strict=True):
+    for (response, label), grade in zip(answers, grades, strict=True):
         if response in CAUSES:
-            assert (verdict.score, verdict.cause) == (None, CAUSES[response])
-            assert verdict.seconds < LIMITS.seconds + 0.5
+            assert (grade.score, grade.cause) == (None, CAUSES[response])
+            assert grade.seconds < LIMITS.seconds + 0.5
         else:
-            assert verdict.score == float(response == label)
+            assert grade.score == float(response == label)
 
 
-def test_the_verdict_is_the_same_from_everywhere(pool: GraderPool) -> None:
-    async def from_asyncio() -> list[Verdict]:
-        return await asyncio.gather(*(asyncio.to_thread(pool.verdict, response, "4") for response in ("4", "sleep")))
+def test_the_score_is_the_same_from_everywhere(pool: GraderPool) -> None:
+    async def from_asyncio() -> list[TimedGrade]:
+        return await asyncio.gather(*(asyncio.to_thread(pool.grade, response, "4") for response in ("4", "sleep")))
 
-    def scores(verdicts: list[Verdict]) -> list[tuple[float | None, str]]:
-        return [(verdict.score, verdict.cause) for verdict in verdicts]
+    def scores(grades: list[TimedGrade]) -> list[tuple[float | None, str]]:
+        return [(grade.score, grade.cause) for grade in grades]
 
     with ThreadPoolExecutor(1) as thread:
-        threaded = list(thread.map(pool.verdict, ("4", "sleep"), ("4", "4")))
-    here = [pool.verdict(response, "4") for response in ("4", "sleep")]
+        threaded = list(thread.map(pool.grade, ("4", "sleep"), ("4", "4")))
+    here = [pool.grade(response, "4") for response in ("4", "sleep")]
     assert scores(here) == scores(threaded) == scores(asyncio.run(from_asyncio()))
 
 
 @pytest.mark.parametrize("text", ["", "\x00", "\ud800 half a pair", "é" * 1_000_000, "𝔸\u202e\r\n"])
 def test_any_text_crosses_the_border_unharmed(pool: GraderPool, text: str) -> None:
-    assert pool.verdict(text, text).score == 1.0
-    assert pool.verdict(text, [text]).score == 0.0
+    assert pool.grade(text, text).score == 1.0
+    assert pool.grade(text, [text]).score == 0.0
 
 
 def test_what_a_grader_starts_ends_with_it() -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
-        child = psutil.Process(int(pool.verdict("a child", "").cause))
+        child = psutil.Process(int(pool.grade("a child", "").cause))
         assert child.is_running()
-        pool.verdict("sleep", "")
+        pool.grade("sleep", "")
         child.wait(5)
 
 
 def test_a_large_answer_to_a_process_that_does_not_read_has_its_limit_too() -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
-        pid = int(pool.verdict("pid", "").cause)
+        pid = int(pool.grade("pid", "").cause)
         psutil.Process(pid).suspend()
-        assert pool.verdict("x" * 5_000_000, "").cause == "time limit (1 s)"
-        assert pool.verdict("4", "4").score == 1.0
+        assert pool.grade("x" * 5_000_000, "").cause == "time limit (1 s)"
+        assert pool.grade("4", "4").score == 1.0
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
-        pool.verdict("4", "4")
+        pool.grade("4", "4")
         with monkeypatch.context() as full:
             full.setattr(subprocess, "Popen", _no_memory)
-            assert pool.verdict("sleep", "4").cause == "time limit (1 s)"
+            assert pool.grade("sleep", "4").cause == "time limit (1 s)"
             for _ in range(2):
-                verdict = pool.verdict("4", "4")
-                assert (verdict.score, verdict.cause) == (
+                grade = pool.grade("4", "4")
+                assert (grade.score, grade.cause) == (
                     None,
                     "its process cannot be started (Cannot allocate memory)",
                 )
-        assert pool.verdict("4", "4").score == 1.0
+        assert pool.grade("4", "4").score == 1.0
 
 
 def _no_memory(*args: object, **options: object) -> None:
     raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
-def test_an_idle_process_that_dies_costs_one_verdict(pool: GraderPool) -> None:
-    dead = int(pool.verdict("pid", "").cause)
+def test_an_idle_process_that_dies_costs_one_score(pool: GraderPool) -> None:
+    dead = int(pool.grade("pid", "").cause)
     psutil.Process(dead).kill()
-    verdicts = [pool.verdict("pid", "") for _ in range(4)]
-    assert [verdict.cause for verdict in verdicts].count("its process was killed (SIGKILL)") <= 1
-    assert str(dead) not in {verdict.cause for verdict in verdicts[-2:]}
+    grades = [pool.grade("pid", "") for _ in range(4)]
+    assert [grade.cause for grade in grades].count("its process was killed (SIGKILL)") <= 1
+    assert str(dead) not in {grade.cause for grade in grades[-2:]}
 
 
 @pytest.mark.parametrize(
     ("grader", "problem"),
     [
         ("no.such.module:grade", "ModuleNotFoundError"),
-        ("openrlhf_ada.reward.verdict:no_such_name", "AttributeError"),
+        ("openrlhf_ada.reward.grade:no_such_name", "AttributeError"),
         ("/no/such/file.py:grade", "FileNotFoundError"),
     ],
 )
-def test_a_grader_that_cannot_be_loaded_is_no_missing_verdict(grader: str, problem: str) -> None:
+def test_a_grader_that_cannot_be_loaded_is_no_missing_score(grader: str, problem: str) -> None:
     with GraderPool(grader, LIMITS, workers=1) as pool:
         for _ in range(2):
             with pytest.raises(GraderError, match=f"{problem}"):
-                pool.verdict("4", "4")
+                pool.grade("4", "4")
 
 
 def test_closing_wakes_those_who_wait() -> None:
-    pool = GraderPool(GRADER, Limits(60.0, 256), workers=1)
-    pool.verdict("4", "4")
+    pool = GraderPool(GRADER, GradingLimits(60.0, 256), workers=1)
+    pool.grade("4", "4")
     ends: list[str] = []
 
     def ask() -> None:
         try:
-            ends.append(pool.verdict("sleep", "4").cause)
+            ends.append(pool.grade("sleep", "4").cause)
         except GraderError as error:
             ends.append(str(error))
 
@@ -195,10 +195,10 @@ def test_closing_wakes_those_who_wait() -> None:
 def test_no_process_outlives_its_parent(end: str, tmp_path: Path) -> None:
     script = (
         "import os, threading, time\n"
-        "from openrlhf_ada.reward.pool import GraderPool, Limits\n"
-        f"pool = GraderPool({GRADER!r}, Limits(1.0, 256), 2)\n"
-        "print(pool.verdict('pid', '').cause, flush=True)\n"
-        "threading.Thread(target=pool.verdict, args=('spin', ''), daemon=True).start()\n"
+        "from openrlhf_ada.reward.pool import GraderPool, GradingLimits\n"
+        f"pool = GraderPool({GRADER!r}, GradingLimits(1.0, 256), 2)\n"
+        "print(pool.grade('pid', '').cause, flush=True)\n"
+        "threading.Thread(target=pool.grade, args=('spin', ''), daemon=True).start()\n"
         f"time.sleep(0.2)\n{end}\n"
     )
     mark = {"STARTED_BY": str(tmp_path)}

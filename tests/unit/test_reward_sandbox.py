@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sandboxed import SHORT, SYSCALLS, WRITE_EVERYWHERE, cause, output
 
-from openrlhf_ada.reward.sandbox import Limits, run_program
+from openrlhf_ada.reward.sandbox import ProgramLimits, run_program
 
 # Programs that behave.
 
@@ -134,14 +134,14 @@ def test_a_program_that_does_not_end_is_stopped(code: str) -> None:
 
 
 def test_cpu_time_is_limited_apart_from_time() -> None:
-    limits = Limits(seconds=30, cpu_seconds=1)
+    limits = ProgramLimits(seconds=30, cpu_seconds=1)
     assert cause("while True: pass", limits) == "time limit"
     ignore = "import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
     assert cause(ignore + "while True: pass", limits) == f"killed by signal {signal.SIGKILL.value}"
 
 
 def test_memory_is_limited() -> None:
-    small = Limits(memory_mib=100)
+    small = ProgramLimits(memory_mib=100)
     assert cause("bytearray(200 << 20)", small) == "memory limit"
     assert cause("def f():\n    x = ()\n    while True: x = [x]\nf()", small) == "memory limit"
     assert cause("x = ['a']\nwhile True: x = x + x", small) == "memory limit"
@@ -157,8 +157,8 @@ def test_stderr_is_not_kept() -> None:
 
 
 def test_files_are_limited_in_size() -> None:
-    assert cause("open('a', 'wb').write(bytes(3 << 20))", Limits(file_mib=2)) == "raised OSError"
-    assert output("open('a', 'wb').write(bytes(1 << 20)); print(1)", limits=Limits(file_mib=2)) == "1\n"
+    assert cause("open('a', 'wb').write(bytes(3 << 20))", ProgramLimits(file_mib=2)) == "raised OSError"
+    assert output("open('a', 'wb').write(bytes(1 << 20)); print(1)", limits=ProgramLimits(file_mib=2)) == "1\n"
 
 
 def test_open_files_are_limited() -> None:
@@ -178,4 +178,4 @@ def test_no_capability_is_left() -> None:
 @pytest.mark.parametrize("field", ["seconds", "seconds_in_all", "cpu_seconds", "memory_mib", "output_kib"])
 def test_a_limit_of_nothing_is_refused(field: str) -> None:
     with pytest.raises(ValueError, match=f"the limit {field} is 0, expected more than 0"):
-        Limits(**{field: 0})
+        ProgramLimits(**{field: 0})

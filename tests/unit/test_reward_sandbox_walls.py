@@ -202,13 +202,13 @@ def test_without_landlock_the_process_that_grades_still_cannot_be_read(
         assert "could read the memory of the process that grades it" in str(error)
 
 
-def test_an_interpreter_that_is_not_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_is_not_there_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with pytest.raises(SandboxError, match="cannot start /nowhere/python"):
         run_program("print(1)", "")
 
 
-def test_a_child_that_never_starts_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_child_that_never_starts_is_no_score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spoil(monkeypatch, tmp_path, "import builtins\n", "import time, builtins; time.sleep(99)\n")
     monkeypatch.setattr(sandbox, "_START_SECONDS", 0.5)
     with pytest.raises(SandboxError, match="nothing was run: time limit"):

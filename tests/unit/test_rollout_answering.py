@@ -1,4 +1,4 @@
-"""Sampling answers without a policy: exactly the parameters asked for, seeds by identity, no verdict is no score."""
+"""Sampling answers without a policy: exactly the parameters asked for, seeds by identity, no score is no score."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from engines import RolloutEngine, end_at_once
 
 from openrlhf_ada.cli import evaluate
 from openrlhf_ada.cli.sampling_flags import grading_of, host_namespace, sampling_of
+from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.eval.answers import AnswerRow
 from openrlhf_ada.rollout import answering
 from openrlhf_ada.rollout.answering import AnswerSampler, Asked
@@ -29,7 +30,7 @@ class Tokenizer:
 
 
 class AnsweringEngine(RolloutEngine):
-    """With log-probabilities of -0.5 per token, and without a verdict for prompts that end in 7 or 9."""
+    """With log-probabilities of -0.5 per token, and without a score for prompts that end in 7 or 9."""
 
     def __init__(self) -> None:
         super().__init__(lambda number, k: {7: None, 9: math.nan}.get(number % 10, float(number % 2 == 0)))
@@ -81,7 +82,7 @@ def test_sets_that_share_a_problem_each_get_their_answers(
     asked = [Asked(run, "2", 0, "2", "label") for run in ("a", "b")]
     answered: list[str] = []
     sampler = start(monkeypatch, engines)
-    sampler.sample(asked, lambda asked, row: answered.append(asked.run))
+    sampler.sample(asked, lambda asked, row: answered.append(asked.problem_set))
     assert sorted(answered) == ["a", "b"]
     assert len({job.seed for engine in engines for job in engine.jobs}) == 2
     with pytest.raises(ValueError, match="1 answers are asked for twice"):
@@ -128,7 +129,7 @@ def test_seeds_belong_to_problem_and_index_on_any_number_of_engines(
     assert other[0].jobs[0].seed not in again.values()
 
 
-def test_an_answer_without_a_verdict_is_asked_for_twice_and_has_no_score(
+def test_an_answer_without_a_score_is_asked_for_twice_and_has_no_score(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:
     rows = ask(start(monkeypatch, engines), [7, 8, 9], 1)
@@ -151,7 +152,7 @@ def test_what_a_dead_engine_was_asked_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:
     sampler = start(monkeypatch, engines[:1])
-    engine, lines = engines[0], sampler._lines
+    engine, connections = engines[0], sampler._connections
     events: list[Any] = []
 
     def wait() -> list[Any]:
@@ -159,10 +160,10 @@ def test_what_a_dead_engine_was_asked_is_asked_again(
             # It has taken the first requests along.
             events.append("died")
             engine.ended.clear()
-            return [answering.EngineDown(0), answering.EngineUp(0)]
+            return [EngineDown(0), EngineUp(0)]
         return ray.get(ray.wait([engine.answers.remote()], num_returns=1)[0][0])
 
-    monkeypatch.setattr(lines, "wait", wait)
+    monkeypatch.setattr(connections, "wait", wait)
     rows = ask(sampler, [2], 4)
     assert sorted(rows) == [(2, index) for index in range(4)]
     assert engine.drawn == 8

@@ -70,7 +70,7 @@ def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
     actor.llm = TrackedEngine(llm or Llm(), actor)
     actor.executor = SimpleNamespace(execute=lambda **call: execute(call["llm_engine"].llm))
     actor._running, actor._ended = {}, asyncio.Queue()
-    actor._incarnation = "this one"
+    actor._start_id = "this one"
     return actor
 
 
@@ -106,7 +106,7 @@ def test_a_rollout_without_the_log_probabilities_that_were_asked_for_has_failed(
     assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
 
 
-def test_versions_are_those_of_the_first_and_the_last_token_and_not_of_the_verdict() -> None:
+def test_versions_are_those_of_the_first_and_the_last_token_and_not_of_the_score() -> None:
     async def two_turns(llm: Any) -> dict[str, Any]:
         await turn(llm)
         actor._admit(5)
@@ -170,7 +170,7 @@ def test_a_stop_before_the_first_turn_ends_a_long_start() -> None:
 
 
 def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as there are threads hang; the next one has its verdict all the same."""
+    """As many as there are threads hang; the next one has its score all the same."""
     hangs = True
 
     async def rewarded(llm: Any) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch
         hung: list[Answer] = []
         while len(hung) < 40:
             hung += await actor.answers()
-        assert {answer.error for answer in hung} == {"no answer and verdict within 0.2 s"}
+        assert {answer.error for answer in hung} == {"no answer and score within 0.2 s"}
         hangs = False
         return [await answer_of(actor, timeout_s=1.0)]
 

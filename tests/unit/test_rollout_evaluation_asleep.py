@@ -37,7 +37,7 @@ def test_it_begins_with_the_first_prompt(monkeypatch: pytest.MonkeyPatch) -> Non
     generator.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=True), rollout=SimpleNamespace(batch_size=1))
     generator.options = SimpleNamespace(threshold=None)
     generator.eval_dataloader, generator.vllm_engines = range(3), []
-    generator._lines = SimpleNamespace(settle=lambda: calls.append("settle"))
+    generator._connections = SimpleNamespace(wait_until_ready=lambda: calls.append("wait_until_ready"))
     samples = generator.generate_eval_samples(temperature=0.0)
     assert [sample.rewards for sample in samples] == [0, 1, 2]
-    assert calls == ["settle", "wake_up", 0, 1, "sleep", "settle", "wake_up", 0, 1, 2, "sleep"]
+    assert calls == ["wait_until_ready", "wake_up", 0, 1, "sleep", "wait_until_ready", "wake_up", 0, 1, 2, "sleep"]

@@ -192,9 +192,9 @@ def test_restored_source_counts_on_from_the_prompts_consumed() -> None:
 def test_spare_prompts_are_the_next_ones_of_this_episode_and_have_the_next_keys() -> None:
     source = make_source(Loader(5), batch=2, episodes=1)
     source.next_batch()
-    spare, exhausted = source.spare(2)
+    spare, exhausted = source.take_extra(2)
     assert ([(r.key, r.row) for r in spare], exhausted) == ([(2, 2), (3, 3)], False)
-    spare, exhausted = source.spare(2)
+    spare, exhausted = source.take_extra(2)
     assert ([(r.key, r.row) for r in spare], exhausted) == ([(4, 4)], True), "as many as there are"
     assert source.episodes_done == 1
 
@@ -202,8 +202,8 @@ def test_spare_prompts_are_the_next_ones_of_this_episode_and_have_the_next_keys(
 def test_nothing_is_spare_between_episodes() -> None:
     """A batch that the last prompts of an episode fill up must not be refilled from the next one, unshuffled."""
     source = make_source(Loader(3), batch=2, episodes=2)
-    assert source.spare(1) == ([], True)
+    assert source.take_extra(1) == ([], True)
     source.next_batch()
     source.next_batch()
-    assert source.spare(1) == ([], True)
+    assert source.take_extra(1) == ([], True)
     assert source.next_key == 3

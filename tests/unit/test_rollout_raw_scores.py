@@ -17,12 +17,12 @@ from openrlhf_ada.core.fleet import Finished
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
-from openrlhf_ada.rollout.engine_lines import EngineLines
+from openrlhf_ada.rollout.engine_connections import EngineConnections
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.ray_fleet import RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import RolloutBatch
-from openrlhf_ada.rollout.responses import NoVerdictError
+from openrlhf_ada.rollout.responses import NoScoreError
 
 BATCH = 2
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
@@ -125,9 +125,9 @@ def test_one_outcome_teaches_where_rewards_are_graded() -> None:
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
-def test_a_score_that_is_no_number_is_no_verdict(score: float) -> None:
+def test_a_score_that_is_no_number_is_no_score(score: float) -> None:
     reader = make_generator()._reader(GENERATE, logprobs=False)
-    with pytest.raises(NoVerdictError, match="its score is"):
+    with pytest.raises(NoScoreError, match="its score is"):
         reader(Request(0, 0), response("1+1=", score), (0, 0))
 
 
@@ -142,9 +142,9 @@ def test_a_servers_list_is_one_number() -> None:
         assert values.tolist() == [value]
 
 
-def test_two_rewards_for_one_answer_are_no_verdict() -> None:
+def test_two_rewards_for_one_answer_are_no_score() -> None:
     reader = make_generator()._reader(GENERATE, logprobs=False)
-    with pytest.raises(NoVerdictError, match="2 rewards or scores"):
+    with pytest.raises(NoScoreError, match="2 rewards or scores"):
         reader(Request(0, 0), response("1+1=", 0.0) | {"reward": [1.0, 2.0]}, (0, 0))
 
 
@@ -163,7 +163,9 @@ def test_answers_of_engines_without_a_reward_get_their_score(monkeypatch: pytest
 
     requests = {7: PromptRequest(7, row=0, prompt="4", label="", image=None)}
     reader = make_generator()._reader(GENERATE, logprobs=False)
-    fleet = RayFleet(EngineLines([engine], lambda index: [], print, 60.0), requests, None, reader, seed=0, score=score)
+    fleet = RayFleet(
+        EngineConnections([engine], lambda index: [], print, 60.0), requests, None, reader, seed=0, score=score
+    )
     fleet.submit(0, [Request(7, 0), Request(7, 1)])
     found: dict[Request, Finished[Experience]] = {}
     while len(found) < 2:
@@ -191,7 +193,7 @@ def test_an_evaluation_counts_scores_above_the_first_threshold(monkeypatch: pyte
         return []
 
     monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", evaluate)
-    monkeypatch.setattr(generator._lines, "settle", lambda: None)
+    monkeypatch.setattr(generator._connections, "wait_until_ready", lambda: None)
     generator.generate_eval_samples()
     assert generator.held_out.scores() == {"sums": [[0.0, 1.0]]}
     assert generator.held_out.is_measurable

@@ -149,13 +149,13 @@ def test_scores_are_remembered_by_datasource_and_prompt() -> None:
     assert generator.held_out.scores() == {"sums": [[0.0], [1.0]], "products": [[1.0]]}, "of the last evaluation alone"
 
 
-def test_answers_without_a_verdict_are_counted_and_in_no_figure() -> None:
-    """R2: of prompt 0 one answer has no verdict, of prompt 1 none has one."""
-    verdicts: Reward = lambda number, k: None if number == 1 or (number, k) == (0, 1) else 1.0  # noqa: E731
-    generator = make_generator(2, Engine(verdicts), held_out=("sums",) * 3)
+def test_answers_without_a_score_are_counted_and_in_no_figure() -> None:
+    """R2: of prompt 0 one answer has no score, of prompt 1 none has one."""
+    grades: Reward = lambda number, k: None if number == 1 or (number, k) == (0, 1) else 1.0  # noqa: E731
+    generator = make_generator(2, Engine(grades), held_out=("sums",) * 3)
     samples = generator.generate_eval_samples(**GENERATE, n_samples_per_prompt=2)
     assert generator.held_out.scores() == {"sums": [[1.0], [1.0, 1.0]]}
-    assert generator.held_out.no_verdict == 3
+    assert generator.held_out.no_score == 3
     assert [sample.prompts[0] for sample in samples] == ["2", "2"], "the host takes means of whole groups"
 
 

@@ -1,4 +1,4 @@
-"""One finite log-probability of at most 0 per sampled token, or the rollout has no verdict."""
+"""One finite log-probability of at most 0 per sampled token, or the rollout has no score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.rollout.responses import NoVerdictError, check_log_probs
+from openrlhf_ada.rollout.responses import NoScoreError, check_log_probs
 from openrlhf_ada.rollout.tracked_engine import OutputError, _check_logprobs
 
 Mutate = Callable[[dict[str, Any]], None]
@@ -47,12 +47,12 @@ MUTANTS: dict[str, tuple[Mutate, str]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_what_breaks_the_contract_has_no_verdict(mutant: str) -> None:
+def test_what_breaks_the_contract_has_no_score(mutant: str) -> None:
     mutate, told = MUTANTS[mutant]
     answer = response()
     check_log_probs(answer, asked=True)
     mutate(answer)
-    with pytest.raises(NoVerdictError, match=told):
+    with pytest.raises(NoScoreError, match=told):
         check_log_probs(answer, asked=True)
 
 

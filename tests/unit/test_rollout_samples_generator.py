@@ -38,7 +38,7 @@ from openrlhf_ada.demo import toy
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.responses import NoVerdictError
+from openrlhf_ada.rollout.responses import NoScoreError
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
 
@@ -150,17 +150,17 @@ def test_metric_is_the_score_and_reward_is_what_is_trained() -> None:
 
 
 @pytest.mark.parametrize(("reward", "score"), [(-1.0, 0.0), (0.5, 1.0), (0.0, 0.7)])
-def test_rewards_that_are_no_verdicts_are_refused_where_a_value_is_read_as_a_pass_rate(
+def test_rewards_that_are_no_scores_are_refused_where_a_value_is_read_as_a_pass_rate(
     reward: float, score: float
 ) -> None:
-    assert read(1.0, score=0.7, verdict_above=0.5)[0].reward == 1.0
-    with pytest.raises(ValueError, match=r"has reward .* and verdict .*Use --ada_estimator ema for other rewards"):
-        read(reward, score, verdict_above=0.5)
+    assert read(1.0, score=0.7, binary_reward_above=0.5)[0].reward == 1.0
+    with pytest.raises(ValueError, match=r"has reward .* and score .*Use --ada_estimator ema for other rewards"):
+        read(reward, score, binary_reward_above=0.5)
 
 
-def test_a_missing_reward_is_no_verdict() -> None:
-    """What becomes of the rollout is in test_rollout_no_verdict.py."""
-    with pytest.raises(NoVerdictError, match="returned no reward"):
+def test_a_missing_reward_is_no_score() -> None:
+    """What becomes of the rollout is in test_rollout_no_score.py."""
+    with pytest.raises(NoScoreError, match="returned no reward"):
         read(None)
 
 
@@ -276,10 +276,10 @@ def test_state_of_another_policy_is_refused() -> None:
 def test_evaluation_starts_again_once_if_an_engine_dies(monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
     """The host asks every engine for its share and cannot repeat a part of it. Engines are up before each try.
 
-    What it takes means of are verdicts, not shaped rewards.
+    What it takes means of are scores, not shaped rewards.
     """
     generator, calls = make_generator({}), []
-    answer = SimpleNamespace(rewards="shaped", scores="verdict")
+    answer = SimpleNamespace(rewards="shaped", scores="score")
 
     def host(_self: Any, **kwargs: Any) -> list[Any]:
         calls.append(kwargs)
@@ -288,11 +288,11 @@ def test_evaluation_starts_again_once_if_an_engine_dies(monkeypatch: pytest.Monk
         return [answer]
 
     monkeypatch.setattr(RecordedGenerator, "generate_eval_samples", host)
-    monkeypatch.setattr(generator._lines, "settle", lambda: calls.append("settle"))
+    monkeypatch.setattr(generator._connections, "wait_until_ready", lambda: calls.append("wait_until_ready"))
     if deaths < 2:
         assert generator.generate_eval_samples(n_samples_per_prompt=4) == [answer]
-        assert answer.rewards == "verdict"
+        assert answer.rewards == "score"
     else:
         with pytest.raises(ActorDiedError):
             generator.generate_eval_samples(n_samples_per_prompt=4)
-    assert calls == ["settle", {"n_samples_per_prompt": 4}] * min(deaths + 1, 2)
+    assert calls == ["wait_until_ready", {"n_samples_per_prompt": 4}] * min(deaths + 1, 2)

@@ -9,14 +9,14 @@ from cases import sequential
 from openrlhf_ada.core.scheduling import SCHEDULERS, Request, SchedulerName
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
-from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel
-from openrlhf_ada.simulation.workload import MadeUpAnswers, RecordedAnswers, RecordedRollout
+from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf
+from openrlhf_ada.simulation.workload import RecordedRollout, RecordedRollouts, SyntheticRollouts
 
 ENGINE = EngineModel(batch_sizes=(1, 16), step_seconds=(0.01, 0.02), slots=16, prefill=0.005, latency=0.01)
-MADE_UP = MadeUpAnswers(alpha=1.0, beta=1.0, median=40.0, spread=0.8, longest=400, seed=3)
+MADE_UP = SyntheticRollouts(alpha=1.0, beta=1.0, median=40.0, spread=0.8, longest=400, seed=3)
 
 
-def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: Answer = MADE_UP, prompts: int = 40) -> Forecast:
+def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: SampleOf = MADE_UP, prompts: int = 40) -> Forecast:
     policy = sequential(1, 1, n=4, wave=4, cap=16)
     pools = [PromptPool(key, row=key) for key in range(prompts)]
     return forecast(policy, pools, answer, scheduler, Cluster(num_engines, ENGINE, speculation=16))
@@ -25,8 +25,8 @@ def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: Answer = MAD
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
-def test_made_up_answers_have_the_statistics_that_were_asked_for() -> None:
-    answer = MadeUpAnswers(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=10**6, shared=0.4, seed=1)
+def test_synthetic_rollouts_have_the_statistics_that_were_asked_for() -> None:
+    answer = SyntheticRollouts(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=10**6, shared=0.4, seed=1)
     samples = [[answer(Request(key, index)) for index in range(20)] for key in range(2000)]
     rates = np.array([[s.metric for s in row] for row in samples]).mean(axis=1)
     assert rates.mean() == pytest.approx(0.4, abs=0.02)
@@ -42,7 +42,7 @@ def test_made_up_answers_have_the_statistics_that_were_asked_for() -> None:
 def test_recorded_answers_come_first_and_others_are_like_them() -> None:
     """A prompt with 1 of 2 right, 5 and 9 tokens; another without a right one."""
     right, wrong = RecordedRollout(0.9, 1.5, 5), RecordedRollout(0.2, -1.0, 9)
-    answer = RecordedAnswers({0: [right, wrong], 1: [wrong] * 4}, positive_above=0.5)
+    answer = RecordedRollouts({0: [right, wrong], 1: [wrong] * 4}, positive_above=0.5)
     assert [answer(Request(0, i)).num_tokens for i in range(2)] == [5, 9]
     more = [answer(Request(0, i)) for i in range(2, 3000)]
     assert {(s.metric, s.reward, s.num_tokens) for s in more} == {(0.9, 1.5, 5), (0.2, -1.0, 9)}
@@ -51,11 +51,11 @@ def test_recorded_answers_come_first_and_others_are_like_them() -> None:
     hopeless = [answer(Request(1, i)) for i in range(4, 3000)]
     assert np.mean([s.metric > 0.5 for s in hopeless]) == pytest.approx((2 / 6) / 6, abs=0.02)
     assert {s.num_tokens for s in hopeless if s.metric > 0.5} == {5}, "as another prompt's right one"
-    shuffled = RecordedAnswers({0: [right, wrong]}, positive_above=0.5, replay=False)
+    shuffled = RecordedRollouts({0: [right, wrong]}, positive_above=0.5, replay=False)
     assert {shuffled(Request(0, index)).num_tokens for index in range(50)} == {5, 9}
     assert [shuffled(Request(0, index)).num_tokens for index in range(9)] != [5, 9, *[9] * 7]
     with pytest.raises(ValueError, match="no rollout was recorded"):
-        RecordedAnswers({0: []}, positive_above=0.5)
+        RecordedRollouts({0: []}, positive_above=0.5)
 
 
 # -- forecasts ----------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_every_scheduler_has_the_same_groups_and_stream_is_the_fastest() -> None
 
 def test_one_rollout_takes_its_prefill_its_tokens_and_the_way_back() -> None:
     policy = sequential(0, 0, n=1, wave=1, cap=1)
-    answer = RecordedAnswers({0: [RecordedRollout(1.0, 1.0, 50)]}, positive_above=0.5)
+    answer = RecordedRollouts({0: [RecordedRollout(1.0, 1.0, 50)]}, positive_above=0.5)
     result = forecast(policy, [PromptPool(0)], answer, "rounds", Cluster(1, ENGINE, speculation=0))
     assert result.seconds == pytest.approx(0.005 + 50 * 0.01 + 0.01)
     assert (result.rollouts, result.tokens, result.wasted_tokens) == (1, 50, 0)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from cases import sequential
 
-from openrlhf_ada.core.fleet import Aborted, Finished, Limits, run
+from openrlhf_ada.core.fleet import Aborted, DispatchLimits, Finished, run
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.types import PromptPool, Sample
-from openrlhf_ada.simulation.virtual_engines import Answer, EngineModel, VirtualFleet
+from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf, VirtualFleet
 
 TENTH = EngineModel(batch_sizes=(1, 2), step_seconds=(0.1, 0.1), slots=2)
 SLOWING = EngineModel(batch_sizes=(1, 2), step_seconds=(0.1, 0.2), slots=4)
 
 
-def tokens(*lengths: int) -> Answer:
+def tokens(*lengths: int) -> SampleOf:
     return lambda request: Sample(request.key, request.index, 0.0, 0.0, lengths[request.index])
 
 
@@ -141,7 +141,7 @@ def test_completion_order_would_keep_short_answers_and_ours_does_not() -> None:
     mean, spread = float(np.mean(drawn)), float(np.std(drawn))
     for name in ("rounds", "stream"):
         scheduler = Scheduler[None](sequential(1, 1, n=4, wave=4, cap=16), pools(count), name, least_chance=0.1)
-        finished = run(scheduler, VirtualFleet(2, GPU_LIKE, lognormal), Limits(64, 64))
+        finished = run(scheduler, VirtualFleet(2, GPU_LIKE, lognormal), DispatchLimits(64, 64))
         kept = lengths_of([entry.pool for entry in finished])
         assert abs(np.mean(kept) - mean) < 3 * spread / len(kept) ** 0.5, name
     naive = first_come_first_kept(count)

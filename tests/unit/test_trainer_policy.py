@@ -123,7 +123,7 @@ def test_an_engine_that_dies_once_more_is_told_when_the_policys_processes_are_to
     assert world.take() == [("group", [1]), *([] if alone else [BARRIER])], "nothing was sent"
 
 
-def test_other_processes_of_the_policy_join_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_of_the_policy_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold some of the weights, or nothing more than the barrier."""
     world = World(monkeypatch, rank=1)
     world.trainer.broadcast_to_vllm()

@@ -230,8 +230,8 @@ def test_an_evaluation_of_which_too_little_is_known_chooses_no_checkpoint(argv_w
     trainer.open_record({"global_step": 0}, num_steps=1)
     answers = {"sums": [PromptAnswers([1.0], [1], [False])]}
 
-    def logs(no_verdict: int) -> ScoredLogs:
-        return ScoredLogs({"eval_sums_pass1": 1.0}, HeldOut(1, answers, no_verdict), 1, 0.5)
+    def logs(no_score: int) -> ScoredLogs:
+        return ScoredLogs({"eval_sums_pass1": 1.0}, HeldOut(1, answers, no_score), 1, 0.5)
 
     assert trainer._fit_to_choose(logs(0))["accuracy"] == 1.0
     assert trainer._fit_to_choose(logs(1)) == {}

@@ -82,20 +82,20 @@ def test_what_was_predicted_of_a_prompt_stands_in_its_first_row(tmp_path: Path) 
 # -- evaluation ---------------------------------------------------------------------------------------------------
 
 
-def held_out(scores: dict[str, list[list[float]]], no_verdict: int = 0) -> HeldOut:
+def held_out(scores: dict[str, list[list[float]]], no_score: int = 0) -> HeldOut:
     return HeldOut(
         2,
         {name: [PromptAnswers(s, [1] * len(s), [False] * len(s)) for s in groups] for name, groups in scores.items()},
-        no_verdict,
+        no_score,
     )
 
 
-def test_evaluation_without_any_verdict_is_not_recorded_and_said(tmp_path: Path) -> None:
+def test_evaluation_without_any_score_is_not_recorded_and_said(tmp_path: Path) -> None:
     recorder, events = make_recorder(tmp_path)
-    recorder.evaluation(3, held_out({}, no_verdict=4))
+    recorder.evaluation(3, held_out({}, no_score=4))
     assert read_run(tmp_path).evaluations == []
     assert [event["text"][:30] for event in events.seen] == [
-        "4 held-out answers have no ver",
+        "4 held-out answers have no sco",
         "evaluation after step 3: not r",
     ]
 

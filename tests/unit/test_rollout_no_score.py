@@ -1,4 +1,4 @@
-"""Rollouts without a verdict: repeated, then their prompt is replaced, never counted as wrong (R2)."""
+"""Rollouts without a score: repeated, then their prompt is replaced, never counted as wrong (R2)."""
 
 from __future__ import annotations
 
@@ -25,51 +25,51 @@ from openrlhf_ada.core.policies import Memory
 from openrlhf_ada.core.scheduling import Request
 
 ONCE, TWICE = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}
-"""Rollout 1 of the first prompt comes to no verdict, at its first attempt or at both."""
+"""Rollout 1 of the first prompt gets no score, at its first attempt or at both."""
 
 EASY = {row: [1, 0] for row in range(4)}
 
 
 def test_missing_reward_is_repeated_and_told_but_never_a_zero() -> None:
-    """The host goes on without a reward when the function raised; a zero would be a false verdict (R2)."""
+    """The host goes on without a reward when the function raised; a zero would be a false score (R2)."""
     notes: list[str] = []
     generator = FailingGenerator(EASY, ONCE, on_note=notes.append)
     samples, *_ = generator.generate_samples(**GENERATE)
     assert (samples.ledger.drawn, samples.ledger.kept, samples.ledger.aborted) == (5, 4, 1)
-    assert (samples.record.num_failed, samples.record.num_no_verdict) == (1, 0)
+    assert (samples.record.num_failed, samples.record.num_no_score) == (1, 0)
     (note,) = notes
-    assert note.startswith("1 rollouts came to no verdict") and note.endswith("of row 0: the test says so.")
+    assert note.startswith("1 rollouts got no score") and note.endswith("of row 0: the test says so.")
 
 
-def test_prompt_without_a_verdict_is_replaced_and_accounted_for() -> None:
+def test_prompt_without_a_score_is_replaced_and_accounted_for() -> None:
     """Row 0: a failed rollout and its failed repetition, and one that is in vain. Row 2 takes its place."""
     notes: list[str] = []
-    generator = FailingGenerator(EASY, TWICE, max_no_verdict=1, on_note=notes.append)
+    generator = FailingGenerator(EASY, TWICE, max_no_score=1, on_note=notes.append)
     samples, _, consumed, _ = generator.generate_samples(**GENERATE)
     assert [group.row for group in samples.record.groups] == [2, 1]
     assert consumed == 3
     ledger = samples.ledger
     assert (ledger.drawn, ledger.kept, ledger.unused, ledger.aborted) == (7, 4, 0, 3)
-    assert (samples.record.num_failed, samples.record.num_no_verdict) == (2, 1)
+    assert (samples.record.num_failed, samples.record.num_no_score) == (2, 1)
     assert notes[0].endswith("1 prompts were given up and replaced.")
 
 
-def test_too_many_prompts_without_a_verdict_end_the_run_with_the_cause() -> None:
-    with pytest.raises(RuntimeError, match=r"Row 0 \(prompt '0\+1='\) has no verdict: the test says so, .* and 0 may"):
+def test_too_many_prompts_without_a_score_end_the_run_with_the_cause() -> None:
+    with pytest.raises(RuntimeError, match=r"Row 0 \(prompt '0\+1='\) has no score: the test says so, .* and 0 may"):
         FailingGenerator(EASY, TWICE).generate_samples(**GENERATE)
     always = {(key, 0, attempt) for key in range(4) for attempt in range(2)}
-    with pytest.raises(RuntimeError, match="2 prompts of this step came to no verdict and 1 may"):
-        FailingGenerator(EASY, always, max_no_verdict=1).generate_samples(**GENERATE)
+    with pytest.raises(RuntimeError, match="2 prompts of this step got no score and 1 may"):
+        FailingGenerator(EASY, always, max_no_score=1).generate_samples(**GENERATE)
 
 
 def test_where_the_episode_has_no_other_prompt_one_of_the_batch_comes_again() -> None:
-    generator = FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_verdict=1)
+    generator = FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_score=1)
     samples, _, consumed, exhausted = generator.generate_samples(**GENERATE)
     assert [(group.row, group.pool.key) for group in samples.record.groups] == [(1, 2), (1, 1)]
-    assert (consumed, exhausted, samples.record.num_no_verdict) == (3, True, 1)
+    assert (consumed, exhausted, samples.record.num_no_score) == (3, True, 1)
     always = {(key, 0, attempt) for key in range(2) for attempt in range(2)}
-    with pytest.raises(RuntimeError, match="no prompt of this step came to a verdict; the last: the test says so"):
-        FailingGenerator({row: [1, 0] for row in range(2)}, always, max_no_verdict=2).generate_samples(**GENERATE)
+    with pytest.raises(RuntimeError, match="no prompt of this step got a score; the last: the test says so"):
+        FailingGenerator({row: [1, 0] for row in range(2)}, always, max_no_score=2).generate_samples(**GENERATE)
 
 
 def test_the_error_names_the_prompt_that_was_given_up() -> None:
@@ -107,10 +107,10 @@ def test_failures_of_three_in_ten_change_nothing_for_the_others(seed: int) -> No
     repeated = FailingGenerator(MIXED, once, batch=10)
     assert groups_of(repeated) == expected
     assert counts_of(repeated) == expected_counts
-    # Three of the ten prompts come to no verdict at all.
+    # Three of the ten prompts get no score at all.
     lost = rng.sample(range(10), 3)
     hopeless = {(key, 0, attempt) for key in lost for attempt in range(2)}
-    replaced = FailingGenerator(MIXED, hopeless, batch=10, max_no_verdict=3)
+    replaced = FailingGenerator(MIXED, hopeless, batch=10, max_no_score=3)
     groups, counts = groups_of(replaced), counts_of(replaced)
     others = expected.keys() - lost
     assert {row: groups[row] for row in others} == {row: expected[row] for row in others}
@@ -120,7 +120,7 @@ def test_failures_of_three_in_ten_change_nothing_for_the_others(seed: int) -> No
 
 
 class FailingGenerator(TableGenerator):
-    """These rollouts come to no verdict: (key, index, attempt)."""
+    """These rollouts get no score: (key, index, attempt)."""
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""Engines that Ray starts again after their death: the handle stays, and another process answers."""
+"""Engines that Ray starts again after their death: the handle stays, and a new process answers.
+
+The policy's processes import this too, so it imports neither vLLM nor OpenRLHF.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,20 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError
 
 RESTART_S = 900.0
-"""Loading a large model takes minutes; an engine that has not come back by then will not."""
+"""Seconds that an engine has to come back. Loading a large model takes minutes."""
 
 NOTE_S = 10.0
-"""After so long without a word a user is told what is waited for."""
+"""After so many seconds without an answer the user is told what is waited for."""
 
 
 class EngineLostError(RuntimeError):
     """An engine died, and does not come back."""
 
 
-def incarnations(engines: Sequence[Any], on_note: Callable[[str], None]) -> list[str]:
-    """Which process answers for each engine. Waits for those that are being started again; raises EngineLostError.
+def wait_for_engines(engines: Sequence[Any], on_note: Callable[[str], None]) -> list[str]:
+    """Wait until every engine is up; returns the start id of each, which is new after every start of its process.
 
-    `on_note`: gets what a user should read.
+    `on_note` gets what a user should read. Raises EngineLostError.
     """
     asked = [ask_ready(engine) for engine in engines]
     end = time.monotonic() + RESTART_S
@@ -33,23 +36,23 @@ def incarnations(engines: Sequence[Any], on_note: Callable[[str], None]) -> list
             on_note(
                 f"vLLM engine {number} does not answer: waiting until it is up, {RESTART_S / 60:.0f} minutes at most"
             )
-    return [answer(number, ref, max(0.0, end - time.monotonic())) for number, ref in enumerate(asked)]
+    return [read_start_id(number, ref, max(0.0, end - time.monotonic())) for number, ref in enumerate(asked)]
 
 
 def ask_ready(engine: Any) -> Any:
-    """A reference to the engine's name for itself, if need be from the process that comes next.
+    """A reference to the engine's start id. If its process has died, the next process answers.
 
-    Ray repeats the call, at a time of its choosing: only for calls that change nothing.
+    Ray repeats the call whenever it likes: use this only for calls that change nothing.
     """
     return engine.ready.options(max_task_retries=-1).remote()
 
 
-def answer(number: int, ref: Any, patience_s: float = RESTART_S) -> Any:
-    """What engine `number` said; raises EngineLostError."""
+def read_start_id(number: int, ref: Any, timeout_s: float = RESTART_S) -> str:
+    """What engine `number` answered to `ask_ready`; raises EngineLostError."""
     try:
-        return ray.get(ref, timeout=patience_s)
+        return ray.get(ref, timeout=timeout_s)
     except GetTimeoutError:
-        raise not_back(number) from None
+        raise restart_timeout(number) from None
     except ActorDiedError as error:
         raise EngineLostError(
             f"vLLM engine {number} died, or failed to start, more often than --ada_engine_restarts allows. Its log "
@@ -57,7 +60,7 @@ def answer(number: int, ref: Any, patience_s: float = RESTART_S) -> Any:
         ) from error
 
 
-def not_back(number: int) -> EngineLostError:
+def restart_timeout(number: int) -> EngineLostError:
     return EngineLostError(
         f"vLLM engine {number} died and was not back after {RESTART_S:.0f} s: is there still a place for it in Ray?"
     )

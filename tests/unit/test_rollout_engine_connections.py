@@ -16,8 +16,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Answer
-from openrlhf_ada.rollout.engine_lines import EngineLines
-from openrlhf_ada.rollout.incarnations import NOTE_S, EngineLostError
+from openrlhf_ada.rollout.engine_connections import EngineConnections
+from openrlhf_ada.rollout.engine_restart import NOTE_S, EngineLostError
 from openrlhf_ada.weights.sender import EngineGoneError
 
 PATIENCE_S = 77.0
@@ -35,10 +35,10 @@ class Ref:
 
 
 class Actor:
-    """Hands out references and remembers the last of each kind. Without an `incarnation`, nobody is `ready`."""
+    """Hands out references and remembers the last of each kind. Without a `start_id`, nobody is `ready`."""
 
-    def __init__(self, incarnation: str) -> None:
-        self.incarnation: str | None = incarnation
+    def __init__(self, start_id: str) -> None:
+        self.start_id: str | None = start_id
         self.last: dict[str, Ref] = {}
         self.num_resets = 0
         self.deaths_to_come = 0
@@ -50,17 +50,17 @@ class Actor:
 
     def _ready(self) -> Ref:
         ref = self._new("ready")
-        if self.incarnation is not None:
-            ref.set(self.incarnation)
+        if self.start_id is not None:
+            ref.set(self.start_id)
         return ref
 
     def _reset(self) -> Ref:
         self.num_resets += 1
         return Ref(DEAD if self.num_resets <= self.deaths_to_come else None)
 
-    def come_back(self, incarnation: str) -> None:
-        self.incarnation = incarnation
-        self.last["ready"].set(incarnation)
+    def come_back(self, start_id: str) -> None:
+        self.start_id = start_id
+        self.last["ready"].set(start_id)
 
     def _new(self, kind: str) -> Ref:
         self.last[kind] = Ref(pending=True)
@@ -76,7 +76,7 @@ class World:
         self.policy_dies = 0
         self.policy = [Ref(pending=True), Ref(pending=True)]
         self.notes: list[str] = []
-        self.lines = EngineLines(self.actors, self._restore, self.notes.append, patience_s=PATIENCE_S)
+        self.connections = EngineConnections(self.actors, self._restore, self.notes.append, patience_s=PATIENCE_S)
         monkeypatch.setattr(ray, "wait", _wait)
         monkeypatch.setattr(ray, "get", _get)
 
@@ -108,96 +108,96 @@ def _get(refs: Any, timeout: float | None = None) -> Any:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """After the first look at the engines, with questions open."""
     world = World(monkeypatch)
-    world.lines.settle()
-    world.lines.submit(0, [], None)
+    world.connections.wait_until_ready()
+    world.connections.submit(0, [], None)
     world.actors[0].last["submit"].set(None)
     with pytest.raises(AssertionError, match="waits for ever"):
-        world.lines.wait()
+        world.connections.wait()
     return world
 
 
 def kill(actor: Actor, by: str = "answers") -> None:
-    actor.incarnation = None
+    actor.start_id = None
     actor.last[by].set(DEAD)
 
 
 def test_a_dead_engine_is_away_until_it_has_its_weights(world: World) -> None:
-    lines, (first, second) = world.lines, world.actors
+    connections, (first, second) = world.connections, world.actors
     kill(second)
-    assert lines.wait() == [EngineDown(1)]
+    assert connections.wait() == [EngineDown(1)]
     assert world.notes == ["vLLM engine 1 died; it is started again, and its rollouts are sampled again"]
     # The other one goes on.
     answer = Answer(Request(3, 0), 5)
     first.last["answers"].set([answer])
-    assert lines.wait() == [answer]
+    assert connections.wait() == [answer]
     assert world.restored == []
     second.come_back("b1")
     with pytest.raises(AssertionError, match="waits for ever"):
-        lines.wait()
+        connections.wait()
     assert world.restored == [1]
     for process in world.policy:
         process.set(None)
-    assert lines.wait() == [EngineUp(1)]
+    assert connections.wait() == [EngineUp(1)]
     assert world.notes[-1].startswith("vLLM engine 1 is back with the policy's weights after ")
-    lines.settle()
+    connections.wait_until_ready()
     assert world.restored == [1], "nothing is left to do"
 
 
 @pytest.mark.parametrize("settles", [False, True])
 def test_an_engine_that_dies_again_at_once_is_waited_for_again(world: World, settles: bool) -> None:
-    lines, second = world.lines, world.actors[1]
+    connections, second = world.connections, world.actors[1]
     kill(second)
-    lines.wait()
+    connections.wait()
     second.deaths_to_come = 2
     second.come_back("b1")
     for process in world.policy:
         process.set(None)
     if settles:
-        lines.settle()
+        connections.wait_until_ready()
     else:
-        assert lines.wait() == [EngineUp(1)]
+        assert connections.wait() == [EngineUp(1)]
     assert (second.num_resets, world.restored) == (3, [1])
 
 
 @pytest.mark.parametrize("settles", [False, True])
 def test_an_engine_that_dies_while_it_gets_its_weights_is_waited_for_again(world: World, settles: bool) -> None:
-    lines, second = world.lines, world.actors[1]
+    connections, second = world.connections, world.actors[1]
     if not settles:
         kill(second)
-        lines.wait()
-    second.incarnation = "b1"
+        connections.wait()
+    second.start_id = "b1"
     if not settles:
         second.come_back("b1")
     world.policy_dies = 1
     for process in world.policy:
         process.set(None)
     if settles:
-        lines.settle()
+        connections.wait_until_ready()
     else:
-        assert lines.wait() == [EngineUp(1)]
+        assert connections.wait() == [EngineUp(1)]
     assert world.restored == [1, 1]
 
 
 def test_what_is_told_to_a_dead_engine_says_so_too_and_only_once(world: World) -> None:
-    lines, (_, second) = world.lines, world.actors
-    lines.submit(1, [], None)
+    connections, (_, second) = world.connections, world.actors
+    connections.submit(1, [], None)
     kill(second, "submit")
     kill(second)
-    assert lines.wait() == [EngineDown(1)]
+    assert connections.wait() == [EngineDown(1)]
 
 
 def test_other_errors_of_an_engine_are_raised(world: World) -> None:
-    world.lines.stop(0, [])
+    world.connections.stop(0, [])
     world.actors[0].last["stop"].set(ValueError("no such request"))
     with pytest.raises(ValueError, match="no such request"):
-        world.lines.wait()
+        world.connections.wait()
 
 
 def test_an_engine_that_died_between_two_steps_is_found_before_the_next(world: World) -> None:
-    world.actors[0].incarnation = "a1"
+    world.actors[0].start_id = "a1"
     for process in world.policy:
         process.set(None)
-    world.lines.settle()
+    world.connections.wait_until_ready()
     assert world.restored == [0]
     assert world.notes == ["vLLM engine 0 is back with the policy's weights (it died while nothing was sampled)"]
 
@@ -205,24 +205,24 @@ def test_an_engine_that_died_between_two_steps_is_found_before_the_next(world: W
 @pytest.mark.parametrize("is_back", [False, True])
 def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World, is_back: bool) -> None:
     """Restarted or even half restored: it starts over, and the next step finds it up."""
-    lines, (first, second) = world.lines, world.actors
+    connections, (first, second) = world.connections, world.actors
     kill(second)
-    lines.wait()
+    connections.wait()
     if is_back:
         second.come_back("b1")
     first.last["answers"].set([Answer(Request(3, 0), 5)])
-    lines.wait()
-    second.incarnation = "b1"
+    connections.wait()
+    second.start_id = "b1"
     for process in world.policy:
         process.set(None)
-    lines.settle()
+    connections.wait_until_ready()
     assert world.restored == [1] * (1 + is_back)
     assert world.notes[-1].startswith("vLLM engine 1 is back with the policy's weights after ")
     second.last.pop("answers")
     with pytest.raises(AssertionError, match="waits for ever"):
-        lines.wait()
+        connections.wait()
     assert "answers" in second.last, "it is asked again"
-    lines.settle()
+    connections.wait_until_ready()
     assert world.restored == [1] * (1 + is_back), "once is enough"
 
 
@@ -230,26 +230,26 @@ def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World, i
 def test_an_engine_that_could_not_be_reached_but_lives_is_emptied_and_keeps_its_weights(
     world: World, settles: bool
 ) -> None:
-    lines, second = world.lines, world.actors[1]
+    connections, second = world.connections, world.actors[1]
     kill(second)
-    lines.wait()
+    connections.wait()
     second.come_back("b0")
     if settles:
-        lines.settle()
+        connections.wait_until_ready()
     else:
-        assert lines.wait() == [EngineUp(1)]
+        assert connections.wait() == [EngineUp(1)]
     assert (second.num_resets, world.restored) == (1, [])
 
 
 def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
     kill(world.actors[1])
-    world.lines.wait()
+    world.connections.wait()
     world.actors[1].last["ready"].set(ActorDiedError())
     with pytest.raises(EngineLostError, match="more often than --ada_engine_restarts allows"):
-        world.lines.wait()
-    world.actors[0].incarnation = None
+        world.connections.wait()
+    world.actors[0].start_id = None
     with pytest.raises(EngineLostError, match=r"engine 0 died and was not back after 900 s"):
-        world.lines.settle()
+        world.connections.wait_until_ready()
     assert "vLLM engine 0 does not answer: waiting until it is up, 15 minutes at most" in world.notes
 
 
@@ -270,8 +270,8 @@ def test_an_engine_that_stands_still_is_ended_and_the_others_are_left(
 
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray, "kill", kill_silent)
-    second.incarnation = None
-    assert world.lines.wait() == [EngineDown(1)]
+    second.start_id = None
+    assert world.connections.wait() == [EngineDown(1)]
     assert killed == [second]
     assert world.notes[0] == "vLLM engine 1 does not answer and is ended: does a reward function hang?"
-    assert first.incarnation == "a0"
+    assert first.start_id == "a0"

@@ -1,4 +1,4 @@
-"""Have a model answer sets of problems, going on where an earlier call stopped."""
+"""Sample a model's answers to sets of problems; answers of an earlier, interrupted call are kept."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, answered
 from openrlhf_ada.eval.measures import Answered
-from openrlhf_ada.reward.mixed_answers import label_of
+from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
 
 LINES_EVERY_S = 20.0
 """Seconds between lines of progress where there is no terminal."""
 
 POSITIVE_ABOVE = 0.5
-"""As --ada_positive_threshold: an answer with partial credit is right if it has more than half."""
+"""As --ada_positive_threshold: an answer is right if its score is greater."""
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One set of problems, each once. `folder`: of its answers; `reward`: a name of NAMED, a reward file or a URL;
+class ProblemSet:
+    """Distinct problems. `folder`: of their answers; `reward`: a name of NAMED, a reward file or a URL;
     `prompts`: by problem id, as the model gets them."""
 
     name: str
@@ -74,21 +74,23 @@ def fitting_prompts(
 
 
 def sample_missing(
-    model: str, runs: Sequence[Run], args: argparse.Namespace, sampling: Sampling
+    model: str, problem_sets: Sequence[ProblemSet], args: argparse.Namespace, sampling: Sampling
 ) -> dict[str, list[AnswerRow]]:
     """All answers by the name of the run; engines start only if some are missing.
 
     Raises:
-        ConfigError: runs with different reward files.
+        ConfigError: problem sets with different reward files.
         OtherSettingsError: a folder holds answers of other settings.
     """
-    reward_file = _one_reward(runs)
+    reward_file = _one_reward(problem_sets)
     with ExitStack() as stack:
         files = {
-            run.name: stack.enter_context(AnswerFile(run.folder, _settings(model, run, args, sampling)))
-            for run in runs
+            problem_set.name: stack.enter_context(
+                AnswerFile(problem_set.folder, _settings(model, problem_set, args, sampling))
+            )
+            for problem_set in problem_sets
         }
-        wanted = _wanted(runs, files, sampling.n)
+        wanted = _wanted(problem_sets, files, sampling.n)
         if wanted:
             stack.enter_context(quiet(args.verbose))
             note = lambda text: print(text, file=sys.stderr)  # noqa: E731
@@ -97,7 +99,7 @@ def sample_missing(
             bar = stack.enter_context(progress_bar(len(wanted), " answers"))
 
             def keep(asked: Any, row: AnswerRow) -> None:
-                files[asked.run].add(row)
+                files[asked.problem_set].add(row)
                 bar.update()
 
             sampler.sample(wanted, keep)
@@ -105,32 +107,34 @@ def sample_missing(
         return {name: [row for row in file.rows if row.index < n] for name, file in files.items()}
 
 
-def judged(
-    run: Run, rows: Sequence[AnswerRow], same: Callable[[str], str] | None = None
+def group_answers(
+    problem_set: ProblemSet, rows: Sequence[AnswerRow], same: Callable[[str], str] | None = None
 ) -> tuple[list[Answered], int]:
-    """The answers that have a verdict, by problem, and how many have none (see `eval.answers.answered`).
+    """The answers that have a score, by problem, and the number of those that have none (see `eval.answers.answered`).
 
     Raises:
-        DataError: none has one.
+        DataError: no answer has a score.
     """
-    order = [problem.id for problem in run.problems]
+    order = [problem.id for problem in problem_set.problems]
     found, without = answered(rows, order, positive_above=POSITIVE_ABOVE, same=same)
     if not found:
         ((cause, _),) = Counter(row.cause for row in rows).most_common(1)
-        raise DataError(f"{run.name}: no answer has a verdict; the commonest cause: {cause}")
+        raise DataError(f"{problem_set.name}: no answer has a score; the commonest cause: {cause}")
     return found, without
 
 
-def _one_reward(runs: Sequence[Run]) -> str:
-    """An engine has one reward file; that of the named rewards serves all of them."""
-    needed = {MIXED if run.reward in NAMED else run.reward for run in runs}
+def _one_reward(problem_sets: Sequence[ProblemSet]) -> str:
+    """The reward file of the engines: they have one each. MIXED serves all named rewards."""
+    needed = {MIXED if problem_set.reward in NAMED else problem_set.reward for problem_set in problem_sets}
     if len(needed) > 1:
-        raise ConfigError("--reward", sorted(needed)[0], "all problems of a call share one reward file", "Call twice")
+        raise ConfigError(
+            "--reward", sorted(needed)[0], "all problems of a call share one reward file", "Call once for each"
+        )
     return needed.pop()
 
 
-def _settings(model: str, run: Run, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
-    """What an answer depends on. Not how many there are: more may be added."""
+def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
+    """Everything that an answer depends on. The number of answers is left out, so more can be added later."""
     return {
         "model": model,
         "model_files": _fingerprint(model),
@@ -140,32 +144,38 @@ def _settings(model: str, run: Run, args: argparse.Namespace, sampling: Sampling
         "max_new_tokens": sampling.max_new_tokens,
         "max_len": sampling.max_len,
         "seed": sampling.seed,
-        "template": run.template,
+        "template": problem_set.template,
         "system": args.system,
         "chat": not args.no_chat,
-        "reward": run.reward,
-        "reward_file": hashlib.sha256(Path(run.reward).read_bytes()).hexdigest() if run.reward.endswith(".py") else "",
+        "reward": problem_set.reward,
+        "reward_file": hashlib.sha256(Path(problem_set.reward).read_bytes()).hexdigest()
+        if problem_set.reward.endswith(".py")
+        else "",
     }
 
 
 def _fingerprint(model: str) -> str:
-    """Of a local folder's weights: names, sizes and times. A checkpoint may be written anew in the same place."""
+    """Names, sizes and times of a local model's weight files. A new checkpoint may replace one in the same folder."""
     files = sorted(path for pattern in WEIGHTS for path in Path(model).glob(pattern))
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16] if stats else ""
 
 
-def _wanted(runs: Sequence[Run], files: dict[str, AnswerFile], n: int) -> list[Any]:
-    missing = {run.name: files[run.name].missing([p.id for p in run.problems], n) for run in runs}
+def _wanted(problem_sets: Sequence[ProblemSet], files: dict[str, AnswerFile], n: int) -> list[Any]:
+    missing = {
+        problem_set.name: files[problem_set.name].missing([p.id for p in problem_set.problems], n)
+        for problem_set in problem_sets
+    }
     if not any(missing.values()):
         return []
     from openrlhf_ada.rollout.answering import Asked
 
     wanted: list[Any] = []
-    for run in runs:
-        by_id = {problem.id: problem for problem in run.problems}
+    for problem_set in problem_sets:
+        by_id = {problem.id: problem for problem in problem_set.problems}
         wanted += [
-            Asked(run.name, key, index, run.prompts[key], run.label(by_id[key])) for key, index in missing[run.name]
+            Asked(problem_set.name, key, index, problem_set.prompts[key], problem_set.label(by_id[key]))
+            for key, index in missing[problem_set.name]
         ]
     return wanted
 

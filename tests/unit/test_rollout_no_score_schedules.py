@@ -15,7 +15,7 @@ from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, respon
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.estimators import PassRateCounts
-from openrlhf_ada.core.fleet import Failed, Finished, Limits
+from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished
 from openrlhf_ada.core.policies import Memory
 from openrlhf_ada.core.scheduling import SCHEDULERS, Request
 from openrlhf_ada.core.types import PromptKey
@@ -25,7 +25,7 @@ ROWS, BATCH, CAP = 24, 6, 8
 
 
 class FaultyGenerator(TableGenerator):
-    """Rollouts of random verdicts and failures, by (prompt visit, index), on engines that die; right ones are long."""
+    """Rollouts of random scores and failures, by (prompt visit, index), on engines that die; right ones are long."""
 
     def __init__(self, seed: int, **options: Any) -> None:
         args = make_args(batch=BATCH, num_episodes=2)
@@ -46,21 +46,21 @@ class FaultyGenerator(TableGenerator):
             key, index = request.key, request.index
             tokens = 1 + index % 2 + 8 * int(self.metrics[key, index])
             if self.fails[key, index, request.attempt]:
-                return Failed(request, tokens, f"rollout {index} has no verdict")
+                return Failed(request, tokens, f"rollout {index} has no score")
             text = response(requests[key].prompt, float(self.metrics[key, index]), tokens=tokens)
             return Finished(request, *reader(request, text, (0, 0)))
 
         return FaultyFleet(answer, num_engines=2, late=0.5, dying=0.05, seed=self.seed)
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(slots=30, speculative=30)
+    def _limits(self) -> DispatchLimits:
+        return DispatchLimits(slots=30, speculative=30)
 
 
 def steps_of(seed: int, name: Any, count: int) -> tuple[list[Any], int]:
     """Of each step everything that is trained, replaced, learned and paid for, but for waste; and prompts given up."""
     generator = FaultyGenerator(
-        seed, scheduler=name, refill_limit=2, max_no_verdict=99, least_chance=0.0, on_note=lambda text: None
+        seed, scheduler=name, refill_limit=2, max_no_score=99, least_chance=0.0, on_note=lambda text: None
     )
     steps: list[Any] = []
     given_up = 0
@@ -76,7 +76,7 @@ def steps_of(seed: int, name: Any, count: int) -> tuple[list[Any], int]:
             (
                 groups,
                 len(record.replaced),
-                record.num_no_verdict,
+                record.num_no_score,
                 record.num_rounds,
                 consumed,
                 exhausted,
@@ -84,7 +84,7 @@ def steps_of(seed: int, name: Any, count: int) -> tuple[list[Any], int]:
                 learned,
             )
         )
-        given_up += record.num_no_verdict
+        given_up += record.num_no_score
     return steps, given_up
 
 
@@ -98,13 +98,13 @@ def test_the_same_prompts_are_given_up_and_replaced_under_every_schedule(seed: i
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_run_ends_for_want_of_verdicts_under_every_schedule_or_under_none(seed: int) -> None:
+def test_the_run_ends_for_want_of_scores_under_every_schedule_or_under_none(seed: int) -> None:
     """The limit is one less than the prompts that the first step gives up, and then just that many."""
     (step, *_), _ = steps_of(seed, "rounds", 1)
     given_up = step[2]
     for name in SCHEDULERS:
         options: dict[str, Any] = {"scheduler": name, "refill_limit": 2, "on_note": lambda text: None}
-        FaultyGenerator(seed, max_no_verdict=given_up, **options).generate_samples(**GENERATE)
+        FaultyGenerator(seed, max_no_score=given_up, **options).generate_samples(**GENERATE)
         if given_up:
-            with pytest.raises(RuntimeError, match=f"{given_up} prompts of this step came to no verdict"):
-                FaultyGenerator(seed, max_no_verdict=given_up - 1, **options).generate_samples(**GENERATE)
+            with pytest.raises(RuntimeError, match=f"{given_up} prompts of this step got no score"):
+                FaultyGenerator(seed, max_no_score=given_up - 1, **options).generate_samples(**GENERATE)

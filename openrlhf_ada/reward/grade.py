@@ -1,0 +1,39 @@
+"""What a grader says of an answer, and what is recorded when it says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+SECONDS_VARIABLE = "OPENRLHF_ADA_SCORE_S"
+"""Set in grading processes: seconds that one answer may take there."""
+
+
+class UnusableLabelError(ValueError):
+    """No answer can be graded with this label, because no answer could be right."""
+
+
+class NoScoreError(ValueError):
+    """An answer has no score. It is neither counted as a rollout nor trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """`score`: in [0, 1]. `cause`: why it is not 1, in a few words; the same words for the same kind of cause."""
+
+    score: float
+    cause: str = ""
+
+
+Grader = Callable[[str, Any], Grade]
+"""(response, label) -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedGrade:
+    """A grade and the seconds that it took. `score` is None where there is none (never 0), and `cause` says why."""
+
+    score: float | None
+    cause: str
+    seconds: float

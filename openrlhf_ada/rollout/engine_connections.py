@@ -1,0 +1,207 @@
+"""The driver's calls to vLLM engines in Ray actors, and what it does when one of them dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+
+from openrlhf_ada.core.fleet import EngineDown, EngineUp
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.rollout.engine import Answer, Job
+from openrlhf_ada.rollout.engine_restart import (
+    RESTART_S,
+    ask_ready,
+    read_start_id,
+    restart_timeout,
+    wait_for_engines,
+)
+from openrlhf_ada.weights.sender import EngineGoneError
+
+SILENCE_S = 30.0
+"""Seconds in which a living process answers a question, however busy it is."""
+
+Restore = Callable[[int], Sequence[Any]]
+"""Starts to give an engine the policy's weights. Returns references, one of each of the policy's processes."""
+
+
+@dataclass
+class _Recovery:
+    """An engine that died. `waits_for`: first the new process's start id, then the policy's processes."""
+
+    since: float
+    waits_for: list[Any]
+    start_id: str = ""
+
+
+class EngineConnections:
+    """Asks every engine which rollouts have ended. The question stays open from step to step.
+
+    Ray restarts an engine whose process dies. It counts as down until the policy has given it its weights; the others
+    go on meanwhile. `wait` raises every other error of an engine: the result of each call is read.
+
+    `restore`: has the policy give an engine its weights. `on_note`: gets what a user should read.
+    `patience_s`: when no engine has answered anything for so long, those that do not react at all are killed, and
+    restarted by Ray.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Any],
+        restore: Restore,
+        on_note: Callable[[str], None],
+        patience_s: float,
+    ) -> None:
+        self.engines = list(engines)
+        self._restore = restore
+        self._on_note = on_note
+        self._patience_s = patience_s
+        self._start_ids: list[str] = []
+        self._open_questions: dict[Any, int] = {}
+        self._pending_calls: dict[Any, int] = {}
+        self._recoveries: dict[int, _Recovery] = {}
+
+    def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
+        self._pending_calls[self.engines[engine].submit.remote(jobs, setup)] = engine
+
+    def stop(self, engine: int, requests: Sequence[Request]) -> None:
+        self._pending_calls[self.engines[engine].stop.remote(list(requests))] = engine
+
+    def wait_until_ready(self) -> None:
+        """Return when every engine is up with the policy's weights, whatever has happened since the last call.
+
+        Raises EngineLostError.
+        """
+        while not self._restore_all():
+            pass
+
+    def _restore_all(self) -> bool:
+        """False where an engine has died meanwhile."""
+        start_ids = wait_for_engines(self.engines, self._on_note)
+        if not self._start_ids:
+            self._start_ids = start_ids
+        for engine, start_id in enumerate(start_ids):
+            is_new = start_id != self._start_ids[engine]
+            if not is_new and engine not in self._recoveries:
+                continue
+            self._drop_calls(engine)
+            if not self._reset(engine):
+                return False
+            if is_new:
+                if not _succeeded(self._restore(engine)):
+                    return False
+                self._mark_recovered(engine, start_id)
+            else:
+                del self._recoveries[engine]
+        return True
+
+    def wait(self) -> list[Answer | EngineDown | EngineUp]:
+        """Block until something has happened: rollouts have ended, an engine has died or is back."""
+        asked = set(self._open_questions.values()) | set(self._recoveries)
+        for index, engine in enumerate(self.engines):
+            if index not in asked:
+                self._open_questions[engine.answers.remote()] = index
+        events: list[Answer | EngineDown | EngineUp] = []
+        while not events:
+            for ref in self._wait_for_any():
+                events += self._read(ref)
+        return events
+
+    def _wait_for_any(self) -> list[Any]:
+        refs = [*self._open_questions, *self._pending_calls]
+        refs += [ref for recovery in self._recoveries.values() for ref in recovery.waits_for]
+        first, rest = ray.wait(refs, num_returns=1, timeout=self._patience_s)
+        for engine, recovery in self._recoveries.items():
+            if not recovery.start_id and time.monotonic() - recovery.since > RESTART_S:
+                raise restart_timeout(engine)
+        if not first:
+            self._kill_unresponsive()
+            return []
+        more, _ = ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
+        return [*first, *more]
+
+    def _kill_unresponsive(self) -> None:
+        """A reward function that holds Python's lock stops all else in its engine's process, timeouts included."""
+        for engine in range(len(self.engines)):
+            if engine in self._recoveries:
+                continue
+            answered, _ = ray.wait([self.engines[engine].ready.remote()], num_returns=1, timeout=SILENCE_S)
+            if not answered:
+                self._on_note(f"vLLM engine {engine} does not answer and is ended: does a reward function hang?")
+                ray.kill(self.engines[engine], no_restart=False)
+
+    def _read(self, ref: Any) -> Sequence[Answer | EngineDown | EngineUp]:
+        for engine, recovery in self._recoveries.items():
+            if ref in recovery.waits_for:
+                return self._continue_recovery(engine, recovery, ref)
+        engine = self._open_questions.get(ref, self._pending_calls.get(ref))
+        if engine is None:
+            # A call to a process that has died.
+            return []
+        try:
+            value = ray.get(ref)
+        except RayActorError:
+            return [self._start_recovery(engine)]
+        was_asked = self._open_questions.pop(ref, None) is not None
+        self._pending_calls.pop(ref, None)
+        return value if was_asked else []
+
+    # -- an engine that died ------------------------------------------------------------------------------------------
+
+    def _start_recovery(self, engine: int) -> EngineDown:
+        self._drop_calls(engine)
+        self._recoveries[engine] = _Recovery(time.monotonic(), [ask_ready(self.engines[engine])])
+        self._on_note(f"vLLM engine {engine} died; it is started again, and its rollouts are sampled again")
+        return EngineDown(engine)
+
+    def _drop_calls(self, engine: int) -> None:
+        self._open_questions = {ref: of for ref, of in self._open_questions.items() if of != engine}
+        self._pending_calls = {ref: of for ref, of in self._pending_calls.items() if of != engine}
+
+    def _continue_recovery(self, engine: int, recovery: _Recovery, ref: Any) -> list[EngineUp]:
+        if not recovery.start_id:
+            start_id = read_start_id(engine, ref)
+            if not self._reset(engine):
+                recovery.waits_for = [ask_ready(self.engines[engine])]
+                return []
+            recovery.start_id = start_id
+            if start_id == self._start_ids[engine]:
+                # It was unreachable for a while but did not die, so its weights are right.
+                del self._recoveries[engine]
+                return [EngineUp(engine)]
+            recovery.waits_for = list(self._restore(engine))
+            return []
+        if not _succeeded(recovery.waits_for):
+            self._recoveries[engine] = _Recovery(time.monotonic(), [ask_ready(self.engines[engine])])
+            return []
+        self._mark_recovered(engine, recovery.start_id)
+        return [EngineUp(engine)]
+
+    def _reset(self, engine: int) -> bool:
+        """Take back what it was sent before its death was noticed; False where it has died once more."""
+        try:
+            ray.get(self.engines[engine].reset.remote())
+        except RayActorError:
+            return False
+        return True
+
+    def _mark_recovered(self, engine: int, start_id: str) -> None:
+        self._start_ids[engine] = start_id
+        recovery = self._recoveries.pop(engine, None)
+        when = (
+            f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
+        )
+        self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")
+
+
+def _succeeded(restoring: Sequence[Any]) -> bool:
+    """False where the engine has died once more before anything was sent to it."""
+    try:
+        ray.get(list(restoring))
+    except EngineGoneError:
+        return False
+    return True
