@@ -56,7 +56,7 @@ def distinct_stream(seed: int) -> list[tuple[str, Any]]:
     ]
 
 
-def verdicts_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
+def scores_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
     """After a short warm-up, in which graders and their parsers are loaded."""
     with GraderPool(grader, GradingLimits(), workers) as pool, ThreadPoolExecutor(2 * workers) as threads:
         list(threads.map(lambda row: pool.grade(*row), stream[: 20 * workers]))
@@ -74,11 +74,11 @@ def main() -> None:
     turns = 2 if args.quick else 5
     record: dict[str, Any] = {"machine": machine(), "turns": turns}
     cases = {
-        "training": lambda seed: verdicts_per_s(training_stream(seed), 1),
-        "training, 2 processes": lambda seed: verdicts_per_s(training_stream(seed), 2),
-        "distinct": lambda seed: verdicts_per_s(distinct_stream(seed), 1),
-        "integers": lambda seed: verdicts_per_s([(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)], 1),
-        "programs of 3 tests": lambda seed: verdicts_per_s(
+        "training": lambda seed: scores_per_s(training_stream(seed), 1),
+        "training, 2 processes": lambda seed: scores_per_s(training_stream(seed), 2),
+        "distinct": lambda seed: scores_per_s(distinct_stream(seed), 1),
+        "integers": lambda seed: scores_per_s([(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)], 1),
+        "programs of 3 tests": lambda seed: scores_per_s(
             [(PROGRAM, TESTS)] * 30, 1, "openrlhf_ada.reward.code_answers:grade"
         ),
     }

@@ -3,7 +3,7 @@
 #
 # Needs:   as train_grpo.sh; it grades as `math` does, whatever REWARD is. For an environment of your own, AGENT=file.py
 #          with a class AgentExecutor as in OpenRLHF.
-# Expect:  a rollout is a whole conversation; its verdict is the agent's `scores`. Length: turns share MAX_LEN.
+# Expect:  a rollout is a whole conversation; its score is the agent's `scores`. Length: turns share MAX_LEN.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_agent.sh [more flags]   (all variables: common.sh)
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/common.sh"

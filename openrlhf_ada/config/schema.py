@@ -277,7 +277,7 @@ class AdaConfig:
     )
     max_no_score: float = flag(
         0.05,
-        "Share of a step's prompts that fresh ones may replace because a rollout came to no verdict (reward function "
+        "Share of a step's prompts that fresh ones may replace because a rollout got no score (reward function "
         "failed, timeout) and not when it was repeated either. More ends the run with the cause.",
         metavar="SHARE",
         allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),

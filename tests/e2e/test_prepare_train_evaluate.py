@@ -196,5 +196,5 @@ def check_missing_scores(toy: Toy, out: Path, models: list[dict[str, Any]], text
         known = [row["score"] for row in rows if row["score"] is not None]
         means.append(sum(known) / len(known))
     assert sorted(model["figures"]["heldout"]["avg@4"]["mean"] for model in models) == pytest.approx(sorted(means))
-    assert [model["no_verdict"] for model in models] == [{"heldout": failing}] * 2
-    assert f"{2 * failing} answers have no verdict" in text
+    assert [model["no_score"] for model in models] == [{"heldout": failing}] * 2
+    assert f"{2 * failing} answers have no score" in text

@@ -149,7 +149,7 @@ CASES = [
         {ESTIMATOR: "dr_grpo"},
     ),
     Case(
-        "weights of verdicts with partial credit",
+        "weights of scores with partial credit",
         SEQ | {"--ada_spread": "0.5", "--ada_correction": "paper"},
         "--ada_correction is 'paper'",
         "it needs a pass rate, and --ada_spread 0.5 reads partial credit, which has none",
@@ -206,7 +206,7 @@ CASES = [
         {"--ada_baseline": "critic"},
     ),
     Case(
-        "unbiased pass rate of verdicts with partial credit",
+        "unbiased pass rate of scores with partial credit",
         SEQ | {"--ada_spread": "0.5", "--ada_baseline": "first_wave"},
         "--ada_baseline is 'first_wave'",
         "it needs a pass rate, and --ada_spread 0.5 reads partial credit, which has none",
