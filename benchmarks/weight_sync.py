@@ -91,7 +91,7 @@ class Ours:
         self.version = 0
 
     def connect(self) -> None:
-        self.sync.connect(self.engines, self.weights.manifest)
+        self.sync.connect(self.engines)
 
     def update(self) -> None:
         self.version += 1

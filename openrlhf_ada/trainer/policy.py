@@ -114,7 +114,7 @@ class AdaActorTrainer(HostPolicyTrainer):
             members = wait_for_engines(self.vllm_engines, partial(note, self.strategy.args))
             try:
                 if members != self._members:
-                    self._sync.connect(dict(enumerate(self.vllm_engines)), self._weights.manifest)
+                    self._sync.connect(dict(enumerate(self.vllm_engines)))
                     self._members = members
                 self._sync.begin()
             except EngineGoneError as error:
@@ -141,7 +141,7 @@ class AdaActorTrainer(HostPolicyTrainer):
             # The next update is for all engines again.
             self._members = ()
             try:
-                self._sync.connect({engine: self.vllm_engines[engine]}, self._weights.manifest)
+                self._sync.connect({engine: self.vllm_engines[engine]})
                 self._sync.begin()
             except EngineGoneError as error:
                 gone = error

@@ -6,7 +6,6 @@ import asyncio
 import os
 from typing import Any
 
-import ray
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 from openrlhf_ada.weights.receiver import BACKEND, PolicyWeightsExtension
@@ -61,10 +60,6 @@ class ReceivesWeights:
     async def serve_from_disk(self) -> None:
         """Sample with the weights the engine was started with."""
         self._admit(FROM_DISK)
-
-    async def node(self) -> str:
-        """Ray's name for the machine."""
-        return ray.get_runtime_context().get_node_id()
 
     async def join_weight_group(self, group: dict[str, Any]) -> None:
         """Blocks until everybody has joined. `group`: see `JoinGroup`."""

@@ -38,8 +38,6 @@ class JoinGroup(WeightTransferInitInfo):
     port: int
     first_rank: int
     world_size: int
-    shared: str
-    slot_bytes: int
 
 
 @dataclass

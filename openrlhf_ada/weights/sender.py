@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Protocol, cast
 
 import ray
@@ -23,8 +21,6 @@ from ray.exceptions import RayActorError, RayError
 
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, pack
 from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
-
-IN_MEMORY = Path("/dev/shm")
 
 GRACE_S = 20.0
 """Seconds that the broadcast has to notice that an engine is gone. NCCL never notices."""
@@ -37,7 +33,7 @@ DEATH_S = 10.0
 
 JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
 
-STARTING, PREPARING = "starting", "preparing for an update"
+PREPARING = "preparing for an update"
 
 Failure = tuple[int, RayError]
 """The engine's number and what it met."""
@@ -76,42 +72,20 @@ class WeightSync:
         self._group: BroadcastGroup | None = None
         self._is_verified = False
 
-    def connect(self, engines: dict[int, Any], manifest: Manifest) -> None:
+    def connect(self, engines: dict[int, Any]) -> None:
         """Form the group with these engines, by number; blocks until all have joined. Raises WeightSyncError."""
         address = str(cast(Any, ray.util.get_node_ip_address()))
         world_size = 1 + len(engines) * self._workers
-        slot_bytes = max(bucket_size(bucket) for bucket in manifest.buckets())
-        with self._shared_memory(engines, 2 * slot_bytes) as shared:
-            group = Membership(self._backend, address, _free_port(), 0, world_size, shared, slot_bytes)
-            refs: dict[int, Any] = {}
-            for place, (number, engine) in enumerate(engines.items()):
-                plain = asdict(group) | {"first_rank": 1 + place * self._workers}
-                del plain["rank"]
-                refs[number] = engine.join_weight_group.remote(plain)
-            self._group = _join_group(group, self._device, refs)
-            _collect(refs, JOINING)
+        group = Membership(self._backend, address, _free_port(), 0, world_size)
+        refs: dict[int, Any] = {}
+        for place, (number, engine) in enumerate(engines.items()):
+            plain = asdict(group) | {"first_rank": 1 + place * self._workers}
+            del plain["rank"]
+            refs[number] = engine.join_weight_group.remote(plain)
+        self._group = _join_group(group, self._device, refs)
+        _collect(refs, JOINING)
         self._engines = engines
         self._is_verified = False
-
-    @contextmanager
-    def _shared_memory(self, engines: dict[int, Any], num_bytes: int) -> Generator[str]:
-        """A file of that size in memory while the group is formed, if all members are processes of this machine.
-
-        Empty where some are not, or where there is no room for it (containers have 64 MB unless told).
-        """
-        here = ray.get_runtime_context().get_node_id()
-        nodes = _collect({number: engine.node.remote() for number, engine in engines.items()}, STARTING)
-        if self._backend != "gloo" or self._workers > 1 or set(nodes.values()) != {here} or not IN_MEMORY.is_dir():
-            yield ""
-            return
-        with tempfile.NamedTemporaryFile(dir=IN_MEMORY, prefix="openrlhf-ada-") as file:
-            try:
-                # Without this, a process would be killed when it touches a page that there is no memory for.
-                os.posix_fallocate(file.fileno(), 0, num_bytes)
-            except OSError:
-                yield ""
-                return
-            yield file.name
 
     def begin(self) -> None:
         """Let the engines prepare for an update; may be repeated if an engine has died. Raises WeightSyncError."""
@@ -127,7 +101,7 @@ class WeightSync:
         with _watching(received):
             try:
                 with _one_thread():
-                    sent = _send(source, self._group, sums=sums)
+                    sent = _send(source, self._group, self._device, sums=sums)
             except RuntimeError as error:
                 # The broadcast only knows that a connection is gone, not which engine failed.
                 failure = _first_failure(received, GRACE_S)
@@ -155,14 +129,14 @@ def take_part(source: WeightSource) -> None:
             pass
 
 
-def _send(source: WeightSource, group: BroadcastGroup, *, sums: bool) -> list[int]:
+def _send(source: WeightSource, group: BroadcastGroup, device: torch.device, *, sums: bool) -> list[int]:
     """Send all buckets; returns the checksums of their tensors (if `sums`)."""
     sent: list[int] = []
     for bucket in source.manifest.buckets():
         with source.gathered(bucket) as tensors:
             if sums:
                 sent += [checksum(tensor) for tensor in tensors]
-            packed = group.slot(bucket_size(bucket))
+            packed = torch.empty(bucket_size(bucket), dtype=torch.uint8, device=device)
             pack(bucket, tensors, packed)
         group.publish(packed)
     group.finish()
@@ -228,7 +202,7 @@ def _failure_error(failure: Failure, refs: dict[int, Any], phase: str) -> Weight
         failure = next((found for found in failures if found and isinstance(found[1], RayActorError)), failure)
     number, error = failure
     # Other engines that were joining now wait for the dead one and cannot be called, so that cannot be repeated.
-    can_be_repeated = phase in (STARTING, PREPARING) or (phase == JOINING and len(refs) == 1)
+    can_be_repeated = phase == PREPARING or (phase == JOINING and len(refs) == 1)
     kind = EngineGoneError if isinstance(error, RayActorError) and can_be_repeated else WeightSyncError
     return kind(f"vLLM engine {number} failed while {phase}: {error}")
 

@@ -94,7 +94,7 @@ def call(function: Callable[[], Any]) -> Future[Any]:
 class Engine:
     """The actor in front of a worker."""
 
-    def __init__(self, damage: Damage | None = None, node: str = "here") -> None:
+    def __init__(self, damage: Damage | None = None) -> None:
         self.pipe, theirs = multiprocessing.get_context("fork").Pipe()
         self.process = multiprocessing.get_context("fork").Process(target=work, args=(theirs, damage), daemon=True)
         self.process.start()
@@ -103,15 +103,12 @@ class Engine:
         self.version: int | None = None
         self.failure: Exception | None = None
         self.dies = False
-        self.shared = ""
-        self.node = Remote(lambda: call(lambda: node))
         self.join_weight_group = Remote(lambda group: call(self._join(group)))
         self.begin_update = Remote(lambda: call(self._begin))
         self.receive_update = Remote(lambda manifest, *, sums: call(self._receive(manifest, sums=sums)))
         self.admit_update = Remote(lambda version: call(lambda: setattr(self, "version", version)))
 
     def _join(self, group: dict[str, Any]) -> Any:
-        self.shared = group["shared"]
         with suppress(BrokenPipeError):
             self.pipe.send(("join", group))
 

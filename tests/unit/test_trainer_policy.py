@@ -29,7 +29,7 @@ class Sync:
         self.deaths: list[Any] = []
         self.dies_for_good = False
 
-    def connect(self, engines: dict[int, Any], manifest: Any) -> None:
+    def connect(self, engines: dict[int, Any]) -> None:
         self.sent.append(("group", list(engines)))
 
     def begin(self) -> None:

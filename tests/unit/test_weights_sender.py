@@ -1,4 +1,4 @@
-"""Weights from a policy to engine workers in processes of their own, by each way; whatever arrives wrongly is named.
+"""Weights from a policy to engine workers in processes of their own; whatever arrives wrongly is named.
 
 vLLM's part is played by a worker that keeps what it receives. With the real one: tests/e2e/test_weight_sync.py.
 """
@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +19,13 @@ import ray
 import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
-from weight_engines import CPU, MANIFEST, Damage, Engine, Policy, call, weights
+from weight_engines import CPU, Damage, Engine, Policy, call, weights
 
 from openrlhf_ada.weights import sender as weight_sync
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 from openrlhf_ada.weights.receiver import Update, WeightReceiver
 from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, WeightSyncError
-from openrlhf_ada.weights.transport import Buffers, GlooGroup, SharedMemoryGroup, _Broadcasts
+from openrlhf_ada.weights.transport import GlooGroup, _Broadcasts
 
 
 @pytest.fixture(autouse=True)
@@ -57,48 +56,19 @@ def started() -> Iterator[list[Engine]]:
 
 def connect(engines: list[Engine], verify: str = "always") -> WeightSync:
     sync = WeightSync("gloo", CPU, 1, verify)
-    sync.connect(dict(enumerate(engines)), MANIFEST)
+    sync.connect(dict(enumerate(engines)))
     return sync
 
 
-WAYS = {"shared memory": "here", "network": "elsewhere"}
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [1, 2])
-def test_every_engine_gets_every_tensor_of_every_version(started: list[Engine], way: str, count: int) -> None:
-    started += [Engine(node=WAYS[way]) for _ in range(count)]
+def test_every_engine_gets_every_tensor_of_every_version(started: list[Engine], count: int) -> None:
+    started += [Engine() for _ in range(count)]
     sync, policy = connect(started), Policy()
-    assert all(bool(engine.shared) is (way == "shared memory") for engine in started)
     for policy.version in (3, 4, 5):
         sync.update(policy, policy.version)
         for engine in started:
             assert engine.received == {name: t.tolist() for name, t in weights(policy.version).items()}
             assert engine.version == policy.version
-
-
-def test_shared_memory_is_gone_from_the_file_system_once_all_have_it(started: list[Engine]) -> None:
-    started.append(Engine())
-    connect(started)
-    assert not Path(started[0].shared).exists()
-
-
-@pytest.mark.parametrize("room", [None, OSError("No space left on device")], ids=["room", "no room"])
-def test_without_room_in_memory_the_network_serves(
-    started: list[Engine], monkeypatch: pytest.MonkeyPatch, room: OSError | None
-) -> None:
-    def allocate(descriptor: int, start: int, size: int) -> None:
-        if room is not None:
-            raise room
-
-    monkeypatch.setattr(os, "posix_fallocate", allocate)
-    if room is None:
-        monkeypatch.setattr(weight_sync, "IN_MEMORY", Path("/no/such/folder"))
-    started.append(Engine())
-    sync = connect(started)
-    assert not started[0].shared
-    sync.update(Policy(), 0)
-    assert started[0].version == 0
 
 
 # -- what arrives wrongly ---------------------------------------------------------------------------------------------
@@ -163,7 +133,7 @@ def test_checksums_are_compared_as_often_as_asked_for(
             compared.clear()
         assert found == checked
         if turn == 0:
-            sync.connect(dict(enumerate(started)), MANIFEST)
+            sync.connect(dict(enumerate(started)))
 
 
 @pytest.mark.parametrize("error", [RayTaskError("f", "3 rollouts are on their way", ValueError()), RayActorError()])
@@ -186,23 +156,19 @@ def test_an_engine_that_dies_while_it_joins_is_not_waited_for(started: list[Engi
     assert (type(caught.value) is EngineGoneError) == (count == 1)
 
 
-@pytest.mark.parametrize("phase", ["node", "begin_update"])
-def test_an_engine_that_dies_before_anything_is_formed_or_sent_may_be_waited_for(
-    started: list[Engine], phase: str
-) -> None:
+def test_an_engine_that_dies_before_anything_is_sent_may_be_waited_for(started: list[Engine]) -> None:
     def die() -> None:
         raise RayActorError
 
     started += [Engine(), Engine()]
-    setattr(started[1], phase, Remote(lambda: call(die)))
+    started[1].begin_update = Remote(lambda: call(die))
     with pytest.raises(EngineGoneError, match=r"^vLLM engine 1 failed while"):
         connect(started).begin()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_receiver_holds_two_buckets_at_most(way: str) -> None:
+def test_a_receiver_holds_two_buckets_at_most() -> None:
     """One being loaded, one on its way: as many as there may be of the largest."""
-    group = GlooGroup.__new__(GlooGroup) if way == "network" else SharedMemoryGroup.__new__(SharedMemoryGroup)
+    group = GlooGroup.__new__(GlooGroup)
     alive: set[int] = set()
     most = 0
 
@@ -226,34 +192,18 @@ def test_a_receiver_holds_two_buckets_at_most(way: str) -> None:
 
     specs = tuple(TensorSpec(f"layers.{i}.x.weight", "float32", (50,)) for i in range(9))
     manifest = Manifest(specs, bucket_bytes=200)
-    if isinstance(group, GlooGroup):
-        _Broadcasts.__init__(group)
-        group._device, group._start = CPU, begin
-        group.slot = lambda size: torch.empty(size, dtype=torch.uint8)
-    else:
-        barrier = SimpleNamespace(barrier=lambda: SimpleNamespace(wait=lambda: None))
-        slots = (torch.zeros(208, dtype=torch.uint8), torch.zeros(208, dtype=torch.uint8))
-        group._device, group._group, group._count, group._slots = CPU, barrier, 0, slots
-        copy = group._copy
-        group._buffers = Buffers()
-
-        def copied(slot: torch.Tensor) -> torch.Tensor:
-            tensor = copy(slot)
-            begin(tensor)
-            return tensor
-
-        group._copy = copied
+    _Broadcasts.__init__(group)
+    group._device, group._start = CPU, begin
     Receiver().receive_weights(Update(manifest.to_plain(), False))
-    assert most == (2 if way == "network" else 1)
+    assert most == 2
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_engine_that_dies_while_it_receives_is_named_and_no_engine_serves(
-    started: list[Engine], way: str, count: int
+    started: list[Engine], count: int
 ) -> None:
     """The others fail with it, since their connection to it is gone."""
-    started += [Engine(node=WAYS[way]) for _ in range(count)]
+    started += [Engine() for _ in range(count)]
     sync = connect(started)
     started[-1].dies = True
     with pytest.raises(WeightSyncError, match=rf"^vLLM engine {count - 1} failed while receiving weights: "):
