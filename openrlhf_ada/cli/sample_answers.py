@@ -82,7 +82,7 @@ def sample_missing(
         ConfigError: problem sets with different reward files.
         OtherSettingsError: a folder holds answers of other settings.
     """
-    reward_file = _one_reward(problem_sets)
+    reward_file = _reward_file(problem_sets)
     with ExitStack() as stack:
         files = {
             problem_set.name: stack.enter_context(
@@ -90,7 +90,7 @@ def sample_missing(
             )
             for problem_set in problem_sets
         }
-        wanted = _wanted(problem_sets, files, sampling.n)
+        wanted = _missing_answers(problem_sets, files, sampling.n)
         if wanted:
             stack.enter_context(quiet(args.verbose))
             note = lambda text: print(text, file=sys.stderr)  # noqa: E731
@@ -123,7 +123,7 @@ def group_answers(
     return found, without
 
 
-def _one_reward(problem_sets: Sequence[ProblemSet]) -> str:
+def _reward_file(problem_sets: Sequence[ProblemSet]) -> str:
     """The reward file of the engines: they have one each. MIXED serves all named rewards."""
     needed = {MIXED if problem_set.reward in NAMED else problem_set.reward for problem_set in problem_sets}
     if len(needed) > 1:
@@ -161,7 +161,7 @@ def _fingerprint(model: str) -> str:
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16] if stats else ""
 
 
-def _wanted(problem_sets: Sequence[ProblemSet], files: dict[str, AnswerFile], n: int) -> list[Any]:
+def _missing_answers(problem_sets: Sequence[ProblemSet], files: dict[str, AnswerFile], n: int) -> list[Any]:
     missing = {
         problem_set.name: files[problem_set.name].missing([p.id for p in problem_set.problems], n)
         for problem_set in problem_sets

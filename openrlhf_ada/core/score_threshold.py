@@ -44,10 +44,10 @@ class ScoreThreshold:
         figures = {"ada/score_threshold": self.value, "ada/score_mean": math.fsum(scores) / len(scores)}
         if self._quantile is not None:
             self._recent.append(sorted(scores))
-            self._follow(self._quantile)
+            self._update(self._quantile)
         return figures
 
-    def _follow(self, share: float) -> None:
+    def _update(self, share: float) -> None:
         self.value = quantile_below_top(sorted(score for step in self._recent for score in step), share)
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class ScoreThreshold:
         if self._quantile is not None:
             self._recent.extend(list(step) for step in state["recent"])
             if self._recent:
-                self._follow(self._quantile)
+                self._update(self._quantile)
 
 
 def quantile_below_top(ordered: Sequence[float], share: float) -> float:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from openrlhf_ada.eval.measures import Answered
@@ -77,9 +76,7 @@ class AnswerFile:
     def __enter__(self) -> AnswerFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _check(self, settings: Mapping[str, Any]) -> None:

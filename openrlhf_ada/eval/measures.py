@@ -68,19 +68,19 @@ def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int], seed: i
     too_large = [k for k in ks if k > n]
     if too_large:
         raise ValueError(f"pass@{too_large[0]} needs {too_large[0]} answers per problem, there are {n} (R14)")
-    values: dict[str, Floats] = {f"avg@{n}": _of(answered, lambda a: sum(a.right) / a.n)}
+    values: dict[str, Floats] = {f"avg@{n}": _values(answered, lambda a: sum(a.right) / a.n)}
     for k in ks:
-        values[f"pass@{k}"] = _of(answered, lambda a, k=k: pass_at_k(a.n, sum(a.right), k), least=k)
-        values[f"all_equal@{k}"] = _of(answered, lambda a, k=k: all_equal_at_k(a.n, sum(a.right), k), least=k)
+        values[f"pass@{k}"] = _values(answered, lambda a, k=k: pass_at_k(a.n, sum(a.right), k), least=k)
+        values[f"all_equal@{k}"] = _values(answered, lambda a, k=k: all_equal_at_k(a.n, sum(a.right), k), least=k)
         if all(problem.groups is not None for problem in answered):
-            values[f"maj@{k}"] = _of(answered, lambda a, k=k: maj_at_k(a.right, a.groups or (), k, seed), least=k)
-    values["tokens"] = _of(answered, lambda a: float(np.mean(a.tokens)))
-    values["truncated"] = _of(answered, lambda a: float(np.mean(a.truncated)))
-    values["surprise"] = _of(answered, lambda a: float(np.mean(a.surprise)))
+            values[f"maj@{k}"] = _values(answered, lambda a, k=k: maj_at_k(a.right, a.groups or (), k, seed), least=k)
+    values["tokens"] = _values(answered, lambda a: float(np.mean(a.tokens)))
+    values["truncated"] = _values(answered, lambda a: float(np.mean(a.truncated)))
+    values["surprise"] = _values(answered, lambda a: float(np.mean(a.surprise)))
     return values
 
 
-def _of(answered: Sequence[Answered], value: object, least: int = 1) -> Floats:
+def _values(answered: Sequence[Answered], value: object, least: int = 1) -> Floats:
     assert callable(value)
     return np.array([value(problem) if problem.n >= least else np.nan for problem in answered], dtype=np.float64)
 

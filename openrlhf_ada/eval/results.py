@@ -108,10 +108,10 @@ def table_rows(results: Sequence[ModelResults], n: int, k: int, group: int) -> l
                     benchmark,
                     result.model,
                     str(average.num_problems),
-                    with_interval(average),
-                    *(share(table.get(name)) for name in (f"pass@{k}", f"maj@{k}", f"all_equal@{group}")),
+                    format_estimate(average),
+                    *(format_share(table.get(name)) for name in (f"pass@{k}", f"maj@{k}", f"all_equal@{group}")),
                     f"{table['tokens'].mean:.0f}",
-                    share(table["truncated"]),
+                    format_share(table["truncated"]),
                     f"{table['surprise'].mean:.2f}" if "surprise" in table else "-",
                     str(sum(result.no_score.values()) if benchmark == AVERAGE else result.no_score[benchmark]),
                 ]
@@ -119,11 +119,11 @@ def table_rows(results: Sequence[ModelResults], n: int, k: int, group: int) -> l
     return rows
 
 
-def with_interval(value: Estimate) -> str:
+def format_estimate(value: Estimate) -> str:
     return f"{100 * value.mean:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
 
 
-def share(value: Estimate | None) -> str:
+def format_share(value: Estimate | None) -> str:
     return "-" if value is None else f"{100 * value.mean:.1f}"
 
 

@@ -199,18 +199,18 @@ def _as_json(value: Any, what: str) -> Any:
 
 
 def _check_program(stdin: str, expected: str, program: str, limits: ProgramLimits) -> str:
-    ended = run_program(program, stdin, limits)
-    if ended.cause:
-        return ended.cause
-    return "" if same_output(ended.stdout.decode(errors="surrogateescape"), expected) else _WRONG
+    result = run_program(program, stdin, limits)
+    if result.cause:
+        return result.cause
+    return "" if same_output(result.stdout.decode(errors="surrogateescape"), expected) else _WRONG
 
 
 def _check_call(name: str, arguments: list[Any], accepted: list[Any], program: str, limits: ProgramLimits) -> str:
-    ended = run_call(program, name, arguments, limits)
-    if ended.cause:
-        return ended.cause
+    result = run_call(program, name, arguments, limits)
+    if result.cause:
+        return result.cause
     try:
-        return "" if any(same_result(ended.reply["result"], expected) for expected in accepted) else _WRONG
+        return "" if any(same_result(result.reply["result"], expected) for expected in accepted) else _WRONG
     except RecursionError:  # nested as deep as no label is
         return _WRONG
 

@@ -19,12 +19,11 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.reward.channel import LONGEST_REPLY, Channel, ChannelError
 from openrlhf_ada.reward.grade import TimedGrade
-from openrlhf_ada.reward.line import LONGEST_REPLY, Line, LineError
 
 START_S = 120.0
 """Seconds that a process has to import its grader. Many start at once when a run begins, some from slow disks."""
@@ -113,9 +112,7 @@ class GraderPool:
     def __enter__(self) -> GraderPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _add(self) -> None:
@@ -146,7 +143,7 @@ class _Worker:
     def __init__(self, grader: str, limits: GradingLimits) -> None:
         self._grader = grader
         self._limits = limits
-        self._line: Line | None = None
+        self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
         self.is_lost = False
@@ -175,7 +172,7 @@ class _Worker:
             return f"its process cannot be started ({error.strerror})"
         finally:
             theirs.close()
-        self._line = Line(ours)
+        self._channel = Channel(ours)
         return ""
 
     def make_ready(self) -> None:
@@ -199,18 +196,18 @@ class _Worker:
     def _exchange(self, message: bytes | None, seconds: float) -> Any:
         """The reply (to a message); or, as text, why there is none."""
         problem = self.try_to_start()
-        if problem or self._line is None:
+        if problem or self._channel is None:
             return problem
         deadline = time.monotonic() + seconds
         try:
             if message is not None:
-                self._line.send(message, seconds)
-            return json.loads(self._line.receive(max(deadline - time.monotonic(), 0.001), LONGEST_REPLY))
+                self._channel.send(message, seconds)
+            return json.loads(self._channel.receive(max(deadline - time.monotonic(), 0.001), LONGEST_REPLY))
         except TimeoutError:
             return f"time limit ({seconds:g} s)"
         except ValueError:
             return "its process sent something that is no grade"
-        except LineError:
+        except ChannelError:
             return self._exit_reason()
 
     def _exit_reason(self) -> str:
@@ -223,7 +220,7 @@ class _Worker:
         return f"its process was killed ({signal.Signals(-code).name})" if code < 0 else f"its process ended ({code})"
 
     def kill(self) -> None:
-        """Kill it and all processes that it has started. Whoever waits for its reply gets a LineError."""
+        """Kill it and all processes that it has started. Whoever waits for its reply gets a ChannelError."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):

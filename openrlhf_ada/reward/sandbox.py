@@ -85,7 +85,7 @@ def limits_within(seconds: float) -> ProgramLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunResult:
     """How a run ended: `cause` is "" where nothing went wrong, and only then is the rest worth reading."""
 
     cause: str
@@ -93,7 +93,7 @@ class Ended:
     reply: dict[str, Any] = field(default_factory=dict)
 
 
-def run_program(code: str, stdin: str, limits: ProgramLimits = DEFAULT_LIMITS) -> Ended:
+def run_program(code: str, stdin: str, limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
     """Run `code` as a main program; `stdout` is what it wrote. A program that exits with another code than 0 failed.
 
     Raises SandboxError, as all runs do, where the sandbox cannot be set up.
@@ -101,35 +101,35 @@ def run_program(code: str, stdin: str, limits: ProgramLimits = DEFAULT_LIMITS) -
     return _run({"kind": "program", "code": code}, stdin.encode("utf-8", "surrogatepass"), limits)
 
 
-def run_call(code: str, name: str, arguments: list[Any], limits: ProgramLimits = DEFAULT_LIMITS) -> Ended:
+def run_call(code: str, name: str, arguments: list[Any], limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
     """Call the function `name` of `code`, or of its class Solution: `reply["result"]` is what it returned, as JSON."""
-    ended = _run({"kind": "call", "code": code, "name": name, "arguments": arguments}, b"", limits)
-    return ended if ended.cause or "result" in ended.reply else Ended("ended early")
+    result = _run({"kind": "call", "code": code, "name": name, "arguments": arguments}, b"", limits)
+    return result if result.cause or "result" in result.reply else RunResult("ended early")
 
 
-def run_tests(code: str, tests: str, limits: ProgramLimits = DEFAULT_LIMITS) -> Ended:
+def run_tests(code: str, tests: str, limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
     """Run `code` and then `tests` in one process: `cause` is "" only if the last test was reached.
 
     The child proves it by a random token. A program that inspects its own process can find the token, and one that
     returns objects equal to everything passes every `assert ==`: this is no proof against a program that cheats.
     """
     token = secrets.token_hex(16)
-    ended = _run({"kind": "tests", "code": code, "tests": tests, "token": token}, b"", limits)
-    return ended if ended.cause or ended.reply == {"token": token} else Ended("ended early")
+    result = _run({"kind": "tests", "code": code, "tests": tests, "token": token}, b"", limits)
+    return result if result.cause or result.reply == {"token": token} else RunResult("ended early")
 
 
-def _run(job: dict[str, Any], stdin: bytes, limits: ProgramLimits) -> Ended:
+def _run(job: dict[str, Any], stdin: bytes, limits: ProgramLimits) -> RunResult:
     body = json.dumps({**job, "limits": asdict(limits), "parent": os.getpid()}).encode()
     to_send = len(body).to_bytes(8, "big") + body + stdin
-    with tempfile.TemporaryDirectory(prefix="answer-") as folder, _started(folder) as child:
+    with tempfile.TemporaryDirectory(prefix="answer-") as folder, _child_in(folder) as child:
         exchange = _Exchange(child, to_send)
         exchange.run(limits)
-    return _ended(exchange, child.process.returncode)
+    return _result_of(exchange, child.process.returncode)
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A process that waits for its job, and our ends of its pipes; `ending` is readable once it has ended."""
+    """A process that waits for its job, and our ends of its pipes; `ending` is readable once it has result."""
 
     process: subprocess.Popen[bytes]
     stdin: int
@@ -139,7 +139,7 @@ class _Child:
 
 
 @contextlib.contextmanager
-def _started(folder: str) -> Iterator[_Child]:
+def _child_in(folder: str) -> Iterator[_Child]:
     """A child with its working folder. It and whatever is in its process group are dead when the block is left."""
     status, its_status = os.pipe()
     with contextlib.ExitStack() as stack:
@@ -220,23 +220,23 @@ class _Exchange:
         return not data
 
 
-def _ended(exchange: _Exchange, exit_code: int) -> Ended:
+def _result_of(exchange: _Exchange, exit_code: int) -> RunResult:
     stdout, status = (bytes(exchange.received[pipe]) for pipe in (exchange.child.stdout, exchange.child.status))
     if not exchange.ready:
         said = status.decode(errors="replace").strip() or exchange.stopped or f"it ended with exit code {exit_code}"
         raise SandboxError(f"the sandbox cannot be set up, and nothing was run: {said}")
     if exchange.stopped:
-        return Ended(exchange.stopped)
+        return RunResult(exchange.stopped)
     if exit_code == -signal.SIGXCPU:
-        return Ended("time limit")
+        return RunResult("time limit")
     if exit_code < 0:
-        return Ended(f"killed by signal {-exit_code}")
+        return RunResult(f"killed by signal {-exit_code}")
     try:
         reply = json.loads(status[len(_READY) :] or b"{}")
     except (ValueError, RecursionError):
-        return Ended("unreadable reply")
+        return RunResult("unreadable reply")
     if not isinstance(reply, dict):
-        return Ended("unreadable reply")
+        return RunResult("unreadable reply")
     if "cause" in reply:
-        return Ended(str(reply["cause"]) if str(reply["cause"]) in _CHILD_CAUSES else "unreadable reply")
-    return Ended("exit code not 0") if exit_code else Ended("", stdout, reply)
+        return RunResult(str(reply["cause"]) if str(reply["cause"]) in _CHILD_CAUSES else "unreadable reply")
+    return RunResult("exit code not 0") if exit_code else RunResult("", stdout, reply)

@@ -18,8 +18,8 @@ import sys
 import time
 from typing import Any
 
+from openrlhf_ada.reward.channel import Channel, ChannelError
 from openrlhf_ada.reward.grade import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
-from openrlhf_ada.reward.line import Line, LineError
 
 MIB = 1 << 20
 LONGEST_CAUSE = 500
@@ -42,23 +42,23 @@ def load_grader(name: str) -> Grader:
 def main(arguments: list[str]) -> int:
     descriptor, name, memory_mib, seconds = arguments
     os.environ[SECONDS_VARIABLE] = seconds
-    line = Line(socket.socket(fileno=int(descriptor)))
+    channel = Channel(socket.socket(fileno=int(descriptor)))
     # Ctrl-C reaches the whole terminal; this process ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         grader = load_grader(name)
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        line.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1
     limit_memory(int(memory_mib))
-    line.send(b'{"error": ""}')
+    channel.send(b'{"error": ""}')
     while True:
         try:
-            message = line.receive()
-        except LineError:
+            message = channel.receive()
+        except ChannelError:
             return 0
         limit_cpu(float(seconds))
-        line.send(json.dumps(answer(grader, message)).encode())
+        channel.send(json.dumps(answer(grader, message)).encode())
 
 
 def answer(grader: Grader, message: bytes) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def answer(grader: Grader, message: bytes) -> dict[str, Any]:
     try:
         response, label = json.loads(message)
         grade = grader(response, label)
-        score, cause = checked(grade), grade.cause[:LONGEST_CAUSE]
+        score, cause = valid_score(grade), grade.cause[:LONGEST_CAUSE]
     except UnusableLabelError as error:
         cause = f"unusable label: {error}"
     except MemoryError:
@@ -80,7 +80,7 @@ def answer(grader: Grader, message: bytes) -> dict[str, Any]:
     return {"score": score, "cause": cause, "seconds": time.perf_counter() - start}
 
 
-def checked(grade: Grade) -> float:
+def valid_score(grade: Grade) -> float:
     """Raises ValueError for a score that is no number in [0, 1]."""
     score = float(grade.score)
     if not 0.0 <= score <= 1.0:

@@ -52,21 +52,21 @@ class Calibrator:
     def measure(self, on_progress: Callable[[int, int], None]) -> EngineModel:
         """Takes minutes on a CPU. `on_progress` gets the batch size that is measured, and the largest possible."""
         short, long = self._lengths
-        self._seconds(4, short)  # warm-up
+        self._median_seconds(4, short)  # warm-up
         sizes: list[int] = []
         steps: list[float] = []
         alone: list[float] = []
         shared: list[float] = []
         for size in (1 << power for power in range(int(math.log2(self._slots)) + 1)):
             on_progress(size, self._slots)
-            brief, lengthy = self._seconds(size, short), self._seconds(size, long)
+            brief, lengthy = self._median_seconds(size, short), self._median_seconds(size, long)
             sizes.append(size)
             steps.append(max((lengthy - brief) / (long - short), 1e-6))
             alone.append(brief - short * steps[-1])
-            shared.append(self._seconds(size, short, sharing=SHARING) - short * steps[-1])
+            shared.append(self._median_seconds(size, short, sharing=SHARING) - short * steps[-1])
             if 2 * lengthy > LONGEST_S and len(sizes) > 1:
                 break
-        prefill, latency = _line(sizes, alone)
+        prefill, latency = _fit_line(sizes, alone)
         groups = [math.ceil(size / SHARING) for size in sizes]
         rest = [(t - latency - prefill * g) / (b - g) for t, g, b in zip(shared, groups, sizes, strict=True) if b > g]
         return EngineModel(
@@ -80,14 +80,14 @@ class Calibrator:
             speculation=self._speculation,
         )
 
-    def _seconds(self, size: int, tokens: int, *, sharing: int = 1) -> float:
+    def _median_seconds(self, size: int, tokens: int, *, sharing: int = 1) -> float:
         """Median time of a batch of rollouts from its submission to its last score."""
-        first = self._once(size, tokens, sharing)
+        first = self._time_batch(size, tokens, sharing)
         if first > SLOW_S:
             return first
-        return statistics.median([first, *(self._once(size, tokens, sharing) for _ in range(REPEATS - 1))])
+        return statistics.median([first, *(self._time_batch(size, tokens, sharing) for _ in range(REPEATS - 1))])
 
-    def _once(self, size: int, tokens: int, sharing: int) -> float:
+    def _time_batch(self, size: int, tokens: int, sharing: int) -> float:
         ray.get(self._engine.reset_prefix_cache.remote())
         prompts = [self._prompts[i % len(self._prompts)] for i in range(math.ceil(size / sharing))]
         visits = {next(self._keys): prompt for prompt in prompts}
@@ -109,7 +109,7 @@ class Calibrator:
         return len(self._generator.tokenizer.load()(prompt)["input_ids"])
 
 
-def _line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+def _fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """(slope, intercept) of seconds over sizes, neither below 0; large batches count by their relative error."""
     x, y = np.asarray(sizes, dtype=float), np.asarray(seconds)
     slope, intercept = np.polyfit(x, y, 1, w=1.0 / np.maximum(y, 1e-3))

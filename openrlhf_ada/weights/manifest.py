@@ -128,19 +128,19 @@ def checksum(tensor: torch.Tensor) -> int:
         # A half-precision parameter may begin in the middle of a word of its buffer.
         data = data.clone()
     data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
-    columns = _weights(torch.arange(_ROW, device=data.device)) | 1
+    columns = _position_weights(torch.arange(_ROW, device=data.device)) | 1
     total = torch.zeros((), dtype=torch.int64, device=data.device)
     whole = data.numel() // _ROW * _ROW
     last = torch.nn.functional.pad(data[whole:], (0, -data.numel() % _ROW))
     number = _ROW
     for rows in (*torch.split(data[:whole].view(-1, _ROW), _ROWS), last.view(-1, _ROW)):
         numbers = torch.arange(number, number + len(rows), device=data.device)
-        total += _mixed((rows * columns).sum(1) + _weights(numbers)).sum()
+        total += _mix((rows * columns).sum(1) + _position_weights(numbers)).sum()
         number += len(rows)
     return int(total)
 
 
-def _mixed(sums: torch.Tensor) -> torch.Tensor:
+def _mix(sums: torch.Tensor) -> torch.Tensor:
     """One to one, but not linear. With a linear map, equal and opposite changes of two rows would cancel."""
     for _ in range(2):
         # The mask removes the copies of the sign bit that the shift fills in.
@@ -148,7 +148,7 @@ def _mixed(sums: torch.Tensor) -> torch.Tensor:
     return sums ^ (sums >> 32 & 0xFFFFFFFF)
 
 
-def _weights(places: torch.Tensor) -> torch.Tensor:
+def _position_weights(places: torch.Tensor) -> torch.Tensor:
     """A pseudo-random number of 31 bits for each position."""
     mixed = places * _MIX & 0xFFFFFFFF
     mixed = (mixed ^ (mixed >> 15)) * _MIX & 0xFFFFFFFF

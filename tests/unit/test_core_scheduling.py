@@ -133,7 +133,7 @@ def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
     in_pools = sum(len(entry.pool) for entry in finished)
     assert len(fleet.sent) == scheduler.num_sent == in_pools + waste.total.rollouts
     assert waste.lost.rollouts == fleet.num_lost
-    again = len(fleet.sent) - len({request for _, request in fleet.sent})
+    again = len(fleet.sent) - len(set(fleet.sent))
     assert again <= fleet.num_lost, "an attempt is sent again only where its engine died"
     assert waste.failed.tokens == 2 * waste.failed.rollouts and waste.stopped.tokens == waste.stopped.rollouts
     assert max(fleet.most_at_once) <= case.limits.slots
@@ -163,9 +163,9 @@ class PoisonedFleet(FakeFleet):
         super().__init__(*args)
         self.poison = poison
 
-    def _end(self, request: Request) -> Finished[Request] | Failed:
+    def _outcome_of(self, request: Request) -> Finished[Request] | Failed:
         self._failing = float((request.key, request.index) == self.poison)
-        return super()._end(request)
+        return super()._outcome_of(request)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import sequential
-from faulty_fleet import FaultyFleet
+from fleets import FaultyFleet
 
 from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished, run
 from openrlhf_ada.core.policies import Close, Sequential

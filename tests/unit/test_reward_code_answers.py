@@ -172,7 +172,9 @@ def test_what_stops_a_program_is_its_cause(program: str, cause: str, label: dict
 @pytest.mark.parametrize("label", [SUMS, CALLS], ids=["program", "call"])
 def test_expected_outputs_never_enter_the_sandbox(monkeypatch: pytest.MonkeyPatch, label: dict[str, Any]) -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(sandbox, "_run", lambda job, stdin, limits: sent.append((job, stdin)) or sandbox.Ended("seen"))
+    monkeypatch.setattr(
+        sandbox, "_run", lambda job, stdin, limits: sent.append((job, stdin)) or sandbox.RunResult("seen")
+    )
     assert graded(ADD, label | {"inputs": label["inputs"][:1], "outputs": ["4217"]}) == Grade(0.0, "seen")
     assert len(sent) == 1 and "add" in str(sent) and "4217" not in str(sent)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import sequential
-from faulty_fleet import FaultyFleet
+from fleets import FaultyFleet
 from openrlhf.trainer.ppo_utils.experience import Experience
 from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, response
 

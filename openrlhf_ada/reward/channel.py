@@ -12,32 +12,32 @@ LONGEST_REPLY = 1 << 20
 """Bytes. Replies are short; a longer one comes from a broken process."""
 
 
-class LineError(OSError):
+class ChannelError(OSError):
     """The other process is gone, or sends something that is no message."""
 
 
-class Line:
+class Channel:
     """One end. Raises TimeoutError if the other process does not take or send a whole message in time."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
 
     def send(self, message: bytes, seconds: float | None = None) -> None:
-        """Raises LineError, TimeoutError."""
+        """Raises ChannelError, TimeoutError."""
         self._socket.settimeout(seconds)
         try:
             self._socket.sendall(_LENGTH.pack(len(message)) + message)
         except TimeoutError:
             raise
         except OSError as error:
-            raise LineError(f"nobody listens ({error.strerror})") from error
+            raise ChannelError(f"nobody listens ({error.strerror})") from error
 
     def receive(self, seconds: float | None = None, longest: int | None = None) -> bytes:
-        """Raises LineError, TimeoutError."""
+        """Raises ChannelError, TimeoutError."""
         deadline = None if seconds is None else time.monotonic() + seconds
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
         if longest is not None and length > longest:
-            raise LineError(f"a message of {length} bytes")
+            raise ChannelError(f"a message of {length} bytes")
         return self._exactly(length, deadline)
 
     def close(self) -> None:
@@ -55,9 +55,9 @@ class Line:
             except TimeoutError:
                 raise
             except OSError as error:
-                raise LineError(f"nobody speaks ({error.strerror})") from error
+                raise ChannelError(f"nobody speaks ({error.strerror})") from error
             if not part:
-                raise LineError("the line is closed")
+                raise ChannelError("the channel is closed")
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
