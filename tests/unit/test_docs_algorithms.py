@@ -56,7 +56,9 @@ def test_price_of_exactness(figures: ModuleType) -> None:
         for p, factor in zip((0.01, 0.1), factors, strict=True):
             assert exact(p).noise ** 2 / published(p).noise ** 2 == pytest.approx(factor, abs=0.05)
     said = " ".join(TEXT.split())
-    assert "`stratum` with `balance` is 1.2 times (p = .01) and 2.1 times (p = .1) that of the published weights" in said
+    assert (
+        "`stratum` with `balance` is 1.2 times (p = .01) and 2.1 times (p = .1) that of the published weights" in said
+    )
     assert "with `pos` it is 3.5 and 1.8 times" in said
 
 
