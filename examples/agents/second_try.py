@@ -1,6 +1,6 @@
-"""An agent for OpenRLHF (`--train.agent_func_path`): if the first answer is wrong, the model is told so and may try again.
+"""An agent for OpenRLHF (`--train.agent_func_path`): after a wrong answer, the model is told so and may try again.
 
-The score of the conversation is that of its last answer. A right first answer is rewarded more than a right second one.
+The score of the conversation is that of its last answer. A right first answer is rewarded more than a second one.
 For an environment of your own, copy this file and change `reset` and `step`.
 """
 
