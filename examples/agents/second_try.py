@@ -1,7 +1,7 @@
-"""An agent for OpenRLHF (`--train.agent_func_path`): a wrong answer is told so, and the model may try once more.
+"""An agent for OpenRLHF (`--train.agent_func_path`): after a wrong answer, the model is told so and may try again.
 
-The score of the conversation is that of its last answer; a right first answer is rewarded more than a second one.
-For an environment of your own, copy it and change `reset` and `step`.
+The score of the conversation is that of its last answer. A right first answer is rewarded more than a second one.
+For an environment of your own, copy this file and change `reset` and `step`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class SecondTry(AgentInstanceBase):
         self.prompt = ""
 
     async def reset(self, states: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`states` has the prompt ("observation") and its label; what is returned is what the model sees first."""
+        """`states` has the prompt ("observation") and its label; the return value is what the model sees first."""
         self.prompt = states["observation"]
         return states
 
     async def step(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Called with each answer. "rewards" add up over the turns; "scores" of the last turn are the score."""
+        """Called with each answer. "rewards" add up over the turns; "scores" of the last turn is the score."""
         self.tries += 1
-        # Grading takes processor time, which other conversations need.
+        # In a thread, so that other conversations go on while this answer is scored.
         grade = await asyncio.to_thread(REWARD.grade, state_dict["action_text"], state_dict["label"])
         if grade.score is None:
-            # No score is not a wrong answer: the rollout is repeated.
+            # No score is not a wrong answer: the rollout is sampled again.
             raise NoScoreError(grade.cause)
         is_right = grade.score > 0.5
         is_over = is_right or self.tries == TRIES
@@ -55,7 +55,7 @@ class SecondTry(AgentInstanceBase):
 
 
 class AgentExecutor(MultiTurnAgentExecutor):
-    """The name that OpenRLHF looks for."""
+    """OpenRLHF looks for this name."""
 
     def __init__(self) -> None:
         super().__init__(SecondTry)

@@ -1,7 +1,7 @@
-"""Ada-Seq that gives a prompt up when it will probably stay all wrong: `--ada_mode seq --ada_policy <this file>`.
+"""Ada-Seq that closes prompts which will probably stay all wrong: `--ada_mode seq --ada_policy <this file>`.
 
-After k wrong answers of k, the next M are all wrong too with probability (k + 1) / (k + M + 1), if every pass rate was
-as likely as any other at first. Above SURE the prompt is closed: more of its rollouts would probably teach nothing.
+After k wrong answers of k, the next M are all wrong with probability (k + 1) / (k + M + 1), for a uniform prior over
+pass rates. Above SURE the prompt is closed, because more of its samples would probably have no gradient.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ SURE = 0.7
 
 
 class GiveUp(Sequential):
-    """Everything but `decide` is Ada-Seq's: what is trained of a pool, what is remembered, what is sent ahead."""
+    """Ada-Seq with another `decide`. What is trained, remembered and started early stays Ada-Seq's."""
 
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
         actions = super().decide(pools)
@@ -30,7 +30,7 @@ class GiveUp(Sequential):
 
 
 def make_policy(settings: Settings) -> Policy:
-    """What `--ada_policy` calls; `published_policy` is what the other flags describe."""
+    """`--ada_policy` calls this; `published_policy` returns the policy that the other flags describe."""
     usual = published_policy(settings)
     assert isinstance(usual, Sequential)
     return GiveUp(**{field.name: getattr(usual, field.name) for field in fields(usual)})

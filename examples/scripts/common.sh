@@ -1,23 +1,28 @@
 # shellcheck shell=bash
-# What the training scripts here share; sourced by them, not run. Environment variables, all optional:
+# Shared by the training scripts here, which source it. Environment variables, all optional:
 #
 #   MODEL       model to train: a folder or a hub id
 #   DATA        prompts: .jsonl, .parquet or a hub id, with columns INPUT_KEY and LABEL_KEY (several: separated by commas)
-#   CHAT        1: prompts go through the model's chat template (the default on GPUs); 0 or empty: they are text
+#   CHAT        1: apply the model's chat template to prompts (default on GPUs); 0 or empty: take them as text
 #   REWARD      math | code | reasoning_gym | arithmetic, a Python file, or the URL of a reward server
-#   EVAL_DATA   held-out prompts of the same form, evaluated every EVAL_STEPS steps and at both ends; empty: none
-#   RUN_DIR     gets the record, the checkpoints (every SAVE_STEPS steps) and the trained model
-#   ADA_MODE    off | seq | est: with the script's other flags, another mode
-#   STEPS       training steps at most, as many in each of EPISODES passes over the first prompts (1)
-#   BATCH GROUP prompts a step and answers trained of each (128 and 4)
-#   DEVICE      gpu | cpu. cpu: a toy model on two cores, in about a minute, to see a script work before it costs anything
-#   GPUS NODES  GPUs per node, nodes (8 and 1); TP: GPUs per vLLM engine (1); ZERO: ZeRO stage (2)
-#   ESTIMATOR   of train_grpo.sh: group_norm (GRPO, the default), or dr_grpo, with which it is the control of train_ada_*.sh
-#   METHOD      of reproduce_*.sh: reinforce-ada-balance, reinforce-ada-pos, reinforce-ada-est, grpo, ...
-#   MAX_LEN MAX_NEW_TOKENS   tokens of prompt and answer together, and of the answer
-#   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): the run goes there, with SUBMIT_FLAGS of
-#               `openrlhf-ada submit`. RUN_DIR must then be on storage that all nodes reach
-#   CLUSTER_WAIT   seconds to wait for nodes of a Ray cluster that are still joining
+#   EVAL_DATA   held-out prompts in the same form, evaluated every EVAL_STEPS steps and at both ends; empty: none
+#   RUN_DIR     folder for the record, the checkpoints (every SAVE_STEPS steps) and the trained model
+#   ADA_MODE    off | seq | est: another mode with the script's other flags
+#   STEPS       training steps at most, divided equally among EPISODES passes (1) over the first prompts
+#   BATCH       prompts per step (128)
+#   GROUP       trained samples per prompt (4)
+#   DEVICE      gpu | cpu. cpu: try the script in about a minute on two cores. Swaps in a toy model, toy prompts, a 4-token
+#               answer limit and a learning rate of 3e-4. For a model of your own set MODEL, DATA, REWARD, EVAL_DATA,
+#               MAX_LEN, MAX_NEW_TOKENS, and give --actor.adam.lr
+#   GPUS NODES  GPUs per node (8), nodes (1)
+#   TP ZERO     GPUs per vLLM engine (1), ZeRO stage (2)
+#   ESTIMATOR   train_grpo.sh only: group_norm (GRPO, the default), or dr_grpo, to be the control of train_ada_*.sh
+#   METHOD      reproduce_*.sh only: reinforce-ada-balance, reinforce-ada-pos, reinforce-ada-est, grpo, ...
+#   MAX_LEN     tokens of prompt and answer together
+#   MAX_NEW_TOKENS   tokens of an answer
+#   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): run there, with SUBMIT_FLAGS for
+#               `openrlhf-ada submit`. RUN_DIR must be on storage that all nodes reach
+#   CLUSTER_WAIT   wait up to so many seconds for Ray nodes that are still joining
 #   DRY_RUN=1   print the command and run nothing
 #
 # Arguments of a script are more flags, and win over its own.
@@ -96,7 +101,7 @@ if [[ -n $EVAL_DATA ]]; then
     --eval.temperature 1.0 --ada_eval_ends)
 fi
 
-# Groups of $GROUP answers to each of $BATCH prompts. On GPUs published.sh has sizes of its own instead.
+# $GROUP samples of each of $BATCH prompts. On GPUs, published.sh sets its own sizes instead.
 batches() {
   BATCH=${BATCH:-128}
   flags+=(
@@ -122,7 +127,7 @@ on_shared_gpus() {
   flags+=(--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.6)
 }
 
-# Half of the GPUs train while the other half samples: what asynchronous training needs.
+# Half of the GPUs train while the other half samples. Asynchronous training needs this.
 on_separate_gpus() {
   if [[ $DEVICE == cpu ]]; then on_cpu; return; fi
   if ((GPUS < 2 || GPUS % 2 || GPUS / 2 % TP)); then
@@ -164,7 +169,7 @@ on_cpu() {
   )
 }
 
-# The toy model and its prompts, where they are what is used; built once.
+# Builds the toy model and its prompts once, if the run uses them.
 toy() {
   if [[ $MODEL == "$TOY/model" ]]; then
     launch openrlhf-ada demo-model --toy "$TOY/model"
@@ -174,7 +179,7 @@ toy() {
   fi
 }
 
-# Runs the command: flags so far, the script's own arguments last.
+# Runs the command. The script's own arguments come last, so that they win.
 train() {
   if [[ -n ${STEPS:-} ]]; then
     local in_a_pass=$((STEPS / EPISODES))

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Evaluate one or several checkpoints on benchmarks, as in the published tables: 32 answers at temperature 1, the average
-# weighted by problems. 3072 tokens fit into a context of 4096; MAX_NEW_TOKENS=4096 where the model takes more.
+# Evaluate one or several checkpoints on benchmarks, as in the published tables: 32 answers at temperature 1, average
+# weighted by problems. Answers of 3072 tokens fit into a context of 4096; set MAX_NEW_TOKENS=4096 for a longer context.
 #
-# Needs:   a model, and vLLM's memory for it; GPUs are used where there are some. Benchmarks come from the hub, or from
+# Needs:   a model, and memory for vLLM to load it; GPUs are used if there are any. Benchmarks come from the hub, or from
 #          local copies: BENCHMARKS=math500=/data/math500.jsonl. Several models or benchmarks: separated by commas.
 # Expect:  a table of avg@n, pass@n, maj@n with intervals; OUT/results.json; OUT/curves.png (pass@k and the share of
-#          groups without a signal against k). It can be stopped at any time; the same call goes on where it was.
+#          groups without signal against k). If it is stopped, the same command resumes.
 # Usage:   MODEL=runs/a/model,runs/b/model examples/scripts/eval_model.sh [more flags]
 #          DRY_RUN=1 prints the command.
 set -euo pipefail

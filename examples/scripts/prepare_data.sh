@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Prepare training data of known difficulty: drop copies and labels that fail themselves, sample N answers per problem
-# with the model that will be trained, keep a band of pass rates, write Parquet and a card.
+# Prepare training data of known difficulty: drop copies and labels that fail their own check, sample N answers per problem
+# with the model that will be trained, keep a band of pass rates, write Parquet and a dataset card.
 #
-# Needs:   a model, and vLLM's memory for it; GPUs are used where there are some. DATA from the hub needs a connection,
-#          or a local copy: DATA=dapo-17k=/data/dapo.parquet (several: separated by commas)
-# Expect:  OUT/train.parquet, OUT/README.md (the card, with the flags to train on it), OUT/difficulty.png. It can be
-#          stopped at any time; the same call goes on where it was.
+# Needs:   a model, and memory for vLLM to load it; GPUs are used if there are any. DATA comes from the hub,
+#          or from a local copy: DATA=dapo-17k=/data/dapo.parquet (several: separated by commas)
+# Expect:  OUT/train.parquet, OUT/README.md (the card, with the flags to train on it), OUT/difficulty.png. If it is
+#          stopped, the same command resumes.
 # Usage:   MODEL=Qwen/Qwen2.5-Math-1.5B DATA=openr1-math BAND=hard examples/scripts/prepare_data.sh [more flags]
 #          DRY_RUN=1 prints the command.
 set -euo pipefail

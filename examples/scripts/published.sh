@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Reinforce-Ada's published settings, for the scripts reproduce_*.sh; sourced by them, not run.
+# Reinforce-Ada's published settings, shared by the scripts reproduce_*.sh, which source it.
 #
-# Needs:   8 GPUs of 80 GB; prompts of the hard band, which prepare_data.sh makes: 16 answers, 1 to 5 of them right.
+# Needs:   8 GPUs of 80 GB; prompts of the hard band, which prepare_data.sh makes: at most 2 of 16 answers right.
 #          EVAL_DATA: held-out prompts, evaluated every 50 steps.
-# Expect:  400 steps on 13,650 prompts, 15 times over (EPISODES); answers of 2048 tokens, as in the method's run script.
-#          The paper says 4096: MAX_LEN=5120 MAX_NEW_TOKENS=4096, where the model takes as many. Compare with
+# Expect:  400 steps, 15 passes (EPISODES) over 13,650 prompts; answers of 2048 tokens, as in the method's run script.
+#          The paper says 4096: MAX_LEN=5120 MAX_NEW_TOKENS=4096, if the model's context allows. Compare with
 #          METHOD=grpo at the same number of rollouts, not of steps (docs/evaluation.md).
-#          We have not run it: no such machine was at hand. Evaluate with eval_model.sh.
+#          We have not run it: we have no such machine. Evaluate with eval_model.sh.
 
-# reproduce MODEL ZERO [more flags]: the setting METHOD (--ada_method: batches, loss, optimizer and learning rate are in
-# openrlhf_ada/config/presets.py) and what no preset knows: model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the
-# prompts, not steps: EPISODES is 400 steps x 512 prompts a step over the number of prompts.
+# reproduce MODEL ZERO [more flags]: --ada_method METHOD sets batches, loss, optimizer and learning rate
+# (openrlhf_ada/config/presets.py). This adds model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the prompts,
+# not steps: EPISODES is 400 steps x 512 prompts per step / number of prompts.
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Ada-Seq with an agent of several turns: examples/agents/second_try.py gives a wrong answer a second try.
 #
-# Needs:   as train_grpo.sh; it grades as `math` does, whatever REWARD is. For an environment of your own, AGENT=file.py
+# Needs:   as train_grpo.sh; it scores as `math` does, whatever REWARD is. For an environment of your own, AGENT=file.py
 #          with a class AgentExecutor as in OpenRLHF.
-# Expect:  a rollout is a whole conversation; its score is the agent's `scores`. Length: turns share MAX_LEN.
+# Expect:  a rollout is a whole conversation; its score is the agent's `scores`. All turns together fit into MAX_LEN.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_agent.sh [more flags]   (all variables: common.sh)
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/common.sh"
 
-# Below this folder by a relative path, as files are named that go along to a cluster.
+# A relative path, because only files with relative paths are uploaded to a cluster.
 example=$(realpath --relative-base="$PWD" "$(dirname "$(readlink -f "$0")")/../agents/second_try.py")
 
 batches

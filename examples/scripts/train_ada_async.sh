@@ -2,8 +2,8 @@
 # Ada-Seq, asynchronous, with partial rollouts: half of the GPUs sample the next batch while the other half trains.
 #
 # Needs:   8 GPUs (an even number), or DEVICE=cpu.
-# Expect:  nobody waits for the longest answer; rollouts may be a few versions old (`ada/staleness_mean`), which the
-#          token-level importance correction takes into account.
+# Expect:  training does not wait for the longest answer. Rollouts may be a few policy versions old
+#          (`ada/staleness_mean`); the token-level importance correction accounts for that.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_async.sh [more flags]   (all variables: common.sh)
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/common.sh"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Ada-Est with dr_grpo (r - b): pass rates from decayed counts; 8 rollouts a prompt on average, hard prompts get more; train 4.
+# Ada-Est with dr_grpo (r - b): decayed counts predict pass rates; 8 rollouts per prompt on average, more for hard ones; train 4.
 #
-# Needs:   as train_grpo.sh, and prompts that are met several times (EPISODES), or counts that prepare_data.sh made:
-#          then add --ada_known_counts. A prompt that was never met gets the average.
-# Expect:  the same number of rollouts in every step, exactly; `ada/estimator_brier` in the record falls as counts come in.
+# Needs:   as train_grpo.sh, and prompts that are seen several times (EPISODES), or counts from prepare_data.sh (add
+#          --ada_known_counts). A prompt that was never seen counts as a typical one.
+# Expect:  exactly the same number of rollouts in every step; `ada/estimator_brier` in the record falls as counts grow.
 # Compare: with ESTIMATOR=dr_grpo EPISODES=3 train_grpo.sh, over rollouts (`ada/total_drawn`), not over steps.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_est_ema.sh [more flags] (all variables: common.sh)
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Hard prompts only: sample every problem 16 times with the model, keep those that are right in 1 to 5 of them, train.
+# Hard prompts only: sample every problem 16 times with the model, keep those with at most 2 right answers, train.
 #
-# Needs:   as prepare_data.sh and train_grpo.sh; RAW: the problems (openr1-math). The first part can be stopped and
-#          called again. On a cluster (SUBMIT) call prepare_data.sh there first, and train_ada_est_ema.sh on its prompts.
+# Needs:   as prepare_data.sh and train_grpo.sh; RAW: the problems (openr1-math). If the first part is stopped, the same
+#          command resumes. On a cluster (SUBMIT) call prepare_data.sh there first, and train_ada_est_ema.sh on its prompts.
 # Expect:  PROMPTS/README.md says what was kept. Ada-Est starts from the counts of the first part.
 # Usage:   MODEL=... RAW=openr1-math examples/scripts/train_ada_hard_prompts.sh [more flags]  (variables: common.sh)
 set -euo pipefail

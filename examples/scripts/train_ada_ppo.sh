@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Ada-Seq, balanced, with PPO: the critic and the advantages carry stratum factors, or it would learn 1/2 everywhere.
+# Ada-Seq, balanced, with PPO. The critic's loss and the advantages are re-weighted to the true pass rate; on balanced groups
+# alone, the critic would learn 50 % for every prompt.
 #
 # Needs:   as train_ppo.sh.
-# Expect:  as train_ppo.sh, with more groups that have a signal. ADA_MODE=est splits a fixed budget instead.
+# Expect:  as train_ppo.sh, with more groups that have signal. ADA_MODE=est splits a fixed budget instead.
 # Compare: with train_ppo.sh, over rollouts (`ada/total_drawn`), not over steps.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_ppo.sh [more flags]     (all variables: common.sh)
 set -euo pipefail

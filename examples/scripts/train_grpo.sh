@@ -3,8 +3,8 @@
 #
 # Needs:   8 GPUs (GPUS=...), or DEVICE=cpu; prompts with labels (prepare_data.sh makes them).
 # Expect:  `rollout/reward_mean` in the record rises. GRPO divides advantages by the group's standard deviation.
-# Compare: ESTIMATOR=dr_grpo has the estimator of train_ada_*.sh, which do not divide. Sampling differs then, and with it
-#          how much each prompt weighs (docs/choosing.md says how to take that out). Compare over rollouts
+# Compare: with train_ada_*.sh use ESTIMATOR=dr_grpo, which does not divide. The runs then differ in sampling, and thereby in
+#          how much prompts weigh (docs/choosing.md has a control with equal weights). Compare over rollouts
 #          (`ada/total_drawn`), not over steps.
 # Usage:   MODEL=... DATA=... examples/scripts/train_grpo.sh [more flags]        (all variables: common.sh)
 set -euo pipefail

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Ada-Seq on several machines: a job for a Ray cluster that already runs.
+# Ada-Seq on several machines: submits a job to a running Ray cluster.
 #
 # Needs:   on the first machine    ray start --head --num-gpus=8
 #          on every other one      ray start --address=FIRST:6379 --num-gpus=8
-#          the same environment on all (docs/cluster.md); RUN_DIR, and MODEL or its hub, reachable from all.
-# Expect:  the log here; its end is the job's end, and so is its exit status. Ctrl-C stops the job.
+#          the same environment on all (docs/cluster.md). All must reach RUN_DIR, and MODEL or the hub.
+# Expect:  the job's log here, and its exit status at the end. Ctrl-C stops the job.
 # Usage:   NODES=2 RUN_DIR=/shared/runs/a examples/scripts/train_multinode.sh [more flags]    (all variables: common.sh)
 set -euo pipefail
 NODES=${NODES:-2}

@@ -7,8 +7,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 from cases import pool_of, sequential
-from documents import ROOT
+from documents import ROOT, section, spans, tables
 
+from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.objectives import Objective
 
 TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
@@ -54,8 +55,63 @@ def test_price_of_exactness(figures: ModuleType) -> None:
         exact, published = figures.LINEAR[f"`{exit_name}`, `stratum`"], figures.PUBLISHED[f"`{exit_name}`"]
         for p, factor in zip((0.01, 0.1), factors, strict=True):
             assert exact(p).noise ** 2 / published(p).noise ** 2 == pytest.approx(factor, abs=0.05)
-    assert "it is 1.2 (p = .01) and 2.1 times (p = .1)" in TEXT
-    assert "and 3.5 and 1.8 times with `pos`" in TEXT
+    said = " ".join(TEXT.split())
+    assert (
+        "`stratum` with `balance` is 1.2 times (p = .01) and 2.1 times (p = .1) that of the published weights" in said
+    )
+    assert "with `pos` it is 3.5 and 1.8 times" in said
+
+
+NAMES = {
+    "--ada_correction": "correction",
+    "--ada_baseline": "baseline",
+    "--ada_objective": "objective",
+    "--algo.advantage.estimator": "estimator",
+}
+EXAMPLE = next(table for table in tables(section(TEXT, "3. The weight")) if table[0][0] == "Flags")
+
+
+@pytest.mark.parametrize("row", EXAMPLE[1:], ids=[row[0] for row in EXAMPLE[1:]])
+def test_worked_example_by_setting(row: list[str], figures: ModuleType) -> None:
+    """The pool of the text: 2 positives of 16, predicted .1, `balance` with groups of 4."""
+    words = spans(row[0])[0].split()
+    flags = {NAMES[name]: value for name, value in zip(words[::2], words[1::2], strict=True)}
+    pool = pool_of([0.0] * 14 + [1.0] * 2)
+    pool.predicted = 0.1
+    group = figures.sequential("balance", **flags).build(pool, np.random.default_rng(0))
+    negative, positive = (float(cell.replace("−", "-")) for cell in reversed(row[4:]))
+    assert group.coefficients == pytest.approx([negative, negative, positive, positive], abs=5e-4)
+    baseline, share, weight = row[1:4]
+    if share != "–":
+        policy = figures.sequential("balance", **flags)
+        expected = policy.plan.unbiased_rate(16, 2) if "pool" not in flags.values() else 2 / 16
+        assert float(share) == pytest.approx(expected, abs=5e-4)
+        rebuilt = float(weight) * float(share) * (4 / 2) * (1 - float(baseline))
+        assert rebuilt == pytest.approx(positive, rel=0.01)
+
+
+def test_worked_example_of_ppo(figures: ModuleType) -> None:
+    assert "A positive counts .125/.5 = .25, a negative .875/.5 = 1.75" in " ".join(TEXT.split())
+    pool = pool_of([0.0] * 14 + [1.0] * 2)
+    group = figures.sequential("balance", estimator="gae").build(pool, np.random.default_rng(0))
+    assert group.coefficients == group.critic_weights == pytest.approx((1.75, 1.75, 0.25, 0.25))
+
+
+def test_worked_example_of_a_split() -> None:
+    assert "1/√p is 3.16, 1.83 and 1.05, and they get 13, 7 and 4 samples" in " ".join(TEXT.split())
+    shares = priority("inverse_sqrt", np.array([0.1, 0.3, 0.9]), floor=0.02)
+    assert np.round(shares, 2).tolist() == [3.16, 1.83, 1.05]
+    split = allocate(shares, budget=24, lower=2, upper=32, tie_break=np.arange(3))
+    assert split.tolist() == [13, 7, 4]
+
+
+def test_weights_of_the_objectives_at_a_tenth() -> None:
+    (table,) = (table for table in tables(section(TEXT, "3. The weight")) if table[0][0] == "`--ada_objective`")
+    for name, *_, said in table[1:]:
+        if name.startswith("`power`"):
+            assert (said, Objective("power", 0.5).weight(0.1)) == ("3.16 for a = 0.5", pytest.approx(3.16, abs=0.005))
+        elif not name.startswith("`matched"):
+            assert float(said) == pytest.approx(Objective(spans(name)[0]).weight(0.1), abs=0.005)
 
 
 def test_worked_examples(figures: ModuleType) -> None:

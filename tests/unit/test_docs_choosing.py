@@ -89,9 +89,9 @@ def test_ada_est_has_the_bounds_that_its_flags_come_to(choosing: ModuleType) -> 
 @pytest.mark.parametrize(
     ("words", "name", "data_set"),
     [
-        ("69 % of the groups have a signal, for 18.4 rollouts a prompt", "`pos`", "most wrong"),
+        ("69 % of the groups have signal, for 18.4 rollouts per prompt", "`pos`", "most wrong"),
         ("`balance`'s 22.7", "`balance`", "most wrong"),
-        ("98 % of the groups for 6.9 rollouts a prompt", "`balance`, 1 and 1, M = 4", "mixed"),
+        ("98 % of the groups for 6.9 rollouts per prompt", "`balance`, 1 and 1, M = 4", "mixed"),
         ("the published counts take 12.7", "`balance`", "mixed"),
         ("uniform sampling of 8 gives 85 %", "uniform, 8", "mixed"),
         ("70 % instead of", "`balance`, 1 and 1, M = 4", "most right"),
@@ -100,7 +100,7 @@ def test_ada_est_has_the_bounds_that_its_flags_come_to(choosing: ModuleType) -> 
         ("12.4 (most wrong)", "uniform, 4", "most wrong"),
         ("against 13.0", "`balance`", "mixed"),
         ("and 32.7 of `balance`", "`balance`", "most wrong"),
-        ("39 % of its groups have a signal", "Ada-Est, 8 on average, `inverse_sqrt`", "most wrong"),
+        ("39 % of its groups have signal", "Ada-Est, 8 on average, `inverse_sqrt`", "most wrong"),
         ("where uniform sampling of 8 has 46 %", "uniform, 8", "most wrong"),
     ],
 )
@@ -118,7 +118,7 @@ def test_share_of_the_rollouts_that_one_of_each_takes(choosing: ModuleType) -> N
     plans = [choosing.plan(choosing.SEQUENTIAL[name]) for name in ("`balance`, 1 and 1, M = 4", "`balance`")]
     few, many = ([choosing.sequential(rule, *shape)[0] for shape in choosing.DATA_SETS.values()] for rule in plans)
     ratios = [100 * a / b for a, b in zip(few, many, strict=True)]
-    assert "the same groups with a signal for 54 to 73 % of the rollouts" in " ".join(TEXT.split())
+    assert "the same groups with signal for 54 to 73 % of the rollouts" in " ".join(TEXT.split())
     assert (round(min(ratios)), round(max(ratios))) == (54, 73)
 
 
