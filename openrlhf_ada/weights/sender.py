@@ -37,7 +37,7 @@ JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
 STARTING, PREPARING = "starting", "preparing for an update"
 
 Failure = tuple[int, RayError]
-"""The engine's number and what it met."""
+"""The engine's number and its error."""
 
 
 class WeightSyncError(RuntimeError):
