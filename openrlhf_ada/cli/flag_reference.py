@@ -60,24 +60,24 @@ INTRODUCTION = """# All flags
 - [`openrlhf-ada train`: ours](#openrlhf-ada-train-ours), [OpenRLHF's](#openrlhf-ada-train-openrlhfs)
 {contents}
 
-The flags in everyday use, with a line each, are in the [README](../README.md#the-flags-that-matter); which to choose
-is in [choosing.md](choosing.md), how those of other frameworks are called here in [migrating.md](migrating.md).
+The [README](../README.md#the-flags-that-matter) lists the flags of everyday use. [choosing.md](choosing.md) says which
+to choose, and [migrating.md](migrating.md) maps the flags of other frameworks to ours.
 
 **Two spellings.** Each of our training flags has two: `--ada_mode` and `--ada.mode`. They are the same flag; the last
-one on the command line wins. OpenRLHF's have the dotted one only. Names are never abbreviated; a misspelt flag is
-refused with the nearest name there is.
+one on the command line wins. OpenRLHF's flags have the dotted one only. Names cannot be abbreviated. A misspelt flag
+is refused, and the error names the nearest flag.
 
-**What wins.** A flag on the command line, then what `--ada_method` sets (flags of ours and of OpenRLHF), then the
-default. What differs from a named method is printed as a deviation when the run starts. Flags that have no effect are
-named in a warning; combinations without a meaning are refused before anything starts.
+**Precedence.** First the command line, then the flags that `--ada_method` sets (ours and OpenRLHF's), then the
+default. Differences from a named method are printed as deviations when the run starts. A warning names flags without
+effect. Combinations without a meaning are refused before anything starts.
 
-**Empty defaults.** "–" is "not given". Where that comes to a value, the column says which; `n` is
+**Empty defaults.** "–" means "not given". If a value is then derived, the column says which; `n` is
 `--rollout.n_samples_per_prompt`. Switches take no value and are off unless given.
 """
 
 HOST_NOTE = f"""
 All of OpenRLHF {HOST_VERSION}'s flags work unchanged, and are parsed and checked by its own code. Names, values and
-defaults are listed here as the installed package has them; what they mean is in
+defaults are listed here as the installed package has them; their meaning is in
 [OpenRLHF's documentation](https://openrlhf.readthedocs.io/) and in `openrlhf-ada train --help`.
 [migrating.md](migrating.md) says which of them the adaptive modes refuse.
 """

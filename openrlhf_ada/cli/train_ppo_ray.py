@@ -40,7 +40,7 @@ EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 1, 130, 143
 def parse(
     argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_flags
 ) -> tuple[SimpleNamespace, AdaConfig]:
-    """Flags checked as far as that is possible without starting anything; raises one of USER_ERRORS."""
+    """Parse the flags and check all that can be checked without starting anything; raises one of USER_ERRORS."""
     given: list[SimpleNamespace] = []
     method = named_method(argv)
 
@@ -53,7 +53,7 @@ def parse(
             not is_given("ada.positive_threshold", argv)
             and with_scores(from_namespace(flags.ada), flags).scores == "raw"
         ):
-            # A method's is for scores in [0, 1]; raw ones have a threshold only if one was named.
+            # A method's threshold is for scores in [0, 1]; raw scores have a threshold only if the user gives one.
             flags.ada.positive_threshold = None
         check(flags)
         given.append(flags)
@@ -61,16 +61,16 @@ def parse(
     args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")
     for line in deviations(given[0], argv, method):
         logger.warning("deviation: %s", line)
-    # Trainer and generator may run on other machines, which lack the directory of the run that is matched.
+    # Trainer and generator may run on other machines, without the directory of the matched run.
     args.ada.objective = self_contained(args.ada.objective)
     config = with_scores(from_namespace(args.ada), args)
     args.ada.scores = config.scores
     if resolve(config, args).own_critic:
-        # The host forgets the critic's model in critic-free training; without it, it starts none.
+        # In critic-free training the host resets the critic's model, and without a model it starts no critic.
         args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path
     if config.mode != "off" and not args.train.partial_rollout_enable:
-        # Rollouts of a prompt come one by one and share it; the cache is emptied with every update. It could not be
-        # while rollouts are on their way, which with partial rollouts is always.
+        # A prompt's rollouts are requests of their own and share its prefix. Every weight update empties the cache,
+        # which is impossible while rollouts run, and with partial rollouts some always do.
         args.vllm.enable_prefix_caching = True
     return args, config
 
@@ -120,13 +120,13 @@ def run(args: SimpleNamespace, config: AdaConfig) -> int:
 
 @contextmanager
 def quiet(verbose: bool) -> Iterator[None]:
-    """Keep what libraries narrate off the terminal; progress and errors go to stderr and stay."""
+    """Keep the output of libraries off the terminal; progress and errors go to stderr and are shown."""
     if verbose:
         yield
         return
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
-    # Ray's tensors from another process, which nobody writes to.
+    # About tensors that Ray shares between processes; nothing writes to them.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         yield
@@ -155,7 +155,7 @@ class EventReader(threading.Thread):
     POLL_S = 0.5
 
     DRAIN_S = 2.0
-    """Seconds in which it shows what is still queued; trainers that are not yet ended queue more."""
+    """Seconds to show what is still queued, while trainers that have not ended yet queue more."""
 
     def __init__(self, queue: Any, view: ProgressView) -> None:
         super().__init__(daemon=True, name="ada-events")
@@ -174,11 +174,11 @@ class EventReader(threading.Thread):
                 if self._end_at < math.inf:
                     return
             except RayError:
-                # The queue's actor is gone because the job is ending; the main thread reports why.
+                # The queue's actor is gone because the job ends; the main thread reports why.
                 return
 
     def stop(self) -> None:
-        """Show what is still queued, then end: a call into a Ray that is shut down takes the whole process along."""
+        """Show what is still queued, then end. A call into Ray after its shutdown would end the whole process."""
         self._end_at = time.monotonic() + self.DRAIN_S
         self.join()
 

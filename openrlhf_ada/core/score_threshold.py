@@ -34,9 +34,9 @@ class ScoreThreshold:
         return float(score > self.value)
 
     def observe(self, scores: Sequence[float]) -> dict[str, float]:
-        """End a step, and set the threshold of the next one; returns what to log of the step that has ended.
+        """End a step and set the threshold of the next one; returns the metrics of the step that has ended.
 
-        `scores`: equally many of every prompt, drawn before any outcome of theirs was known. Raises ValueError where
+        `scores`: equally many of every prompt, drawn before any outcome of the prompt was known. Raises ValueError if
         there are none.
         """
         if not scores:

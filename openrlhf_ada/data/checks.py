@@ -81,7 +81,7 @@ def check_prompt_file(path: str, *, columns: Columns, flag: str) -> int:
 
 
 def _check_format(path: str, flag: str) -> None:
-    """What exists must be of a kind that the host can load: it picks the loader by the ending alone."""
+    """An existing path must be of a kind that the host can load: it picks the loader by the ending of the name."""
     if os.path.isdir(path):
         if not os.listdir(path):
             raise DataError(f"{flag}: {path} is an empty folder, expected a saved data set: give a folder with data")

@@ -97,7 +97,7 @@ def files_of(verb: str, arguments: Sequence[str], extra: Sequence[str], base: Pa
 
     `arguments`: positional ones (the problems of prepare-data) first.
     Raises ConfigError for a path of --upload that is not below `base` or not there, for a link to nothing, and for a
-    folder that the command names, is here, and nobody asked to upload.
+    folder that the command names and that exists here, but is not named by --upload.
     """
     asked = [_below(UPLOAD, path, base) for path in extra]
     named: list[Path] = []

@@ -1,7 +1,7 @@
 """The layout of a batch in which rows with the same prompt are merged, so that its tokens are computed once.
 
 The rows that GRPO trains on repeat each prompt n times. Merged, a group is one row `prompt | answer 1 | answer 2 ...`
-whose mask hides the answers from each other and whose positions go on from the prompt in every answer. The model
+whose mask hides the answers from each other and whose positions continue from the prompt in every answer. The model
 computes the same values with fewer tokens: with 23 of prompt and 4 x 5 of answers, 39 instead of 112.
 """
 
@@ -29,7 +29,7 @@ class MergedBatch:
     positions: Tensor
     """[G, L] int64."""
     visible: Tensor
-    """[G, 1, L, L] bool: query, key. Padding sees itself alone."""
+    """[G, 1, L, L] bool: query, key. Padding sees only itself."""
     logits_to_keep: int
     labels: Tensor
     """[T] int64."""

@@ -1,4 +1,4 @@
-"""Reads the record of a run back, and condenses it. Figures and reports are made from this alone."""
+"""Reads the record of a run and summarises it. Figures and reports are made from nothing else."""
 
 from __future__ import annotations
 

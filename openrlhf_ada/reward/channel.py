@@ -30,7 +30,7 @@ class Channel:
         except TimeoutError:
             raise
         except OSError as error:
-            raise ChannelError(f"nobody listens ({error.strerror})") from error
+            raise ChannelError(f"the other process is gone ({error.strerror})") from error
 
     def receive(self, seconds: float | None = None, longest: int | None = None) -> bytes:
         """Raises ChannelError, TimeoutError."""
@@ -55,7 +55,7 @@ class Channel:
             except TimeoutError:
                 raise
             except OSError as error:
-                raise ChannelError(f"nobody speaks ({error.strerror})") from error
+                raise ChannelError(f"the other process is gone ({error.strerror})") from error
             if not part:
                 raise ChannelError("the channel is closed")
             parts.append(part)

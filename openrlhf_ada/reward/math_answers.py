@@ -111,7 +111,7 @@ def _number(text: str) -> Decimal | None:
     return Decimal(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
-# Rollouts of one prompt come to the same few answers.
+# Rollouts of one prompt mostly give the same few answers.
 @lru_cache(maxsize=16_384)
 def _verify(label: str, answer: str, *, in_prose: bool) -> bool:
     from math_verify import parse, verify

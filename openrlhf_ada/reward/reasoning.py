@@ -16,8 +16,8 @@ _TUPLE = "__tuple__"
 def import_reasoning_gym() -> Any:
     """The package reasoning_gym.
 
-    It imports a SAT solver when it loads, for its zebra puzzles alone. The solver is published as C source only, so
-    where it is not installed a module stands in for it that fails when it is used.
+    It imports a SAT solver, which only its zebra puzzles need and which is published as C source. If the solver is not
+    installed, a stub takes its place, which fails when it is used.
     """
     if SOLVER not in sys.modules and importlib.util.find_spec(SOLVER) is None:
         solver = ModuleType(SOLVER)

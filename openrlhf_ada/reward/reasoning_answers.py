@@ -47,7 +47,7 @@ def grade(response: str, label: Any) -> Grade:
 
 
 def find_answer(response: str) -> str:
-    """The answer that a response comes to, without white space around it; empty where there is none."""
+    """The answer in a response, without white space around it; empty if there is none."""
     text = final_part(response)[-2 * LONGEST :]
     tagged = _TAGGED.findall(text)
     if tagged:

@@ -1,4 +1,4 @@
-"""Runs a program that nobody has read, in a process of its own that can do little harm.
+"""Runs an untrusted program in a process of its own that can do little harm.
 
 Each run is a fresh `python -I -S` (standard library only) in a new session and an empty folder that is deleted
 afterwards, with an empty environment. Before the program starts, the child has given up, for good: network, new
@@ -7,7 +7,7 @@ and file sizes beyond its limits (`sandbox_child.py`). Where that cannot be set 
 program is ever run with less.
 
 Files: where the kernel has Landlock, the program reads the interpreter and its libraries and writes its own folder.
-Where it has none, it reads and writes whatever the user can who runs the grader. A reward is no place for secrets.
+Without Landlock, it can read and write whatever the grader's user can. Keep no secrets where rewards are computed.
 
 Only the time limit bounds how many files a program writes to its folder, and how many threads it starts.
 """
@@ -86,7 +86,7 @@ def limits_within(seconds: float) -> ProgramLimits:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended: `cause` is "" where nothing went wrong, and only then is the rest worth reading."""
+    """How a run ended. `cause` is "" if nothing went wrong; only then the other fields have a meaning."""
 
     cause: str
     stdout: bytes = b""

@@ -16,7 +16,7 @@ RESTART_S = 900.0
 """Seconds that an engine has to come back. Loading a large model takes minutes."""
 
 NOTE_S = 10.0
-"""After so many seconds without an answer the user is told what is waited for."""
+"""Seconds without an answer after which a note tells the user what the run waits for."""
 
 
 class EngineLostError(RuntimeError):

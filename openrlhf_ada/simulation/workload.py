@@ -135,6 +135,6 @@ class SyntheticRollouts:
 
 @lru_cache(maxsize=1 << 20)
 def _synthetic_prompt(of: SyntheticRollouts, key: PromptKey) -> tuple[float, float]:
-    """(pass rate, what its rollouts share of log-length)."""
+    """(pass rate, the part of log-length that the prompt's rollouts share)."""
     rng = np.random.default_rng([of.seed, key])
     return float(rng.beta(of.alpha, of.beta)), of.spread * math.sqrt(of.shared) * float(rng.standard_normal())

@@ -36,7 +36,7 @@ JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
 PREPARING = "preparing for an update"
 
 Failure = tuple[int, RayError]
-"""The engine's number and what it met."""
+"""The engine's number and its error."""
 
 
 class WeightSyncError(RuntimeError):
