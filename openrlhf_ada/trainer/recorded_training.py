@@ -11,8 +11,7 @@ import ray
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.schema import from_namespace
-from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.reporting.wandb_run import use_step_axis
 from openrlhf_ada.rollout.incarnations import incarnations
@@ -68,8 +67,8 @@ class RecordedTraining(BasePPOTrainer):
 
     def prepare_recording(self) -> None:
         """To be called once the host's constructor is through."""
-        self.ada = from_namespace(self.args.ada)
-        self.settings = resolve(self.ada, self.args)
+        self.settings = settings_of(self.args)
+        self.ada = self.settings.config
         self.is_adaptive = self.ada.mode != "off"
         if self.wandb_logger:
             use_step_axis(self.wandb_logger.handle)
