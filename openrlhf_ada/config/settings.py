@@ -15,7 +15,7 @@ import numpy as np
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.presets import METHODS, nested
-from openrlhf_ada.config.schema import MATCHED, AdaConfig
+from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import priority
 from openrlhf_ada.core.corrections import CORRECTIONS
@@ -88,6 +88,11 @@ class Settings:
     def refills(self) -> bool:
         """Do fresh prompts take the place of unresolved ones?"""
         return self.config.mode != "off" and self.config.unresolved == "refill"
+
+
+def settings_of(args: SimpleNamespace) -> Settings:
+    """Of a run's parsed flags, ours in `args.ada`; raises ConfigError."""
+    return resolve(from_namespace(args.ada), args)
 
 
 def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:

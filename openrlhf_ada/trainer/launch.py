@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
-from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.config.weight_rules import shares_gpus
 from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.platforms.placement import on_this_node
@@ -21,7 +21,7 @@ def train(args: SimpleNamespace) -> None:
     from openrlhf_ada.trainer.ppo_trainer_async import RayAdaPPOTrainerAsync
 
     actors: dict[str, Any] = {}
-    if resolve(from_namespace(args.ada), args).own_critic:
+    if settings_of(args).own_critic:
         from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
 
         actors["CriticModelActor"] = RayPassRateCritic

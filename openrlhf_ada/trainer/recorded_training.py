@@ -8,8 +8,7 @@ from typing import Any
 import ray
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.schema import from_namespace
-from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.host.trainer import HostTrainer
 from openrlhf_ada.reporting.wandb_run import use_step_axis
@@ -66,8 +65,8 @@ class RecordedTraining(HostTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.ada = from_namespace(self.args.ada)
-        self.settings = resolve(self.ada, self.args)
+        self.settings = settings_of(self.args)
+        self.ada = self.settings.config
         self.is_adaptive = self.ada.mode != "off"
         if self.wandb_logger:
             use_step_axis(self.wandb_logger.handle)

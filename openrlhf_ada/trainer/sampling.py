@@ -10,9 +10,8 @@ from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.config.host_rules import batch_plan
-from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.config.settings import make_policy, resolve, score_threshold
+from openrlhf_ada.config.settings import make_policy, score_threshold, settings_of
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.classes import first_process
@@ -35,10 +34,10 @@ def make_generator(
     `score`: asks the reward model, in a run that has one.
     """
     args = host.args
-    config = from_namespace(args.ada)
+    settings = settings_of(args)
+    config = settings.config
     if config.mode == "off":
         return RecordedGenerator(host)
-    settings = resolve(config, args)
     options = SamplingOptions(
         plan=batch_plan(args),
         refill_limit=settings.refill_limit if settings.refills else 0,
