@@ -10,25 +10,29 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import AsyncGeneratorType, CoroutineType, FunctionType, MethodType, ModuleType
 
 PACKAGES = ("openrlhf", "vllm", "ray", "deepspeed", "torch", "torchdata", "transformers", "peft")
 
 INTERNALS = {"output_processor", "external_req_ids", "modified_class", "ds_shape", "get_layerwise_info"}
 """Names without an underscore that no documentation of theirs promises."""
 
-PUBLIC_DUNDERS = {"__name__", "__init__", "__new__", "__class__", "__doc__", "__dict__", "__module__", "__qualname__"}
-PUBLIC_DUNDERS |= {
-    "__dataclass_fields__",
-    "__spec__",
-    "__path__",
-    "__file__",
-    "__mro__",
-    "__bases__",
-    "__version__",
-    "__func__",
-    "__self__",
-    "__wrapped__",
+KINDS = (type, dict, list, float, property, ModuleType, FunctionType, MethodType, AsyncGeneratorType, CoroutineType)
+PYTHONS = {name for kind in KINDS for name in dir(kind)} | {
+    *(
+        "__aenter__",
+        "__aexit__",
+        "__bool__",
+        "__dataclass_fields__",
+        "__enter__",
+        "__exit__",
+        "__file__",
+        "__path__",
+        "__set_name__",
+    ),
+    *("__spec__", "__version__", "__wrapped__"),
 }
+"""Names with two underscores that Python itself defines."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Class:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and name.strip("_") != "" and name not in PUBLIC_DUNDERS
+    return name.startswith("_") and name.strip("_") != "" and name not in PYTHONS
 
 
 def classes_of(tree: ast.AST) -> dict[str, Class]:

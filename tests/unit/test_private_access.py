@@ -108,6 +108,7 @@ def found_in(text: str) -> list[str]:
         "import ray\nray._private.services.find()",
         "def f(group): return group._actor_handlers[0]",
         "def f(wrapped): return wrapped.__ray_metadata__",
+        "def f(ops): ops.__compatible_ops__['x'] = False",
         "def f(llm): return llm.output_processor.abort('r')",
         "def f(llm): return getattr(llm, '_loop', None)",
         "class A(Deeper):\n def step(self): return super()._step()",
@@ -153,6 +154,7 @@ def test_private_access_is_found(text: str) -> None:
         "import torch\nt = torch.zeros(2)\nt[0] = 1",
         "class Ours: ...\nOurs.x = 1",
         "def f(value): return type(value).__name__",
+        "def f(kind): return kind.__getitem__, kind.__call__, kind.__aenter__",
         "from types import ModuleType\nmodule = ModuleType('m')\nsetattr(module, 'x', 1)",
     ],
 )
