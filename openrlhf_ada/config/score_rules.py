@@ -62,7 +62,7 @@ def _check_source(settings: Settings, host: SimpleNamespace) -> None:
         raise ConfigError(
             "--reward.remote_url",
             None,
-            f"--ada_mode {mode} decides on grades while sampling, so something must score every rollout",
+            f"--ada_mode {mode} decides on scores while sampling, so something must score every rollout",
             "Give a reward file or URL (--reward.remote_url), a reward model (--reward.model_name_or_path), or an "
             "agent (--train.agent_func_path)",
         )
