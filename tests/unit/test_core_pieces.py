@@ -38,7 +38,8 @@ def tables_as_before() -> Iterator[None]:
     before = [dict(table) for table in tables]
     yield
     for table, pieces in zip(tables, before, strict=True):
-        table._pieces = pieces
+        table.clear()
+        table.update(pieces)
 
 
 def settings_of(**flags: Any) -> Settings:
