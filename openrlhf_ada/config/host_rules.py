@@ -78,8 +78,8 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) 
         raise ConfigError(
             "--rollout.top_p",
             host.rollout.top_p,
-            "tokens that it cuts off are never sampled, while training gives them a probability: what is "
-            "trained would not be what samples",
+            "it cuts off tokens to which training gives a probability, so the policy that is trained would not be the "
+            "one that samples",
             "Leave it out",
         )
 
