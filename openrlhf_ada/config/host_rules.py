@@ -9,7 +9,7 @@ import math
 from types import SimpleNamespace
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.host_values import check_equal
+from openrlhf_ada.config.host_values import check_equal, models_in_use
 from openrlhf_ada.config.loss_rules import check_loss
 from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.schema import AdaConfig
@@ -78,8 +78,8 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) 
         raise ConfigError(
             "--rollout.top_p",
             host.rollout.top_p,
-            "tokens that it cuts off are never sampled, while training gives them a probability: what is "
-            "trained would not be what samples",
+            "it cuts off tokens to which training gives a probability, so the policy that is trained would not be the "
+            "one that samples",
             "Leave it out",
         )
 
@@ -188,16 +188,8 @@ def batch_plan(host: SimpleNamespace) -> BatchPlan:
 
 
 def processes_by_model(host: SimpleNamespace) -> dict[str, int]:
-    """For every model in use, how many of its processes see different data. Keys are the flags' prefixes.
-
-    A reward model is asked while sampling, one answer at a time (`rollout.reward_model`): it has no micro-batches.
-    """
-    used = {
-        "actor": True,
-        "critic": host.algo.advantage.estimator == "gae",
-        "ref": host.algo.kl.init_coef > 0,
-    }
-    return {name: _processes(host, name) for name, is_used in used.items() if is_used}
+    """How many processes of each model in use see different data."""
+    return {name: _processes(host, name) for name in models_in_use(host)}
 
 
 def _processes(host: SimpleNamespace, name: str) -> int:

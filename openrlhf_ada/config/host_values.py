@@ -1,6 +1,6 @@
-"""Values of OpenRLHF's flags that it accepts and fails on minutes later, in words that name no flag: a table of rules.
+"""Values of OpenRLHF's flags that it accepts, and fails on minutes later with an error that names no flag.
 
-Checked in every mode, since no run gets past them.
+Checked in every mode.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def check_values(host: SimpleNamespace) -> None:
             raise ConfigError(f"--{name}", _value(host, name), rule, remedy)
     _check_overlong(host)
     _check_colocation(host)
-    _check_shared_samples(host)
+    for name in models_in_use(host):
+        check_shared_samples(host, name)
     if host.ds.enable_sleep and host.ds.zero_stage == 0:
         raise ConfigError(
             "--ds.enable_sleep", True, "DeepSpeed moves its states out of the GPU from ZeRO stage 1 on", "Use stage 2"
@@ -105,20 +106,26 @@ def _check_colocation(host: SimpleNamespace) -> None:
         check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")
 
 
-def _check_shared_samples(host: SimpleNamespace) -> None:
-    """Ring attention and tensor parallelism: so many processes have the same samples."""
-    together = host.ds.ring_attn_size * host.ds.tensor_parallel_size
+def models_in_use(host: SimpleNamespace) -> list[str]:
+    """Models that train or compute in micro-batches, by the section of their flags.
+
+    A reward model is asked while sampling, one answer at a time: it has no micro-batches.
+    """
     used = {"actor": True, "critic": host.algo.advantage.estimator == "gae", "ref": host.algo.kl.init_coef > 0}
-    for name in (name for name, is_used in used.items() if is_used):
-        group = getattr(host, name)
-        if _gpus(group) % together:
-            raise ConfigError(
-                f"--{name}.num_gpus_per_node",
-                group.num_gpus_per_node,
-                f"{together} processes work on the same samples (--ds.ring_attn_size x --ds.tensor_parallel_size), so "
-                f"GPUs come in groups of that",
-                f"Use a multiple of {together}",
-            )
+    return [name for name, is_used in used.items() if is_used]
+
+
+def check_shared_samples(host: SimpleNamespace, name: str) -> None:
+    """Ring attention and tensor parallelism: so many processes of a model have the same samples."""
+    together, group = host.ds.ring_attn_size * host.ds.tensor_parallel_size, getattr(host, name)
+    if _gpus(group) % together:
+        raise ConfigError(
+            f"--{name}.num_gpus_per_node",
+            group.num_gpus_per_node,
+            f"{together} processes work on the same samples (--ds.ring_attn_size x --ds.tensor_parallel_size), so "
+            f"GPUs come in groups of that",
+            f"Use a multiple of {together}",
+        )
 
 
 def check_equal(flag: str, group: SimpleNamespace, other: SimpleNamespace, name: str) -> None:

@@ -1,4 +1,4 @@
-"""How the losses of tokens are averaged, and which averages leave a correction its objective.
+"""How token losses are averaged, and which averages a correction can work with.
 
 A sample's coefficient multiplies the loss of each of its tokens. The sum over the tokens of a sample is an unbiased
 estimate of its share of the gradient; a mean over them divides that share by the sample's length, which depends on the

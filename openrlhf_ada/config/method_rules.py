@@ -196,8 +196,8 @@ def _unread(s: Settings) -> Iterator[Problem]:
         )
     if c.baseline is not None and s.advantage == "gae" and c.baseline != "critic":
         yield "--ada_baseline", c.baseline, "PPO's baseline is its critic", "Leave it out"
-    if c.baseline is not None and s.correction == "positives":
-        yield "--ada_baseline", c.baseline, "--ada_correction positives has no baseline", "Leave it out"
+    if c.baseline is not None and Need.NO_BASELINE in CORRECTIONS[s.correction].needs:
+        yield "--ada_baseline", c.baseline, f"--ada_correction {s.correction} has no baseline", "Leave it out"
 
 
 def _weights(s: Settings) -> Iterator[Problem]:
@@ -234,7 +234,7 @@ _MEMORY_ONLY = ("known_counts", "estimator", "half_life", "prior_mean", "prior_s
 
 def without_effect(s: Settings) -> list[str]:
     """A warning for every group of our flags that were set and change nothing in this run."""
-    c = s.config
+    c, needs = s.config, CORRECTIONS[s.correction].needs
     changed = [f.name for f in fields(c) if getattr(c, f.name) != f.default and f.name not in _IN_EVERY_MODE]
     if c.mode == "off":
         cases = [(tuple(changed), "--ada_mode is off (adaptive sampling: --ada_mode seq or est)")]
@@ -244,11 +244,11 @@ def without_effect(s: Settings) -> list[str]:
             (() if s.remembers else _MEMORY_ONLY, "nothing is predicted (see --ada_baseline estimator)"),
             (() if s.reads_critic else ("trust_steps",), "no critic predicts pass rates (--ada_estimator critic)"),
             (
-                ("objective", "objective_power") if s.correction == "none" else (),
-                "--ada_correction none has no weights",
+                () if needs & {Need.WEIGHT, Need.LOG_OBJECTIVE} else ("objective", "objective_power"),
+                f"--ada_correction {s.correction} has no weights",
             ),
             (
-                ("floor",) if c.mode == "seq" and Need.WEIGHT not in CORRECTIONS[s.correction].needs else (),
+                ("floor",) if c.mode == "seq" and Need.WEIGHT not in needs else (),
                 "no weight is computed from a pass rate",
             ),
             (

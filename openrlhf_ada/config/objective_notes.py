@@ -1,4 +1,4 @@
-"""What a run's settings weigh prompts by, said at its start: stopping and selection always re-weight them somehow."""
+"""The weight that a run's settings give to prompts, logged at its start. Stopping and selection change it."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.host_values import check_shared_samples
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings
 
@@ -96,15 +97,7 @@ def _check_reward_model(settings: Settings, host: SimpleNamespace) -> None:
             "with --train.async_enable the reward model scores while the critic trains on the same GPUs",
             f"Leave it out, or {SERVE}",
         )
-    together = host.ds.ring_attn_size * host.ds.tensor_parallel_size
-    if host.reward.num_nodes * host.reward.num_gpus_per_node % together:
-        raise ConfigError(
-            "--reward.num_gpus_per_node",
-            host.reward.num_gpus_per_node,
-            f"{together} processes work on the same samples (--ds.ring_attn_size x --ds.tensor_parallel_size), so "
-            f"GPUs come in groups of that",
-            f"Use a multiple of {together}",
-        )
+    check_shared_samples(host, "reward")
     if host.data.max_images_per_prompt > 0:
         raise ConfigError(
             flag,

@@ -1,4 +1,4 @@
-"""What the flags come to: every default that depends on other flags, in one place, and the policy that follows."""
+"""Defaults that depend on other flags, and the policy that the flags describe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import EXITS, ExitRule
 
 UNIT_THRESHOLD = 0.5
-"""Of scores in [0, 1] where no other is given; and of metrics made of raw scores, which are 0 and 1."""
+"""Default threshold of scores in [0, 1], and the threshold of metrics made of raw scores, which are 0 and 1."""
 
 QUANTILE_STEPS = 10
 
@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def first_scores(self) -> int:
-        """Samples that every prompt has whatever their outcomes: the first so many are a fair sample of the policy."""
+        """So many samples are drawn of every prompt whatever their outcomes: a fair sample of the policy."""
         return min(self.group_size, self.min_samples) if self.config.mode == "est" else self.group_size
 
     @property
@@ -96,7 +96,7 @@ def settings_of(args: SimpleNamespace) -> Settings:
 
 
 def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
-    """Fill in what was left open. `host`: the host's parsed namespace, nested by dots."""
+    """Fill in the defaults that depend on other flags. `host`: OpenRLHF's parsed namespace, nested by dots."""
     n = host.rollout.n_samples_per_prompt
     advantage = host.algo.advantage.estimator
     budget = float(n) if config.budget is None else config.budget
@@ -158,8 +158,9 @@ def _baseline(config: AdaConfig, advantage: str, correction: str, estimator: str
     if advantage == "gae":
         return "critic"
     predicts = config.mode == "est" or correction == "stratum"
-    # group_norm divides by the pool's spread, and the mean of the positives has no baseline.
-    if predicts and advantage != "group_norm" and correction != "positives" and config.spread is None:
+    # group_norm divides by the pool's spread, and --ada_spread leaves no pass rate to predict.
+    has_baseline = Need.NO_BASELINE not in CORRECTIONS[correction].needs
+    if predicts and advantage != "group_norm" and has_baseline and config.spread is None:
         return "critic" if estimator == "critic" else "estimator"
     return "loo" if advantage == "rloo" else "pool"
 

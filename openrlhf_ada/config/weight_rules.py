@@ -1,4 +1,4 @@
-"""How the policy's weights can reach the engines, and which of OpenRLHF's flags have no part in that."""
+"""How the policy's weights can reach the engines, and which of OpenRLHF's flags that rules out."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def check_weights(config: AdaConfig, host: SimpleNamespace) -> None:
         )
     if host.vllm.sync_with_ray:
         raise ConfigError(
-            "--vllm.sync_with_ray", True, "weights travel in a group of our own making, without Ray", "Leave it out"
+            "--vllm.sync_with_ray", True, "weights are sent by a process group of our own, without Ray", "Leave it out"
         )
     if host.train.async_enable and host.train.partial_rollout_enable and host.vllm.enable_prefix_caching:
         raise ConfigError(
             "--vllm.enable_prefix_caching",
             True,
-            "with --train.partial_rollout_enable weights change while rollouts hold what is cached, and prompts would "
-            "go on with what old weights made of them",
+            "with --train.partial_rollout_enable weights change while rollouts are running, which would go on with a "
+            "cache that the old weights computed",
             "Leave one of the two out",
         )
     if host.ds.param_dtype == "fp16":

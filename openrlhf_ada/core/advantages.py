@@ -31,7 +31,8 @@ def is_spread(values: Floats) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a baseline reads. rewards, positive: of the whole pool (`kept`: of the trained samples), shapes (N,).
+    """What a baseline reads. rewards, positive: of the whole pool, shapes (N,). A baseline that lacks
+    Need.WHOLE_POOL gets those of the kept samples alone.
 
     `rate`: the pass rate that the baseline needs. `scale`: what an outcome that the pool does not show is worth.
     """

@@ -1,4 +1,4 @@
-"""What a policy's settings optimise, by exact enumeration of everything that sampling can come to.
+"""What a policy's settings optimise, by exact enumeration of all states in which sampling can end.
 
 Effective-weight identity: E[sum c_i grad log pi(y_i)] = n f'(p) grad p, with f'(p) = E[C+ / p + C- / (1 - p)] / n, C+
 the sum of the coefficients of the kept positives, C- minus that of the negatives. For scores and rewards of 0 and 1.
@@ -110,7 +110,7 @@ def _kept(builder: GroupBuilder, metrics: Floats, positives: int) -> Iterator[tu
     selection = builder.selection
     drawn, n = len(metrics), selection.group_size
     if selection.name != "random":
-        # Which of them is of no account: any generator will do.
+        # Samples of one outcome have equal coefficients, so any generator will do.
         yield 1.0, selection.keep(metrics, np.random.Generator(np.random.PCG64(0)))
         return
     total = math.comb(drawn, n)

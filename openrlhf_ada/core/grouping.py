@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Bools, Drawn, Floats, is_spread
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
-from openrlhf_ada.core.pieces import Need, Piece
+from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, RewardScale, TrainingGroup
 
@@ -74,7 +74,7 @@ class GroupBuilder:
             indices=kept,
             coefficients=tuple(coefficients.tolist()),
             critic_weights=tuple(critic_weights.tolist()),
-            resolved=self._is_resolved(metrics[np.array(kept)] if self._reads_kept else metrics),
+            resolved=self._is_resolved(metrics[np.array(kept)] if self._lacks(Need.WHOLE_POOL) else metrics),
         )
 
     def weigh(
@@ -132,28 +132,19 @@ class GroupBuilder:
         """Does the correction reckon with pass rates?"""
         return self._has(Need.PASS_RATE)
 
-    @property
-    def _source(self) -> Piece[Callable[[Drawn], Floats]]:
-        return BASELINES[self.baseline]
-
-    @property
-    def _reads_kept(self) -> bool:
-        """Is the baseline that of the kept samples?"""
-        return Need.WHOLE_POOL in self._source.lacks
-
-    @property
-    def _is_outside(self) -> bool:
-        """Does the baseline owe nothing to the pool? Then a pool of one outcome has a gradient."""
-        return Need.SILENT_UNRESOLVED in self._source.lacks
+    def _lacks(self, need: Need) -> bool:
+        """Does the baseline lack this? Without WHOLE_POOL it reads the kept samples alone. Without SILENT_UNRESOLVED
+        it is from outside the pool, so that a pool of one outcome has a gradient."""
+        return need in BASELINES[self.baseline].lacks
 
     def _has_gradient(self, metrics: Floats, positive: Bools) -> bool:
         """Are there differences to train on, or a baseline from outside the pool?"""
         if self._is_resolved(metrics) or (self.graded and not self._weighs):
             return True
-        if not self._is_outside:
+        if not self._lacks(Need.SILENT_UNRESOLVED):
             return False
         # Without a prediction f' is taken at the pool's own rate: at 0 it is largest, and there is nothing to weigh.
-        predicts = Need.PREDICTION in self._source.needs
+        predicts = Need.PREDICTION in BASELINES[self.baseline].needs
         return predicts or not self._weighs or self.graded or bool(positive.any())
 
     def _is_resolved(self, metrics: Floats) -> bool:
@@ -177,10 +168,8 @@ class GroupBuilder:
             share = unbiased_rate(drawn, positives) if self._has(Need.UNBIASED_RATE) else own
             # At the prediction where there is one: by its own pass rate, an all-wrong pool would weigh most.
             return share, share if predicted is None else predicted
-        needs = self._source.needs
-        if self._has(Need.NO_BASELINE) or Need.UNBIASED_RATE not in needs:
-            return own, own
-        share = unbiased_rate(drawn, positives)
+        needs = frozenset[Need]() if self._has(Need.NO_BASELINE) else BASELINES[self.baseline].needs
+        share = unbiased_rate(drawn, positives) if Need.UNBIASED_RATE in needs else own
         if Need.PREDICTION not in needs:
             return share, share
         if predicted is None:
@@ -189,14 +178,14 @@ class GroupBuilder:
 
     def _advantages(self, metrics: Floats, drawn: Drawn, index: NDArray[np.int64]) -> Floats:
         """r - b of the kept samples as the host's estimator has them, shape (k,); 0 where there is no difference."""
-        if self._reads_kept:
+        if self._lacks(Need.WHOLE_POOL):
             if not self.graded and not is_spread(metrics[index]):
                 return np.zeros(len(index))
             drawn = Drawn(drawn.rewards[index], drawn.positive[index], drawn.rate, drawn.scale)
             index = np.arange(len(index))
-        advantages = self._source.function(drawn)
+        advantages = BASELINES[self.baseline].function(drawn)
         estimator = ESTIMATORS[self.estimator]
-        if self._is_outside and Need.SILENT_UNRESOLVED not in estimator.needs:
+        if self._lacks(Need.SILENT_UNRESOLVED) and Need.SILENT_UNRESOLVED not in estimator.needs:
             return advantages[index]
         if not is_spread(drawn.rewards):
             return np.zeros(len(index))

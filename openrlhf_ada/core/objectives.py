@@ -110,8 +110,8 @@ def effective_weight(coefficients: ArrayLike, positive: ArrayLike, p: float, gro
     """The weight of grad p that one trained group stands for: (C+ / p + C- / (1 - p)) / n.
 
     C+ is the sum of the coefficients (weight x advantage) of kept positives, C- minus that of kept negatives. Its
-    expectation over everything that sampling can come to is f' of the objective that is really optimised, as long as
-    stopping and selection look at metrics only.
+    expectation over all states in which sampling can end is f' of the objective that is really optimised, if stopping
+    and selection look at metrics only.
 
     Args:
         coefficients: of the kept samples, shape (k,).

@@ -6,7 +6,7 @@ Flags offer the names of a table; `config.method_rules` refuses two pieces of wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
@@ -46,11 +46,8 @@ class Piece(Generic[F]):
     lacks: Mapping[Need, str] = field(default_factory=dict[Need, str])
 
 
-class Table(Mapping[str, Piece[F]]):
+class Table(dict[str, Piece[F]]):
     """Pieces by name, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[str, Piece[F]] = {}
 
     def add(
         self, name: str, *, needs: Iterable[Need] = (), lacks: Mapping[Need, str] | None = None
@@ -58,16 +55,7 @@ class Table(Mapping[str, Piece[F]]):
         """Decorator: the function is the piece `name`."""
 
         def register(function: F) -> F:
-            self._pieces[name] = Piece(function, frozenset(needs), lacks or {})
+            self[name] = Piece(function, frozenset(needs), lacks or {})
             return function
 
         return register
-
-    def __getitem__(self, name: str) -> Piece[F]:
-        return self._pieces[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._pieces)
-
-    def __len__(self) -> int:
-        return len(self._pieces)

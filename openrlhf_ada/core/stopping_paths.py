@@ -1,9 +1,8 @@
-"""Everything that sequential sampling can come to, by exact enumeration, and the pass rate that it leaves unbiased.
+"""All states in which sequential sampling can end, with their probabilities, and a pass rate without stopping bias.
 
-A stopping plan on 0/1 outcomes ends in a state (N drawn, K positive). The number of orders in which a state can be
-reached does not depend on p. So the share of those orders whose *first* draw is positive is an unbiased estimate of p
-(Girshick, Mosteller and Savage 1946; it is the first draw, averaged over all that the end state leaves open), while
-the pool's mean K/N is not.
+On outcomes of 0 and 1 sampling ends in a state (N drawn, K positive). The number of orders of draws that lead to a
+state does not depend on p. So, of all orders that end in a state, the share whose first draw is positive is an
+unbiased estimate of p (Girshick, Mosteller and Savage 1946). The pool's mean K/N is biased.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class StoppingPlan:
         return sum(drawn * chance for (drawn, _), chance in self.outcomes(p).items())
 
     def unbiased_rate(self, drawn: int, positives: int) -> float:
-        """The estimate of p that a final state carries without stopping bias, in [0, 1].
+        """The estimate of p without stopping bias in a final state, in [0, 1].
 
         Raises ValueError for a state in which this plan does not end.
         """

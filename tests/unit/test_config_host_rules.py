@@ -37,7 +37,13 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "already decides",
         "--ada_unresolved refill does the same",
     ),
-    ("cut-off tokens", {"--rollout.top_p": "0.9"}, "--rollout.top_p is 0.9", "never sampled", "Leave it out"),
+    (
+        "cut-off tokens",
+        {"--rollout.top_p": "0.9"},
+        "--rollout.top_p is 0.9",
+        "it cuts off tokens to which training gives",
+        "Leave it out",
+    ),
     (
         "weights change while prompts are sampled",
         ASYNC | {"--train.partial_rollout_enable": ""},
@@ -49,7 +55,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "weights travel without Ray",
         {"--vllm.sync_with_ray": ""},
         "--vllm.sync_with_ray is True",
-        "in a group of our own making",
+        "weights are sent by a process group of our own",
         "Leave it out",
     ),
     (
@@ -77,7 +83,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
         "and without adaptive sampling",
         ASYNC | {"--train.partial_rollout_enable": "", "--vllm.enable_prefix_caching": "", "--ada_mode": "off"},
         "--vllm.enable_prefix_caching is True",
-        "prompts would go on with what old weights made of them",
+        "would go on with a cache that the old weights computed",
         "Leave one of the two out",
     ),
     ("half precision of another kind", {"--ds.param_dtype": "fp16"}, "--ds.param_dtype is 'fp16'", "round", "Leave"),
@@ -90,7 +96,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
             "--vllm.enable_prefix_caching": "",
         },
         "--vllm.enable_prefix_caching is True",
-        "prompts would go on with what old weights made of them",
+        "would go on with a cache that the old weights computed",
         "Leave one of the two out",
     ),
     (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from openrlhf_ada.config import method_rules
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.schema import AdaConfig, add_flags
@@ -17,9 +19,9 @@ from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn
 from openrlhf_ada.core.allocation import PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
 from openrlhf_ada.core.objectives import OBJECTIVES, Objective
-from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.pieces import Need, Piece, Table
 from openrlhf_ada.core.selection import SELECTIONS
-from openrlhf_ada.core.stopping import EXITS
+from openrlhf_ada.core.stopping import EXITS, SPREAD
 from openrlhf_ada.core.types import PromptPool, Sample
 
 TABLES: dict[str, Table[Any]] = {
@@ -38,7 +40,8 @@ def tables_as_before() -> Iterator[None]:
     before = [dict(table) for table in tables]
     yield
     for table, pieces in zip(tables, before, strict=True):
-        table._pieces = pieces
+        table.clear()
+        table.update(pieces)
 
 
 def settings_of(**flags: Any) -> Settings:
@@ -55,8 +58,6 @@ def pool_of(outcomes: list[float]) -> PromptPool:
 
 @pytest.mark.parametrize("flag", TABLES)
 def test_new_piece_is_offered_by_its_flag(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    import argparse
-
     with pytest.raises(ConfigError, match="expected one of"):
         AdaConfig(**{flag: "mine"})
     TABLES[flag].add("mine")(lambda *_: None)
@@ -144,10 +145,19 @@ def test_every_piece_says_what_it_computes(table: Table[Any]) -> None:
     assert all(piece.function.__doc__ for piece in table.values())
 
 
+@pytest.mark.parametrize(
+    ("flag", "table"),
+    [
+        ("estimator", method_rules._PREDICTORS),
+        ("unresolved", method_rules._UNRESOLVED),
+        ("scores", method_rules._SCORES),
+    ],
+)
+def test_flags_without_a_function_have_a_piece_for_every_choice(flag: str, table: Mapping[str, Piece[Any]]) -> None:
+    assert tuple(table) == AdaConfig.__dataclass_fields__[flag].metadata["choices"]
+
+
 def test_every_need_is_of_a_piece() -> None:
     """What nothing needs is a word without a meaning."""
-    from openrlhf_ada.config.method_rules import _UNRESOLVED
-    from openrlhf_ada.core.stopping import SPREAD
-
-    tables = (*TABLES.values(), OBJECTIVES, ESTIMATORS, _UNRESOLVED)
+    tables = (*TABLES.values(), OBJECTIVES, ESTIMATORS, method_rules._UNRESOLVED)
     assert {need for table in tables for piece in table.values() for need in piece.needs} | SPREAD.needs == set(Need)
