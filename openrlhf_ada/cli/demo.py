@@ -68,15 +68,17 @@ def main(argv: Sequence[str]) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="openrlhf-ada demo", description=__doc__)
-    parser.add_argument("--toy", action="store_true", help="the toy model: under two minutes in all")
+    parser.add_argument("--toy", action="store_true", help="use the toy model; takes under two minutes")
     parser.add_argument(
         "--run-dir",
         type=Path,
         default=Path("runs") / time.strftime("demo-%m%d-%H%M%S"),
-        help="where the record goes (default: runs/demo-<time>)",
+        help="run directory (default: runs/demo-<time>)",
     )
-    parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="where model and prompts are kept")
-    parser.add_argument("--steps", type=_positive, default=None, help="training steps (default: the recipe's)")
+    parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="folder for the model and the prompts")
+    parser.add_argument(
+        "--steps", type=_positive, default=None, help="number of training steps (default: as in the README)"
+    )
     return parser
 
 
@@ -214,19 +216,27 @@ def _cost_of_a_group(s: Mapping[str, Any], uniform: str) -> list[str]:
 
 
 def model_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="openrlhf-ada demo-model", description="SmolLM2-135M-Instruct, or a toy")
+    parser = argparse.ArgumentParser(
+        prog="openrlhf-ada demo-model",
+        description="Write SmolLM2-135M-Instruct, or the toy model, as a Hugging Face checkpoint",
+    )
     parser.add_argument("out_dir", type=Path, help="folder to write")
-    parser.add_argument("--toy", action="store_true", help="a two-layer character model, warm-started in seconds")
+    parser.add_argument(
+        "--toy", action="store_true", help="write the toy: a two-layer character model, pre-trained in seconds"
+    )
     return parser
 
 
 def data_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="openrlhf-ada demo-data", description="Arithmetic of graded difficulty")
+    parser = argparse.ArgumentParser(
+        prog="openrlhf-ada demo-data",
+        description="Write arithmetic prompts of graded difficulty: train.jsonl and heldout.jsonl",
+    )
     parser.add_argument("out_dir", type=Path, help="folder to write")
-    parser.add_argument("--toy", action="store_true", help="the toy model's task")
-    parser.add_argument("--num-train", type=int, default=256, help="training prompts (default 256)")
-    parser.add_argument("--num-heldout", type=int, default=100, help="held-out prompts (default 100)")
-    parser.add_argument("--seed", type=int, default=0, help="default 0")
+    parser.add_argument("--toy", action="store_true", help="write prompts for the toy model")
+    parser.add_argument("--num-train", type=int, default=256, help="number of training prompts (default 256)")
+    parser.add_argument("--num-heldout", type=int, default=100, help="number of held-out prompts (default 100)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (default 0)")
     return parser
 
 

@@ -77,7 +77,7 @@ def check_flags(args: argparse.Namespace) -> list[int]:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
     add = parser.add_argument
-    add("--model", nargs="+", required=True, metavar="PATH", help="folders or hub ids; several are compared")
+    add("--model", nargs="+", required=True, metavar="PATH", help="folders or hub ids of models; several are compared")
     add(
         "--benchmark",
         nargs="+",
@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"{', '.join(BENCHMARKS)}; NAME=FILE for a local copy; reasoning_gym:TASK; or a .jsonl or .parquet file",
     )
-    add("--k", metavar="K,...", help="for pass@k and maj@k (default: 1, 2, 4, ... up to --n)")
+    add("--k", metavar="K,...", help="values of k for pass@k and maj@k (default: 1, 2, 4, ... up to --n)")
     add(
         "--out",
         type=Path,

@@ -39,10 +39,13 @@ GROUPS = {
         "What predicts pass rates also serves Ada-Seq with `--ada_baseline estimator` or `critic`.",
     ),
     "min_samples": ("Both modes", "What is sampled at most, what is kept, and with which weights."),
-    "loss": ("The policy's loss", "In every mode. See [algorithms.md](algorithms.md) for the objectives that follow."),
+    "loss": (
+        "The policy's loss",
+        "In every mode. [algorithms.md](algorithms.md) says which objective follows from a loss.",
+    ),
     "scheduler": (
         "Scheduling and failures",
-        "See [scheduling.md](scheduling.md). The pools are the same in all of them.",
+        "See [scheduling.md](scheduling.md). All schedulers give the same pools.",
     ),
     "verify_sync": ("Weights", "See [weights.md](weights.md)."),
     "eval_ends": ("The record", "In every mode."),

@@ -105,7 +105,13 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"pass rates to keep: {', '.join(BANDS)}, or low:high (default all)",
     )
     add("--split", default="train", help="split of hub data sets (default: train)")
-    add("--task_size", type=int, default=1000, metavar="COUNT", help="problems of a reasoning-gym task (default 1000)")
+    add(
+        "--task_size",
+        type=int,
+        default=1000,
+        metavar="COUNT",
+        help="number of problems of a reasoning-gym task (default 1000)",
+    )
     add_sampling_flags(parser, n=16)
     return parser
 

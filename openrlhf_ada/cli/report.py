@@ -8,8 +8,10 @@ from pathlib import Path
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="openrlhf-ada report", description="Report of a run, finished or not")
-    parser.add_argument("run_dir", type=Path, help="run directory; the two files are written there")
+    parser = argparse.ArgumentParser(
+        prog="openrlhf-ada report", description="Write report.html and plot.png for a run, finished or not"
+    )
+    parser.add_argument("run_dir", type=Path, help="run directory; both files are written there")
     return parser
 
 

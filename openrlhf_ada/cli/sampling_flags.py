@@ -56,8 +56,12 @@ class Sampling:
 def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     """Columns, reward, sampling, engines and grading."""
     add = parser.add_argument
-    add("--reward", metavar="NAME", help=f"{', '.join(NAMED)}, a reward file or a URL (default: the problems')")
-    add("--limit", type=int, metavar="COUNT", help="first rows of each source (default: all)")
+    add(
+        "--reward",
+        metavar="NAME",
+        help=f"{', '.join(NAMED)}, a reward file or a URL (default: the reward that belongs to the problems)",
+    )
+    add("--limit", type=int, metavar="COUNT", help="take only the first rows of each source (default: all)")
     add(
         "--input_key",
         metavar="COLUMN",
@@ -67,22 +71,31 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     group = parser.add_argument_group("sampling")
     add = group.add_argument
     add("--n", type=int, default=n, metavar="N", help=f"answers per problem (default {n})")
-    add("--temperature", type=float, default=1.0, metavar="T", help="default 1")
-    add("--top_p", type=float, default=1.0, metavar="P", help="default 1")
-    add("--top_k", type=int, default=-1, metavar="K", help="default -1: all tokens")
-    add("--max_new_tokens", type=int, default=3072, metavar="TOKENS", help="longest answer (default 3072)")
+    add("--temperature", type=float, default=1.0, metavar="T", help="sampling temperature (default 1)")
+    add("--top_p", type=float, default=1.0, metavar="P", help="nucleus sampling (default 1: all tokens)")
+    add("--top_k", type=int, default=-1, metavar="K", help="sample from the K most likely tokens (default -1: all)")
+    add("--max_new_tokens", type=int, default=3072, metavar="TOKENS", help="length limit of an answer (default 3072)")
     add(
-        "--max_len", type=int, metavar="TOKENS", help="prompt and answer (default: 1024 more, or what the model takes)"
+        "--max_len",
+        type=int,
+        metavar="TOKENS",
+        help="length limit of prompt and answer (default: --max_new_tokens + 1024, or the model's context)",
     )
-    add("--seed", type=int, default=0, metavar="S", help="default 0")
+    add("--seed", type=int, default=0, metavar="S", help="seed of all answers (default 0)")
     add("--template", metavar="TEXT", help="prompt, with {} for the question (default: the benchmark's)")
-    add("--system", metavar="TEXT", help="system message, where the model has a chat template")
-    add("--no_chat", action="store_true", help="plain text also where the model has a chat template")
+    add("--system", metavar="TEXT", help="system message, if the model has a chat template")
+    add("--no_chat", action="store_true", help="send plain text even if the model has a chat template")
     group = parser.add_argument_group("engines and grading")
     add = group.add_argument
-    add("--engines", type=int, default=1, metavar="N", help="vLLM engines (default 1)")
+    add("--engines", type=int, default=1, metavar="N", help="number of vLLM engines (default 1)")
     add("--tensor_parallel_size", type=int, default=1, metavar="N", help="GPUs per engine (default 1)")
-    add("--gpu_memory_utilization", type=float, default=0.9, metavar="SHARE", help="default 0.9")
+    add(
+        "--gpu_memory_utilization",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="share of GPU memory for an engine (default 0.9)",
+    )
     for name in OF_TRAINING:
         add_flag(AdaConfig.__dataclass_fields__[name], group, f"--{name}", dest=name)
 

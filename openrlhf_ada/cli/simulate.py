@@ -85,11 +85,22 @@ def build_parser() -> argparse.ArgumentParser:
         prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="a run of --ada_mode seq or est")
+    add("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="run directory of a run with --ada_mode seq or est")
     add("--calibrate", action="store_true", help=f"measure RUN_DIR's engine on this machine: RUN_DIR/{ENGINE_FILE}")
-    add("--engine", type=Path, metavar="FILE", help=f"measured engine (default: RUN_DIR/{ENGINE_FILE})")
-    add("--engines", type=_counts, metavar="N,...", help="numbers of engines, 1 to 1000 (default: as in the run)")
-    add("--schedulers", type=_names(SCHEDULERS), default=list(SCHEDULERS), metavar="NAME,...", help="default: all")
+    add("--engine", type=Path, metavar="FILE", help=f"file with a measured engine (default: RUN_DIR/{ENGINE_FILE})")
+    add(
+        "--engines",
+        type=_counts,
+        metavar="N,...",
+        help="numbers of engines to compare, 1 to 1000 (default: as in the run)",
+    )
+    add(
+        "--schedulers",
+        type=_names(SCHEDULERS),
+        default=list(SCHEDULERS),
+        metavar="NAME,...",
+        help="schedulers to compare (default: all)",
+    )
     add(
         "--policies",
         type=_names(POLICIES),
@@ -98,10 +109,16 @@ def build_parser() -> argparse.ArgumentParser:
         help="recorded (the run's own), uniform, pos, balance (default: recorded,uniform; without RUN_DIR: "
         "balance,uniform)",
     )
-    add("--prompts", type=_at_least(1), metavar="N", help="prompts of a step (default: as in the run)")
-    add("--steps", type=_at_least(1), default=8, metavar="N", help="last steps of RUN_DIR to repeat (default 8)")
-    add("--speculation", type=_at_least(0), metavar="N", help="as --ada_speculation (default: the run's, else auto)")
-    add("--json", type=Path, metavar="FILE", help="write the figures there")
+    add("--prompts", type=_at_least(1), metavar="N", help="prompts per step (default: as in the run)")
+    add(
+        "--steps",
+        type=_at_least(1),
+        default=8,
+        metavar="N",
+        help="number of last steps of RUN_DIR to replay (default 8)",
+    )
+    add("--speculation", type=_at_least(0), metavar="N", help="as --ada_speculation (default: as in the run)")
+    add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""Run `train`, `eval` or `prepare-data` on a Ray cluster: the same command line with `submit` before it.
+"""Run `train`, `eval` or `prepare-data` as a job on a Ray cluster: the same command line with `submit` before it.
 
-The job brings this package and the files that the command line names by relative paths; the nodes need OpenRLHF, vLLM
-and what they need. Its log is shown here, and its exit status is this command's.
+This package and the files that the command line names by relative paths are uploaded. OpenRLHF, vLLM and their
+dependencies must be installed on the nodes. The job's log is shown here, and its exit status is this command's.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="PATH",
-        help="a file or folder besides those that the command names; may be repeated",
+        help="upload this file or folder as well; may be repeated",
     )
     parser.add_argument("--max-upload", type=float, default=100.0, metavar="MIB", help="largest upload in MiB (100)")
     parser.add_argument(
@@ -86,9 +86,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="environment variable for all processes of the job; a name alone takes its value from here. No other "
         "variables are passed. May be repeated. Ray's dashboard shows them",
     )
-    parser.add_argument("--python", default="python", help="the interpreter on the nodes (python)")
-    parser.add_argument("--id", help="name of the job on the cluster. Default: given by Ray")
-    parser.add_argument("--no-wait", action="store_true", help="return when the job is submitted")
+    parser.add_argument("--python", default="python", help="Python interpreter on the nodes (python)")
+    parser.add_argument("--id", help="name of the job on the cluster. Default: Ray chooses one")
+    parser.add_argument("--no-wait", action="store_true", help="return as soon as the job is submitted")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

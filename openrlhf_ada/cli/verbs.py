@@ -27,7 +27,7 @@ class Verb:
 
 VERBS = {
     "train": Verb(
-        "train with OpenRLHF, adaptively (all OpenRLHF flags; see: openrlhf-ada train --help)",
+        "train with adaptive sampling; takes all OpenRLHF flags and ours (openrlhf-ada train --help)",
         "train_ppo_ray",
         answers_for_errors=True,
     ),
@@ -36,15 +36,13 @@ VERBS = {
     ),
     "demo-model": Verb("write the demo's model as a Hugging Face checkpoint", "demo", "write_model"),
     "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo", "write_data"),
-    "prepare-data": Verb(
-        "raw problems to training data of known difficulty: checked, sampled, selected", "prepare_data"
-    ),
+    "prepare-data": Verb("make training data of known difficulty: check, sample and select problems", "prepare_data"),
     "eval": Verb("evaluate models on benchmarks: avg@n, pass@k, maj@k, with intervals", "evaluate"),
-    "submit": Verb("run train, eval or prepare-data on a Ray cluster: openrlhf-ada submit train ...", "submit"),
-    "report": Verb("write report.html and plot.png of a run directory", "report"),
-    "simulate": Verb(
-        "how long sampling would take with other policies, schedulers and numbers of engines", "simulate"
+    "submit": Verb(
+        "run train, eval or prepare-data as a job on a Ray cluster: openrlhf-ada submit train ...", "submit"
     ),
+    "report": Verb("write report.html and plot.png for a run directory", "report"),
+    "simulate": Verb("estimate sampling time with other policies, schedulers and numbers of engines", "simulate"),
 }
 
 

@@ -35,36 +35,36 @@ class AdaConfig:
 
     mode: str = flag(
         "off",
-        "How many rollouts a prompt gets. off: OpenRLHF unchanged. seq: sample each prompt in waves until its exit "
-        "rule holds (Ada-Seq). est: predict its pass rate and split a fixed budget (Ada-Est). Both then train "
-        "--rollout.n_samples_per_prompt of them (see --ada_select).",
+        "How many rollouts a prompt gets. off: OpenRLHF unchanged. seq (Ada-Seq): sample each prompt in waves "
+        "until its exit rule holds. est (Ada-Est): predict its pass rate and split a fixed budget. seq and est "
+        "then train --rollout.n_samples_per_prompt of them (see --ada_select).",
         choices=("off", "seq", "est"),
     )
     method: str | None = flag(
         None,
-        "A published setting by name: sets flags of ours and of OpenRLHF; any flag given explicitly wins, and is "
-        "reported as a deviation. One of: reinforce-ada-pos, reinforce-ada-balance, reinforce-ada-est, "
+        "A published setting by name. It sets our flags and OpenRLHF's. Flags that you give win, and are printed "
+        "as deviations. One of: reinforce-ada-pos, reinforce-ada-balance, reinforce-ada-est, "
         "reinforce-ada-est-critic, grpo, ppo, raft (see docs/algorithms.md).",
         metavar="NAME",
     )
     # -- Ada-Seq ----------------------------------------------------------------------------------------------------
     exit: str = flag(
         "balance",
-        "When a prompt of mode seq is done. pos: enough positives. balance: enough positives and enough negatives. "
-        "fixed: always N_max rollouts.",
+        "When to stop sampling a prompt (mode seq). pos: at enough positives. balance: at enough positives and "
+        "enough negatives. fixed: at N_max rollouts.",
         choices=EXITS,
     )
-    wave: int = flag(8, "M: rollouts added to every open prompt per wave (mode seq).", metavar="M", minimum=1)
+    wave: int = flag(8, "M: rollouts that every open prompt gets per wave (mode seq).", metavar="M", minimum=1)
     k_pos: int | None = flag(
         None,
-        "Positives that end sampling. Default: 1 for exit pos, half of n (rounded down) for exit balance.",
+        "Number of positives that ends sampling. Default: 1 for exit pos, half of n (rounded down) for exit balance.",
         metavar="K",
         minimum=1,
         read_by={"exit": ("pos", "balance")},
     )
     k_neg: int | None = flag(
         None,
-        "Negatives that end sampling (exit balance only). Default: n minus the default of --ada_k_pos.",
+        "Number of negatives that ends sampling (exit balance only). Default: n minus the default of --ada_k_pos.",
         metavar="K",
         minimum=1,
         read_by={"exit": ("balance",)},
@@ -79,22 +79,21 @@ class AdaConfig:
     )
     policy: str | None = flag(
         None,
-        "A Python file with a sampling policy of your own: a function make_policy(settings) (mode seq; see "
-        "docs/extending.md).",
+        "Python file with a sampling policy of your own: a function make_policy(settings). Mode seq; see "
+        "docs/extending.md.",
         metavar="FILE",
     )
     # -- Ada-Est ----------------------------------------------------------------------------------------------------
     budget: float | None = flag(
         None,
-        "Rollouts per prompt on average, kept exactly in every step (mode est). Default: "
-        "--rollout.n_samples_per_prompt.",
+        "Mean rollouts per prompt, exact in every step (mode est). Default: --rollout.n_samples_per_prompt.",
         metavar="MEAN",
         allowed=(lambda v: v >= 2, "a prompt gets at least two rollouts", "Leave it out for n rollouts on average"),
     )
     allocation: str = flag(
         "inverse_sqrt",
-        "Rollouts go to prompts of pass rate p in proportion to: inverse_sqrt 1/√p, inverse 1/p, std √(p(1-p)), odds "
-        "√((1-p)/p), uniform 1 (mode est).",
+        "How mode est splits the budget by pass rate p: in proportion to 1/√p (inverse_sqrt), 1/p (inverse), "
+        "√(p(1-p)) (std), √((1-p)/p) (odds), or equally (uniform).",
         choices=PRIORITIES,
     )
     estimator: str | None = flag(
@@ -105,7 +104,7 @@ class AdaConfig:
     )
     half_life: float = flag(
         50.0,
-        "Training steps after which a prompt's old outcomes count half.",
+        "Number of training steps after which a prompt's old outcomes count half.",
         metavar="STEPS",
         allowed=(lambda v: v > 0, "it is a number of steps", "50 is a good start"),
     )
@@ -128,7 +127,7 @@ class AdaConfig:
     )
     floor: float = flag(
         0.02,
-        "Smallest pass rate that allocation and weights reckon with.",
+        "Allocation and weights treat a smaller pass rate as this one.",
         metavar="P",
         allowed=(lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
     )
@@ -140,40 +139,44 @@ class AdaConfig:
         minimum=0,
     )
     trust_steps: int = flag(
-        5, "Steps over which a critic must predict better than a constant to be used.", metavar="STEPS", minimum=1
+        5,
+        "Number of steps over which a critic must predict better than a constant before it is used.",
+        metavar="STEPS",
+        minimum=1,
     )
     # -- both -------------------------------------------------------------------------------------------------------
     min_samples: int | None = flag(
         None,
-        "Least rollouts of a prompt (mode est). Default: 2, or n where groups are down-sampled.",
+        "Least number of rollouts per prompt (mode est). Default: n if groups are selected from the pool, else 2.",
         metavar="N_MIN",
         minimum=2,
     )
     max_samples: int | None = flag(
         None,
-        "N_max: rollouts of one prompt in one step, at most. Default: 32 in mode seq, four times the budget in est.",
+        "N_max: largest number of rollouts of a prompt in a step. Default: 32 in mode seq, four times the budget "
+        "in mode est.",
         metavar="N_MAX",
         minimum=1,
     )
     positive_threshold: float | None = flag(
         None,
-        "A rollout is positive if its score is greater. The score is 'scores' of the reward function (or 'rewards' "
-        "where it returns none) or the reward model's, before any shaping. Default: 0.5 for scores in [0, 1]; raw "
-        "scores have none, so give it.",
+        "A rollout is positive if its score is greater than this. The score comes before any shaping: 'scores' "
+        "of the reward function ('rewards' if it returns none), or the reward model's output. Default: 0.5 for "
+        "scores in [0, 1]; none for raw scores, which need one.",
         metavar="T",
         allowed=(lambda v: True, "it is a score, so a finite number", "0.5 is right for scores of 0 and 1"),
     )
     scores: str | None = flag(
         None,
-        "What scores are. unit: numbers in [0, 1]. raw: any number; policies see 1 for a score above "
-        "--ada_positive_threshold and 0 for others. Default: raw with a reward model (--reward.model_name_or_path) or "
-        "--ada_positive_quantile, else unit.",
+        "What scores look like. unit: numbers in [0, 1]. raw: any number; policies see 1 above "
+        "--ada_positive_threshold and 0 otherwise. Default: raw with a reward model "
+        "(--reward.model_name_or_path) or --ada_positive_quantile, else unit.",
         choices=("unit", "raw"),
     )
     positive_quantile: float | None = flag(
         None,
-        "Q: from the second step on, a rollout is positive if its score exceeds the Q-quantile of the scores in the "
-        "steps before (the first rollouts of every prompt), so that about 1 - Q of them are. The first step uses "
+        "Q: from the second step on, the threshold for positives is the Q-quantile of earlier steps' scores (the "
+        "first rollouts of every prompt), so about 1 - Q of them are positive. The first step uses "
         "--ada_positive_threshold.",
         metavar="Q",
         allowed=(
@@ -183,13 +186,16 @@ class AdaConfig:
         ),
     )
     quantile_steps: int | None = flag(
-        None, "Steps that --ada_positive_quantile looks back. Default: 10.", metavar="STEPS", minimum=1
+        None,
+        "Number of earlier steps that --ada_positive_quantile looks back. Default: 10.",
+        metavar="STEPS",
+        minimum=1,
     )
     objective: str = flag(
         "log",
-        "f of the objective E f(pass rate) that --ada_correction aims at: linear p, sqrt 2√p, log log(p), arcsin "
-        "2 arcsin √p, power p^a / a, or matched:NAME, which gives prompts the weight that another run really gives "
-        "them (NAME: a method's name or a run directory).",
+        "Objective f of the pass rate p that --ada_correction aims at. linear: p. sqrt: 2√p. log: log p. arcsin: "
+        "2 arcsin √p. power: p^a / a. matched:NAME: the weight that another run really gives (NAME: a method's "
+        "name or a run directory).",
         metavar="NAME",
         allowed=(
             lambda v: v in OBJECTIVES or v.startswith(MATCHED),
@@ -206,17 +212,19 @@ class AdaConfig:
     )
     correction: str | None = flag(
         None,
-        "Weights of trained samples. none: the published code. paper: times f'(p) over what allocation gives. "
-        "stratum: exact for --ada_objective. positives: the mean of the positives, exact for log p truncated at "
-        "N_max. Default: none in mode seq and with group_norm; in est paper where all are trained, else stratum.",
+        "How trained rollouts are weighed. none: as in the published code. paper: by f'(p), without the part "
+        "that allocation gives already. stratum: exact for --ada_objective. positives: positives only, exact for "
+        "log p truncated at N_max. Default: none in mode seq and with group_norm; in mode est paper if all "
+        "rollouts are trained, else stratum.",
         choices=CORRECTIONS,
     )
     baseline: str | None = flag(
         None,
-        "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: of the others. kept: of the trained "
-        "ones, whose standard deviation group_norm then takes too (PODS). first_wave: the pool's mean without "
-        "stopping bias. estimator, critic: predicted before sampling. none: 0. Default: critic for gae; what is "
-        "predicted in mode est and with --ada_correction stratum; else loo for rloo, pool for the others.",
+        "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: mean of the others. kept: mean of "
+        "the trained ones; group_norm then takes their standard deviation too (PODS). first_wave: the pool's "
+        "mean without stopping bias. estimator, critic: prediction made before sampling. none: 0. Default: "
+        "critic for gae; the prediction in mode est and with --ada_correction stratum; else loo for rloo, pool "
+        "for the others.",
         choices=BASELINES,
     )
     select: str | None = flag(
@@ -228,13 +236,13 @@ class AdaConfig:
     )
     unresolved: str = flag(
         "keep",
-        "A prompt whose rollouts all have the same outcome. keep: it stays in the batch, with zero advantage. refill: "
-        "a fresh prompt takes its place.",
+        "What happens to a prompt whose rollouts all have the same outcome. keep: it is trained with zero "
+        "advantage. refill: a fresh prompt takes its place.",
         choices=("keep", "refill"),
     )
     refill_limit: int | None = flag(
         None,
-        "Fresh prompts per step for --ada_unresolved refill, at most. Default: --rollout.batch_size.",
+        "Largest number of fresh prompts per step for --ada_unresolved refill. Default: --rollout.batch_size.",
         metavar="COUNT",
         minimum=1,
         read_by={"unresolved": ("refill",)},
@@ -242,14 +250,15 @@ class AdaConfig:
     # -- the policy's loss: every mode ------------------------------------------------------------------------------
     loss: str = flag(
         "host",
-        "How the policy's token losses are averaged. host: as --actor.loss_agg_mode says. sequence-constant: the sum "
-        "over each sample, divided by a constant, then the mean over samples (Dr. GRPO's loss). prompt-mean: the mean "
+        "How the policy's token losses are averaged. host: as --actor.loss_agg_mode says. sequence-constant: sum "
+        "over each sample, divided by a constant, then mean over samples (Dr. GRPO's loss). prompt-mean: mean "
         "over all tokens of a prompt's group, then over prompts (ScaleRL).",
         choices=LOSSES,
     )
     loss_length: int | None = flag(
         None,
-        "The constant of --ada_loss sequence-constant. Default: --rollout.max_new_tokens, or else --data.max_len.",
+        "The constant of --ada_loss sequence-constant, in tokens. Default: --rollout.max_new_tokens, or else "
+        "--data.max_len.",
         metavar="TOKENS",
         minimum=1,
         read_by={"loss": ("sequence-constant",)},
@@ -271,7 +280,7 @@ class AdaConfig:
     )
     timeout: float = flag(
         1800.0,
-        "Seconds that one rollout may take, its reward included. After that it is aborted and repeated once.",
+        "Time limit in seconds for one rollout, its reward included. After that it is aborted, and sampled once more.",
         metavar="SECONDS",
         allowed=(lambda v: v > 0, "it is a time in seconds", "Try 1800"),
     )
@@ -299,8 +308,8 @@ class AdaConfig:
     # -- weights: from the policy to the engines ---------------------------------------------------------------------
     verify_sync: str = flag(
         "first",
-        "Compare checksums of every tensor that the policy sends and the engines receive. first: in the first update, "
-        "and whenever engines have been started. always: in every update. A difference ends the run.",
+        "When to compare checksums of the weights that the policy sends and the engines receive. first: in the "
+        "first update, and after engines were started. always: in every update. A difference ends the run.",
         choices=("off", "first", "always"),
     )
     logprob_steps: int = flag(
@@ -312,7 +321,7 @@ class AdaConfig:
     )
     logprob_warn: float = flag(
         0.1,
-        "Mean distance of log-probabilities per token from which on a note is shown.",
+        "Mean gap in nats per token at which a note is shown.",
         metavar="GAP",
         allowed=(lambda v: v > 0, "it is a distance", "Try 0.1"),
     )
@@ -333,13 +342,14 @@ class AdaConfig:
     reward_memory: int = flag(2048, "MiB of memory that one score may take in that pool.", metavar="MIB", minimum=64)
     reward_workers: int | None = flag(
         None,
-        "Processes of that pool, per engine. Default: an eighth of the machine's cores, at least 2 and at most 8.",
+        "Number of processes per engine that score answers. Default: an eighth of the machine's cores, at least "
+        "2 and at most 8.",
         metavar="COUNT",
         minimum=1,
     )
     format: str = flag(
         "none",
-        "Format of responses that --ada_format_bonus rewards there. boxed: has a \\boxed answer. think: thinking that "
+        "Format of answers that --ada_format_bonus rewards. boxed: has a \\boxed answer. think: thinking that "
         "ends with </think>, then an answer. answer: ends with one <answer>...</answer>.",
         choices=FORMATS,
     )
@@ -350,15 +360,18 @@ class AdaConfig:
         allowed=(lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
     )
     # -- the record -------------------------------------------------------------------------------------------------
-    eval_ends: bool = flag(False, "Evaluate on --eval.dataset before the first and after the last step as well.")
+    eval_ends: bool = flag(False, "Also evaluate on --eval.dataset before the first and after the last step.")
     run_dir: str | None = flag(
         None,
-        "Run directory: config.json, metrics.jsonl, samples.jsonl, summary.json, report.html. Default: "
+        "Run directory for config.json, metrics.jsonl, samples.jsonl, summary.json and report.html. Default: "
         "runs/<--logger.wandb.run_name>.",
         metavar="DIR",
     )
     log_texts: int = flag(
-        4, "Prompts per step whose full texts go to samples.jsonl (0: none, numbers only).", metavar="COUNT", minimum=0
+        4,
+        "Number of prompts per step whose full texts go to samples.jsonl (0: none, numbers only).",
+        metavar="COUNT",
+        minimum=0,
     )
     verbose: bool = flag(
         False,

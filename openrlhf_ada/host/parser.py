@@ -40,10 +40,10 @@ def host_root() -> Path:
         version = importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError as error:
         raise HostError(
-            f"OpenRLHF is not installed. Install openrlhf=={HOST_VERSION} (see README, set-up)."
+            f'OpenRLHF is not installed. Install openrlhf=={HOST_VERSION} (README, "Try it" or "Train on GPUs").'
         ) from error
     if version != HOST_VERSION:
-        raise HostError(f"openrlhf {version} is installed, this package extends {HOST_VERSION} exactly. Install that.")
+        raise HostError(f"openrlhf {version} is installed, this package needs openrlhf=={HOST_VERSION}. Install that.")
     spec = importlib.util.find_spec("openrlhf")
     if spec is None or spec.origin is None:
         raise HostError("OpenRLHF's metadata is installed but its package is not. Reinstall it.")

@@ -26,8 +26,8 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/drawn": Metric(
         "rollouts",
-        "Rollouts dispatched in this step. Always `kept + unused + aborted`.",
-        "At prompts x `ada.max_samples`: nothing is being resolved, the prompts are far too hard (or too easy).",
+        "Rollouts started in this step. Always `kept + unused + aborted`.",
+        "At prompts x `ada.max_samples`: no prompt resolves; the prompts are far too hard (or too easy).",
     ),
     "ada/kept": Metric(
         "rollouts",
@@ -36,13 +36,14 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/unused": Metric(
         "rollouts",
-        "Finished rollouts that decide the stop and the baseline but are not trained.",
-        "Many times `kept`: balance is expensive on these prompts. Take easier ones or lower `ada.max_samples`.",
+        "Finished rollouts that enter the stop rule and the baseline but are not trained.",
+        "Many times `kept`: balanced groups are expensive on these prompts. Take easier prompts or lower "
+        "`ada.max_samples`.",
     ),
     "ada/aborted": Metric(
         "rollouts",
-        "Rollouts that entered no pool: sent ahead and not needed (stopped, or finished too late), failed, or lost.",
-        "A large share of `drawn`: too much speculation.",
+        "Rollouts that entered no pool: started early and not needed, failed, or lost.",
+        "A large share of `drawn`: too many rollouts are started early. Lower `ada.speculation`.",
     ),
     "ada/failed": Metric(
         "rollouts",
@@ -74,17 +75,17 @@ METRICS: dict[str, Metric] = {
     "ada/causes": Metric(
         "rollouts by cause",
         "Why scores of these reward functions are below 1; the most frequent causes.",
-        "Many without an answer: the format is not learned, or answers are cut off.",
+        "Many without an answer: the model has not learned the format, or answers are cut off.",
     ),
     "ada/drawn_tokens": Metric(
         "tokens",
-        "Response tokens of all rollouts dispatched in this step.",
+        "Response tokens of all rollouts started in this step.",
         "Grows while `drawn` does not: answers are getting longer.",
     ),
     "ada/kept_tokens": Metric(
         "tokens",
         "Response tokens of the trained rollouts.",
-        "Per rollout far below `drawn_tokens / drawn`: selection prefers short answers, which it must not.",
+        "Per rollout far below `drawn_tokens / drawn`: selection prefers short answers, which must not happen.",
     ),
     "ada/unused_tokens": Metric(
         "tokens",
@@ -98,45 +99,47 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/rollouts_per_prompt": Metric(
         "rollouts / prompt",
-        "`drawn / prompts`. The uniform run that costs the same has this group size.",
+        "`drawn / prompts`. A uniform run of the same cost has this group size.",
         "At the cap: most prompts never resolve. At n: sampling never adapts.",
     ),
     "ada/rounds": Metric(
         "rounds",
-        "Waves of the prompt that took most of them.",
-        "Always cap / wave: some prompt runs into the cap in every step, and with `ada.scheduler rounds` all others "
+        "Waves of the prompt that needed most of them.",
+        "Always cap / wave: some prompt reaches the cap in every step. With `ada.scheduler rounds` all others "
         "wait for it.",
     ),
     # -- what the policy can do -------------------------------------------------------------------------------------
     "ada/metric_mean": Metric(
         "share, 0 to 1",
-        "Sum of the metric over all finished rollouts, divided by their number. A ratio of totals, so biased towards "
-        "prompts that drew more (mostly the hard ones): it reads lower than the policy's accuracy.",
-        "Use it for cost accounting only; `ada/first_wave_metric_mean` is the one to watch for learning.",
+        "Mean score of all finished rollouts. Prompts that drew more, mostly hard ones, count more, so it is "
+        "lower than the policy's accuracy.",
+        "Use it for cost accounting only. Watch `ada/first_wave_metric_mean` for learning.",
     ),
     "ada/first_wave_metric_mean": Metric(
         "share, 0 to 1",
-        "Mean metric of the first n samples of every prompt (n = `rollout.n_samples_per_prompt`). Every prompt counts "
-        "the same and no stopping rule is involved: an unbiased estimate of the policy's accuracy on this batch.",
-        "Flat or falling over tens of steps: it does not learn. Near 0 or 1: the prompts do not fit the model.",
+        "Mean score of the first n samples of every prompt (n = `rollout.n_samples_per_prompt`). Every prompt "
+        "counts the same, and no stop rule is involved: an unbiased estimate of the policy's accuracy on this "
+        "batch.",
+        "Flat or falling over tens of steps: the policy does not learn. Near 0 or 1: the prompts do not fit the "
+        "model.",
     ),
     "ada/reward_mean": Metric(
         "reward",
-        "Mean reward (what the loss trains on, shaping included) over all finished rollouts.",
-        "Rises while the metric does not: the shaping is being exploited.",
+        "Mean reward over all finished rollouts (what is trained on, shaping included).",
+        "Rises while the score does not: the policy exploits the shaping.",
     ),
     # -- is there anything to learn from ----------------------------------------------------------------------------
     "ada/signal_share": Metric(
         "share, 0 to 1",
-        "Share of trained groups with at least one non-zero coefficient, so with a gradient. Where the baseline comes "
-        "from outside the pool (a prediction, a critic, none) or scores are raw, groups of one outcome have a "
-        "gradient too, and are not counted: share of prompts whose pool shows more than one outcome.",
+        "Share of trained groups with a gradient (at least one non-zero coefficient). If groups with one outcome "
+        "have a gradient too (baseline from a prediction or a critic, no baseline, raw scores): share of prompts "
+        "whose pool shows more than one outcome.",
         "Near `ada/signal_share_uniform`: the extra rollouts gain nothing.",
     ),
     "ada/signal_share_uniform": Metric(
         "share, 0 to 1",
-        "Share of prompts whose first n samples already differ in outcome: what uniform sampling with n would have "
-        "had on the same prompts, from the same samples.",
+        "Share of prompts whose first n samples already show more than one outcome: the signal of uniform "
+        "sampling with n, on the same prompts and samples.",
         "Near 0: most prompts are too hard or too easy for groups of n. Near 1: adaptive sampling is not needed.",
     ),
     "ada/resolved_share": Metric(
@@ -146,44 +149,45 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/group_scale": Metric(
         "factor",
-        "Common positive factor on all advantages of the step (`reinforce_baseline` and `gae`; 1 for the others).",
-        "Drifts by orders of magnitude: the learning rate means something else at the end than at the start.",
+        "Common factor on all advantages of the step (`reinforce_baseline` and `gae`; 1 for the others).",
+        "Changes by orders of magnitude: the effective learning rate changes with it.",
     ),
     "ada/stratum_factor_std": Metric(
         "factor",
-        "Spread of the stratum factors (N_c/N)/(k_c/n) of the trained rollouts, with which PPO weighs its critic's "
-        "loss and its advantages. Their mean is 1; 0 where every group has its pool's share of positives.",
+        "Standard deviation of the stratum factors (N_c/N)/(k_c/n) of the trained rollouts. PPO weighs its "
+        "critic's loss and its advantages with them. Their mean is 1; the deviation is 0 if every group has its "
+        "pool's share of positives.",
         "Above 1: few rollouts carry most of the step. Raise `rollout.n_samples_per_prompt`, or lower "
         "`ada.max_samples`.",
     ),
     "ada/coefficient_max": Metric(
         "coefficient",
-        "Largest weight times advantage of a trained rollout, of either sign (PPO: the weight alone). With rewards of "
-        "0 and 1 and default flags below 1 in mode seq; in mode est at most 7.1 where all rollouts are trained, and "
-        "94 where groups are selected. docs/choosing.md has the others.",
+        "Largest coefficient (weight times advantage) of a trained rollout, of either sign (PPO: the weight "
+        "alone). With rewards of 0 and 1 and default flags: below 1 in mode seq; in mode est at most 7.1 if all "
+        "rollouts are trained, and 94 if groups are selected. docs/choosing.md has other settings.",
         "Tens or more: single rollouts decide the step. Raise `ada.floor`, or use another correction or baseline.",
     ),
     # -- raw scores: a reward model's, --ada_scores raw, --ada_positive_quantile --------------------------------------
     "ada/score_threshold": Metric(
         "score",
-        "The raw score above which a rollout of this step was positive; with `ada.positive_quantile` it follows the "
-        "scores of the steps before.",
-        "Rising while people like the answers no better: the policy exploits the reward model.",
+        "Raw score above which a rollout of this step was positive. With `ada.positive_quantile` it follows the "
+        "scores of earlier steps.",
+        "Rises while people like the answers no better: the policy exploits the reward model.",
     ),
     "ada/score_mean": Metric(
         "score",
-        "Mean raw score of the first rollouts of every prompt: as many as each has whatever their outcomes.",
+        "Mean raw score of the first rollouts of every prompt: those that each prompt gets whatever their outcomes.",
         "Constant: the policy does not learn what the scores reward.",
     ),
     # -- where the rollouts went ------------------------------------------------------------------------------------
     "ada/effective_weight": Metric(
         "pass-rate bin -> weight",
-        "Weight of the gradient of the pass rate that the trained groups stand for, by the share of positives in the "
-        "prompt's pool: (C+/p + C-/(1-p))/n, C+ the sum of the coefficients of positives, C- minus that of negatives. "
-        "Its expectation at a given p is f' of the objective really optimised (docs/algorithms.md has it exactly). "
-        "Losses that divide by lengths (`ada.loss`, `actor.loss_agg_mode`) change it, and are not counted here. "
-        "Here p is the prediction, or the pool's own rate where nothing predicts; pools sorted by their own outcome "
-        "differ from prompts sorted by their pass rate, so read it for size and for change, not for shape.",
+        "Weight of a prompt's pass-rate gradient in the trained groups, by the share of positives in its pool: "
+        "(C+/p + C-/(1-p))/n. C+ is the sum of the coefficients of positives, C- minus that of negatives; p is "
+        "the prediction, or the pool's own rate if nothing predicts. Its expectation at a given p is f' of the "
+        "objective that is optimised (docs/algorithms.md has it exactly). Read it for size and change, not for "
+        "shape: pools sorted by their own outcome differ from prompts sorted by pass rate. Losses that divide by "
+        "lengths (`ada.loss`, `actor.loss_agg_mode`) change the weight, and are not counted here.",
         "Tens or more: few prompts carry the step. Raise `ada.floor`, or take a milder `ada.objective`.",
     ),
     "ada/replaced": Metric(
@@ -195,20 +199,20 @@ METRICS: dict[str, Metric] = {
     # -- policy versions --------------------------------------------------------------------------------------------
     "ada/staleness_mean": Metric(
         "weight updates",
-        "Updates of the weights between the sampling of a rollout and its training, on average. 0 in the synchronous "
-        "trainer.",
-        "Many: sampling runs far ahead. Lower `train.async_queue_size`.",
+        "Mean number of weight updates between the sampling of a rollout and its training. 0 in synchronous training.",
+        "Many: sampling runs far ahead of training. Lower `train.async_queue_size`.",
     ),
     "ada/mixed_version_share": Metric(
         "share, 0 to 1",
-        "Share of prompts whose sampling saw an update of the weights: with `train.partial_rollout_enable`, and in "
-        "asynchronous training when an engine was started again.",
-        "Above 0 in synchronous training: a defect.",
+        "Share of prompts whose pool has more than one policy version: with `train.partial_rollout_enable`, and "
+        "in asynchronous training after an engine was restarted.",
+        "Above 0 in synchronous training: a bug.",
     ),
     "ada/logprob_gap_mean": Metric(
         "nats",
-        "Distance of policy and engines in the log-probability of a sampled token, mean over the trained rollouts. In "
-        "the steps of `ada.logprob_steps`. In asynchronous training the policy is ahead, which is part of it.",
+        "Mean gap between policy and engines in the log-probability of a sampled token, over the trained "
+        "rollouts. Logged every `ada.logprob_steps` steps. In asynchronous training the policy is ahead, which "
+        "is part of the gap.",
         "Rising from step to step, or above `ada.logprob_warn`: the engines sample from another policy.",
     ),
     "ada/logprob_gap_max": Metric(
@@ -220,45 +224,46 @@ METRICS: dict[str, Metric] = {
         "ratio",
         "Mean over tokens of the policy's probability divided by the engine's. It would be 1 in expectation if all "
         "rollouts were trained; but their scores decide which are.",
-        "Far from 1: what engines call log-probability is not what they sample by.",
+        "Far from 1: the engines do not sample by the log-probabilities that they report.",
     ),
     # -- what is predicted ------------------------------------------------------------------------------------------
     "ada/estimator_brier": Metric(
         "squared error",
-        "Brier score of the pass rates that were predicted before sampling, on what was then drawn: mean over prompts "
-        "of the mean squared distance to the outcome.",
-        "At or above `ada/prior_brier`: the prediction knows nothing of the single prompt.",
+        "Brier score of the predicted pass rates: mean over prompts of the mean squared distance between the "
+        "prediction and the outcomes drawn afterwards.",
+        "At or above `ada/prior_brier`: the predictions say nothing about single prompts.",
     ),
     "ada/prior_brier": Metric(
-        "squared error", "The same for the mean pass rate of recent visits, as the only prediction for all.", "-"
+        "squared error", "Brier score of a constant prediction: the mean pass rate of recent visits.", "-"
     ),
     "ada/critic_brier": Metric(
         "squared error",
-        "The same for the critic's value of the prompt, used or not.",
-        "Above `ada/prior_brier` for long: it is not used (`ada/critic_in_use`). Raise `critic.adam.lr`.",
+        "Brier score of the critic's values, whether they are used or not.",
+        "Above `ada/prior_brier` for long: the critic is not used (`ada/critic_in_use`). Raise `critic.adam.lr`.",
     ),
     "ada/critic_in_use": Metric(
         "0 or 1",
-        "Were the predictions the critic's? It is used once it predicted better than the mean over "
-        "`ada.trust_steps` steps, and dropped when it was worse in every one of them; counts stand in.",
-        "0 late in a run: allocation goes by counts.",
+        "1 if the critic made the predictions. It is used after it predicted better than the mean over "
+        "`ada.trust_steps` steps, and dropped after it was worse in each of them. Otherwise counts predict.",
+        "0 late in a run: the budget is split by counts.",
     ),
     "ada/given_up": Metric(
         "prompts",
-        "Prompts of the batch that got the least number of rollouts, after `ada.give_up` in a row without a positive.",
+        "Prompts of the batch that got the least number of rollouts because `ada.give_up` rollouts in a row had "
+        "no positive.",
         "Most of the batch: the prompts are too hard.",
     ),
     "ada/draws_histogram": Metric(
         "rollouts -> prompts",
         'How many prompts drew how many rollouts, as an object: `{"4": 10, "8": 3}`.',
-        "All mass at the cap, or all at the first wave.",
+        "All prompts at the cap, or all at the first wave.",
     ),
     "ada/allocation_by_pass_rate": Metric(
         "pass-rate bin -> counts",
         "Prompts and rollouts by the share of positives in the prompt's pool, as an object: "
         '`{"0": {"prompts": 3, "rollouts": 48}, "0-0.2": ..., "1": ...}`. A bin holds its lower edge; pools without a '
         "positive (`0`) and without a negative (`1`) have bins of their own.",
-        "Most rollouts in bin `0`: unsolvable prompts eat the budget.",
+        "Most rollouts in bin `0`: unsolvable prompts take the budget.",
     ),
     # -- since the start of the run ---------------------------------------------------------------------------------
     "ada/total_drawn": Metric("rollouts", "Sum of `ada/drawn` since the first step, resumes included.", "-"),
@@ -266,44 +271,46 @@ METRICS: dict[str, Metric] = {
     "ada/step_s": Metric(
         "seconds",
         "Duration of this step: sampling, training and weight synchronisation; evaluation excluded.",
-        "Grows with `drawn_tokens` unchanged: the machine, not the method.",
+        "Grows while `drawn_tokens` does not: the machine is slower.",
     ),
     "ada/wall_clock_s": Metric("seconds", "Time since training started, evaluation included.", "-"),
     # -- evaluations on held-out prompts ----------------------------------------------------------------------------
     "eval/accuracy": Metric(
         "share, 0 to 1",
-        "Mean over held-out prompts of the prompt's mean metric, after this many training steps (0: before training).",
-        "Falls while `ada/first_wave_metric_mean` rises: over-fitting to the training prompts.",
+        "Mean over held-out prompts of the prompt's mean score, after this many training steps (0: before training).",
+        "Falls while `ada/first_wave_metric_mean` rises: overfitting to the training prompts.",
     ),
     "eval/ci95": Metric(
         "share",
-        "Half-width of the 95 % interval of `eval/accuracy`: Student's t over prompt means, so clustered by prompt. "
-        "null with one prompt.",
+        "Half-width of the 95 % interval of `eval/accuracy` (Student's t over prompt means, so clustered by "
+        "prompt). null with one prompt.",
         "As large as the gain: evaluate more prompts before believing it.",
     ),
     "eval/num_prompts": Metric("prompts", "Held-out prompts evaluated.", "Differs between rows of one run."),
-    "eval/num_samples": Metric("answers", "Answers sampled for them in all.", "-"),
+    "eval/num_samples": Metric("answers", "All answers sampled for these prompts.", "-"),
     "eval/accuracy/<datasource>": Metric(
-        "share, 0 to 1", "`eval/accuracy` of the prompts of one datasource.", "One falls while the others rise."
+        "share, 0 to 1", "`eval/accuracy` over the prompts of one datasource.", "One falls while the others rise."
     ),
     "eval/pass@<n>": Metric(
         "share, 0 to 1",
-        "Prompts of which at least one of the n answers (`eval.n_samples_per_prompt`) is right.",
+        "Share of prompts with at least one right answer of n (`eval.n_samples_per_prompt`).",
         "Falls while accuracy rises: answers become alike, and fewer hard prompts are solved.",
     ),
     "eval/all_equal@<n>": Metric(
-        "share, 0 to 1", "Prompts whose n answers are all right or all wrong.", "Near 1: groups of n have no signal."
+        "share, 0 to 1",
+        "Share of prompts whose n answers are all right or all wrong.",
+        "Near 1: groups of n have no signal.",
     ),
     "eval/tokens": Metric(
         "tokens", "Mean length of an answer.", "Grows while accuracy does not: longer answers do not help."
     ),
     "eval/truncated": Metric(
-        "share, 0 to 1", "Answers that were cut off at the longest length.", "Above a few per cent: raise the length."
+        "share, 0 to 1", "Share of answers cut off at the length limit.", "Above a few per cent: raise the limit."
     ),
     "eval/no_score": Metric(
         "answers",
         "Answers without a score. They are in no figure.",
-        "Above 0: look for the cause in the engines' logs.",
+        "Above 0: the engines' logs say why.",
     ),
 }
 
@@ -318,8 +325,10 @@ One JSON object per training step goes to `metrics.jsonl` in the run directory, 
 both carry `step`, the number of training steps done. OpenRLHF's own names stand beside these, unchanged.
 A value that is not finite is an error for the names below and becomes `null` for the host's.
 
-Anything computed on the *trained* groups is biased, because they were selected to be balanced. So accuracy is reported
-from the first wave or from the whole pool, and each row says which.
+Figures of the *trained* groups are biased, because these groups were selected to be balanced. So accuracy is computed
+from the first n samples or from the whole pool; each row says which.
+
+In metric names and in `samples.jsonl`, `metric` is the score of a sample, in [0, 1].
 
 | Name | Unit | Meaning | A bad value means |
 |---|---|---|---|

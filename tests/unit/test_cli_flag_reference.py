@@ -62,7 +62,7 @@ def test_it_is_the_same_whenever_and_wherever_it_is_made(document: str, monkeypa
 @pytest.mark.parametrize(
     "row",
     [
-        "| `--ada_wave` | integer ≥ 1 | `8` | M: rollouts added to every open prompt per wave (mode seq). |",
+        "| `--ada_wave` | integer ≥ 1 | `8` | M: rollouts that every open prompt gets per wave (mode seq). |",
         "| `--ada_exit` | `pos`, `balance`, `fixed` | `balance` |",
         "| `--ada_k_pos` | integer ≥ 1 | 1 for exit pos, half of n (rounded down) for exit balance |",
         "| `--ada_verbose`, `--verbose` | switch | – |",

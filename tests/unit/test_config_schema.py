@@ -207,7 +207,7 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"positive_quantile": 0.0}, "positive_quantile", "0.0", "between 0 and 1", "0.5 makes half"),
         ({"positive_quantile": 1.0}, "positive_quantile", "1.0", "between 0 and 1", "0.5 makes half"),
         ({"quantile_steps": 0}, "quantile_steps", "0", "at least 1", "Try --ada_quantile_steps 1"),
-        ({"spread": 0.0}, "spread", "0.0", "equal ones are not spread", "Try 0.5"),
+        ({"spread": 0.0}, "spread", "0.0", "equal scores have no spread", "Try 0.5"),
         ({"spread": 1.1}, "spread", "1.1", "scores lie in [0, 1]", "Try 0.5"),
         ({"budget": 1.9}, "budget", "1.9", "at least two rollouts", "Leave it out"),
         ({"budget": math.inf}, "budget", "inf", "at least two rollouts", "Leave it out"),
