@@ -12,7 +12,7 @@ def number_rows(dataset: Any) -> None:
 
     The data set hands out (datasource, prompt, label, image), and the training loop ignores the first: it is the one
     slot in which a stable prompt id survives shuffling without a second dataset class.
-    Contract: test_openrlhf_objects.test_row_numbers_pass_through_the_hosts_loader_and_its_loop_ignores_them
+    Contract: test_openrlhf_objects.test_row_numbers_pass_through_the_hosts_loader
     """
     dataset.datasources = list(range(len(dataset)))
 

@@ -100,7 +100,7 @@ def worker_environment(num_engines: int = 1) -> dict[str, str]:
 def install_flash_attn_stub() -> None:
     """flash-attn needs a CUDA compiler, and the host imports it at module top: give it names that fail when called.
 
-    Contract: test_cpu_shims.test_flash_attn_stub_has_the_names_that_the_host_imports
+    Contract: test_cpu_shims.test_flash_attn_stub_has_the_hosts_imports
     """
     for name, functions in _FLASH_ATTN_NAMES.items():
         module = ModuleType(name)

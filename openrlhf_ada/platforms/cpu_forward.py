@@ -28,7 +28,7 @@ _FIXED_ROPE = {"default", "linear", "llama3", "yarn"}
 def adapt_actor(actor_module: Any) -> None:
     """Also takes the host's entropy as it is written: compiled (torch.compile) it would need a C++ compiler.
 
-    Contract: test_cpu_forward_shim.test_forward_and_log_probs_have_the_signatures_that_the_shims_expect
+    Contract: test_cpu_forward_shim.test_forward_and_log_probs_keep_their_signatures
     """
     forward = actor_module.Actor.forward
     log_probs_from_logits = actor_module.log_probs_from_logits
@@ -71,7 +71,7 @@ def _keeps_logits(model: Any) -> bool:
 def _shares_prompts(model: Any) -> bool:
     """Does this model attend to everything before a token, through the mask that it is given?
 
-    Contract: test_cpu_forward_shim.test_models_with_other_attention_and_users_who_say_no_keep_the_hosts_rows
+    Contract: test_cpu_forward_shim.test_other_attention_and_opt_out_keep_host_rows
     """
     if os.environ.get(SHARE_VARIABLE) == "0":
         return False

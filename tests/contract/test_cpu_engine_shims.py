@@ -46,7 +46,7 @@ def test_rollout_actor_is_the_hosts_with_our_arguments() -> None:
     assert inspect.iscoroutinefunction(base.__init__), "ours awaits it"
 
 
-def test_engine_arguments_that_are_changed_are_the_ones_that_the_host_sets(host_source: Any) -> None:
+def test_changed_engine_arguments_are_set_by_the_host(host_source: Any) -> None:
     """A renamed argument would reach the engine beside ours."""
     create = host_source.find("trainer/ray/vllm_engine.py", "create_vllm_engines")
     given = {
@@ -61,7 +61,7 @@ def test_engine_arguments_that_are_changed_are_the_ones_that_the_host_sets(host_
     assert ours <= set(inspect.signature(vllm.AsyncEngineArgs).parameters)
 
 
-def test_engine_arguments_win_over_the_hosts_and_keep_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_arguments_override_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DTYPE_VARIABLE, "float32")
     arguments = cpu_engine_arguments({"dtype": "bfloat16", "seed": 3, "gpu_memory_utilization": 0.95})
     assert (arguments["dtype"], arguments["seed"]) == ("float32", 3)
@@ -84,7 +84,7 @@ def test_engine_core_runs_the_model_itself() -> None:
     [([[0, 1, 2, 3]], 1, 4), ([[0, 1, 2, 3]], 2, 2), ([[0, 1]], 3, 1), ([], 1, 5)],
     ids=["bound by vLLM", "two engines", "more engines than cores", "unbound"],
 )
-def test_model_gets_the_threads_that_vllm_would_give_its_worker_or_its_share(
+def test_model_gets_vllms_threads_or_its_share(
     monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], engines: int, threads: int
 ) -> None:
     monkeypatch.setenv(cpu.ENGINES_VARIABLE, str(engines))
@@ -168,7 +168,7 @@ def adapt(module: ModuleType) -> None:
     module.VALUE += 1
 
 
-def test_module_is_adapted_right_after_its_import_and_not_before(module_file: str) -> None:
+def test_module_is_adapted_right_after_import(module_file: str) -> None:
     on_import({module_file: adapt})
     assert module_file not in sys.modules
     module = __import__(module_file)

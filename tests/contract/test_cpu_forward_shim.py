@@ -51,7 +51,7 @@ def make_batch() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probs_of_the_tail_are_those_of_the_full_forward(actor: host_actor.Actor, temperature: float) -> None:
+def test_tail_log_probs_equal_full_forward(actor: host_actor.Actor, temperature: float) -> None:
     actor.temperature = temperature
     full_forward = replaced(host_actor.Actor.forward, "forward")
     batch = make_batch()
@@ -140,7 +140,7 @@ def computed_tokens(actor: host_actor.Actor) -> list[int]:
 
 @pytest.mark.parametrize("case", MERGED)
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_prompts_computed_once_give_the_same_log_probs_and_gradients(name: str, case: str) -> None:
+def test_shared_prompts_keep_log_probs_and_gradients(name: str, case: str) -> None:
     actor = family(name)
     actor.temperature = 0.8
     batch = MERGED[case]
@@ -159,7 +159,7 @@ def test_prompts_computed_once_give_the_same_log_probs_and_gradients(name: str, 
         torch.testing.assert_close(gradient, reference, rtol=1e-3, atol=1e-5)
 
 
-def test_answers_with_turns_of_an_environment_between_actions() -> None:
+def test_answers_with_environment_turns() -> None:
     """The mask has a gap; what the environment said is part of the answer's past and has no log-probability."""
     batch = merged_batch([9], [[5, 5, 5, 5]])
     batch["action_mask"][:, 10] = False
@@ -186,7 +186,7 @@ def test_rows_are_merged_where_that_pays(
     assert (merged and tuple(merged.tokens.shape)) == shape
 
 
-def test_answer_with_a_gap_in_its_attention_is_left_to_the_host() -> None:
+def test_answer_with_attention_gap_is_left_to_host() -> None:
     batch = merged_batch([9], [[5, 5, 5, 5]])
     batch["attention_mask"][0, 11] = 0
     assert merge_prompts(**batch) is None
@@ -194,7 +194,7 @@ def test_answer_with_a_gap_in_its_attention_is_left_to_the_host() -> None:
     assert merge_prompts(**batch) is None, "actions that nothing attends"
 
 
-def test_models_with_other_attention_and_users_who_say_no_keep_the_hosts_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_attention_and_opt_out_keep_host_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu_forward._shares_prompts(family("llama").model)
     window = family("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
     assert not cpu_forward._shares_prompts(window.model)
@@ -216,7 +216,7 @@ def test_model_that_cannot_cut_its_logits_is_left_alone() -> None:
     assert cpu_forward._keeps_logits(SimpleNamespace(module=LlamaForCausalLM)), "through DeepSpeed's engine as well"
 
 
-def test_forward_and_log_probs_have_the_signatures_that_the_shims_expect() -> None:
+def test_forward_and_log_probs_keep_their_signatures() -> None:
     assert parameters(replaced(host_actor.Actor.forward, "forward"))[:4] == [
         *("self", "sequences", "action_mask", "attention_mask")
     ]

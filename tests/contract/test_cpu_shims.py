@@ -44,7 +44,7 @@ def parameters(function: Any) -> list[str]:
 # -- flash_attn ---------------------------------------------------------------------------------------------------
 
 
-def test_flash_attn_stub_has_the_names_that_the_host_imports(host_source: Any) -> None:
+def test_flash_attn_stub_has_the_hosts_imports(host_source: Any) -> None:
     tree = host_source.module("models/ring_attn_utils.py")
     wanted = {
         node.module: tuple(sorted(alias.name for alias in node.names))
@@ -54,7 +54,7 @@ def test_flash_attn_stub_has_the_names_that_the_host_imports(host_source: Any) -
     assert wanted == {name: names for name, names in cpu._FLASH_ATTN_NAMES.items() if names}
 
 
-def test_flash_attn_stub_lets_the_host_import_and_fails_when_called() -> None:
+def test_flash_attn_stub_fails_when_called() -> None:
     for name in ("unpad_input", "pad_input", "index_first_axis", "all_gather"):
         with pytest.raises(
             RuntimeError, match=rf"{name} was called, but flash-attn .*Leave out --ds\.packing_samples"
@@ -129,7 +129,7 @@ TRAIN_CONFIG = {"offload": False, "optim_config": {"type": "AdamW", "params": {"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_deepspeed_configuration_has_the_processors_precision(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deepspeed_uses_the_processors_precision(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DTYPE_VARIABLE, dtype)
     half = dtype == "bfloat16"
     for config in (host_strategy.get_train_ds_config(**TRAIN_CONFIG), host_strategy.get_eval_ds_config(offload=False)):
@@ -177,7 +177,7 @@ def test_host_looks_the_conversion_up_when_it_is_called(host_source: Any) -> Non
     assert "from openrlhf.utils.utils import convert_to_torch_dtype" in text
 
 
-def test_compute_dtype_is_bfloat16_only_where_the_processor_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compute_dtype_is_bfloat16_only_with_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(DTYPE_VARIABLE, raising=False)
     with open("/proc/cpuinfo") as file:
         flags = next((line.split() for line in file if line.startswith("flags")), [])

@@ -41,9 +41,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_every_sample_is_trained_once_with_its_own_coefficient(
-    found: dict[str, list[dict[str, Any]]], name: str
-) -> None:
+def test_every_sample_is_trained_once_with_its_coefficient(found: dict[str, list[dict[str, Any]]], name: str) -> None:
     batches = [batch for of_process in found[name] for batch in of_process["seen"]]
     assert sorted(i for batch in batches for i in batch["ids"]) == list(range(len(LENGTHS)))
     for batch in batches:
@@ -54,9 +52,7 @@ def test_every_sample_is_trained_once_with_its_own_coefficient(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_processes_have_equally_many_micro_batches_of_no_more_tokens_than_allowed(
-    found: dict[str, list[dict[str, Any]]], name: str
-) -> None:
+def test_processes_share_micro_batches_within_the_limit(found: dict[str, list[dict[str, Any]]], name: str) -> None:
     first, second = found[name]
     assert first["steps"] == second["steps"], "or one would wait for the other"
     assert sum(first["steps"]) == first["optimizer_steps"] == len(LENGTHS) // CASES[name]["batch"]
@@ -73,9 +69,7 @@ def test_processes_have_equally_many_micro_batches_of_no_more_tokens_than_allowe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in WHOLE if n != "two steps"])
-def test_how_micro_batches_are_made_changes_no_samples_weight(
-    found: dict[str, list[dict[str, Any]]], name: str
-) -> None:
+def test_micro_batch_split_keeps_sample_weights(found: dict[str, list[dict[str, Any]]], name: str) -> None:
     """The step is that of micro-batches of fixed size, under both ways to average a loss, padded and packed."""
     kind, rest = name.split(", ", 1)
     fixed, dynamic = (found[f"{k}, {rest}"][0] for k in ("fixed", kind))
@@ -87,9 +81,7 @@ def test_how_micro_batches_are_made_changes_no_samples_weight(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fixed", "dynamic", "packed"])
-def test_losses_of_our_own_divide_by_the_totals_of_all_processes(
-    found: dict[str, list[dict[str, Any]]], kind: str
-) -> None:
+def test_own_losses_divide_by_totals_of_all_processes(found: dict[str, list[dict[str, Any]]], kind: str) -> None:
     """In one step a constant per sample is the mean over tokens, times tokens / (samples x constant)."""
     mean = found[f"{kind}, ZeRO 2, token-mean"][0]["grad_norm"]
     ratio = sum(LENGTHS) / (len(LENGTHS) * CONSTANT)
@@ -98,7 +90,7 @@ def test_losses_of_our_own_divide_by_the_totals_of_all_processes(
 
 
 @pytest.mark.slow
-def test_the_host_alone_trains_only_the_last_micro_batch_of_a_step(found: dict[str, list[dict[str, Any]]]) -> None:
+def test_host_alone_trains_only_the_last_micro_batch(found: dict[str, list[dict[str, Any]]]) -> None:
     """Why trainer/gradient_steps.py is there. When this fails, the host is mended, and it can go."""
     host, whole = found["host"][0], found["dynamic, ZeRO 2, token-mean"][0]
     assert host["seen"] == whole["seen"], "it computes them all"
@@ -119,7 +111,7 @@ def lengths_of(kind: str, rng: random.Random, count: int) -> list[int]:
 
 @pytest.mark.parametrize("cap", [4096, 16384])
 @pytest.mark.parametrize("kind", ["balanced", "lognormal", "few long"])
-def test_the_hosts_micro_batches_keep_the_limit_to_two_hundredths(kind: str, cap: int) -> None:
+def test_host_micro_batches_keep_limit_within_half_percent(kind: str, cap: int) -> None:
     """It counts micro-batches by first fit and fills them by largest differences, which promises nothing."""
     for seed in range(8):
         lengths = lengths_of(kind, random.Random(seed), 128)
@@ -130,7 +122,7 @@ def test_the_hosts_micro_batches_keep_the_limit_to_two_hundredths(kind: str, cap
         assert max(t for t, part in zip(tokens, parts, strict=True) if len(part) > 1 or t <= cap) <= cap * 1.02
 
 
-def test_log_probabilities_are_computed_in_up_to_twice_as_many_tokens() -> None:
+def test_log_probs_use_up_to_twice_the_tokens() -> None:
     """Before training the host rounds the number of micro-batches down to whole rounds of all processes: 15 to 8."""
     args = SimpleNamespace(
         train=SimpleNamespace(dynamic_batch_enable=True),

@@ -107,7 +107,7 @@ def test_every_override_overrides_something(ours: type) -> None:
         assert any(hasattr(base, name) for base in ours.__bases__), f"{ours.__name__}.{name}: the host has none"
 
 
-def test_what_both_trainers_record_comes_before_the_host() -> None:
+def test_recording_precedes_the_host_in_both_trainers() -> None:
     sync, training = AdaPPOTrainer.__mro__, our_async.AdaTrainingActor.__mro__
     assert sync.index(RecordedTraining) < sync.index(unwrap_ray_class(ppo_trainer.PPOTrainer))
     assert training.index(RecordedTraining) < training.index(unwrap_ray_class(ppo_trainer_async.TrainingActor))
@@ -148,13 +148,13 @@ def make_dataset() -> PromptDataset:
     return PromptDataset(rows, None, SimpleNamespace(args=args, is_rank_0=lambda: False))
 
 
-def test_prompt_dataset_hands_out_data_source_prompt_label_image() -> None:
+def test_prompt_dataset_returns_source_prompt_label_image() -> None:
     dataset = make_dataset()
     assert [dataset[0], dataset[1]] == [("sums", "1+1=", "2", None), ("default", "2+2=", "4", None)]
     assert dataset.collate_fn([dataset[0], dataset[1]])[0] == ["sums", "default"]
 
 
-def test_row_numbers_pass_through_the_hosts_loader_and_its_loop_ignores_them() -> None:
+def test_row_numbers_pass_through_the_hosts_loader() -> None:
     dataset = make_dataset()
     number_rows(dataset)
     loader = StatefulDataLoader(dataset, batch_size=1, collate_fn=dataset.collate_fn)
@@ -194,7 +194,7 @@ def test_executor_has_the_rewards_that_are_replaced() -> None:
     assert vars(agent) == {}
 
 
-def test_compute_reward_puts_the_reward_on_the_last_action_token() -> None:
+def test_compute_reward_is_put_on_last_action_token() -> None:
     """trainer/experience_maker.py relies on it, on the clip, and on the penalty at every token."""
     mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
     kl = torch.full((2, 4), 0.5)
@@ -202,7 +202,7 @@ def test_compute_reward_puts_the_reward_on_the_last_action_token() -> None:
     assert reward.tolist() == [pytest.approx([-0.05, -0.05, 1.95, -0.05]), pytest.approx([-0.05, -0.05, -0.05, 9.95])]
 
 
-def test_host_swallows_a_failed_reward_and_we_look_for_that() -> None:
+def test_host_swallows_failed_reward_and_we_detect_it() -> None:
     """A reward that raised arrives as None (rollout/samples_generator.py refuses it)."""
     generator = object.__new__(samples_generator.SamplesGenerator)
     response = {

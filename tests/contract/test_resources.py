@@ -146,7 +146,7 @@ def test_enough_is_silent(available: dict[str, float]) -> None:
     SLOTS.check(available, free=available)
 
 
-def test_slots_that_other_jobs_hold_are_waited_for_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_slots_of_other_jobs_are_awaited_with_note(caplog: pytest.LogCaptureFixture) -> None:
     SLOTS.check({"GPU": 8, "CPU": 64}, free={"GPU": 1, "CPU": 64})
     assert "GPU 3 needed, 1 free. Waiting for them" in caplog.text
 
@@ -160,9 +160,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_said(caplog: pytest.LogCa
         ({}, "GPU 3 needed, 0 present; CPU 4 needed, 0 present", None),
     ],
 )
-def test_too_little_says_what_is_missing_who_asks_and_what_to_do(
-    available: dict[str, float], missing: str, present: str | None
-) -> None:
+def test_too_few_resources_error_names_remedy(available: dict[str, float], missing: str, present: str | None) -> None:
     with pytest.raises(MissingResourcesError) as error:
         SLOTS.check(available, free={})
     message = str(error.value)

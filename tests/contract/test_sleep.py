@@ -40,7 +40,7 @@ class Core:
 
 
 @pytest.mark.parametrize("naps", [1, 2])
-def test_nothing_is_sampled_until_weights_and_cache_are_there(naps: int) -> None:
+def test_nothing_is_sampled_before_weights_and_cache(naps: int) -> None:
     core = Core()
     for _ in range(naps):
         core.sleep()
@@ -51,7 +51,7 @@ def test_nothing_is_sampled_until_weights_and_cache_are_there(naps: int) -> None
         assert core.take() == [("wake_up", ["kv_cache"]), "resume"], "weights are not woken up twice"
 
 
-def test_an_engine_that_was_started_again_is_awake_and_may_be_woken_up() -> None:
+def test_restarted_engine_is_awake_and_wakes_again() -> None:
     core = Core()
     core.wake_up()
     assert core.take() == ["resume"] * 2

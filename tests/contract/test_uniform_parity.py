@@ -151,7 +151,7 @@ def test_constant_group_is_zero_in_both(estimator: str) -> None:
 
 
 @pytest.mark.parametrize("estimator", ["gae", "reinforce_baseline"])
-def test_where_the_host_whitens_ours_differ_by_the_mean_only(estimator: str) -> None:
+def test_whitened_advantages_differ_by_the_mean_only(estimator: str) -> None:
     """host = (a - mean) / std over tokens, ours = a / rms, with the same a; returns are the same."""
     for seed in range(5):
         theirs, ours = both(estimator, 4, seed, kl_coef=0.05)

@@ -64,9 +64,7 @@ def test_a_resumed_run_keeps_its_page_and_its_steps(tmp_path: Path) -> None:
     assert again["summary"] == {"train/global_step": 5, "eval/global_step": 5, "eval/accuracy": 0.25}
 
 
-def test_another_run_in_the_same_directory_gets_a_page_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_run_in_same_directory_gets_own_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_environment(tmp_path / "run", resumes=False)
     assert run_environment(tmp_path / "run", resumes=True) == first
     assert run_environment(tmp_path / "run", resumes=False) != first

@@ -151,7 +151,7 @@ def test_a_layer_without_all_of_its_weights_is_named(dropped: str, told: str) ->
         receive(make_receiver(), sent)
 
 
-def test_what_is_not_sent_on_purpose_stays() -> None:
+def test_tensors_left_out_on_purpose_stay() -> None:
     """A frozen image encoder."""
     receiver = make_receiver()
     receive(receiver, values(1.0))
@@ -161,7 +161,7 @@ def test_what_is_not_sent_on_purpose_stays() -> None:
     assert held(receiver) == {n: t.tolist() for n, t in (values(1.0) | sent).items()}
 
 
-def test_an_engine_that_cannot_load_takes_the_rest_before_it_says_so() -> None:
+def test_engine_that_cannot_load_receives_the_rest_first() -> None:
     """The policy and the other engines would wait for it."""
     receiver = make_receiver()
     sent = {"no.such.weight": torch.zeros(3)} | values(1.0)

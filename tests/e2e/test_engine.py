@@ -119,7 +119,7 @@ def seen(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_script(SCRIPT, folder, str(toy.model), str(rewards))
 
 
-def test_a_rollout_is_what_its_seed_says(seen: dict[str, Any]) -> None:
+def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:
     """Alone or beside others; other seeds give other answers."""
     assert seen["same_seed"] and seen["again_alone"]
     assert seen["other_seeds"] == 3
@@ -129,13 +129,13 @@ def test_a_rollout_is_what_its_seed_says(seen: dict[str, Any]) -> None:
     assert slots >= speculation > 0
 
 
-def test_prompts_beyond_the_budget_of_a_step_wait(seen: dict[str, Any]) -> None:
+def test_prompts_beyond_a_steps_token_budget_wait(seen: dict[str, Any]) -> None:
     """vLLM's core would die of a prompt that it computes in parts for a request with a seed, on a CPU."""
     assert seen["crowd"] == [4] * 128
     assert seen["crowd_by_budget"] > 1.5
 
 
-def test_stopped_rollouts_say_what_they_cost_and_the_others_go_on(seen: dict[str, Any]) -> None:
+def test_stopped_samples_report_their_tokens(seen: dict[str, Any]) -> None:
     assert seen["stopped"] == [True] * 20
     assert all(0 <= n < 50 for n in seen["stopped_tokens"])
     assert max(seen["stopped_tokens"]) > 0
@@ -148,6 +148,6 @@ def test_failures_carry_their_reason_and_cost(seen: dict[str, Any]) -> None:
     assert seen["failed_tokens"] == [8, 8]
 
 
-def test_a_rollout_that_waits_for_its_reward_is_stopped_at_once(seen: dict[str, Any]) -> None:
+def test_sample_waiting_for_reward_is_stopped_at_once(seen: dict[str, Any]) -> None:
     assert seen["stopped_in_reward"] == [True, 8, True]
     assert seen["left"] == [0, 0, 0]

@@ -72,7 +72,7 @@ def undisturbed(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # The first step takes about 150 rollouts: on one engine the 200th is in the second step, as is the 100th of two.
     [("actor", 2, 100), ("core", 1, 200)],
 )
-def test_rollouts_are_those_of_a_run_without_it(
+def test_samples_equal_those_of_an_undisturbed_run(
     toy: Toy, undisturbed: Path, tmp_path: Path, victim: str, engines: int, call: int
 ) -> None:
     """In the second step, so the restarted engine must have the weights after the first."""
@@ -88,7 +88,7 @@ def test_rollouts_are_those_of_a_run_without_it(
     assert rollouts(run) == rollouts(undisturbed)
 
 
-def test_partial_rollouts_and_weight_updates_go_on(toy: Toy, tmp_path: Path) -> None:
+def test_engine_death_keeps_partial_rollouts_and_updates(toy: Toy, tmp_path: Path) -> None:
     """vLLM's core of one of two engines dies while the trainer may be about to pause them."""
     run, rewards, killed = tmp_path / "run", tmp_path / "rewards.py", tmp_path / "killed"
     rewards.write_text(REWARDS.format(done=str(killed), victim="core", call=150))

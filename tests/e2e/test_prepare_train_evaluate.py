@@ -102,7 +102,7 @@ def test_prepared_data_has_measured_difficulties(outcome: Outcome) -> None:
     assert sum(answer["truncated"] for answer in answers) < len(answers) / 2
 
 
-def test_training_starts_with_what_was_counted(outcome: Outcome) -> None:
+def test_training_starts_with_known_counts(outcome: Outcome) -> None:
     import datasets
 
     check_example(outcome.run, "est", eval_steps=1)

@@ -30,7 +30,7 @@ FLAGS: dict[str, Any] = {
 """Two episodes of 32 prompts: four steps, and every prompt comes twice."""
 
 
-def test_resume_goes_on_where_the_checkpoint_is(toy: Toy, tmp_path: Path) -> None:
+def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = FLAGS | {"eval.dataset": toy.heldout}
     killed = Interruption(signal.SIGKILL, -signal.SIGKILL, template="")

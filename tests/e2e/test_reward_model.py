@@ -105,7 +105,7 @@ def check_scores(run: Path, *, first: int, clip: float = 10.0) -> None:
         threshold = lower_quantile(seen, QUANTILE)
 
 
-def test_ppo_samples_until_a_reward_model_is_content(toy: Toy, by_model: dict[str, Any], tmp_path: Path) -> None:
+def test_ppo_stops_by_reward_model_threshold(toy: Toy, by_model: dict[str, Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(toy_flags(toy, run, **SEQ, **PPO, **FOLLOW, **by_model))
     check_ledger(run, batch_size=16, group_size=N, cap=16)
@@ -117,9 +117,7 @@ def test_ppo_samples_until_a_reward_model_is_content(toy: Toy, by_model: dict[st
     assert first["critic_loss"] > 0
 
 
-def test_thresholds_go_on_in_an_asynchronous_run_that_resumes(
-    toy: Toy, by_model: dict[str, Any], tmp_path: Path
-) -> None:
+def test_thresholds_survive_resume_of_async_run(toy: Toy, by_model: dict[str, Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
     changes = EST | ASYNC | OWN_CRITIC
     others = {"ada_correction": "stratum", "train.num_episodes": 2, "ckpt.save_steps": 1}

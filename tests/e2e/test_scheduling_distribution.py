@@ -75,7 +75,7 @@ def arms(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(Path(out).read_text())
 
 
-def test_same_seeds_give_the_same_pools_and_groups(arms: dict[str, Any]) -> None:
+def test_same_seeds_give_same_pools_and_groups(arms: dict[str, Any]) -> None:
     """But for the last digit of a logit, which depends on what else is in the batch."""
     pairs = [
         (a, b) for x, y in zip(arms["rounds"], arms["same"], strict=True) for a, b in zip(x, y, strict=True)

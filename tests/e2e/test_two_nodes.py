@@ -146,7 +146,7 @@ def test_cluster_with_too_few_slots_is_refused(refusal: Refusal) -> None:
     assert not (refusal.run / "metrics.jsonl").exists()
 
 
-def test_files_variables_log_and_status_come_across(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
+def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     """By train_multinode.sh. Reward file and helper exist in the folder of submission only; both nodes work."""
     here, run = tmp_path / "here", tmp_path / "run"
     here.mkdir()
@@ -219,9 +219,7 @@ def test_a_stopped_job_leaves_nothing(
     nothing_is_left()
 
 
-def test_a_lost_engine_node_is_waited_for_and_a_lost_policy_node_ends_the_run(
-    nodes: Cluster, toy: Toy, tmp_path: Path
-) -> None:
+def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     run, rewards, stop, stopped = (tmp_path / name for name in ("run", "rewards.py", "stop", "stopped"))
     rewards.write_text(STOPS.format(stop=str(stop), stopped=str(stopped)))
     job = submit(nodes, toy_flags(toy, run, **LONG, reward__remote_url=rewards))

@@ -31,7 +31,7 @@ SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr
         ("loads", {"ada_verify_sync": "always", "ada_logprob_steps": 1}, "--ada_logprob_stop is 1"),
     ],
 )
-def test_weights_that_go_wrong_end_the_run_before_anything_is_trained_on_them(
+def test_wrong_weights_end_the_run_before_training(
     toy: Toy, tmp_path: Path, fault: str, changes: dict[str, Any], told: str
 ) -> None:
     """In the third update, after the second step: checksums see what arrives, log-probabilities what is loaded."""

@@ -41,7 +41,7 @@ def test_all_models_share_one_gpu(toy: Toy, tmp_path: Path, changes: dict[str, A
 
 
 @pytest.mark.gpu(2)
-def test_weights_change_while_rollouts_are_on_their_way(toy: Toy, tmp_path: Path) -> None:
+def test_weights_change_during_partial_rollouts(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     gpu_train(toy, run, **ON_GPU, **SEQ, **PARTIAL, train__num_episodes=2)
     check_run(run, steps=4, synchronous=False)
@@ -63,7 +63,7 @@ def test_zero_3_trains_averages_and_exports(toy: Toy, tmp_path: Path, gpus: int)
     assert 0 < max(moved) < 2 * SEQ["actor__adam__lr"] * 2, "two steps of Adam, at most"
 
 
-def test_off_is_the_host_as_far_as_a_gpu_is_itself(toy: Toy, tmp_path: Path) -> None:
+def test_off_equals_host_as_far_as_gpu_is_deterministic(toy: Toy, tmp_path: Path) -> None:
     """Rollouts of the first step are the same. After it, atomic sums differ from run to run: losses and weights are
     compared within a tenth of what they have moved.
     """

@@ -76,7 +76,7 @@ def test_two_processes_share_pools_of_any_length(smollm2: Toy, tmp_path: Path, s
 
 
 @pytest.mark.gpu(2)
-def test_micro_batches_by_tokens_change_no_samples_weight(tmp_path: Path) -> None:
+def test_micro_batches_by_tokens_keep_sample_weights(tmp_path: Path) -> None:
     """As on a CPU, with flash-attn, NCCL and bfloat16: every process's share, and the step that comes of it."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "dynamic_training.py"), str(tmp_path)],

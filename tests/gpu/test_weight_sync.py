@@ -44,7 +44,7 @@ def test_a_tensor_parallel_engine_gets_whole_tensors(toy: Toy, tmp_path: Path) -
 
 
 @pytest.mark.gpu(2)
-def test_a_tensor_parallel_engine_shares_its_gpus_with_the_policy(toy: Toy, tmp_path: Path) -> None:
+def test_tensor_parallel_engine_shares_gpus_with_policy(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     gpu_train(
         toy, run, **COLOCATED, **SEQ, vllm__tensor_parallel_size=2, actor__num_gpus_per_node=2,
@@ -69,7 +69,7 @@ def test_policy_and_engine_take_turns_on_one_gpu(toy: Toy, tmp_path: Path, monke
     assert min(freed) > 0.5 * COLOCATED["vllm__gpu_memory_utilization"] * total, freed
 
 
-def test_weights_survive_sleep_with_a_prefix_cache_and_refills(toy: Toy, tmp_path: Path) -> None:
+def test_weights_survive_sleep_with_prefix_cache(toy: Toy, tmp_path: Path) -> None:
     """Refilling samples again within a step, after a nap; the cache of the adaptive modes is on."""
     run = tmp_path / "run"
     gpu_train(toy, run, **COLOCATED, **SEQ, ada_unresolved="refill", data__max_samples=48)

@@ -152,7 +152,7 @@ def test_reward_or_model_without_permission_is_refused(
 # -- the run directory --------------------------------------------------------------------------------------------
 
 
-def test_run_directory_with_a_record_is_refused_unless_resumed(
+def test_used_run_directory_is_refused_unless_resumed(
     refusal: Refusal, argv_with: Callable[[Flags], list[str]], tmp_path: Path
 ) -> None:
     run = tmp_path / "earlier"

@@ -25,7 +25,7 @@ DATA, REWARD, MODEL = "--data.prompt_dataset", "--reward.remote_url", "--actor.m
 N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
 
 
-def test_the_command_line_that_the_cases_break_is_right(argv_with: Callable[[Flags], list[str]]) -> None:
+def test_unbroken_command_line_is_valid(argv_with: Callable[[Flags], list[str]]) -> None:
     args, config = parse(argv_with({}))
     assert (config.mode, args.rollout.n_samples_per_prompt) == ("seq", 4)
 
@@ -158,9 +158,7 @@ def test_sizes_below_one_are_refused(refusal: Refusal, changes: Flags, flag: str
         ("--rollout.max_tokens_per_gpu", "-1"),
     ],
 )
-def test_values_that_fail_minutes_later_are_refused_in_every_mode(
-    refusal: Refusal, mode: str, flag: str, value: str
-) -> None:
+def test_values_that_fail_late_are_refused_in_every_mode(refusal: Refusal, mode: str, flag: str, value: str) -> None:
     assert str(refusal({"--ada_mode": mode, flag: value})).startswith(f"{flag} is {value}")
 
 
@@ -177,7 +175,7 @@ def test_values_that_fail_minutes_later_are_refused_in_every_mode(
         ({}, None),
     ],
 )
-def test_what_a_cpu_does_not_have_is_refused(
+def test_gpu_only_features_are_refused_on_cpu(
     argv_with: Callable[[Flags], list[str]], changes: Flags, flag: str | None
 ) -> None:
     args, _ = parse(argv_with({"--ds.attn_implementation": "sdpa", "--vllm.sync_backend": "gloo"} | changes))
@@ -189,7 +187,7 @@ def test_what_a_cpu_does_not_have_is_refused(
 
 
 @pytest.mark.parametrize("config", ['{"num_attention_heads": 9}', '{"text_config": {"num_attention_heads": 9}}'])
-def test_an_engine_whose_gpus_cannot_share_the_heads_is_refused(
+def test_engine_with_indivisible_heads_is_refused(
     refusal: Refusal, argv_with: Callable[[Flags], list[str]], valid_flags: dict[str, str], config: str
 ) -> None:
     file = Path(valid_flags[MODEL]) / "config.json"
@@ -223,7 +221,7 @@ def test_an_engine_whose_gpus_cannot_share_the_heads_is_refused(
         ({}, "ring_flash_attn", ""),
     ],
 )
-def test_what_a_gpu_run_needs_must_be_installed(
+def test_gpu_run_needs_its_packages(
     argv_with: Callable[[Flags], list[str]], monkeypatch: pytest.MonkeyPatch, changes: Flags, absent: str, told: str
 ) -> None:
     args, _ = parse(argv_with(changes))
@@ -235,7 +233,7 @@ def test_what_a_gpu_run_needs_must_be_installed(
         check_gpu_limits(args)
 
 
-def test_reward_that_is_neither_python_file_nor_url_is_refused(refusal: Refusal) -> None:
+def test_reward_neither_file_nor_url_is_refused(refusal: Refusal) -> None:
     assert REWARD in str(refusal({REWARD: "rewards/arithmetic"}))
 
 

@@ -22,7 +22,7 @@ SUMMARY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("recipe", [demo.TOY, demo.SMOLLM2], ids=["toy", "smollm2"])
-def test_advantages_are_not_divided_by_the_standard_deviation(recipe: demo.Recipe) -> None:
+def test_advantages_are_not_divided_by_std(recipe: demo.Recipe) -> None:
     """As published: `group_norm` would weigh prompts of adaptive groups 20 to 1."""
     folder = Path("/nowhere")
     args, config = parse(demo.training_flags(recipe, folder, folder, folder, recipe.num_steps), check_without_files)
@@ -30,7 +30,7 @@ def test_advantages_are_not_divided_by_the_standard_deviation(recipe: demo.Recip
     assert without_effect(resolve(config, args)) == []
 
 
-def test_the_result_says_gain_signal_and_cost() -> None:
+def test_result_has_gain_signal_and_cost() -> None:
     text = "\n".join(demo.result_lines(SUMMARY, group_size=4))
     assert "0.250 ± 0.050  ->  0.500 ± 0.060" in text
     assert "75% of the run's groups; uniform sampling with 4 per prompt would have had 40%" in text
@@ -48,12 +48,12 @@ def test_the_result_says_gain_signal_and_cost() -> None:
         ({"signal_cost": None, "signal_share": 0.0}, "no group had a signal"),
     ],
 )
-def test_the_cost_is_said_whatever_it_is(changes: dict[str, Any], said: str) -> None:
+def test_cost_is_always_shown(changes: dict[str, Any], said: str) -> None:
     assert said in "\n".join(demo.result_lines(SUMMARY | changes, group_size=4))
 
 
 @pytest.mark.parametrize("name", ["signal_share", "accuracy_before"])
-def test_what_was_not_recorded_is_not_shown(name: str) -> None:
+def test_unrecorded_figures_are_not_shown(name: str) -> None:
     """As with `--ada_mode off`, or without held-out prompts, after the demo's own options."""
     assert demo.result_lines(SUMMARY | {name: None}, group_size=4) == []
 

@@ -85,7 +85,7 @@ def test_bad_input_of_prepare_data_is_refused_at_once(
     assert said in capsys.readouterr().err
 
 
-def test_prompts_are_the_template_with_the_question_whatever_it_holds() -> None:
+def test_prompts_are_template_with_question() -> None:
     assert filled(BOXED, "What is {x} in \\boxed{}?").startswith("What is {x} in \\boxed{}?\nPlease reason")
     messages = [{"role": "user", "content": "Q"}]
     assert filled(BOXED, messages) is messages
@@ -98,7 +98,7 @@ def parsed(*changes: str) -> argparse.Namespace:
     return evaluate.build_parser().parse_args(["--model", "m", "--benchmark", "math500", *changes])
 
 
-def test_the_ks_of_the_table_and_the_curves_are_always_there() -> None:
+def test_ks_of_table_and_curves_are_always_there() -> None:
     assert evaluate._ks("8", 8) == [1, 4, 8]
     assert evaluate._ks("1,2", 2) == [1, 2]
     assert evaluate._ks(None, 6) == [1, 2, 4, 6]
@@ -109,14 +109,14 @@ def test_folders_of_different_models_differ() -> None:
     assert evaluate.slug("runs/a") != evaluate.slug("runs_a") != evaluate.slug("runs.a")
 
 
-def test_a_template_that_would_be_without_effect_is_refused() -> None:
+def test_template_without_effect_is_refused() -> None:
     chat = Problem("id", [{"role": "user", "content": "Q"}], "1", "s")
     check_template(None, [chat])
     with pytest.raises(ConfigError, match="these problems are chat messages"):
         check_template("{}!", [chat])
 
 
-def test_a_model_says_how_long_prompt_and_answer_may_be() -> None:
+def test_length_limit_comes_from_the_model() -> None:
     assert sampling_of(parsed(), longest=4096).max_len == 4096
     assert sampling_of(parsed("--max_new_tokens", "100"), longest=4096).max_len == 1124
     with pytest.raises(ConfigError, match="--max_len is 5000: a model takes 4096 tokens at most"):
@@ -125,7 +125,7 @@ def test_a_model_says_how_long_prompt_and_answer_may_be() -> None:
         sampling_of(parsed(), longest=2048)
 
 
-def test_sampling_is_what_the_flags_say_and_engines_take_all_slots() -> None:
+def test_sampling_follows_flags_and_uses_all_slots() -> None:
     args = parsed("--n", "16", "--temperature", "0.6", "--top_p", "0.95", "--max_new_tokens", "100", "--engines", "3")
     sampling = sampling_of(args)
     assert sampling == Sampling(16, 0.6, 0.95, -1, 100, 1124, 0)

@@ -37,7 +37,7 @@ def read(source: Callable[[], Any]) -> tuple[EventReader, list[Any]]:
     return reader, view.shown
 
 
-def test_what_is_queued_at_the_end_is_shown() -> None:
+def test_queued_events_are_shown_at_the_end() -> None:
     events = list(range(100))
 
     def source() -> int:
@@ -50,7 +50,7 @@ def test_what_is_queued_at_the_end_is_shown() -> None:
     assert shown == list(range(100)) and not reader.is_alive()
 
 
-def test_a_trainer_that_goes_on_does_not_keep_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_trainer_does_not_block_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next call would go to a Ray that is shut down, of which the whole process dies."""
     monkeypatch.setattr(EventReader, "DRAIN_S", 0.1)
     reader, shown = read(lambda: "step")

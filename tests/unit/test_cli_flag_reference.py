@@ -42,13 +42,13 @@ def test_every_flag_is_there(document: str) -> None:
     assert dotted < names
 
 
-def test_every_group_begins_with_a_flag_and_is_written_in_its_order(document: str) -> None:
+def test_every_group_starts_with_a_flag_and_keeps_order(document: str) -> None:
     assert set(GROUPS) <= {f.name for f in fields(AdaConfig)}
     titles = [title for title, _ in GROUPS.values()]
     assert [line[4:] for line in document.splitlines() if line.startswith("### ")][: len(titles)] == titles
 
 
-def test_it_is_the_same_whenever_and_wherever_it_is_made(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_is_reproducible(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search(r"\d{4}-\d{6}|\d{4}T\d{2}:\d{2}", document), "no time of day"
     assert str(Path.home()) not in document
     monkeypatch.setattr(

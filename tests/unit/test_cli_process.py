@@ -93,7 +93,7 @@ def test_help_shows_both_groups_of_flags(train: Callable[[list[str]], subprocess
         assert part in done.stdout
 
 
-def test_what_a_cpu_lacks_is_refused_before_ray_starts(argv_with: ArgvWith, tmp_path: Path) -> None:
+def test_gpu_only_flags_are_refused_before_ray_starts(argv_with: ArgvWith, tmp_path: Path) -> None:
     """The host's default attention needs flash-attn. Only torch knows whether there is a GPU, so it is imported."""
     if not cpu.is_needed():
         pytest.skip("this machine has a GPU")
@@ -107,7 +107,7 @@ def test_what_a_cpu_lacks_is_refused_before_ray_starts(argv_with: ArgvWith, tmp_
     assert "Traceback" not in done.stderr
 
 
-def test_right_command_line_passes_all_checks_and_only_then_reaches_for_ray(
+def test_valid_command_line_passes_checks_before_ray(
     train: Callable[[list[str]], subprocess.CompletedProcess], argv_with: ArgvWith
 ) -> None:
     """The proof that the cases above ended for their own reason: without a mistake, Ray is imported next."""

@@ -116,7 +116,7 @@ def test_without_a_run_the_workload_is_synthetic(tmp_path: Path, capsys: pytest.
         (None, ["--calibrate"], "--calibrate needs a RUN_DIR"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_missing_input_is_named(
     run_dir: Path, break_it: str | None, argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if break_it:

@@ -21,7 +21,7 @@ RUN = ["--ada_run_dir", "/shared/a"]
 EVAL = ["eval", "--model", "m", "--benchmark", "aime24", "--out", "/o"]
 
 
-def test_options_come_before_the_verb_and_all_else_is_the_verbs() -> None:
+def test_options_before_the_verb_rest_belongs_to_it() -> None:
     args = submit.build_parser().parse_args(["--env", "A", "--upload", "x", "--env", "B=1", "train", "--env", "3"])
     assert (args.env, args.upload, args.command) == (["A", "B=1"], ["x"], ["train", "--env", "3"])
 
@@ -65,7 +65,7 @@ def test_files_that_the_command_names_go_along(here: Path) -> None:
     assert of_host.files == (Path("prompts.jsonl"), Path("p=1.jsonl"))
 
 
-def test_problems_may_stand_anywhere() -> None:
+def test_problem_arguments_may_be_anywhere() -> None:
     words = ["--model", "m", "--out", "/o", "prompts.jsonl", "--band", "hard"]
     assert submit.with_paths_only("prepare-data", words) == ["prompts.jsonl", "--model", "m"]
     words = ["--n", "8", "--out", "/o", "--model", "a", "b", "--benchmark", "aime24", "--reward", "r.py"]
@@ -112,12 +112,12 @@ def test_links_are_followed_and_counted(here: Path) -> None:
         ([], ["/etc/hostname"], "what is uploaded keeps its name"),
     ],
 )
-def test_what_cannot_go_along_is_refused(here: Path, words: list[str], extra: list[str], said: str) -> None:
+def test_unuploadable_files_are_refused(here: Path, words: list[str], extra: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         files_of("train", words, extra, here)
 
 
-def test_too_much_is_refused_with_the_largest_file(here: Path) -> None:
+def test_oversized_upload_names_the_largest_file(here: Path) -> None:
     (here / "big").write_bytes(bytes(2 * MIB))
     files = files_of("train", ["--data.prompt_dataset", "big,prompts.jsonl"], [], here)
     with pytest.raises(ConfigError, match=r"--max-upload is 1: the files to upload have 2 MiB, .*/big alone 2"):
@@ -177,13 +177,13 @@ class Flaky:
             raise RuntimeError("closed")
 
 
-def test_the_log_goes_on_where_it_broke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_resumes_where_it_broke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_job.JobLog, "PAUSE_S", 0.0)
     ray_job.JobLog(Flaky(["step 1\n", "st", "ep 2\n", "end\n"], [2, 0, 1, 3], goodbyes=2), "job").show()
     assert capsys.readouterr().out == "step 1\nstep 2\nend\n"
 
 
-def test_interruptions_count_while_nothing_comes(
+def test_interruptions_count_until_new_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_job.JobLog, "PAUSE_S", 0.0)
@@ -206,13 +206,13 @@ def run(client: Flaky) -> int:
     return submit._run(client, "", NOTHING, {}, "job-1", waits=True)  # type: ignore[arg-type]
 
 
-def test_a_cluster_that_is_gone_is_told(sent: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_cluster_is_reported(sent: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(Flaky(["step 1\n"], [1] * ray_job.JobLog.TRIES)) == 1
     out = capsys.readouterr()
     assert out.out == "step 1\n" and "ray job logs --follow job-1" in out.err
 
 
-def test_the_job_goes_on_when_nobody_reads_its_log() -> None:
+def test_job_continues_when_its_log_is_not_read() -> None:
     """As with `| head -1`: one try, and no word of a lost cluster."""
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
@@ -269,7 +269,7 @@ def test_the_status_is_the_jobs(status: str, exit_code: int | None, returned: in
     assert ray_job.follow(Ended([], []), "job") == returned
 
 
-def test_bad_input_is_refused_before_a_cluster_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_refused_before_the_cluster_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["report", "x"], "the command is 'report': expected one of: train, eval, prepare-data"),
         (["train", *RUN, "--ada_mode", "sep"], "--ada_mode is 'sep'"),
@@ -286,9 +286,7 @@ def test_bad_input_is_refused_before_a_cluster_is_asked(capsys: pytest.CaptureFi
         assert said in capsys.readouterr().err
 
 
-def test_a_given_address_is_the_one_that_is_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_given_address_is_used(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Ray's client prefers its variables to what it is given."""
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:2")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:3")

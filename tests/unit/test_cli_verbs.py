@@ -51,7 +51,7 @@ def test_demo_trains_as_many_steps_as_asked(recipe: demo.Recipe, steps: int) -> 
     assert recipe.num_prompts(steps) <= recipe.max_prompts
 
 
-def test_demo_refuses_what_it_would_not_find_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_demo_refuses_flags_it_sets_itself(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for argv in (["--ada_run_dir", "x"], ["--ada.run_dir=x"], ["--steps", "0"]):
         with pytest.raises(SystemExit) as exit_status:
             demo.main(["--cache-dir", str(tmp_path), *argv])

@@ -164,7 +164,7 @@ KL, OVERLONG, STOP = "--algo.kl.init_coef", "--reward.overlong_buffer_len", "--r
         ({"--algo.advantage.gamma": "0.9"}, "--algo.advantage.gamma is 0.9"),
     ],
 )
-def test_shaped_rewards_have_no_pass_rate_in_them(refusal: Refusal, changes: Flags, head: str) -> None:
+def test_shaped_rewards_give_no_pass_rate(refusal: Refusal, changes: Flags, head: str) -> None:
     message = str(refusal(PPO_PREDICTS | changes))
     assert message.startswith(f"{head}: ")
     assert "with --ada_estimator critic PPO's value of a prompt must be its pass rate" in message
@@ -180,9 +180,7 @@ def test_shaped_rewards_have_no_pass_rate_in_them(refusal: Refusal, changes: Fla
     ],
     ids=["nothing else in the reward", "KL in the loss", "counts predict", "a critic of its own predicts"],
 )
-def test_shaping_stands_where_no_value_is_taken_for_a_pass_rate(
-    argv_with: Callable[[Flags], list[str]], changes: Flags
-) -> None:
+def test_shaping_needs_mode_without_pass_rates(argv_with: Callable[[Flags], list[str]], changes: Flags) -> None:
     parse(argv_with(PPO_PREDICTS | changes))
 
 
@@ -207,7 +205,7 @@ PARTIAL: Flags = {
     [({}, True), ({"--ada_mode": "off"}, False), (PARTIAL, False)],
     ids=["adaptive", "off", "partial rollouts"],
 )
-def test_prefixes_are_cached_where_the_cache_can_be_emptied(
+def test_prefix_cache_needs_a_cache_that_can_be_emptied(
     argv_with: Callable[[Flags], list[str]], changes: Flags, expected: bool
 ) -> None:
     args, _ = parse(argv_with(changes))

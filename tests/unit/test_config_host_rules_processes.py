@@ -15,7 +15,7 @@ Refusal = Callable[[Flags], Exception]
 N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estimator", "--train.batch_size"
 
 
-def test_micro_batches_that_processes_cannot_share_evenly_are_refused(refusal: Refusal) -> None:
+def test_uneven_micro_batches_are_refused(refusal: Refusal) -> None:
     two = {"--actor.num_gpus_per_node": "2", TRAIN: "8", "--train.micro_batch_size": "4"}
     error = refusal(two | {"--rollout.micro_batch_size": "3"})
     assert str(error).startswith("--rollout.micro_batch_size is 3: ")
@@ -23,7 +23,7 @@ def test_micro_batches_that_processes_cannot_share_evenly_are_refused(refusal: R
     assert str(refusal(two | {"--train.micro_batch_size": "8"})).startswith("--train.micro_batch_size is 8: ")
 
 
-def test_every_model_that_gets_rollouts_must_be_able_to_share_them(refusal: Refusal) -> None:
+def test_every_model_can_share_its_samples(refusal: Refusal) -> None:
     """8 rollouts in micro-batches of 4: enough for the policy's one process, not for three of the reference."""
     changes = {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "3"}
     assert "(actor 1, ref 3)" in str(refusal(changes))
@@ -34,7 +34,7 @@ def test_every_model_that_gets_rollouts_must_be_able_to_share_them(refusal: Refu
 DYNAMIC: Flags = {"--train.dynamic_batch_enable": "", "--actor.num_gpus_per_node": "2"}
 
 
-def test_dynamic_batches_that_would_lose_rollouts_are_refused(refusal: Refusal) -> None:
+def test_dynamic_batches_that_lose_samples_are_refused(refusal: Refusal) -> None:
     """Of 8 rollouts in one batch each of three processes would train two (tests/contract/test_dynamic_batches.py)."""
     error = refusal(DYNAMIC | {"--actor.num_gpus_per_node": "3", "--rollout.micro_batch_size": "2"})
     check_refusal(error, f"{TRAIN} is 8", "each of the policy's 3 processes trains 2 rollouts", "a multiple of 3")
@@ -65,7 +65,7 @@ def test_models_that_share_dynamic_batches_get_equally_many(
         ({"--ds.enable_sleep": "", "--ds.zero_stage": "0"}, "--ds.enable_sleep is True", "from ZeRO stage 1 on"),
     ],
 )
-def test_what_deepspeed_refuses_minutes_later_is_refused_at_once(
+def test_late_deepspeed_errors_are_refused_at_once(
     refusal: Refusal, mode: str, changes: Flags, head: str, rule: str
 ) -> None:
     check_refusal(refusal(changes | {"--ada_mode": mode}), head, rule, "Use ")

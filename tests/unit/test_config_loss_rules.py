@@ -35,9 +35,7 @@ CORRECTIONS = {
 
 
 @pytest.mark.parametrize("name", CORRECTIONS)
-def test_corrections_refuse_losses_that_divide_by_a_samples_length(
-    refusal: Callable[[Flags], Exception], name: str
-) -> None:
+def test_corrections_refuse_losses_per_sample_length(refusal: Callable[[Flags], Exception], name: str) -> None:
     correction = name.split()[0].strip(",")
     for flags, head in (
         (MEANS, "--actor.loss_agg_mode is 'seq-mean-token-mean'"),
@@ -50,9 +48,7 @@ def test_corrections_refuse_losses_that_divide_by_a_samples_length(
 
 
 @pytest.mark.parametrize("name", CORRECTIONS)
-def test_corrections_refuse_a_loss_that_divides_by_a_groups_tokens(
-    refusal: Callable[[Flags], Exception], name: str
-) -> None:
+def test_corrections_refuse_loss_per_group_tokens(refusal: Callable[[Flags], Exception], name: str) -> None:
     error = refusal(CORRECTIONS[name] | PROMPT)
     correction = name.split()[0].strip(",")
     check_refusal(error, "--ada_loss is 'prompt-mean'", f"--ada_correction {correction}", "Use --ada_loss sequence-")
@@ -61,9 +57,7 @@ def test_corrections_refuse_a_loss_that_divides_by_a_groups_tokens(
 
 @pytest.mark.parametrize("name", CORRECTIONS)
 @pytest.mark.parametrize("flags", [{}, CONSTANT, CONSTANT | GSPO], ids=["token-mean", "constant", "GSPO, constant"])
-def test_what_the_messages_recommend_is_accepted_and_needs_no_warning(
-    argv_with: ArgvWith, name: str, flags: Flags
-) -> None:
+def test_recommended_flags_are_accepted_without_warning(argv_with: ArgvWith, name: str, flags: Flags) -> None:
     assert warnings_of(argv_with(CORRECTIONS[name] | flags)) == []
 
 
@@ -74,7 +68,7 @@ def warnings_of(argv: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("mode", [SEQ, PPO, EST | {"--ada_correction": "none"}], ids=["seq", "PPO", "est"])
 @pytest.mark.parametrize("flags", [MEANS, GSPO], ids=["seq-mean", "GSPO"])
-def test_adaptive_modes_without_a_correction_are_warned_once(argv_with: ArgvWith, mode: Flags, flags: Flags) -> None:
+def test_adaptive_mode_without_correction_warns_once(argv_with: ArgvWith, mode: Flags, flags: Flags) -> None:
     (line,) = warnings_of(argv_with(mode | flags))
     (name, value) = next(iter(flags.items()))
     assert line.startswith(f"{name} {value}: ")

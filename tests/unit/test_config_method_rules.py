@@ -323,7 +323,7 @@ cases = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES]
 
 
 @cases
-def test_combination_without_a_meaning_is_refused(refusal: Callable[[Flags], Exception], case: Case) -> None:
+def test_meaningless_combination_is_refused(refusal: Callable[[Flags], Exception], case: Case) -> None:
     error = refusal(case.wrong)
     assert isinstance(error, ConfigError)
     assert str(error).startswith(case.head + ":")

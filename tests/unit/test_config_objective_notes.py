@@ -62,22 +62,22 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
         ),
     ],
 )
-def test_every_other_run_says_what_it_weighs_prompts_by(flags: Flags, said: str, argv_with: ArgvWith) -> None:
+def test_every_other_run_notes_its_prompt_weights(flags: Flags, said: str, argv_with: ArgvWith) -> None:
     (note,) = notes_of(argv_with, {ESTIMATOR: "dr_grpo"} | flags)
     assert said in note
 
 
-def test_a_run_of_openrlhf_says_nothing(argv_with: ArgvWith) -> None:
+def test_mode_off_has_no_note(argv_with: ArgvWith) -> None:
     assert notes_of(argv_with, {"--ada_mode": "off", ESTIMATOR: "group_norm"}) == []
 
 
-def test_group_norm_over_a_fixed_number_that_is_all_trained_is_uniform_sampling(argv_with: ArgvWith) -> None:
+def test_group_norm_of_fixed_fully_trained_is_uniform(argv_with: ArgvWith) -> None:
     fixed = {"--ada_mode": "seq", "--ada_exit": "fixed", "--ada_max_samples": "4", ESTIMATOR: "group_norm"}
     (note,) = notes_of(argv_with, fixed)
     assert "1.5 / 1.46 / 1.4 / 1.46" in note
 
 
-def test_caps_that_take_long_to_enumerate_say_so(argv_with: ArgvWith) -> None:
+def test_slow_enumeration_is_noted(argv_with: ArgvWith) -> None:
     note, warning = notes_of(argv_with, {"--ada_mode": "seq", "--ada_max_samples": "4096", ESTIMATOR: "group_norm"})
     assert "group_norm divides" in warning
     assert note == "objective: not computed, since --ada_max_samples 4096 is above 2048"

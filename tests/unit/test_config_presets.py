@@ -68,7 +68,7 @@ def test_name_alone_gives_every_published_value(argv: list[str], name: str, capl
 
 
 @every_method
-def test_published_flags_are_flags_of_the_parser_and_given_explicitly_they_are_the_same(
+def test_explicit_published_flags_equal_the_preset(
     argv: list[str], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     explicit = [part for flag, value in METHODS[name].flags.items() for part in (f"--{flag}", *as_text(value))]
@@ -154,7 +154,7 @@ def test_name_is_a_composition_of_pieces(argv: list[str], name: str) -> None:
     ("name", "rule"),
     [("reinforce-ada-pos", ExitRule(1, 0, 0.7)), ("reinforce-ada-balance", ExitRule(2, 2, 0.7))],
 )
-def test_sequential_settings_are_those_of_the_published_code(argv: list[str], name: str, rule: ExitRule) -> None:
+def test_sequential_settings_are_the_published_ones(argv: list[str], name: str, rule: ExitRule) -> None:
     args, config = parse([*argv, "--ada_method", name])
     policy = make_policy(resolve(config, args))
     assert isinstance(policy, Sequential)
@@ -176,7 +176,7 @@ def test_estimated_settings_are_those_of_the_paper(argv: list[str], name: str, c
     assert args.critic.model_name_or_path == model, "the critic starts from the policy's model"
 
 
-def test_raft_trains_the_positives_of_all_that_was_drawn_with_equal_weight(argv: list[str]) -> None:
+def test_raft_trains_all_positives_with_equal_weight(argv: list[str]) -> None:
     args, config = parse([*argv, "--ada_method", "raft"])
     policy = make_policy(resolve(config, args))
     for outcomes in ((1, 0, 1, 0), (0, 0, 0, 0), (1, 1, 1, 1)):
@@ -217,7 +217,7 @@ def test_explicit_flag_wins_and_is_reported(argv: list[str], name: str, caplog: 
     ],
     ids=" ".join,
 )
-def test_deviation_names_what_is_and_what_was_published(
+def test_deviation_names_actual_and_published_value(
     argv: list[str], given: list[str], line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     parse([*argv, *given, "--ada_method", "reinforce-ada-pos"])
@@ -231,7 +231,7 @@ def test_flags_that_no_preset_sets_are_no_deviation(argv: list[str], caplog: pyt
     assert said(caplog) == []
 
 
-def test_flag_that_makes_no_sense_with_a_preset_is_refused_as_ever(argv: list[str]) -> None:
+def test_senseless_flag_with_preset_is_refused(argv: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"^--ada_unresolved is 'refill': .* --ada_select all trains every rollout"):
         parse([*argv, "--ada_method", "reinforce-ada-est", "--ada_unresolved", "refill"])
 
@@ -250,7 +250,7 @@ def test_every_spelling_is_understood(argv: list[str], spelling: list[str]) -> N
         assert (config.method, config.exit, args.rollout.n_samples_per_prompt) == ("raft", "fixed", 4)
 
 
-def test_without_a_name_the_hosts_defaults_stand(argv: list[str]) -> None:
+def test_no_preset_keeps_the_hosts_defaults(argv: list[str]) -> None:
     assert named_method(argv) is None
     assert parse([*argv, "--rollout.batch_size", "8"])[0].rollout.n_samples_per_prompt == 1
 
@@ -261,7 +261,7 @@ def test_last_name_counts_as_for_every_flag(argv: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["GRPO", "reinforce-ada", ""])
-def test_unknown_name_is_an_error_of_one_line_with_all_names(refusal: Callable[[Flags], Exception], name: str) -> None:
+def test_unknown_name_error_is_one_line_with_all_names(refusal: Callable[[Flags], Exception], name: str) -> None:
     message = str(refusal({"--ada_method=" + name: ""}))
     assert message.startswith(f"--ada_method is {name!r}: expected one of: {', '.join(METHODS)}. ")
 

@@ -115,7 +115,7 @@ def test_defaults_are_off_and_the_published_setting() -> None:
     assert (config.unresolved, config.scheduler) == ("keep", "stream")
 
 
-def test_what_depends_on_other_flags_is_left_open() -> None:
+def test_dependent_defaults_are_left_open() -> None:
     """Its default is in `settings.resolve`."""
     assert {f.name for f in FIELDS if f.default is None} == {
         *("method", "policy", "run_dir", "objective_power", "spread"),
@@ -129,7 +129,7 @@ def test_verbose_has_a_short_name() -> None:
     assert parse("--verbose").verbose
 
 
-def test_help_lists_every_flag_in_both_spellings_with_its_text_and_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_lists_every_flag_with_text_and_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")  # no line breaks within names
     text = " ".join(make_parser().format_help().split())
     for f in FIELDS:
@@ -255,7 +255,7 @@ def test_refusal_names_flag_value_rule_and_remedy(
     ],
     ids=str,
 )
-def test_edge_of_what_is_allowed(values: dict[str, Any]) -> None:
+def test_limits_of_ranges_are_allowed(values: dict[str, Any]) -> None:
     AdaConfig(**values)
 
 

@@ -161,7 +161,7 @@ def test_raw_scores_are_allowed(argv_with: Callable[[Flags], list[str]], changes
     assert threshold.value == config.positive_threshold
 
 
-def test_a_model_scores_where_nothing_else_does(argv_with: Callable[[Flags], list[str]]) -> None:
+def test_reward_model_gives_the_score_by_default(argv_with: Callable[[Flags], list[str]]) -> None:
     args, config = parse(argv_with(BY_MODEL))
     assert scored_by_model(args)
     assert config.scores == args.ada.scores == "raw", "the record says so"
@@ -170,7 +170,7 @@ def test_a_model_scores_where_nothing_else_does(argv_with: Callable[[Flags], lis
 
 
 @pytest.mark.parametrize("given", [None, "0.25"])
-def test_unit_scores_stay_what_they_are(argv_with: Callable[[Flags], list[str]], given: str | None) -> None:
+def test_unit_scores_are_unchanged(argv_with: Callable[[Flags], list[str]], given: str | None) -> None:
     args, config = parse(argv_with({THRESHOLD: given}))
     settings = resolve(config, args)
     assert (settings.scores, settings.positive_above) == ("unit", float(given or 0.5))

@@ -100,12 +100,12 @@ def test_refill_limit_is_a_batch_unless_given() -> None:
         ("seq", {"select": "max_variance"}, "max_variance"),
     ],
 )
-def test_all_are_trained_where_the_budget_is_the_group(mode: str, flags: dict[str, Any], select: str) -> None:
+def test_budget_equal_to_group_trains_all(mode: str, flags: dict[str, Any], select: str) -> None:
     assert settings_of(mode, n=4, **flags).select == select
 
 
 @pytest.mark.parametrize("advantage", ESTIMATORS)
-def test_correction_is_the_published_codes_in_seq_and_the_papers_in_est(advantage: str) -> None:
+def test_default_correction_is_none_in_seq_paper_in_est(advantage: str) -> None:
     """Division by the group's standard deviation is an objective of its own: nothing to correct."""
     assert settings_of("off", advantage=advantage).correction == "none"
     assert settings_of("seq", advantage=advantage).correction == "none"
@@ -124,7 +124,7 @@ def test_correction_is_the_published_codes_in_seq_and_the_papers_in_est(advantag
         ("gae", "critic", "critic"),
     ],
 )
-def test_baseline_is_a_prediction_wherever_there_is_one(advantage: str, own: str, predicting: str) -> None:
+def test_baseline_is_the_prediction_if_there_is_one(advantage: str, own: str, predicting: str) -> None:
     for mode in ("off", "seq"):
         assert settings_of(mode, advantage=advantage).baseline == own
     assert settings_of("est", advantage=advantage).baseline == predicting
@@ -134,7 +134,7 @@ def test_baseline_is_a_prediction_wherever_there_is_one(advantage: str, own: str
     assert settings_of("est", advantage=advantage, baseline="first_wave").baseline == "first_wave"
 
 
-def test_stratum_keeps_counts_and_takes_its_weight_at_their_prediction() -> None:
+def test_stratum_keeps_counts_and_uses_their_prediction() -> None:
     """Log objective, right predictions: 1 / p down to the floor, in both modes, without a further flag."""
     for settings in (settings_of("seq", correction="stratum"), settings_of("est", budget=8.0)):
         assert settings.remembers
@@ -154,7 +154,7 @@ def test_ppo_takes_every_weight_at_a_prediction() -> None:
 
 
 @pytest.mark.parametrize("name", ["reinforce-ada-balance", "reinforce-ada-pos", "grpo", "raft", "ppo"])
-def test_uniform_sampling_can_have_the_weight_of_another_method(name: str) -> None:
+def test_uniform_can_have_another_methods_weight(name: str) -> None:
     """f' of the method by enumeration; between the entries of its table it is off by less than 0.1 %."""
     flags = METHODS[name].flags
     ours = {key.removeprefix("ada."): value for key, value in flags.items() if key.startswith("ada.")}
@@ -285,9 +285,7 @@ def test_predictor_is_counts_unless_a_critic_is_asked_for(
         ("est", {}, True),
     ],
 )
-def test_pass_rates_are_remembered_where_something_goes_by_them(
-    mode: str, flags: dict[str, Any], remembers: bool
-) -> None:
+def test_pass_rates_are_remembered_where_needed(mode: str, flags: dict[str, Any], remembers: bool) -> None:
     assert settings_of(mode, **flags).remembers is remembers
 
 
@@ -308,7 +306,7 @@ def test_sequential_ppo_remembers_nothing() -> None:
         ("est", "gae", {"estimator": "critic"}, True, False),
     ],
 )
-def test_critic_of_our_own_is_started_beside_critic_free_training_only(
+def test_own_critic_only_for_critic_free_training(
     mode: str, advantage: str, flags: dict[str, Any], reads: bool, owns: bool
 ) -> None:
     settings = settings_of(mode, advantage=advantage, **flags)
@@ -354,9 +352,7 @@ def test_flags_of_seq_become_the_policy(flags: dict[str, Any], rule: ExitRule) -
     [((0, 1), 1 / 2), ((0, 0, 0, 1), 0.0)],
     ids=["stopped after the first wave", "stopped in the second wave, whose positive was waited for"],
 )
-def test_first_wave_baseline_goes_by_the_stopping_plan_of_the_flags(
-    outcomes: tuple[int, ...], unbiased: float
-) -> None:
+def test_first_wave_baseline_uses_the_stopping_plan(outcomes: tuple[int, ...], unbiased: float) -> None:
     policy = make_policy(settings_of("seq", n=2, wave=2, max_samples=4, exit="pos", baseline="first_wave"))
     group = policy.build(pool_of(outcomes), np.random.default_rng(0))
     assert sorted(group.coefficients) == [-unbiased, 1 - unbiased]
@@ -393,7 +389,7 @@ def test_flags_of_est_become_the_policy(estimator: str) -> None:
 
 
 @pytest.mark.parametrize(("baseline", "reads"), [("estimator", False), ("critic", True)])
-def test_seq_remembers_what_its_baseline_is_made_of(baseline: str, reads: bool) -> None:
+def test_seq_remembers_what_its_baseline_needs(baseline: str, reads: bool) -> None:
     policy = make_policy(settings_of("seq", baseline=baseline))
     assert isinstance(policy, Sequential)
     assert policy.memory is not None

@@ -103,7 +103,7 @@ def test_budget_must_fit_the_bounds(budget: int, low: int, high: int) -> None:
 
 
 @pytest.mark.parametrize("name", PRIORITIES)
-def test_priorities_are_finite_at_certain_and_hopeless_prompts(name: str) -> None:
+def test_priorities_are_finite_at_pass_rates_0_and_1(name: str) -> None:
     values = priority(name, [0.0, 1e-12, 0.3, 1.0], floor=0.02)
     assert np.isfinite(values).all()
     assert (values > 0).all()

@@ -32,7 +32,7 @@ def test_trainable_is_the_largest_number_that_loses_nothing(sizes: tuple[int, in
         assert chosen == max(fits)
 
 
-def test_steps_count_full_batches_and_what_is_trainable_of_the_rest() -> None:
+def test_steps_count_full_batches_and_trainable_rest() -> None:
     plan = BatchPlan(prompts=4, group_size=2, train_batch=4, micro_batch=4, processes=1)
     assert [plan.steps(n) for n in range(10)] == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
     assert [plan.optimizer_steps(n) for n in range(10)] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]

@@ -31,7 +31,7 @@ def answer(scheduler: Scheduler[None], key: PromptKey, *outcomes: float, first: 
         scheduler.finish(Request(key, index), Sample(key, index, outcome, outcome, num_tokens=1), None)
 
 
-def test_rounds_wait_for_all_prompts_and_waves_for_their_own() -> None:
+def test_rounds_wait_for_all_prompts_waves_for_their_own() -> None:
     policy = sequential(1, 0, n=2, wave=2, cap=4)
     for name, expected in (("rounds", []), ("waves", [(0, 2), (0, 3)])):
         scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], name, least_chance=0.0)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def test_rounds_wait_for_all_prompts_and_waves_for_their_own() -> None:
     assert scheduler.num_closed == 1
 
 
-def test_stream_sends_ahead_what_is_likely_to_be_needed() -> None:
+def test_stream_sends_likely_samples_ahead() -> None:
     policy = sequential(1, 0, n=2, wave=2, cap=6)
     scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1), PromptPool(2)], "stream", least_chance=0.5)
     assert len(drain(scheduler)) == 6, "with nothing known, two more are needed with probability 1/3"
@@ -54,7 +54,7 @@ def test_stream_sends_ahead_what_is_likely_to_be_needed() -> None:
     assert scheduler.num_outstanding == 7
 
 
-def test_what_was_sent_ahead_in_vain_is_aborted_or_surplus() -> None:
+def test_unneeded_samples_ahead_are_aborted_or_surplus() -> None:
     policy = sequential(1, 0, n=2, wave=2, cap=6)
     scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
     assert drain(scheduler) == [(0, i) for i in range(6)], "at any probability"
@@ -81,7 +81,7 @@ def test_prompts_with_long_answers_go_first() -> None:
     assert drain(scheduler) == [(1, 1), (2, 1), (0, 1)]
 
 
-def test_a_failed_rollout_is_sampled_again_before_anything_else() -> None:
+def test_failed_sample_is_repeated_first() -> None:
     policy = sequential(1, 0, n=1, wave=1, cap=3)
     scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], "waves", least_chance=0.5)
     first = scheduler.take_required()
@@ -91,7 +91,7 @@ def test_a_failed_rollout_is_sampled_again_before_anything_else() -> None:
     assert scheduler.waste.failed == Tally(1, 4)
 
 
-def test_nobody_repeats_a_rollout_that_is_not_needed_any_more() -> None:
+def test_unneeded_sample_is_not_repeated() -> None:
     """Both rollouts that are needed succeed; the one sent ahead fails after its prompt has closed, twice over."""
     policy = sequential(1, 0, n=2, wave=2, cap=3)
     scheduler = Scheduler[None](policy, [PromptPool(0)], "stream", least_chance=0.0)
@@ -115,7 +115,7 @@ def ahead() -> Scheduler[None]:
     return scheduler
 
 
-def test_a_rollout_that_failed_ahead_is_repeated_when_its_policy_asks_for_it() -> None:
+def test_sample_failed_ahead_is_repeated_on_request() -> None:
     scheduler = ahead()
     scheduler.fail(Request(0, 3), num_tokens=4)
     scheduler.fail(Request(0, 5), num_tokens=4)
@@ -126,7 +126,7 @@ def test_a_rollout_that_failed_ahead_is_repeated_when_its_policy_asks_for_it() -
     assert scheduler.waste.failed == Tally(2, 8)
 
 
-def test_a_repeated_rollout_that_fails_again_costs_its_prompt() -> None:
+def test_sample_that_fails_twice_costs_its_prompt() -> None:
     scheduler = ahead()
     scheduler.fail(Request(0, 2), num_tokens=4)
     answer(scheduler, 0, 0.0, 0.0)
@@ -136,7 +136,7 @@ def test_a_repeated_rollout_that_fails_again_costs_its_prompt() -> None:
     assert [entry.failure for entry in scheduler.given_up] == ["again"]
 
 
-def test_what_failed_ahead_is_counted_once_where_its_prompt_closes_without_it() -> None:
+def test_sample_failed_ahead_of_closed_prompt_counts_once() -> None:
     scheduler = ahead()
     scheduler.fail(Request(0, 3), num_tokens=4)
     assert scheduler.give_up(Request(0, 4), 5, "for good") == [Request(0, 5)]
@@ -150,7 +150,7 @@ def test_what_failed_ahead_is_counted_once_where_its_prompt_closes_without_it() 
     assert (scheduler.waste.failed, scheduler.waste.stopped) == (Tally(2, 9), Tally(2, 2))
 
 
-def test_of_those_that_failed_ahead_for_good_the_first_in_order_is_the_reason() -> None:
+def test_first_failure_in_order_is_the_reason() -> None:
     """Rollout 3 fails first, then 2. Nothing after them can enter the pool, whatever it comes to."""
     scheduler = ahead()
     assert scheduler.give_up(Request(0, 3), 1, "three") == [Request(0, 4), Request(0, 5)]
@@ -166,7 +166,7 @@ def test_of_those_that_failed_ahead_for_good_the_first_in_order_is_the_reason() 
 
 @pytest.mark.parametrize(("first_fails", "reason"), [(True, "first"), (False, "second")])
 @pytest.mark.parametrize("name", ["rounds", "waves", "stream"])
-def test_in_a_wave_the_first_failure_in_order_is_the_reason(name: Any, first_fails: bool, reason: str) -> None:
+def test_first_failure_in_a_wave_is_the_reason(name: Any, first_fails: bool, reason: str) -> None:
     """Rollout 1 of 4 fails for good: 2 and 3 are in vain, and 0, which is still out, may be the reason instead."""
     policy = sequential(1, 0, n=4, wave=4, cap=8)
     scheduler = Scheduler[None](policy, [PromptPool(0)], name, least_chance=1.0)
@@ -185,7 +185,7 @@ def test_in_a_wave_the_first_failure_in_order_is_the_reason(name: Any, first_fai
     assert (finished.failure, len(finished.pool)) == (reason, 0)
 
 
-def test_a_round_goes_on_when_its_last_prompt_is_given_up() -> None:
+def test_round_continues_after_its_last_prompt_is_given_up() -> None:
     policy = sequential(1, 0, n=2, wave=2, cap=4)
     scheduler = Scheduler[None](policy, [PromptPool(0), PromptPool(1)], "rounds", least_chance=0.0)
     drain(scheduler)
@@ -197,7 +197,7 @@ def test_a_round_goes_on_when_its_last_prompt_is_given_up() -> None:
     assert [entry.pool.key for entry in scheduler.given_up] == [0]
 
 
-def test_an_engine_that_dies_with_rollouts_sent_ahead_holds_nobody_up() -> None:
+def test_engine_death_with_samples_ahead_blocks_nobody() -> None:
     """They go out again as any rollout ahead does, in order, and before anything else once they are asked for."""
     scheduler = ahead()
     for index in (5, 3, 2):
@@ -212,7 +212,7 @@ def test_an_engine_that_dies_with_rollouts_sent_ahead_holds_nobody_up() -> None:
     assert scheduler.waste.lost == Tally(3, 0)
 
 
-def test_nothing_is_sent_after_a_rollout_that_failed_for_good() -> None:
+def test_nothing_is_sent_after_a_final_failure() -> None:
     """Rollouts 2, 4 and 5 die with their engine; after rollout 3 has failed, only 2 can still matter."""
     scheduler = ahead()
     scheduler.lose(Request(0, 5))

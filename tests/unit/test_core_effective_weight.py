@@ -77,7 +77,7 @@ def test_table_of_the_shipped_rule(p: float, k_pos: int, k_neg: int, column: int
 
 
 @pytest.mark.parametrize("p", SHIPPED)
-def test_dividing_by_the_pass_rate_as_the_paper_says_is_not_the_log_objective(p: float) -> None:
+def test_dividing_by_pass_rate_is_not_the_log_objective(p: float) -> None:
     policy = sequential(2, 2, n=4, wave=8, cap=32, correction="paper", objective=Objective("log"))
     assert achieved(policy, p) == pytest.approx(SHIPPED[p][6], rel=0.006)
 
@@ -91,7 +91,7 @@ def test_uniform_grpo_with_std_is_flat_at_finite_n(n: int, expected: tuple[float
         assert achieved(policy, p) * scale == pytest.approx(weight, abs=0.006)
 
 
-def test_uniform_sampling_is_linear_and_its_own_mean_costs_one_in_n() -> None:
+def test_uniform_is_linear_and_own_mean_costs_one_in_n() -> None:
     for n, p in itertools.product((2, 4, 8), RATES):
         fixed: dict[str, Any] = {"n": n, "wave": n, "cap": n}
         assert achieved(sequential(0, 0, **fixed), p) == pytest.approx((n - 1) / n)
@@ -117,7 +117,7 @@ def test_stratum_is_exact_for_every_objective(name: str, exit_name: str, wave: i
 
 @pytest.mark.parametrize("exit_name", EXITS)
 @pytest.mark.parametrize("predicted", [0.02, 0.5, 0.97])
-def test_linear_objective_stays_exact_with_a_wrong_prediction(exit_name: str, predicted: float) -> None:
+def test_linear_is_exact_with_wrong_prediction(exit_name: str, predicted: float) -> None:
     """A baseline from outside the pool may be wrong: it moves the variance, not the expectation."""
     policy = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, baseline="estimator", correction="stratum")
     for p in RATES:
@@ -126,7 +126,7 @@ def test_linear_objective_stays_exact_with_a_wrong_prediction(exit_name: str, pr
 
 @pytest.mark.parametrize("exit_name", EXITS)
 @pytest.mark.parametrize(("wave", "cap", "n"), SIZES)
-def test_mean_of_the_positives_is_the_truncated_log_objective(exit_name: str, wave: int, cap: int, n: int) -> None:
+def test_mean_of_positives_is_truncated_log(exit_name: str, wave: int, cap: int, n: int) -> None:
     """(1 - (1-p)^N)/p, the derivative of sum over k <= N of pass@k / k, wherever sampling stops after a success."""
     policy = sequential(*EXITS[exit_name], n=n, wave=wave, cap=cap, correction="positives", objective=Objective("log"))
     for p in RATES:
@@ -162,9 +162,7 @@ OUTSIDE = ("estimator", "critic")
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("exit_name", EXITS)
-def test_every_combination_has_the_weight_that_its_formula_says(
-    exit_name: str, baseline: str, correction: str
-) -> None:
+def test_every_combination_has_its_formulas_weight(exit_name: str, baseline: str, correction: str) -> None:
     """Exit x (M, N_max, n) x baseline x correction x objective, at right and at wrong predictions."""
     for (wave, cap, n), name, predicted in itertools.product(SIZES, ("linear", "log"), (0.1, 0.5)):
         if correction == "positives" and name != "log":
@@ -180,7 +178,7 @@ def test_every_combination_has_the_weight_that_its_formula_says(
             )
 
 
-def test_pools_own_rates_leave_the_bias_that_the_documentation_states() -> None:
+def test_pool_rates_have_the_documented_bias() -> None:
     """Stratum with the pool's own rates: near the target, biased by stopping as the table in the docs says."""
     for exit_name, (low, high) in {"pos": (0.87, 1.79), "balance": (0.90, 1.22)}.items():
         linear = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, correction="stratum")
@@ -206,7 +204,7 @@ def estimated_weight(p: float, drawn: int, n: int, predicted: float | None = Non
 
 
 @pytest.mark.parametrize("drawn", [2, 5, 8, 32])
-def test_training_every_rollout_weighs_a_prompt_by_their_number(drawn: int) -> None:
+def test_training_all_samples_weighs_prompts_by_count(drawn: int) -> None:
     for p in RATES:
         assert estimated_weight(p, drawn, 8, baseline="loo") == pytest.approx(drawn / 8)
         assert estimated_weight(p, drawn, 8) == pytest.approx((drawn - 1) / 8), "the pool's own mean costs one rollout"
@@ -222,7 +220,7 @@ def test_stratum_takes_the_allocations_weight_out_again(name: str, drawn: int) -
         assert weight == pytest.approx(objective(name).weight(p), rel=1e-9)
 
 
-def test_papers_hybrid_shares_the_weight_between_number_and_gradient() -> None:
+def test_hybrid_splits_weight_into_number_and_gradient() -> None:
     """n ~ 1/sqrt(p) and gradient x 1/sqrt(p): 1/p, with the pass rate known."""
     for p, drawn in ((0.04, 25), (0.25, 10), (1.0 - 1e-12, 5)):
         weight = estimated_weight(
@@ -237,7 +235,7 @@ def test_papers_hybrid_shares_the_weight_between_number_and_gradient() -> None:
 
 @pytest.mark.parametrize("correction", ["paper", "stratum"])
 @pytest.mark.parametrize("drawn", [2, 5, 16])
-def test_ada_est_with_ppo_takes_its_weight_at_the_prediction(drawn: int, correction: str) -> None:
+def test_ppo_in_est_takes_weight_at_the_prediction(drawn: int, correction: str) -> None:
     """A pool's own pass rate is 0 for every all-wrong pair of a prompt that is right half of the time."""
     builder = GroupBuilder(
         Selection("all", 8, 0.5), "gae", "critic", correction, Objective("log"), 0.02, allocated=lambda p: p**-0.5
@@ -263,9 +261,7 @@ def ppo_weight(policy: Sequential, p: float, *, weighted: bool, predicted: float
 @pytest.mark.parametrize(
     ("p", "plain", "with_strata"), [(0.02, 3.89, 1.11), (0.1, 3.00, 1.26), (0.3, 1.37, 1.09), (0.9, 3.00, 1.26)]
 )
-def test_strata_make_prompts_of_all_pass_rates_weigh_about_the_same_in_ppo(
-    p: float, plain: float, with_strata: float
-) -> None:
+def test_strata_even_out_prompt_weights_in_ppo(p: float, plain: float, with_strata: float) -> None:
     policy = sequential(2, 2, n=4, wave=4, cap=16, estimator="gae")
     for weighted, expected in ((False, plain), (True, with_strata)):
         relative = ppo_weight(policy, p, weighted=weighted) / ppo_weight(policy, 0.5, weighted=weighted)

@@ -92,7 +92,7 @@ def test_hard_prompts_get_more() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("per_100_steps", [0.0, 0.3, 0.6])
-def test_drifting_rates_are_recovered_better_than_by_the_last_group(per_100_steps: float) -> None:
+def test_counts_beat_last_group_on_drifting_rates(per_100_steps: float) -> None:
     """Root mean square error of what is known before a visit; the figures are in docs/algorithms.md."""
     truth = Drifting(per_100_steps=per_100_steps)
     last: dict[int, float] = {}
@@ -112,7 +112,7 @@ def test_drifting_rates_are_recovered_better_than_by_the_last_group(per_100_step
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
-def test_unsolvable_prompts_do_not_eat_the_budget(share: float) -> None:
+def test_unsolvable_prompts_do_not_use_up_the_budget(share: float) -> None:
     """Given up, they take the least number of rollouts; without that rule several times as much."""
     truth = Drifting(per_100_steps=0, hopeless=share)
 
@@ -129,7 +129,7 @@ def test_unsolvable_prompts_do_not_eat_the_budget(share: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.2])
 @pytest.mark.parametrize("rows", [512, 2048, 4096, 8192])
-def test_unsolvable_prompts_take_a_quarter_of_their_share_in_episodes_of_any_length(rows: int, share: float) -> None:
+def test_unsolvable_prompts_take_quarter_of_their_share(rows: int, share: float) -> None:
     """16, 64, 128 and 256 steps: given up by the tenth visit, they get 2 rollouts at each, where the mean is 8."""
     rng = np.random.default_rng(1)
     rates = 1 / (1 + np.exp(-rng.normal(-1, 2, rows)))
@@ -145,7 +145,7 @@ def test_unsolvable_prompts_take_a_quarter_of_their_share_in_episodes_of_any_len
 
 
 @pytest.mark.parametrize("steps_between", [1, 16, 64, 128, 256])
-def test_a_visit_to_a_given_up_prompt_costs_the_least_number_however_long_it_was_away(steps_between: int) -> None:
+def test_visit_to_given_up_prompt_draws_the_minimum(steps_between: int) -> None:
     policy = make_policy()
     policy.memory.counts.observe([0], [64], [0])
     for _ in range(10):
@@ -157,7 +157,7 @@ def test_a_visit_to_a_given_up_prompt_costs_the_least_number_however_long_it_was
 
 
 @pytest.mark.parametrize(("rate", "visits"), [(0.1, 1 / (1 - 0.9**2)), (0.3, 1 / (1 - 0.7**2))])
-def test_visits_until_a_prompt_that_became_solvable_is_revived(rate: float, visits: float) -> None:
+def test_visits_until_solvable_prompt_is_revived(rate: float, visits: float) -> None:
     """5.3 visits of 2 rollouts at pass rate .1, and 2.0 at .3; then it is sampled like any other."""
     policy, rows = make_policy(), 256
     counts = policy.memory.counts
@@ -211,7 +211,7 @@ def test_prompt_that_becomes_solvable_is_found_again() -> None:
 # -- a critic ---------------------------------------------------------------------------------------------------------
 
 
-def test_critic_that_knows_the_truth_is_used_once_it_has_shown_it() -> None:
+def test_true_critic_is_used_once_proven() -> None:
     steps = run(make_policy(critic=True), Drifting(per_100_steps=0), 20)
     used = [step.figures["ada/critic_in_use"] for step in steps]
     assert used[0] == 0.0
@@ -220,7 +220,7 @@ def test_critic_that_knows_the_truth_is_used_once_it_has_shown_it() -> None:
     assert steps[-1].figures["ada/estimator_brier"] == steps[-1].figures["ada/critic_brier"]
 
 
-def test_critic_that_says_nonsense_is_never_used() -> None:
+def test_useless_critic_is_never_used() -> None:
     """Its figures are logged, and allocation goes by counts."""
     policy = make_policy(critic=True)
     for rows in epochs(30):

@@ -50,14 +50,14 @@ def test_evidence_halves_with_steps_not_with_visits() -> None:
     assert fresh > counts.predict([1])[0]
 
 
-def test_every_visit_counts_the_same_in_the_populations_mean() -> None:
+def test_population_mean_weighs_every_visit_alike() -> None:
     """A hard prompt that drew ten times as much must not pull the mean down ten times as hard."""
     counts = make_counts(half_life=1e9, strength=1e-9)
     counts.observe([0, 1], [40, 4], [0, 4])
     assert counts.population_mean == pytest.approx(0.5)
 
 
-def test_row_that_comes_twice_in_a_step_has_both_visits() -> None:
+def test_row_twice_in_a_step_counts_both_visits() -> None:
     once, twice = make_counts(), make_counts()
     once.observe([3, 4], [8, 8], [3, 1])
     twice.observe([3, 3, 4], [4, 4, 8], [1, 2, 1])
@@ -100,7 +100,7 @@ def test_saved_and_loaded_equals_never_stopped_to_the_bit(
     assert whole.state_dict() == resumed.state_dict()
 
 
-def test_state_of_an_earlier_version_is_read_by_its_misses() -> None:
+def test_earlier_state_is_converted_from_misses() -> None:
     """It saved the step of the last full look as well."""
     earlier = {
         "step": 7, "population": [3.0, 9.0], "rows": [2, 5], "draws": [70.0, 20.0], "positives": [0.0, 4.0],
@@ -128,7 +128,7 @@ def test_impossible_evidence_is_refused(draws: list[int], positives: list[int]) 
 # -- giving up, without a state that absorbs ------------------------------------------------------------------------
 
 
-def test_given_up_after_so_many_rollouts_without_a_positive() -> None:
+def test_prompt_is_given_up_after_n_misses() -> None:
     counts = make_counts(give_up=16)
     counts.observe([0], [8], [0])
     assert not counts.given_up([0])[0]
@@ -190,7 +190,7 @@ def test_critic_is_trusted_once_it_was_better_on_average() -> None:
     assert calibration.trusted
 
 
-def test_critic_is_dropped_only_when_it_was_worse_in_every_step_of_the_window() -> None:
+def test_critic_is_dropped_only_after_a_window_of_losses() -> None:
     calibration = Calibration(window=3, trusted=True)
     for better in (True, False, False):
         record(calibration, better=better)
@@ -211,7 +211,7 @@ def test_calibration_resumes() -> None:
 # -- what outcomes are worth ----------------------------------------------------------------------------------------
 
 
-def test_reward_means_start_at_a_verifiers_and_follow_the_rewards() -> None:
+def test_reward_means_start_as_scores_and_follow_rewards() -> None:
     means = RewardMeans(half_life=1e9)
     assert (means.scale.negative, means.scale.positive) == (0.0, 1.0)
     means.observe(np.array([-1.0, -1.0, -0.5]), np.array([False, False, False]))

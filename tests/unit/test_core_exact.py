@@ -24,9 +24,7 @@ def builder(select: str, n: int, estimator: str = "dr_grpo", **options: object) 
 @pytest.mark.parametrize(
     ("k_pos", "k_neg", "expected"), [(2, 2, (38.7, 23.1, 12.6, 1.98)), (1, 0, (27.9, 15.5, 8.6, 1.95))]
 )
-def test_group_norm_of_an_adaptive_pool_weighs_rare_outcomes_twenty_to_one(
-    k_pos: int, k_neg: int, expected: tuple[float, ...]
-) -> None:
+def test_group_norm_weighs_rare_outcomes_twenty_to_one(k_pos: int, k_neg: int, expected: tuple[float, ...]) -> None:
     policy = sequential(k_pos, k_neg, n=4, wave=8, cap=32, estimator="group_norm")
     for p, weight in zip(RATES, expected, strict=True):
         assert sequential_weight(policy, p).effective == pytest.approx(weight, abs=0.05)
@@ -65,7 +63,7 @@ def test_pods_tends_to_one_over_twice_p_times_one_minus_p() -> None:
 
 
 @pytest.mark.parametrize("estimator", ["dr_grpo", "group_norm"])
-def test_kept_means_are_those_of_the_trained_rollouts(estimator: str) -> None:
+def test_kept_means_are_over_trained_samples(estimator: str) -> None:
     pool = pool_of([1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
     group = builder("balanced", 4, estimator, baseline="kept").build(pool, np.random.default_rng(0))
     unit = 0.5 if estimator == "dr_grpo" else 0.5 / math.sqrt(1 / 3)
@@ -80,7 +78,7 @@ def test_a_kept_group_of_one_outcome_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("baseline", ["pool", "kept"])
-def test_random_selection_against_all_outcomes_of_a_small_pool(baseline: str) -> None:
+def test_random_selection_matches_enumeration(baseline: str) -> None:
     """6 drawn, 3 of them trained: every sequence of outcomes, and every choice of 3."""
     random, p = builder("random", 3, baseline=baseline), 0.3
     total = 0.0

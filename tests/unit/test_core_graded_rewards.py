@@ -64,7 +64,7 @@ def mean_reward_gradient(chances: Floats) -> Floats:
 
 @pytest.mark.parametrize("chances", POLICIES, ids=str)
 @pytest.mark.parametrize("objective", ["linear", "sqrt", "log"])
-def test_ppos_stratum_is_f_prime_times_the_gradient_of_the_mean_reward(chances: Floats, objective: str) -> None:
+def test_ppo_stratum_is_f_prime_times_mean_reward_gradient(chances: Floats, objective: str) -> None:
     """Also where outcomes end sampling: within an outcome rewards are as the policy gives them."""
     policy = sequential(
         1, 1, n=N, wave=2, cap=CAP, estimator="gae", correction="stratum", objective=Objective(objective), graded=True
@@ -75,7 +75,7 @@ def test_ppos_stratum_is_f_prime_times_the_gradient_of_the_mean_reward(chances: 
 
 
 @pytest.mark.parametrize("chances", POLICIES, ids=str)
-def test_linear_stratum_without_a_baseline_is_the_gradient_of_the_mean_reward(chances: Floats) -> None:
+def test_linear_stratum_is_gradient_of_mean_reward(chances: Floats) -> None:
     """Of pools whose size no outcome decides."""
     policy = sequential(
         0, 0, n=N, wave=2, cap=CAP, baseline="none", correction="stratum", objective=Objective("linear"), graded=True
@@ -86,7 +86,7 @@ def test_linear_stratum_without_a_baseline_is_the_gradient_of_the_mean_reward(ch
 
 @pytest.mark.parametrize("graded", [False, True])
 @pytest.mark.parametrize("rewards", [[1.0, 3.0, 2.0], [2.0, 2.0, 2.0]], ids=["spread", "equal"])
-def test_one_outcome_has_a_gradient_where_rewards_are_graded_and_differ(rewards: list[float], graded: bool) -> None:
+def test_one_outcome_with_graded_rewards_has_gradient(rewards: list[float], graded: bool) -> None:
     pool = PromptPool(0, [Sample(0, i, 1.0, reward, 1) for i, reward in enumerate(rewards)])
     policy = sequential(1, 1, n=3, wave=3, cap=3, graded=graded)
     group = policy.builder.build(pool, np.random.default_rng(0))

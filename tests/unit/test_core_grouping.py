@@ -164,20 +164,20 @@ def test_baseline_is_the_pools_not_the_kept_groups(estimator: str) -> None:
 
 @pytest.mark.parametrize("estimator", BASELINED)
 @pytest.mark.parametrize("reward", AWKWARD)
-def test_group_of_a_constant_pool_is_exactly_zero_and_unresolved(estimator: str, reward: float) -> None:
+def test_constant_pool_has_zero_group_and_is_unresolved(estimator: str, reward: float) -> None:
     group = build(make_pool([reward] * 8, metrics=[1.0] * 8), estimator)
     assert group.coefficients == (0.0,) * 4
     assert not group.resolved
 
 
-def test_unresolved_pool_has_zero_coefficients_with_shaped_rewards_too() -> None:
+def test_unresolved_pool_with_shaped_rewards_is_zero() -> None:
     """R7: equal outcomes with different length penalties carry no signal."""
     group = build(make_pool([0.0, -0.5, 0.0, -1.0], metrics=[0.0] * 4), "group_norm")
     assert not group.resolved
     assert group.coefficients == (0.0,) * 4
 
 
-def test_reward_decides_the_coefficient_and_the_metric_decides_what_is_kept() -> None:
+def test_reward_sets_coefficient_score_sets_selection() -> None:
     """Positive by metric, but penalised to the smaller reward: kept as a positive, trained with its reward."""
     pool = make_pool(rewards=[-0.5, 0.0, 0.0, -0.5], metrics=[1.0, 0.0, 0.0, 1.0])
     group = build(pool, "dr_grpo", n=4)
@@ -204,12 +204,12 @@ def outside(rewards: Sequence[float], baseline: str, predicted: float = 0.25, **
     return list(builder.build(pool, np.random.default_rng(0), predicted, RewardScale(-1.0, 1.0)).coefficients)
 
 
-def test_predicted_baseline_gives_a_pool_of_one_outcome_a_gradient() -> None:
+def test_predicted_baseline_gives_one_outcome_a_gradient() -> None:
     """What was predicted with 1/4 and came out wrong four times is a surprise of 1/4 each, in units of the reward."""
     assert outside([0, 0, 0, 0], "estimator") == pytest.approx([-0.25] * 4)
 
 
-def test_outcome_that_the_pool_does_not_show_is_worth_what_it_was_before() -> None:
+def test_missing_outcome_is_worth_its_prior() -> None:
     """Rewards of -1 and 1, all wrong: the baseline is 1/4 x 1 + 3/4 x (-1) = -1/2."""
     assert outside([-1, -1, -1, -1], "critic") == pytest.approx([-0.5] * 4)
     assert outside([1, 1], "critic") == pytest.approx([1.5] * 2)
@@ -225,7 +225,7 @@ def test_prediction_that_is_missing_is_an_error() -> None:
         builder.build(make_pool([1, 0]), np.random.default_rng(0))
 
 
-def test_shaped_rewards_keep_the_baseline_at_the_strata_means() -> None:
+def test_shaped_rewards_keep_baseline_at_strata_means() -> None:
     """A length penalty moves both means: b = 1/2 x 0.9 + 1/2 x (-0.2) for a predicted pass rate of one half."""
     pool = make_pool([0.8, 1.0, -0.2, -0.2], metrics=[1, 1, 0, 0])
     builder = GroupBuilder(Selection("all", 4, 0.5), "dr_grpo", "estimator")
@@ -276,7 +276,7 @@ def test_mean_of_the_positives_needs_some() -> None:
 
 @pytest.mark.parametrize("correction", ["paper", "stratum", "positives"])
 @pytest.mark.parametrize("baseline", ["pool", "loo", "first_wave"])
-def test_partial_credit_below_the_threshold_is_no_outcome_to_be_weighed(baseline: str, correction: str) -> None:
+def test_partial_credit_below_threshold_is_not_weighted(baseline: str, correction: str) -> None:
     """No positive: the pass rate of the pool is 0, and f'(floor) = 50 would multiply differences of nothing."""
     pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
     selection = Selection("balanced", 4, 0.5)
@@ -286,7 +286,7 @@ def test_partial_credit_below_the_threshold_is_no_outcome_to_be_weighed(baseline
     assert group.resolved is False
 
 
-def test_partial_credit_without_a_correction_is_trained_as_published() -> None:
+def test_partial_credit_without_correction_is_as_published() -> None:
     pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
     group = GroupBuilder(Selection("all", 8, 0.5), "dr_grpo").build(pool, np.random.default_rng(0))
     assert group.coefficients == pytest.approx([m - 0.075 for m in pool.metrics])
@@ -294,7 +294,7 @@ def test_partial_credit_without_a_correction_is_trained_as_published() -> None:
 
 
 @pytest.mark.parametrize("correction", ["paper", "stratum"])
-def test_partial_credit_of_a_pool_without_a_positive_is_not_multiplied_by_a_weight(correction: str) -> None:
+def test_partial_credit_without_positive_is_not_weighted(correction: str) -> None:
     """With a prediction at the floor f' is 50. The pool is all wrong: its samples differ in nothing that f' is of."""
     selection = Selection("balanced", 4, 0.5)
     pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
@@ -306,7 +306,7 @@ def test_partial_credit_of_a_pool_without_a_positive_is_not_multiplied_by_a_weig
     assert bare.build(pool, np.random.default_rng(0)).coefficients == (0.0,) * 4
 
 
-def test_kept_means_of_graded_rewards_train_a_group_of_one_outcome() -> None:
+def test_kept_means_of_graded_rewards_train_one_outcome() -> None:
     pool = PromptPool(0, [Sample(0, i, 1.0, reward, 1) for i, reward in enumerate((3.0, 1.0, 2.0, 6.0))])
     selection = Selection("balanced", 4, 0.5)
     graded = GroupBuilder(selection, "dr_grpo", "kept", graded=True).build(pool, np.random.default_rng(0))

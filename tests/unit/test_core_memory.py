@@ -25,7 +25,7 @@ def remembering(k_pos: int, k_neg: int, strength: float = 2.0) -> Sequential:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("k_pos", "k_neg"), [(1, 0), (2, 2)], ids=["pos", "balance"])
-def test_estimates_under_the_real_stopping_rule_are_unbiased(k_pos: int, k_neg: int) -> None:
+def test_estimates_under_real_stopping_are_unbiased(k_pos: int, k_neg: int) -> None:
     """64 prompts of each pass rate, 24 visits each: mean estimate within 0.01 of the truth.
 
     A pool's own mean would be off by up to 0.03 here. The prior, which by intent draws towards the mean of all

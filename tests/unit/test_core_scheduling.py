@@ -106,7 +106,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.sampled_from(SCHEDULERS), st.sampled_from([0.0, 0.2, 0.8]))
-def test_every_scheduler_gives_the_pools_of_the_published_loop(case: Case, name: Any, least_chance: float) -> None:
+def test_every_scheduler_gives_the_published_pools(case: Case, name: Any, least_chance: float) -> None:
     finished, scheduler = case.run(name, least_chance)
     expected = reference(case.policy, case.pools(), case.outcome)
     assert [entry.pool.samples for entry in finished] == [pool.samples for pool in expected]
@@ -125,7 +125,7 @@ def test_every_scheduler_gives_the_pools_of_the_published_loop(case: Case, name:
 
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.sampled_from(SCHEDULERS))
-def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
+def test_every_sent_sample_is_accounted_for(case: Case, name: Any) -> None:
     fleet = case.fleet()
     scheduler = Scheduler[Request](case.policy, case.pools(), name, least_chance=0.0)
     finished = run(scheduler, fleet, case.limits)
@@ -140,7 +140,7 @@ def test_every_rollout_sent_is_accounted_for(case: Case, name: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_prompt_whose_rollout_fails_as_often_as_it_may_is_given_up(name: Any) -> None:
+def test_prompt_with_repeated_failures_is_given_up(name: Any) -> None:
     """Rollout 2 of prompt 4 never comes to a score; the other prompt has what it needs all the same."""
     fleet = PoisonedFleet(flips(0), ORDERS["in order"], poison=(4, 2))
     policy = sequential(9, 9, n=2, wave=2, cap=8)
@@ -185,7 +185,7 @@ def test_progress_by_hand(name: Any) -> None:
 
 
 @given(cases(), st.sampled_from(SCHEDULERS))
-def test_drawn_is_kept_plus_unused_plus_aborted_and_caps_hold(case: Case, name: Any) -> None:
+def test_drawn_is_kept_unused_aborted_and_caps_hold(case: Case, name: Any) -> None:
     finished, scheduler = case.run(name)
     ledger = Ledger()
     for entry in finished:
@@ -202,7 +202,7 @@ def test_drawn_is_kept_plus_unused_plus_aborted_and_caps_hold(case: Case, name: 
 
 
 @given(cases(), st.sampled_from(SCHEDULERS), st.randoms())
-def test_prompts_are_independent_of_each_other_and_of_their_order(case: Case, name: Any, random: Any) -> None:
+def test_prompts_are_independent_of_order(case: Case, name: Any, random: Any) -> None:
     together = {entry.pool.key: entry.pool.samples for entry in case.run(name)[0]}
     random.shuffle(case.keys)
     reordered = case.run(name)[0]
@@ -231,7 +231,7 @@ def test_no_prompts_need_no_engine(name: Any) -> None:
 
 
 @pytest.mark.parametrize("answered", [Request(0, 7), Request(1, 0), Request(0, 0, attempt=1)])
-def test_an_answer_that_nobody_asked_for_is_an_error(answered: Request) -> None:
+def test_unrequested_answer_is_an_error(answered: Request) -> None:
     class Confused(FakeFleet):
         def wait(self) -> list[Finished[Request]]:
             return [Finished(answered, Sample(answered.key, answered.index, 1.0, 1.0, 1), answered)]
@@ -241,7 +241,7 @@ def test_an_answer_that_nobody_asked_for_is_an_error(answered: Request) -> None:
         run(scheduler, Confused(flips(0), ORDERS["any"]), DispatchLimits(9, 9))
 
 
-def test_an_answer_that_comes_twice_is_an_error() -> None:
+def test_repeated_answer_is_an_error() -> None:
     class Stammering(FakeFleet):
         def wait(self) -> list[Any]:
             return [answer for answer in super().wait() for _ in range(2)]

@@ -163,7 +163,7 @@ def check_costs(world: World, endings: list[Ending], scheduler: Scheduler[Reques
 
 
 @pytest.mark.parametrize("first", range(0, 400, 50))
-def test_every_schedule_has_the_same_pools_groups_and_failures(first: int) -> None:
+def test_schedules_agree_on_pools_groups_and_failures(first: int) -> None:
     """Random policies and engines; failures, time limits, late aborts and deaths; right answers are late."""
     for seed in range(first, first + 50):
         world = random_world(seed)
@@ -207,7 +207,7 @@ def test_the_worlds_have_every_kind_of_fault() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_rollout_sent_ahead_that_fails_twice_does_not_cost_its_prompt(name: Any) -> None:
+def test_sample_ahead_that_fails_twice_keeps_its_prompt(name: Any) -> None:
     """The first wave's only right answer, index 7, is its slowest; index 8, sent ahead, fails at both attempts."""
 
     def answer(request: Request) -> Finished[None] | Failed:
@@ -232,7 +232,7 @@ def given_up(world: World, name: Any) -> np.ndarray:
     return np.array([bool(ending.failure) for ending in world.run(name)[0]])
 
 
-def test_as_many_prompts_are_given_up_whoever_waits_for_whom() -> None:
+def test_every_schedule_gives_up_as_many_prompts() -> None:
     """One rollout in a hundred has no score. Going by what was sent ahead would give up twice as many prompts."""
     policy = sequential(2, 2, n=4, wave=4, cap=CAP)
     world = World(0, policy, 1000, DispatchLimits(8000, 8000), lost_causes=0.01, least_chance=0.0)

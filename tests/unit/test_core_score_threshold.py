@@ -39,7 +39,7 @@ def test_quantile_by_hand(ordered: list[float], share: float, value: float) -> N
 
 
 @given(SCORES, SHARES)
-def test_at_most_the_rest_exceeds_it_and_something_does(scores: list[float], share: float) -> None:
+def test_at_most_one_minus_quantile_exceeds_threshold(scores: list[float], share: float) -> None:
     ordered = sorted(scores)
     value = quantile_below_top(ordered, share)
     above = sum(score > value for score in ordered)
@@ -55,7 +55,7 @@ def test_at_most_the_rest_exceeds_it_and_something_does(scores: list[float], sha
 # -- from step to step ----------------------------------------------------------------------------------------------
 
 
-def test_first_step_uses_the_given_threshold_and_the_next_the_quantile() -> None:
+def test_first_step_uses_given_threshold_then_quantile() -> None:
     threshold = ScoreThreshold(start=0.5, quantile=0.5)
     assert [threshold.metric(score) for score in (0.5, 0.51, -3.0)] == [0.0, 1.0, 0.0]
     assert threshold.observe([4.0, -2.0, 1.0, 3.0]) == {"ada/score_threshold": 0.5, "ada/score_mean": 1.5}

@@ -75,7 +75,7 @@ def test_positive_means_above_the_threshold_not_at_it() -> None:
 # -- the draw -----------------------------------------------------------------------------------------------------
 
 
-def test_same_seed_same_choice_and_another_seed_another_choice() -> None:
+def test_choice_depends_on_the_seed() -> None:
     pool = make_pool(*[1.0, 0.0] * 16)
     assert select(pool, 8, seed=3) == select(pool, 8, seed=3)
     assert len({select(pool, 8, seed=s) for s in range(20)}) == 20
@@ -108,7 +108,7 @@ def test_choice_does_not_depend_on_the_order_of_arrival() -> None:
         assert select(arrived, 4) == expected
 
 
-def test_choice_looks_at_metrics_only() -> None:
+def test_choice_depends_on_scores_only() -> None:
     """Length and reward change nothing: that is the condition of the effective-weight identity."""
     metrics = (1, 0, 0, 1, 1, 0)
     odd = PromptPool(0, [Sample(0, i, m, reward=-9.0 * i, num_tokens=1000 - i) for i, m in enumerate(metrics)])
@@ -143,7 +143,7 @@ def test_max_variance_of_right_and_wrong_is_half_and_half() -> None:
         assert sum(pool.metrics[list(select(pool, 4, name="max_variance"))]) == 2
 
 
-def test_ties_of_max_variance_are_broken_by_chance_not_by_position() -> None:
+def test_max_variance_ties_are_broken_by_chance() -> None:
     pool = make_pool(*[1.0] * 6, *[0.0] * 6)
     counts = Counter(i for s in range(2000) for i in select(pool, 4, seed=s, name="max_variance"))
     assert all(560 < counts[i] < 770 for i in range(12)), counts
@@ -157,7 +157,7 @@ def test_all_keeps_every_sample_of_any_pool() -> None:
 # -- stratum factors ----------------------------------------------------------------------------------------------
 
 
-def test_weighted_mean_over_the_kept_is_the_pools_mean_exactly() -> None:
+def test_weighted_kept_mean_is_the_pool_mean() -> None:
     for positives, negatives, n in all_counts():
         if n == 1 and positives and negatives:
             continue  # one sample cannot stand for two outcomes; see the next test
@@ -169,7 +169,7 @@ def test_weighted_mean_over_the_kept_is_the_pools_mean_exactly() -> None:
         assert sum(exact) == n, "the factors are weights: they average to 1"
 
 
-def test_degenerate_group_of_one_cannot_represent_a_mixed_pool() -> None:
+def test_group_of_one_cannot_represent_mixed_pool() -> None:
     """n // 2 = 0 positives are wanted, so a group of one is always the failure: why n = 1 has no meaning here."""
     for seed in range(20):
         assert factors_of(make_pool(1, 1, 1, 0), 1, seed) == ((3,), (0.25,))

@@ -34,7 +34,7 @@ def test_chance_is_that_of_a_beta_binomial(
     assert chance_of_going_on(k_pos, k_neg, positives, negatives, unknown, 0.5) == pytest.approx(going_on, abs=1e-12)
 
 
-def test_policy_reads_the_last_look_before_the_sample() -> None:
+def test_policy_uses_the_latest_view_before_the_sample() -> None:
     policy = sequential(1, 0, n=2, wave=4, cap=10)
     pool = pool_of([0, 0, 0, 0])
     late = [Sample(0, i, 1.0, 1.0, 1) for i in (9, 5)]
@@ -55,7 +55,7 @@ def test_a_known_pass_rate_guides_the_first_guess() -> None:
 
 
 @pytest.mark.parametrize("predicted", [0.0, 0.004, 0.996, 1.0])
-def test_a_prediction_of_certainty_is_a_guess_like_any_other(predicted: float) -> None:
+def test_certain_prediction_is_only_a_guess(predicted: float) -> None:
     """A critic may predict 0 or 1, and counts come close to them."""
     for k_pos, k_neg in ((1, 0), (1, 1), (2, 2)):
         pool = pool_of([])
@@ -69,7 +69,7 @@ def test_fixed_sampling_is_certain() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1)), max_size=40))
-def test_candidates_come_by_chance_and_the_latest_offer_counts(offers: list[tuple[int, float]]) -> None:
+def test_candidates_are_random_and_latest_offer_counts(offers: list[tuple[int, float]]) -> None:
     candidates = Candidates()
     for key, chance in offers:
         candidates.offer(key, chance)

@@ -57,12 +57,12 @@ def test_cap_cuts_the_last_wave() -> None:
     assert [plan.next_draw(drawn) for drawn in (0, 4, 8, 10)] == [4, 4, 2, 0]
 
 
-def test_rule_reads_the_prefix_only_at_multiples_of_the_wave() -> None:
+def test_rule_reads_prefix_only_at_wave_multiples() -> None:
     """The success at index 4 ends the second wave of 4, not the fifth sample."""
     assert sum(sample_until_closed(sequential(1, 0, n=1, wave=4, cap=16), [0, 0, 0, 0, 1] + [0] * 11)) == 8
 
 
-def test_rule_that_holds_before_the_group_is_full_closes_nothing() -> None:
+def test_rule_before_the_group_is_full_closes_nothing() -> None:
     """Whatever brought the first samples: a group of 4 cannot be trained from a pool of 2."""
     policy = sequential(1, 1, n=4, wave=2, cap=8)
     assert policy.decide([pool_of([1, 0])]) == [Draw(0, 2)]
@@ -83,7 +83,7 @@ def test_decision_ignores_reward_and_length() -> None:
     assert policy.decide([PromptPool(0, odd)]) == [Close(0)]
 
 
-def test_policy_has_no_state_and_refuses_anothers() -> None:
+def test_stateless_policy_refuses_foreign_state() -> None:
     policy = sequential(1, 1, n=2, wave=2, cap=4)
     assert policy.state_dict() == {}
     policy.load_state_dict({})
@@ -94,7 +94,7 @@ def test_policy_has_no_state_and_refuses_anothers() -> None:
 # -- other ends ---------------------------------------------------------------------------------------------------
 
 
-def test_fixed_draws_the_cap_at_once_whatever_comes_out() -> None:
+def test_fixed_draws_the_cap_at_once() -> None:
     policy = sequential(0, 0, n=4, wave=8, cap=12)
     assert sample_until_closed(policy, [1, 0] * 6) == [12]
     assert sample_until_closed(policy, [0] * 12) == [12]

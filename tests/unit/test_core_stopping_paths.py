@@ -64,7 +64,7 @@ def test_without_a_cap_pos_costs_k_over_p() -> None:
 
 
 @pytest.mark.parametrize("p", [0.05, 0.4, 0.8])
-def test_cost_of_balance_is_that_of_the_later_of_two_negative_binomials(p: float) -> None:
+def test_balance_cost_is_later_of_two_negative_binomials(p: float) -> None:
     plan = StoppingPlan(2, 3, 1, first_look=1, max_samples=50)
     waits = [
         sum(comb(t, i) * p**i * (1 - p) ** (t - i) for i in range(t + 1) if i < 2 or t - i < 3) for t in range(50)
@@ -73,7 +73,7 @@ def test_cost_of_balance_is_that_of_the_later_of_two_negative_binomials(p: float
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_hopeless_and_certain_prompts_cost_the_cap_under_balance(p: float) -> None:
+def test_pass_rates_0_and_1_cost_the_cap_under_balance(p: float) -> None:
     assert StoppingPlan(2, 2, 8, 8, 32).outcomes(p).keys() == {(32, int(32 * p))}
 
 
@@ -98,7 +98,7 @@ def test_unbiased_rate_has_no_stopping_bias(plan: StoppingPlan) -> None:
         )
 
 
-def test_unbiased_rate_counts_the_orders_that_begin_with_a_positive() -> None:
+def test_unbiased_rate_counts_orders_that_begin_positive() -> None:
     """By enumeration of all outcome strings of a small plan."""
     plan = StoppingPlan(1, 1, 2, 2, 6)
     orders: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -118,7 +118,7 @@ def test_figures_of_the_published_rule() -> None:
         assert balance.unbiased_rate(drawn, positives) == pytest.approx(rate, abs=6e-4)
 
 
-def test_rescued_prompts_are_worth_nothing_to_an_unbiased_rate_under_one_positive() -> None:
+def test_rescued_prompts_are_worth_0_under_one_positive() -> None:
     """With K_pos = 1 a second wave means that the first had none: no order begins with a positive."""
     pos = StoppingPlan(1, 0, 8, 8, 32)
     rescued = [state for state in pos.outcomes(0.1) if state[0] > 8]

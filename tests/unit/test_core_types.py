@@ -15,13 +15,13 @@ def sample(index: int, metric: float = 1.0, *, key: int = 0, reward: float = 1.0
 
 
 @pytest.mark.parametrize("metric", [-0.1, 1.1, -1.0, math.nan, math.inf])
-def test_metric_outside_0_to_1_is_refused_and_says_what_to_return(metric: float) -> None:
+def test_score_outside_0_to_1_is_refused(metric: float) -> None:
     with pytest.raises(ValueError, match=r"sample 3 of prompt 7 has metric .*Return 'scores' in \[0, 1\]"):
         sample(3, metric, key=7)
 
 
 @pytest.mark.parametrize("metric", [0.0, 0.5, 1.0])
-def test_metric_within_0_to_1_is_accepted(metric: float) -> None:
+def test_score_within_0_to_1_is_accepted(metric: float) -> None:
     assert sample(0, metric).metric == metric
 
 
@@ -34,7 +34,7 @@ def test_reward_that_is_not_finite_is_refused(reward: float) -> None:
 # -- PromptPool ---------------------------------------------------------------------------------------------------
 
 
-def test_pool_is_in_index_order_whatever_the_order_of_arrival() -> None:
+def test_pool_is_in_index_order_not_arrival_order() -> None:
     for order in itertools.permutations(range(4)):
         pool = PromptPool(0)
         pool.add(sample(i, metric=i / 4) for i in order)
@@ -61,7 +61,7 @@ def test_pool_grows_wave_by_wave() -> None:
     ],
     ids=["gap at the start", "gap", "index twice", "foreign key"],
 )
-def test_pool_refuses_what_cannot_be_its_own(arrivals: list[Sample], message: str) -> None:
+def test_pool_refuses_foreign_samples(arrivals: list[Sample], message: str) -> None:
     pool = PromptPool(0)
     with pytest.raises(ValueError, match=message):
         pool.add(arrivals)
@@ -76,7 +76,7 @@ def test_group_with_unequal_lengths_is_refused() -> None:
 # -- Ledger -------------------------------------------------------------------------------------------------------
 
 
-def test_ledger_counts_rollouts_and_tokens() -> None:
+def test_ledger_counts_samples_and_tokens() -> None:
     ledger = Ledger()
     ledger.record_group([sample(0, num_tokens=3), sample(1, num_tokens=5), sample(2, num_tokens=7)], kept=(0, 2))
     assert ledger == Ledger(drawn=3, kept=2, unused=1, drawn_tokens=15, kept_tokens=10, unused_tokens=5)

@@ -61,7 +61,7 @@ def test_bad_rows_are_refused_by_line(case: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_rows_of_an_array_are_named_by_number_and_its_mistakes_by_line(tmp_path: Path) -> None:
+def test_array_rows_by_number_and_mistakes_by_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 2 has no key 'input'"):
         check(write(tmp_path, f'[\n{GOOD},\n{{"label": "1"}}\n]', "data.json"))
     with pytest.raises(DataError, match=r"line 3 is not valid JSON"):
@@ -85,7 +85,7 @@ GOOD_FILES = {
 
 @pytest.mark.parametrize("ending", [".jsonl", ".json"])
 @pytest.mark.parametrize("case", GOOD_FILES)
-def test_what_the_host_reads_passes(case: str, ending: str, tmp_path: Path) -> None:
+def test_readable_formats_pass(case: str, ending: str, tmp_path: Path) -> None:
     content, rows = GOOD_FILES[case]
     assert check(write(tmp_path, content, f"data{ending}")) == rows
 

@@ -109,20 +109,20 @@ def test_without_a_hub_the_local_way_is_named(monkeypatch: pytest.MonkeyPatch) -
         load_problems(BENCHMARKS["math500"].source)
 
 
-def test_copies_go_and_of_contradictions_nothing_stays() -> None:
+def test_copies_and_contradictions_are_dropped() -> None:
     rows = [problem("1 + 1?", "2"), problem("1  + 1?.", "2"), problem("x", "1"), problem("x.", "2"), problem("y", "1")]
     kept, copies, contradictory = deduplicated(rows, lambda label, other: False)
     assert [p.question for p in kept] == ["1 + 1?", "y"]
     assert ([p.question for p in copies], [p.question for p in contradictory]) == (["1  + 1?."], ["x", "x."])
 
 
-def test_questions_that_mean_something_else_are_kept_apart() -> None:
+def test_similar_questions_are_kept_apart() -> None:
     rows = [problem("Find n!", "1"), problem("Find n", "2"), problem("5 MW", "1"), problem("5 mW", "2")]
     kept, copies, contradictory = deduplicated(rows, lambda label, other: False)
     assert (kept, copies, contradictory) == (rows, [], [])
 
 
-def test_labels_that_are_the_same_answer_do_not_contradict() -> None:
+def test_equal_labels_do_not_contradict() -> None:
     rows = [problem("a", "1/2"), problem("a", r"\frac{1}{2}"), problem("b", "1"), problem("b", "2")]
     with LabelChecks("math", GradingLimits()) as checks:
         kept, copies, contradictory = deduplicated(rows, checks.same)
@@ -138,7 +138,7 @@ def unverified(problems: list[Problem], reward: str) -> set[str]:
     return set(found)
 
 
-def test_reasoning_gyms_tasks_are_problems_whose_answers_verify() -> None:
+def test_reasoning_gym_reference_answers_verify() -> None:
     problems = load_problems(Source("s", "reasoning_gym:chain_sum", size=5, seed=1))
     assert len({p.id for p in problems}) == 5
     assert problems == load_problems(Source("s", "reasoning_gym:chain_sum", size=5, seed=1))
@@ -149,7 +149,7 @@ def test_reasoning_gyms_tasks_are_problems_whose_answers_verify() -> None:
         load_problems(Source("s", "reasoning_gym:none"))
 
 
-def test_labels_that_do_not_verify_themselves_are_found() -> None:
+def test_labels_that_fail_their_verifier_are_found() -> None:
     good = [problem("a", "4"), problem("b", r"\frac{1}{2}"), problem("c", ["1", "2"]), problem("d", r"\text{yes}")]
     bad = [problem("e", r"\frac{"), problem("f", "?")]
     assert unverified([*good, *bad], "math") == {p.id for p in bad}

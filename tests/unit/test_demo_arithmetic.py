@@ -75,7 +75,7 @@ def test_prompts_are_short_and_answers_shorter(train: Rows, heldout: Rows) -> No
     assert all(row["input"].startswith(SHOTS) for row in train + heldout)
 
 
-def test_every_level_occurs_in_both_files_about_as_often_as_its_weight_says(made: dict[str, Any]) -> None:
+def test_levels_occur_about_as_often_as_weighted(made: dict[str, Any]) -> None:
     levels = made["levels"]
     assert set(levels) == {level.name for level in LEVELS}
     assert sum(level.weight for level in LEVELS) == pytest.approx(1.0)

@@ -31,7 +31,7 @@ def test_a_complete_build_is_returned_at_once(tmp_path: Path) -> None:
     assert not leftovers(out.parent, "model")
 
 
-def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_build_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         build_directory(tmp_path / "model", {}, must_not_build)
     assert not leftovers(tmp_path)
@@ -70,7 +70,7 @@ def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     assert (build_directory(tmp_path / "model", {}, writes("one")) / "weights").is_file()
 
 
-def test_the_later_of_two_builders_keeps_what_is_there(tmp_path: Path) -> None:
+def test_second_builder_keeps_the_first_result(tmp_path: Path) -> None:
     out = tmp_path / "model"
 
     def overtaken(directory: Path) -> None:

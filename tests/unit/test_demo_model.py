@@ -31,7 +31,7 @@ def test_the_package_is_found_but_not_imported() -> None:
 
 
 @pytest.mark.e2e
-def test_the_checkpoint_loads_completes_sums_and_ends_as_chats_do(tmp_path: Path) -> None:
+def test_checkpoint_completes_sums_and_ends_chats(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -46,9 +46,7 @@ def test_larger_sums_are_shown_wrong_more_often() -> None:
 
 
 @pytest.mark.e2e
-def test_the_saved_model_and_tokenizer_load_and_depend_on_the_seed_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_model_depends_on_the_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -75,7 +73,7 @@ def test_the_saved_model_and_tokenizer_load_and_depend_on_the_seed_alone(
 
 
 @pytest.mark.e2e
-def test_pass_rates_spread_after_a_warm_start_of_under_40_seconds(tmp_path: Path) -> None:
+def test_pass_rates_spread_after_short_warm_start(tmp_path: Path) -> None:
     start = time.process_time()
     out = toy.build_toy_model(tmp_path / "model")
     assert time.process_time() - start < 60  # 20 s alone; CPU time grows when cores are shared

@@ -102,7 +102,7 @@ def test_an_unknown_command_is_refused(container: Container, word: str) -> None:
     assert not container.record.exists()
 
 
-def test_help_is_help_and_nothing_is_a_mistake(container: Container) -> None:
+def test_help_succeeds_and_no_argument_fails(container: Container) -> None:
     status, out, err = container.run("--help")
     assert (status, err) == (0, "")
     assert "prepare-data" in out

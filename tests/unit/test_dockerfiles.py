@@ -62,7 +62,7 @@ def test_development_tools_are_pinned() -> None:
         assert normal(requirement.partition("[")[0]) in pinned
 
 
-def test_the_cuda_image_is_of_the_version_that_torch_is_built_for() -> None:
+def test_cuda_image_matches_torchs_version() -> None:
     image = next(i.value for i in instructions(FOLDER / "Dockerfile") if i.value.startswith("CUDA_IMAGE="))
     resolved = pins(ROOT / "requirements" / "gpu.txt")
     minor = r"(\d+\.\d+)\.\d+"
@@ -86,7 +86,7 @@ def test_the_container_is_not_roots(dockerfile: Path) -> None:
 
 
 @both
-def test_nothing_unnamed_comes_from_the_network(dockerfile: Path) -> None:
+def test_every_download_is_pinned(dockerfile: Path) -> None:
     found = instructions(dockerfile)
     assert "ADD" not in {i.keyword for i in found}
     assert not [i.value for i in found if re.search(r"\b(curl|wget|git clone)\b|--trusted-host|http://", i.value)]
@@ -103,7 +103,7 @@ def test_no_secret_is_in_a_layer(dockerfile: Path) -> None:
 
 
 @both
-def test_ray_asks_for_a_token_and_signals_arrive(dockerfile: Path) -> None:
+def test_ray_needs_token_and_signals_arrive(dockerfile: Path) -> None:
     found = last_stage(dockerfile)
     assert [i for i in found if i.keyword == "ENV" and "RAY_AUTH_MODE=token" in i.value]
     (entrypoint,) = [i.exec_form for i in found if i.keyword == "ENTRYPOINT"]

@@ -172,7 +172,7 @@ def test_commands_within_text_are_right(path: Path) -> None:
 
 @every_document
 @pytest.mark.usefixtures("example_files")
-def test_no_adaptive_command_divides_by_the_standard_deviation(path: Path) -> None:
+def test_no_adaptive_command_divides_by_std(path: Path) -> None:
     """`group_norm` weighs prompts of adaptive groups 20 to 1; readers copy what they find here."""
     for block in blocks(path.read_text(encoding="utf-8")):
         for words in command_lines(block.text):
@@ -287,5 +287,5 @@ def test_every_document_is_linked_from_the_readme() -> None:
 
 
 @every_document
-def test_nothing_is_left_to_be_written(path: Path) -> None:
+def test_no_todo_is_left(path: Path) -> None:
     assert not re.search(r"\b(TODO|FIXME|TBD)\b", prose(path.read_text(encoding="utf-8")))

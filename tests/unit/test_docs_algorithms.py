@@ -25,12 +25,12 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize("aim", ["published", "linear", "log"])
 @pytest.mark.parametrize("table", ["weights_table", "variance_table"])
-def test_tables_are_what_the_benchmark_prints(table: str, aim: str, figures: ModuleType) -> None:
+def test_tables_match_the_benchmark(table: str, aim: str, figures: ModuleType) -> None:
     assert getattr(figures, table)(aim) in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
 
 
 @pytest.mark.parametrize("table", ["cost_table", "prediction_table", "matched_table"])
-def test_costs_and_predictions_are_what_the_benchmark_prints(table: str, figures: ModuleType) -> None:
+def test_costs_and_predictions_match_the_benchmark(table: str, figures: ModuleType) -> None:
     assert getattr(figures, table)() in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
 
 

@@ -60,7 +60,7 @@ def test_public_names_are_there_and_documented(module: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC, ids=[f"{module}.{name}" for module, name in PUBLIC])
-def test_public_functions_say_what_they_take_and_give(module: str, name: str) -> None:
+def test_public_functions_document_arguments_and_result(module: str, name: str) -> None:
     value = getattr(importlib.import_module(module), name)
     if inspect.isfunction(value):
         hints = value.__annotations__
@@ -69,7 +69,7 @@ def test_public_functions_say_what_they_take_and_give(module: str, name: str) ->
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC, ids=[f"{module}.{name}" for module, name in PUBLIC])
-def test_what_public_classes_add_is_documented(module: str, name: str) -> None:
+def test_public_classes_document_their_members(module: str, name: str) -> None:
     """Methods that a base class or the protocol of policies has are described there."""
     value = getattr(importlib.import_module(module), name)
     if not inspect.isclass(value):

@@ -33,7 +33,7 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     "table", ["rollouts_by_pass_rate", "signal_by_pass_rate", "by_data_set", "noise_by_pass_rate"]
 )
-def test_tables_are_what_the_benchmark_prints(table: str, choosing: ModuleType) -> None:
+def test_tables_match_the_benchmark(table: str, choosing: ModuleType) -> None:
     assert getattr(choosing, table)() in TEXT, "print them anew: python benchmarks/choosing.py"
 
 
@@ -54,7 +54,7 @@ def test_means_over_a_data_set_by_hand(choosing: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_means_over_a_data_set_are_those_of_very_many_prompts(choosing: ModuleType) -> None:
+def test_data_set_means_equal_means_of_many_prompts(choosing: ModuleType) -> None:
     for shape in choosing.DATA_SETS.values():
         rates = choosing.pass_rates(*shape, parts=1000)
         for flags in choosing.SEQUENTIAL.values():
@@ -72,7 +72,7 @@ def test_pass_rates_have_the_moments_of_their_distribution(choosing: ModuleType)
 
 
 @pytest.mark.parametrize("allocation", ["inverse_sqrt", "std"])
-def test_twice_as_many_prompts_change_no_digit_of_ada_est(allocation: str, choosing: ModuleType) -> None:
+def test_est_figures_converge_with_number_of_prompts(allocation: str, choosing: ModuleType) -> None:
     for shape in choosing.DATA_SETS.values():
         once, twice = (choosing.pass_rates(*shape, parts=choosing.PARTS * times) for times in (1, 2))
         draws, signal = choosing.estimated(once, allocation)
@@ -80,7 +80,7 @@ def test_twice_as_many_prompts_change_no_digit_of_ada_est(allocation: str, choos
         assert choosing.cell(draws, signal) == choosing.cell(*choosing.estimated(twice, allocation))
 
 
-def test_ada_est_has_the_bounds_that_its_flags_come_to(choosing: ModuleType) -> None:
+def test_est_has_the_bounds_of_its_flags(choosing: ModuleType) -> None:
     """4 of a mean of 8 are trained, so no prompt gets fewer than 4."""
     policy = choosing.estimated_by("inverse_sqrt")
     assert (policy.budget, policy.min_samples, policy.max_samples, policy.floor) == (8, 4, 32, 0.02)
@@ -104,7 +104,7 @@ def test_ada_est_has_the_bounds_that_its_flags_come_to(choosing: ModuleType) -> 
         ("where uniform sampling of 8 has 46 %", "uniform, 8", "most wrong"),
     ],
 )
-def test_figures_of_data_sets_within_the_text_are_in_the_table(words: str, name: str, data_set: str) -> None:
+def test_data_set_figures_in_text_are_in_the_table(words: str, name: str, data_set: str) -> None:
     assert words in " ".join(TEXT.split())
     head, *rows = next(table for table in tables(section(TEXT, "Rollouts and signal")) if "Beta" in table[0][1])
     (row,) = (row for row in rows if row[0] == name)
@@ -114,7 +114,7 @@ def test_figures_of_data_sets_within_the_text_are_in_the_table(words: str, name:
         assert figure.replace(" ", "") in (draws, share, price)
 
 
-def test_share_of_the_rollouts_that_one_of_each_takes(choosing: ModuleType) -> None:
+def test_one_of_each_takes_its_share_of_samples(choosing: ModuleType) -> None:
     plans = [choosing.plan(choosing.SEQUENTIAL[name]) for name in ("`balance`, 1 and 1, M = 4", "`balance`")]
     few, many = ([choosing.sequential(rule, *shape)[0] for shape in choosing.DATA_SETS.values()] for rule in plans)
     ratios = [100 * a / b for a, b in zip(few, many, strict=True)]
@@ -174,7 +174,7 @@ def test_weights_with_division_by_the_standard_deviation(choosing: ModuleType) -
         assert cells == [f"{weight:.2f}" for weight in weights]
 
 
-def test_errors_of_the_counts_are_those_that_were_measured() -> None:
+def test_count_errors_are_as_measured() -> None:
     measured = json.loads((ROOT / "benchmarks" / "results" / "estimators.json").read_text())["rmse_by_half_life"]
     (table,) = tables(section(TEXT, "What predicts"))
     for steps, *cells in table[1:]:
@@ -182,7 +182,7 @@ def test_errors_of_the_counts_are_those_that_were_measured() -> None:
         assert cells == [f"{row[name]:.3f}" for name in ("25", "50", "200", "last group")]
 
 
-def test_shares_of_unsolvable_prompts_are_those_that_were_measured() -> None:
+def test_unsolvable_shares_are_as_measured() -> None:
     measured = json.loads((ROOT / "benchmarks" / "results" / "give_up.json").read_text())["shares"]
     table, _ = tables(section(TEXT, "Prompts that are never right"))
     expected = [
@@ -233,7 +233,7 @@ WEIGHTS = section(TEXT, "How much one rollout can weigh")
         ),
     ],
 )
-def test_largest_coefficients_are_those_of_the_enumeration(
+def test_largest_coefficients_match_the_enumeration(
     title: str, cases: tuple[str | None, ...], coefficients: ModuleType
 ) -> None:
     (table,) = tables(WEIGHTS)
@@ -260,7 +260,7 @@ def test_largest_coefficients_in_the_text(coefficients: ModuleType) -> None:
     assert coefficients.largest(settings, given_up=True) == pytest.approx(200)
 
 
-def test_times_are_what_simulate_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_match_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = section(TEXT, "How long it takes")
     ((_, verb, *arguments),) = command_lines(blocks(part)[0].text)
     assert verb == "simulate"
@@ -297,7 +297,7 @@ RECOMMENDED = [spans(row[1])[0] for row in next(tables(section(TEXT, "In short")
 
 
 @pytest.mark.parametrize("flags", RECOMMENDED)
-def test_every_recommendation_starts_and_nothing_in_it_is_without_effect(
+def test_every_recommendation_starts_and_has_effect(
     flags: str, base_command: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     from openrlhf_ada.config.method_rules import without_effect
@@ -309,7 +309,7 @@ def test_every_recommendation_starts_and_nothing_in_it_is_without_effect(
     assert isinstance(policy, Sequential) == (config.mode == "seq")
 
 
-def test_the_other_flags_that_are_named_work_as_the_text_says(base_command: list[str]) -> None:
+def test_other_named_flags_work_as_described(base_command: list[str]) -> None:
     for extra in (
         "--ada_mode est --ada_allocation std --ada_correction stratum",
         "--train.async_enable --train.partial_rollout_enable --algo.advantage.is_correction_level token",

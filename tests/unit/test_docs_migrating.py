@@ -62,7 +62,7 @@ def base() -> list[str]:
     return commands(PLAIN)[0]
 
 
-def test_what_stays_is_a_flag_on_both_sides() -> None:
+def test_kept_flags_exist_on_both_sides() -> None:
     (table,) = tables(section(TEXT, "What means something else in the modes seq and est"))
     for row in table[1:]:
         named = {span.split()[0] for cell in row[:2] for span in spans(cell) if span.startswith("--")}
@@ -73,7 +73,7 @@ REFUSED = next(tables(section(TEXT, "What is refused")))[1:]
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row[0])
-def test_what_is_refused_is_refused_and_what_stands_beside_it_is_not(row: list[str]) -> None:
+def test_refused_commands_are_refused_neighbours_pass(row: list[str]) -> None:
     refused, _, instead = row
     flags = spans(refused)[0].split()
     with pytest.raises(USER_ERRORS) as error:
@@ -111,7 +111,7 @@ def test_dynamic_filtering_draws_n_and_refills() -> None:
 # -- from older versions ----------------------------------------------------------------------------------------------
 
 
-def test_flat_names_are_gone_and_dotted_ones_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_flat_names_are_refused_dotted_ones_parse(capsys: pytest.CaptureFixture[str]) -> None:
     (table,) = tables(OLDER)
     flat = [span for row in table[1:] for span in spans(row[0])]
     assert len(flat) == len(set(flat)) > 100
@@ -172,7 +172,7 @@ def test_defaults_are_those_of_the_parser(of: str, row: list[str]) -> None:
     assert default in said
 
 
-def test_tables_name_what_users_of_these_come_with() -> None:
+def test_tables_list_the_other_packages_flags() -> None:
     named = {of: {span for title, row in MAPPED if title == of for span in spans(row[0])} for of in ("verl", "TRL")}
     settings = "multiround_adaptive_downsampling reinforce_ada_choice global_stat_est positive_threshold max_rounds"
     for key in (*settings.split(), "round_repeat", "norm_adv_by_std_in_grpo"):
@@ -205,7 +205,7 @@ def test_ada_est_of_the_branch_starts() -> None:
     assert config.prior_strength == 17
 
 
-def test_a_file_of_verls_is_read_with_the_command_beside_it() -> None:
+def test_verl_file_is_read_by_its_command() -> None:
     ((*words,),) = commands(VERL, "prepare-data")
     args = prepare_parser().parse_args(words)
     assert (args.input_key, args.label_key) == ("prompt", "reward_model.ground_truth")
@@ -244,7 +244,7 @@ def test_the_reward_file_grades_as_trl_would() -> None:
         module.reward_func(["2"], ["1+1="], ["2"])
 
 
-def test_no_flag_of_ours_is_left_out_that_has_a_published_counterpart() -> None:
+def test_every_flag_with_published_counterpart_is_listed() -> None:
     """What Ada-Seq of verl has as settings; others are this package's own."""
     ours = {f"--ada_{f.name}" for f in fields(AdaConfig)}
     named = set(re.findall(r"--ada_\w+", VERL))

@@ -18,7 +18,7 @@ def test_interval_is_clustered_by_prompt() -> None:
     assert (accuracy.num_prompts, accuracy.num_samples) == (3, 6)
 
 
-def test_more_answers_to_the_same_prompts_do_not_shrink_the_interval() -> None:
+def test_more_samples_per_prompt_keep_the_interval() -> None:
     few = accuracy_with_interval([[0.0], [1.0], [1.0]])
     many = accuracy_with_interval([[0.0] * 50, [1.0] * 50, [1.0] * 50])
     assert few.ci95 == pytest.approx(many.ci95)
@@ -28,7 +28,7 @@ def test_every_prompt_counts_the_same() -> None:
     assert accuracy_with_interval([[1.0], [0.0] * 9]).mean == 0.5
 
 
-def test_one_prompt_has_no_interval_and_equal_prompts_have_a_zero_one() -> None:
+def test_one_prompt_has_no_interval_equal_prompts_zero() -> None:
     assert accuracy_with_interval([[1.0, 0.0]]).ci95 is None
     assert accuracy_with_interval([[1.0], [1.0]]).ci95 == 0.0
 

@@ -15,7 +15,7 @@ def row(problem: str, index: int, score: float | None = 1.0) -> AnswerRow:
     return AnswerRow(problem, index, f"text \ud800 {index}", 3, False, score, "", 0.01, 0.5)
 
 
-def test_what_is_there_is_not_missing_after_a_crash(tmp_path: Path) -> None:
+def test_saved_answers_survive_a_crash(tmp_path: Path) -> None:
     with AnswerFile(tmp_path, SETTINGS) as file:
         file.add(row("a", 0))
         file.add(row("b", 1))
@@ -29,7 +29,7 @@ def test_what_is_there_is_not_missing_after_a_crash(tmp_path: Path) -> None:
         assert file.missing(["a"], 3) == [("a", 2)]
 
 
-def test_answers_of_other_settings_are_not_gone_on_with(tmp_path: Path) -> None:
+def test_answers_with_other_settings_are_refused(tmp_path: Path) -> None:
     AnswerFile(tmp_path, SETTINGS).close()
     with pytest.raises(OtherSettingsError, match=r"holds answers with temperature 1\.0, not 0\.6"):
         AnswerFile(tmp_path, SETTINGS | {"temperature": 0.6})

@@ -39,7 +39,7 @@ def test_prompts_that_lack_a_score_count_for_accuracy_and_not_for_pass_at_n() ->
     assert "eval/pass@2" not in row
 
 
-def test_scores_that_are_no_shares_are_refused_and_said_to_be_unmeasurable() -> None:
+def test_scores_outside_0_to_1_are_unmeasurable() -> None:
     held_out = HeldOut(1, {"sums": [prompt(-3.0)]})
     assert not held_out.is_measurable
     with pytest.raises(ValueError, match=r"datasource 'sums': prompt 0 has score -3\.0"):
@@ -48,7 +48,7 @@ def test_scores_that_are_no_shares_are_refused_and_said_to_be_unmeasurable() -> 
     assert HELD_OUT.is_measurable
 
 
-def test_what_chooses_the_best_checkpoint_is_among_the_logs() -> None:
+def test_best_checkpoint_metric_is_logged() -> None:
     logs = as_logs(evaluation_metrics(HELD_OUT, 0.5))
     assert set(best_metric_names(2)) <= set(logs)
     assert best_metric_names(1) == ("accuracy",)

@@ -80,14 +80,14 @@ def test_k_beyond_the_answers_is_refused() -> None:
         per_problem([], 1, [1])
 
 
-def test_a_problem_with_too_few_answers_is_left_out_of_that_measure_alone() -> None:
+def test_problem_with_too_few_answers_skips_that_measure() -> None:
     values = per_problem([answered([True] * 4), answered([False] * 3)], 4, [4])
     assert np.isnan(values["pass@4"]).tolist() == [False, True]
     assert estimate(values["pass@4"]).num_problems == 1
     assert values["avg@4"].tolist() == [1.0, 0.0]
 
 
-def test_answers_of_one_name_count_by_their_share_whatever_their_order() -> None:
+def test_equal_answers_count_by_share_in_any_order() -> None:
     assert (
         maj_at_k([False, True, True], ["a"] * 3, 3)
         == maj_at_k([True, True, False], ["a"] * 3, 3)

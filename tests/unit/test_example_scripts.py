@@ -112,7 +112,7 @@ def test_variables_without_a_meaning_are_refused(script: str, variables: dict[st
     assert done.returncode == 2 and said in done.stderr
 
 
-def test_it_may_be_called_by_a_link_and_run_dry_means_one(tmp_path: Path) -> None:
+def test_script_works_through_a_link_and_dry_run_0(tmp_path: Path) -> None:
     (tmp_path / "link.sh").symlink_to(SCRIPTS / "train_grpo.sh")
     done = subprocess.run(
         [tmp_path / "link.sh"], env={"PATH": os.environ["PATH"], "DRY_RUN": "1"}, capture_output=True, check=False
@@ -137,7 +137,7 @@ def test_every_published_setting_can_be_had(device: str, method: str) -> None:
     assert (config.method, args.rollout.n_samples_per_prompt) == (method, 8 if "-est" in method else 4)
 
 
-def test_what_is_empty_or_elsewhere_is_not_the_toys() -> None:
+def test_toy_is_built_only_for_its_own_paths() -> None:
     mine = called("train_grpo.sh", DEVICE="cpu", MODEL="/m").stdout
     assert "demo-model" not in mine and "demo-data" in mine
     nothing = called("train_grpo.sh", DEVICE="cpu", MODEL="/m", DATA="/d.jsonl", EVAL_DATA="", CHAT="0").stdout
@@ -174,7 +174,7 @@ def test_modes_are_toggled() -> None:
         assert config.mode == mode
 
 
-def test_a_script_goes_to_a_cluster() -> None:
+def test_script_is_submitted_to_a_cluster() -> None:
     words = dry_run("train_multinode.sh", RUN_DIR="/shared/a", SUBMIT_FLAGS="--env HF_TOKEN --no-wait")
     assert words[0] == "submit"
     args = submit.build_parser().parse_args(words[1:])
@@ -183,7 +183,7 @@ def test_a_script_goes_to_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("script", TRAINING)
-def test_adaptive_groups_are_not_divided_by_their_standard_deviation(script: str) -> None:
+def test_adaptive_groups_are_not_divided_by_std(script: str) -> None:
     """`group_norm` would weigh prompts of adaptive groups 20 to 1; the published setting is r - b."""
     args, config = parsed(dry_run(script))
     expected = "gae" if "ppo" in script else "group_norm" if config.mode == "off" else "dr_grpo"
@@ -203,7 +203,7 @@ def test_the_control_differs_in_sampling_alone(control: str, adaptive: str) -> N
 
 
 @pytest.mark.parametrize("method", ["reinforce-ada-balance", "reinforce-ada-pos"])
-def test_the_control_of_the_published_settings_differs_in_sampling_alone(method: str) -> None:
+def test_published_control_differs_in_sampling_alone(method: str) -> None:
     script, estimator = "reproduce_qwen3_4b.sh", ("--algo.advantage.estimator", "dr_grpo")
     control = dry_run(script, *estimator, METHOD="grpo", RUN_DIR="/runs/a")
     check_control(control, dry_run(script, METHOD=method, RUN_DIR="/runs/a"))
@@ -240,7 +240,7 @@ def test_published_settings_are_those_of_their_name(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("script", [*TRAINING, "prepare_data.sh", "eval_model.sh"])
-def test_the_header_says_what_it_needs_and_what_to_expect(script: str) -> None:
+def test_header_states_needs_and_expectation(script: str) -> None:
     path = SCRIPTS / script
     text = path.read_text()
     assert os.access(path, os.X_OK) and text.startswith("#!/usr/bin/env bash\n")

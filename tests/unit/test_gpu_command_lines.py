@@ -24,7 +24,7 @@ def gpu_tests(*options: str) -> str:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_they_say_what_they_need() -> None:
+def test_gpu_tests_without_gpu_name_their_needs() -> None:
     told = gpu_tests()
     assert "needs an NVIDIA GPU (torch sees none)" in told
     assert re.search(r"^\d+ skipped in", told, re.MULTILINE)

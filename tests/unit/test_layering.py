@@ -58,7 +58,7 @@ LIGHT = {"core": (), "config": ("core",), "simulation": ("core", "reporting", "r
 
 
 @pytest.mark.parametrize("package", LIGHT)
-def test_light_packages_import_with_everything_heavy_blocked(package: str) -> None:
+def test_light_packages_import_without_heavy_ones(package: str) -> None:
     loaded = import_without_heavy(f"openrlhf_ada.{package}")
     submodules = {f"openrlhf_ada.{package}.{path.stem}" for path in (PACKAGE / package).glob("[!_]*.py")}
     assert submodules and submodules <= set(loaded)
@@ -66,7 +66,7 @@ def test_light_packages_import_with_everything_heavy_blocked(package: str) -> No
     assert parts <= {package, *LIGHT[package]}, "nothing from above was needed"
 
 
-def test_command_line_is_checked_with_everything_heavy_blocked() -> None:
+def test_command_line_is_checked_without_heavy_imports() -> None:
     """Flags, data and paths are checked before Ray, torch or vLLM are even imported."""
     loaded = import_without_heavy("openrlhf_ada.cli.train_ppo_ray")
     assert "openrlhf_ada.trainer.preflight" in loaded
@@ -90,7 +90,7 @@ def test_core_needs_numpy_and_the_standard_library_only() -> None:
                 assert name.partition(".")[0] in allowed, f"{relative(path)} imports {name}"
 
 
-def test_core_has_no_clock_no_files_and_no_global_randomness() -> None:
+def test_core_has_no_clock_files_or_global_randomness() -> None:
     forbidden = {"time", "datetime", "os", "pathlib", "random", "io", "logging", "threading"}
     for path in (PACKAGE / "core").rglob("*.py"):
         text = path.read_text()

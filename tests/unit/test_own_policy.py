@@ -39,7 +39,7 @@ def test_the_example_closes_prompts_that_stay_all_wrong() -> None:
     assert policy.decide([pool_of([1.0, 1.0, 0.0, 0.0])]) == [Close(0)], "Ada-Seq's own rule"
 
 
-def test_what_it_closes_is_trained_as_ada_seq_would() -> None:
+def test_closed_prompts_are_trained_as_in_seq() -> None:
     group = make_policy(settings(wave=4, max_samples=32)).build(pool_of([0.0] * 12), np.random.default_rng(0))
     assert len(group.indices) == 4 and group.coefficients == (0.0,) * 4 and not group.resolved
 

@@ -36,7 +36,7 @@ def test_the_ledger_is_in_the_table() -> None:
     assert {f"ada/{field}" for field in Ledger.__dataclass_fields__} <= METRICS.keys()
 
 
-def test_unknown_names_of_ours_are_refused_and_the_hosts_are_not() -> None:
+def test_unknown_own_names_are_refused_host_names_pass() -> None:
     for name in ("ada/drawn", "eval/accuracy/math_train", "rollout/reward_mean", "policy_loss"):
         check_metric_name(name)
     with pytest.raises(ValueError, match=r"'ada/drawm' is not in METRICS"):
@@ -79,7 +79,7 @@ def test_allocations_are_counted_and_added() -> None:
     assert list(total) == ["0", "0.4-0.6", "1"]
 
 
-def test_mean_of_a_figure_by_pass_rate_leaves_empty_bins_out() -> None:
+def test_mean_by_pass_rate_skips_empty_bins() -> None:
     figures = mean_by_pass_rate([(4, 4, 5.0), (8, 4, 1.0), (4, 2, 2.0), (16, 0, 0.0)])
     assert figures == {"0": 0.0, "0.4-0.6": 1.5, "1": 5.0}
     assert list(figures) == ["0", "0.4-0.6", "1"], "in the order of the bins"

@@ -29,7 +29,7 @@ def step(number: int, of: int, **metrics: Any) -> dict[str, Any]:
     return {"type": "step", "step": number, "max_steps": of, "metrics": metrics}
 
 
-def test_step_line_shows_what_was_measured() -> None:
+def test_step_line_shows_measured_figures() -> None:
     expected = "step  3/40   right  42%   signal  88% (uniform  50%)     7.2 rollouts/prompt     21.3 s"
     assert step_line(3, 40, METRICS, seconds=21.34) == expected
     assert step_line(3, 4, {"policy_loss": 1.0}, seconds=2.0) == "step 3/4      2.0 s"
@@ -48,7 +48,7 @@ def test_time_left_is_as_precise_as_it_can_be(seconds: float, text: str) -> None
     assert time_left(seconds) == text
 
 
-def test_file_gets_one_line_per_step_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_gets_one_plain_line_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     stream = io.StringIO()
     with ProgressView(stream) as view:
@@ -117,7 +117,7 @@ def test_steps_without_a_duration_are_timed_by_the_clock() -> None:
     assert stream.getvalue() == "step 1/2      7.5 s\n"
 
 
-def test_events_come_from_another_thread_and_late_ones_are_left_out() -> None:
+def test_events_from_other_thread_late_ones_dropped() -> None:
     stream = io.StringIO()
     with ProgressView(stream) as view:
         feeder = threading.Thread(target=lambda: [view.handle(step(k, 50, **METRICS)) for k in range(1, 51)])

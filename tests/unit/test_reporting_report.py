@@ -161,7 +161,7 @@ def test_recorded_summary_has_the_last_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figure")
-def test_what_a_model_wrote_cannot_become_markup(tmp_path: Path) -> None:
+def test_model_output_is_escaped(tmp_path: Path) -> None:
     run = make_run(tmp_path / "<b>run</b>", steps=3)
     page = Tags(write_report(run, tmp_path / "report.html").read_text(encoding="utf-8"))
     tags = {tag for tag, _ in page.seen}

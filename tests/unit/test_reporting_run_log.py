@@ -56,7 +56,7 @@ def test_killed_process_keeps_every_logged_step(tmp_path: Path) -> None:
     assert read_run(tmp_path / "run").steps == [{"step": 1, "ada/drawn": 1}]
 
 
-def test_our_metrics_must_be_finite_and_the_hosts_become_null(tmp_path: Path) -> None:
+def test_own_metrics_must_be_finite_host_ones_become_null(tmp_path: Path) -> None:
     with RunLog(tmp_path, {}) as log:
         with pytest.raises(ValueError, match=r"'ada/reward_mean' is nan"):
             log.log_step(1, {"ada/reward_mean": math.nan})
@@ -73,7 +73,7 @@ def test_our_metrics_must_be_finite_and_the_hosts_become_null(tmp_path: Path) ->
         ({"ada/draws_histogram": {"4": math.inf}}, r"'ada/draws_histogram.4' is inf"),
     ],
 )
-def test_bad_metrics_are_refused_and_nothing_is_written(tmp_path: Path, metrics: dict, message: str) -> None:
+def test_bad_metrics_are_refused_and_not_written(tmp_path: Path, metrics: dict, message: str) -> None:
     with RunLog(tmp_path, {}) as log:
         with pytest.raises(ValueError, match=message):
             log.log_step(1, metrics)
@@ -81,7 +81,7 @@ def test_bad_metrics_are_refused_and_nothing_is_written(tmp_path: Path, metrics:
     assert read_run(tmp_path).steps == [{"step": 1}]
 
 
-def test_what_json_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
+def test_values_json_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
     with RunLog(tmp_path, {}) as log:
         with pytest.raises(TypeError, match=r"'loss' is a ndarray"):
             log.log_step(1, {"loss": np.zeros(2)})
@@ -161,7 +161,7 @@ def test_second_run_does_not_overwrite_a_record(tmp_path: Path) -> None:
         RunLog(tmp_path, {})
 
 
-def test_resume_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+def test_resume_drops_rows_after_the_checkpoint(tmp_path: Path) -> None:
     with RunLog(tmp_path, CONFIG) as log:
         write_steps(log, 1, 2)
         log.log_evaluation(2, {"eval/accuracy": 0.5})
@@ -182,7 +182,7 @@ def test_resume_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     assert run.evaluations == [{"step": 2, "eval/accuracy": 0.6}], "of two evaluations of a step the later counts"
 
 
-def test_resume_says_what_is_missing_or_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_resume_names_missing_or_changed_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RunLog(tmp_path, {"seed": 1}) as log:
         write_steps(log, 1)
     with caplog.at_level(logging.WARNING), RunLog(tmp_path, {"seed": 2}, resume_from_step=4) as log:
@@ -283,7 +283,7 @@ def test_summary_weighs_steps_by_their_groups(tmp_path: Path) -> None:
     }
 
 
-def test_rollouts_per_group_with_signal_count_every_rollout_drawn(tmp_path: Path) -> None:
+def test_signal_cost_counts_every_sample_drawn(tmp_path: Path) -> None:
     """Two prompts, 20 rollouts, one group with signal: 20. Uniform: 4 rollouts each, half with signal: 8."""
     with RunLog(tmp_path, FLAGS) as log:
         log.log_step(1, step_metrics(prompts=2, signal=0.5, uniform=0.5))
@@ -313,7 +313,7 @@ def test_mode_off_has_costs_but_no_signal(tmp_path: Path) -> None:
     assert all(summary[name] is None for name in summary if name.startswith("signal"))
 
 
-def test_summary_of_nothing_says_nothing(tmp_path: Path) -> None:
+def test_summary_of_empty_run_is_empty(tmp_path: Path) -> None:
     RunLog(tmp_path, {}).close()
     summary = summarise(read_run(tmp_path))
     assert summary.pop("steps") == 0

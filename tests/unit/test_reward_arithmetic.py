@@ -27,7 +27,7 @@ def test_right_answers_in_any_spelling_count(response: str) -> None:
 
 
 @pytest.mark.parametrize("response", ["", "\n7", "8", "71", "7, 8", "7.0", "-7", "7 7", "seven", "<eos>7", "7_", "٧"])
-def test_anything_else_before_the_end_is_wrong(response: str) -> None:
+def test_other_text_before_the_end_is_wrong(response: str) -> None:
     assert score(response) == 0.0
 
 
@@ -37,12 +37,12 @@ def test_ten_thousand_adversarial_texts_are_read() -> None:
     assert score("9" * 10_000) == 0.0
 
 
-def test_negative_labels_and_labels_that_json_reads_as_numbers() -> None:
+def test_negative_and_numeric_labels() -> None:
     assert score("-3\n", label="-3") == 1.0
     assert score("7", label=7) == 1.0  # type: ignore[arg-type]
 
 
-def test_only_the_response_is_read_even_where_the_prompt_holds_the_answer() -> None:
+def test_only_the_response_is_read() -> None:
     assert reward_func(["7=7"], ["7=7"], ["7"])["rewards"].item() == 0.0
 
 
@@ -96,7 +96,7 @@ def test_the_file_loads_alone_from_anywhere(tmp_path: Path) -> None:
     assert load_alone(str(copy)).reward_func([PROMPT + "7"], [PROMPT], ["7"])["rewards"].item() == 1.0
 
 
-def test_the_host_turns_the_result_into_one_number_per_sample() -> None:
+def test_host_gets_one_number_per_sample() -> None:
     """What OpenRLHF 0.11.2 does with it: called in a thread with B = 1, then wrapped in a list and a tensor."""
 
     async def fetch() -> dict[str, torch.Tensor]:

@@ -62,7 +62,7 @@ def test_without_a_closed_block_there_is_no_program(response: str) -> None:
 # The three forms.
 
 
-def test_programs_are_judged_by_their_output() -> None:
+def test_programs_are_scored_by_output() -> None:
     assert graded("print(sum(map(int, input().split())))", SUMS) == PASSED
     assert graded("print(3)", SUMS) == Grade(0.0, "wrong output")
     assert graded("print(int(input()))", SUMS) == Grade(0.0, "raised ValueError")
@@ -74,7 +74,7 @@ def test_a_right_program_may_exit_as_it_likes() -> None:
         assert graded(f"import sys; print(sum(map(int, input().split())))\n{end}", SUMS) == PASSED
 
 
-def test_functions_are_judged_by_their_result() -> None:
+def test_functions_are_scored_by_result() -> None:
     assert graded(ADD, CALLS) == PASSED
     assert graded("class Solution:\n    def add(self, a: int, b: int) -> List[int]: return a + b", CALLS) == PASSED
     assert graded("def add(a, b): return a * b", CALLS) == Grade(0.0, "wrong output")
@@ -89,7 +89,7 @@ def test_results_are_compared_as_json(body: str, result: Any) -> None:
     assert graded(f"def f(): return {body}", {"fn_name": "f", "inputs": [[]], "outputs": [result]}) == PASSED
 
 
-def test_a_result_that_equals_everything_is_no_result() -> None:
+def test_result_that_equals_everything_is_wrong() -> None:
     code = "class Any:\n    def __eq__(self, other): return True\ndef add(a, b): return Any()"
     assert graded(code, CALLS) == Grade(0.0, "result is not JSON")
     assert graded("def add(a, b): return {a}", CALLS) == Grade(0.0, "result is not JSON")
@@ -101,7 +101,7 @@ def test_inputs_as_text_have_outputs_as_text() -> None:
     assert graded("def f(a, n): return '\"aa\"'", label) == Grade(0.0, "wrong output")
 
 
-def test_results_in_lists_of_one_may_stand_alone_where_all_are() -> None:
+def test_single_results_may_drop_their_list() -> None:
     wrapped = {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [2]]}
     assert graded("def f(x): return x", wrapped) == PASSED
     assert graded("def f(x): return [x]", wrapped) == PASSED
@@ -122,7 +122,7 @@ def test_an_entry_point_is_given_to_check() -> None:
     assert graded(solution, CHECK | {"entry_point": "Solution().add"}) == PASSED
 
 
-def test_what_stands_under_main_is_for_programs_only() -> None:
+def test_main_block_runs_for_programs_only() -> None:
     program = ADD + "if __name__ == '__main__':\n    print(add(*map(int, input().split())))"
     assert [graded(program, label) for label in (SUMS, CALLS, ASSERTS, CHECK)] == [PASSED] * 4
 
@@ -164,7 +164,7 @@ def test_tricks_do_not_pass(trick: str, label: dict[str, Any]) -> None:
         ("import ctypes; ctypes.string_at(0)", "killed by signal 11"),
     ],
 )
-def test_what_stops_a_program_is_its_cause(program: str, cause: str, label: dict[str, Any]) -> None:
+def test_failed_program_names_its_cause(program: str, cause: str, label: dict[str, Any]) -> None:
     seconds = 0.5 if cause == "time limit" else 20
     assert grade(fenced(program), label, ProgramLimits(seconds=seconds)) == Grade(0.0, cause)
 
@@ -202,7 +202,7 @@ def test_all_tests_together_have_a_limit() -> None:
     assert time.monotonic() - start < 20, "100 tests of 0.3 s would take 30 s, and one of 60 s more"
 
 
-def test_runs_share_nothing() -> None:
+def test_runs_are_isolated() -> None:
     counting = "calls = []\ndef f():\n    calls.append(1)\n    open('seen', 'a').write('x')\n    "
     counting += "return len(calls) + len(open('seen').read())"
     assert graded(counting, {"fn_name": "f", "inputs": [[], []], "outputs": [2, 2]}) == PASSED
@@ -217,7 +217,7 @@ def test_a_sandbox_that_cannot_be_set_up_is_no_score(monkeypatch: pytest.MonkeyP
 # Labels.
 
 
-def test_labels_may_be_json_text_and_have_keys_without_values() -> None:
+def test_labels_may_be_json_with_empty_keys() -> None:
     assert graded(ADD, json.dumps(CALLS)) == PASSED
     assert graded(ADD, CALLS | {"tests": None, "difficulty": "easy"}) == PASSED
 
@@ -252,7 +252,7 @@ def test_labels_may_be_json_text_and_have_keys_without_values() -> None:
         (CHECK | {"entry_point": 7}, "entry_point is 7"),
     ],
 )
-def test_a_label_without_usable_tests_is_refused_whatever_the_answer(label: Any, message: str) -> None:
+def test_label_without_tests_is_refused(label: Any, message: str) -> None:
     with pytest.raises(UnusableLabelError, match=message):
         grade("no code", label)
 

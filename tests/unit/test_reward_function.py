@@ -51,7 +51,7 @@ def test_the_host_can_load_every_named_reward_by_its_path(name: str) -> None:
     assert callable(load(name).reward_func)
 
 
-def test_other_names_stay_what_they_are() -> None:
+def test_other_names_are_unchanged() -> None:
     assert path_of("http://x/y") == "http://x/y"
     assert path_of("my/reward.py") == "my/reward.py"
 
@@ -99,7 +99,7 @@ def test_it_is_configured_before_it_grades(poisoned: PooledReward) -> None:
         ("", ""),
     ],
 )
-def test_special_tokens_at_the_end_are_no_part_of_the_response(text: str, kept: str) -> None:
+def test_trailing_special_tokens_are_not_read(text: str, kept: str) -> None:
     assert strip_end_tokens(text) == kept
 
 
@@ -136,7 +136,7 @@ def entry(task: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task", ["chain_sum", "countdown", "spell_backward", "basic_arithmetic", "letter_counting"])
-def test_reasoning_gyms_own_verifiers_accept_its_answers_in_every_wrapping(task: str) -> None:
+def test_reasoning_gym_verifiers_accept_wrapped_answers(task: str) -> None:
     label = entry(task)
     right = label["answer"]
     for response in (right, f"Hm.</think>{right}", f"So <answer>{right}</answer>", f"It is \\boxed{{{right}}}."):
@@ -147,7 +147,7 @@ def test_reasoning_gyms_own_verifiers_accept_its_answers_in_every_wrapping(task:
 
 
 @pytest.mark.parametrize("task", ["prime_factorization", "game_of_life", "boxnet"])
-def test_an_answer_that_a_verifier_cannot_read_is_wrong(task: str) -> None:
+def test_unreadable_answer_is_wrong(task: str) -> None:
     label = entry(task)
     for junk in ("x", "[]", "1,2", "{}"):
         assert reasoning_answers.grade(f"<answer>{junk}</answer>", label).score < 0.5
@@ -179,7 +179,7 @@ def test_a_task_that_is_not_there_is_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["reasoning_gym", "code"])
-def test_ten_thousand_adversarial_texts_neither_hang_nor_crash_a_reward(name: str) -> None:
+def test_adversarial_texts_never_hang_a_reward(name: str) -> None:
     label: Any = entry("countdown") if name == "reasoning_gym" else {"inputs": ["1"], "outputs": ["2"]}
     reward = load(name).reward_func
     reward.configure(Grading(GradingLimits(20.0, 1024), workers=2))

@@ -158,7 +158,7 @@ def test_a_word_is_not_the_product_of_its_letters() -> None:
 
 
 @pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", "10^{100000}", "999999!", "9!!", "7" * 1500])
-def test_numbers_that_cannot_be_written_down_are_wrong_at_once(answer: str) -> None:
+def test_unwritable_numbers_are_wrong_at_once(answer: str) -> None:
     assert grade(rf"\boxed{{{answer}}}", "42").score == 0.0
 
 
@@ -168,7 +168,7 @@ def test_but_a_label_may_be_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", ["42", r"\frac{x^2+1}{3}", "(1,2]"])
-def test_ten_thousand_adversarial_texts_neither_hang_nor_crash_it(label: str) -> None:
+def test_adversarial_texts_never_hang_the_grader(label: str) -> None:
     texts = list(adversarial_texts(10_000 // 3 + 1, seed=len(label)))
     pool = GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(5.0, 1024), 2)
     with pool, ThreadPoolExecutor(4) as threads:

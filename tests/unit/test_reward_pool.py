@@ -51,7 +51,7 @@ def pool() -> Iterator[GraderPool]:
 
 
 @pytest.mark.parametrize("poison", CAUSES)
-def test_every_way_to_fail_has_no_score_but_a_cause(pool: GraderPool, poison: str) -> None:
+def test_every_failure_has_a_cause_and_no_score(pool: GraderPool, poison: str) -> None:
     grade = pool.grade(poison, "4")
     assert (grade.score, grade.cause) == (None, CAUSES[poison])
 
@@ -112,7 +112,7 @@ def test_any_text_crosses_the_border_unharmed(pool: GraderPool, text: str) -> No
     assert pool.grade(text, [text]).score == 0.0
 
 
-def test_what_a_grader_starts_ends_with_it() -> None:
+def test_child_processes_end_with_the_grader() -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
         child = psutil.Process(int(pool.grade("a child", "").cause))
         assert child.is_running()
@@ -120,7 +120,7 @@ def test_what_a_grader_starts_ends_with_it() -> None:
         child.wait(5)
 
 
-def test_a_large_answer_to_a_process_that_does_not_read_has_its_limit_too() -> None:
+def test_large_answer_to_stopped_process_times_out() -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
         pid = int(pool.grade("pid", "").cause)
         psutil.Process(pid).suspend()
@@ -128,7 +128,7 @@ def test_a_large_answer_to_a_process_that_does_not_read_has_its_limit_too() -> N
         assert pool.grade("4", "4").score == 1.0
 
 
-def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_process_start_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
         pool.grade("4", "4")
         with monkeypatch.context() as full:
@@ -170,7 +170,7 @@ def test_a_grader_that_cannot_be_loaded_is_no_missing_score(grader: str, problem
                 pool.grade("4", "4")
 
 
-def test_closing_wakes_those_who_wait() -> None:
+def test_closing_wakes_waiting_callers() -> None:
     pool = GraderPool(GRADER, GradingLimits(60.0, 256), workers=1)
     pool.grade("4", "4")
     ends: list[str] = []

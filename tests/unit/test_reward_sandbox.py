@@ -27,7 +27,7 @@ def test_input_that_is_not_read_is_no_failure() -> None:
     assert output("import os; os.close(0); print(1)", "x" * 900_000) == "1\n"
 
 
-def test_a_program_runs_as_the_main_module_with_exit_and_quit() -> None:
+def test_program_runs_as_main_with_exit_and_quit() -> None:
     assert output("if __name__ == '__main__':\n    print(1)\n    exit()") == "1\n"
     assert output("print(2)\nquit(0)") == "2\n"
 
@@ -53,7 +53,7 @@ def test_common_modules_can_be_imported() -> None:
     assert output(f"import {names}\nprint(hashlib.md5(b'').hexdigest()[:4])") == "d41d\n"
 
 
-def test_deep_recursion_is_possible_where_a_program_asks_for_it() -> None:
+def test_deep_recursion_is_possible_on_request() -> None:
     code = "import sys\nfrom functools import lru_cache\nsys.setrecursionlimit(10**6)\n@lru_cache(None)\n"
     assert output(code + "def f(n): return n and 1 + f(n - 1)\nprint(f(30000))") == "30000\n"
 
@@ -112,7 +112,7 @@ def test_a_program_cannot_make_up_causes(forged: Any) -> None:
 
 
 @pytest.mark.parametrize("forged", [b"[" * 50_000, b"\xff"])
-def test_what_is_no_json_is_no_reply(forged: bytes) -> None:
+def test_reply_must_be_json(forged: bytes) -> None:
     assert cause(WRITE_EVERYWHERE.format(forged)) == "unreadable reply"
 
 
@@ -176,6 +176,6 @@ def test_no_capability_is_left() -> None:
 
 
 @pytest.mark.parametrize("field", ["seconds", "seconds_in_all", "cpu_seconds", "memory_mib", "output_kib"])
-def test_a_limit_of_nothing_is_refused(field: str) -> None:
+def test_zero_limit_is_refused(field: str) -> None:
     with pytest.raises(ValueError, match=f"the limit {field} is 0, expected more than 0"):
         ProgramLimits(**{field: 0})

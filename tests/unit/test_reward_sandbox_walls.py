@@ -60,7 +60,7 @@ def test_every_call_of_the_table_is_refused() -> None:
 
 
 @X86_ONLY
-def test_calls_that_nobody_reviewed_and_other_tables_of_calls_are_not_there() -> None:
+def test_unreviewed_system_calls_are_blocked() -> None:
     io_uring_setup, pidfd_open, clone3, landlock, unknown = 425, 434, 435, 444, 1000
     code = f"print([call(number, 0, 0, 0) for number in {[io_uring_setup, pidfd_open, clone3, landlock, unknown]}])"
     assert output(SYSCALLS + code) == "[38, 38, 38, 38, 38]\n"  # ENOSYS
@@ -95,7 +95,7 @@ def decided(program: bytes, architecture: int, number: int, *arguments: int) -> 
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_of_each_machine_decides_by_its_own_numbers(machine: str) -> None:
+def test_filter_uses_the_machines_call_numbers(machine: str) -> None:
     child, own = sandbox_child, os.getpid()
     column, architecture, last = child._MACHINES[machine]
     program = child._filter(column, architecture, last)
@@ -143,7 +143,7 @@ def test_the_process_that_grades_cannot_be_read() -> None:
     assert output(code + "    except OSError: pass") == ""
 
 
-def test_nothing_of_the_parent_is_open() -> None:
+def test_parents_files_are_closed() -> None:
     code = "import os\nfor fd in range(64):\n    try: os.fstat(fd); print(fd)\n    except OSError: pass"
     with open(os.devnull) as file:
         os.set_inheritable(file.fileno(), True)
@@ -151,7 +151,7 @@ def test_nothing_of_the_parent_is_open() -> None:
 
 
 @LANDLOCK
-def test_with_landlock_only_the_own_folder_can_be_written_or_read(tmp_path: Path) -> None:
+def test_landlock_restricts_to_the_own_folder(tmp_path: Path) -> None:
     assert output("open('a', 'w').write('b'); print(open('a').read())") == "b\n"
     (tmp_path / "answers.txt").write_text("42")
     assert cause(f"open({str(tmp_path / 'answers.txt')!r})") == "raised PermissionError"
@@ -183,7 +183,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, folder: Path, old: str, new: str) -> 
         ("/proc/{parent}/environ", "/dev/null", "could read the memory of the process that grades it"),
     ],
 )
-def test_nothing_is_run_with_less(
+def test_no_program_runs_without_its_limits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     spoil(monkeypatch, tmp_path, old, new)
@@ -191,9 +191,7 @@ def test_nothing_is_run_with_less(
         run_program("print(1)", "", LIMITS)
 
 
-def test_without_landlock_the_process_that_grades_still_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_grader_is_unreadable_without_landlock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spoil(monkeypatch, tmp_path, "if version < 1:", "if True:")
     code = "import os\nfor pid in (os.getppid(), os.getpid()):\n    try: print(open(f'/proc/{pid}/environ').read())\n"
     try:
@@ -215,7 +213,7 @@ def test_a_child_that_never_starts_is_no_score(monkeypatch: pytest.MonkeyPatch, 
         run_program("print(1)", "")
 
 
-def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_file_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     process, files = psutil.Process(), psutil.Process().num_fds()
     leave = "import os\nfor i in range(50): open(str(i), 'w').close()\nos.symlink('/', 'root')\nos.umask(0o777)\n"

@@ -111,7 +111,7 @@ def test_every_answer_has_its_row(monkeypatch: pytest.MonkeyPatch, engines: list
         assert (row.score, row.surprise) == (float(prompt == 2), 0.5)
 
 
-def test_seeds_belong_to_problem_and_index_on_any_number_of_engines(
+def test_seeds_depend_on_problem_and_index_only(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:
     ask(start(monkeypatch, engines), [2, 4, 6], 2)
@@ -139,16 +139,14 @@ def test_an_answer_without_a_score_is_asked_for_twice_and_has_no_score(
     assert sum(engine.drawn for engine in engines) == 1 + 2 * answering.ATTEMPTS
 
 
-def test_more_than_an_engine_decodes_at_a_time_waits(
-    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
-) -> None:
+def test_requests_beyond_engine_slots_wait(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]) -> None:
     """64 at a time on each; a prompt's answers go where its prefix is while there is room."""
     rows = ask(start(monkeypatch, engines), range(2, 40, 2), 16)
     assert len(rows) == 19 * 16
     assert max(len(engine.jobs) for engine in engines) < 19 * 16
 
 
-def test_what_a_dead_engine_was_asked_is_asked_again(
+def test_requests_of_a_dead_engine_are_repeated(
     monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
 ) -> None:
     sampler = start(monkeypatch, engines[:1])

@@ -93,12 +93,12 @@ async def answer_of(actor: Any, *, stop_after: float | None = None, timeout_s: f
     return answer
 
 
-def test_a_rollout_has_its_seed_and_its_tokens_are_counted() -> None:
+def test_sample_uses_its_seed_and_counts_tokens() -> None:
     answer = asyncio.run(answer_of(make_actor(turn)))
     assert answer == Answer(JOB.request, 3, (3, 3), {"tokens": [1, 2, 3], "seed": 7})
 
 
-def test_a_rollout_without_the_log_probabilities_that_were_asked_for_has_failed() -> None:
+def test_sample_without_requested_log_probs_has_failed() -> None:
     llm = Llm()
     llm.logprobs = 1
     answer = asyncio.run(answer_of(make_actor(turn, llm)))
@@ -127,7 +127,7 @@ def test_an_agent_that_returns_nothing_has_failed() -> None:
     )
 
 
-def test_a_cancellation_that_is_not_ours_is_a_failure_and_not_lost() -> None:
+def test_foreign_cancellation_is_a_failure() -> None:
     async def cancels_a_part_of_itself(llm: Any) -> None:
         part = asyncio.ensure_future(asyncio.sleep(9))
         part.cancel()
@@ -137,7 +137,7 @@ def test_a_cancellation_that_is_not_ours_is_a_failure_and_not_lost() -> None:
     assert (answer.response, answer.error) == (None, "it was cancelled, and not by us")
 
 
-def test_an_agent_that_catches_everything_is_stopped_all_the_same() -> None:
+def test_agent_that_catches_everything_is_stopped() -> None:
     async def stubborn(llm: Any) -> None:
         for number in range(10**6):
             try:
@@ -152,7 +152,7 @@ def test_an_agent_that_catches_everything_is_stopped_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "preprocessing_s"), [(9.0, 0.0), (0.0, 9.0)], ids=["decoding", "on its way in"])
-def test_a_stop_is_immediate_wherever_the_rollout_is(delay_s: float, preprocessing_s: float) -> None:
+def test_stop_is_immediate_in_every_phase(delay_s: float, preprocessing_s: float) -> None:
     start = time.monotonic()
     answer = asyncio.run(answer_of(make_actor(turn, Llm(delay_s, preprocessing_s)), stop_after=0.05))
     assert time.monotonic() - start < 2
@@ -192,7 +192,7 @@ def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch
     assert asyncio.run(scenario())[0].error == ""
 
 
-def test_a_reset_leaves_nothing() -> None:
+def test_reset_clears_everything() -> None:
     async def scenario() -> None:
         actor = make_actor(turn, Llm(delay_s=9.0))
         await actor.submit([JOB], SamplingSetup({}, 99, None, 60.0))
@@ -225,7 +225,7 @@ def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "ends with its vLLM engine: the core is gone" in capsys.readouterr().err
 
 
-def test_nobody_takes_the_death_of_the_core_for_a_failure_of_the_rollout() -> None:
+def test_core_death_is_no_failure_of_the_sample() -> None:
     """The process ends with it, and Ray tells. Neither a rollout nor a call of the host's own, as in evaluation."""
 
     async def wait() -> None:

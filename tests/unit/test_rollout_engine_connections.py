@@ -121,7 +121,7 @@ def kill(actor: Actor, by: str = "answers") -> None:
     actor.last[by].set(DEAD)
 
 
-def test_a_dead_engine_is_away_until_it_has_its_weights(world: World) -> None:
+def test_dead_engine_is_unused_until_it_has_weights(world: World) -> None:
     connections, (first, second) = world.connections, world.actors
     kill(second)
     assert connections.wait() == [EngineDown(1)]
@@ -144,7 +144,7 @@ def test_a_dead_engine_is_away_until_it_has_its_weights(world: World) -> None:
 
 
 @pytest.mark.parametrize("settles", [False, True])
-def test_an_engine_that_dies_again_at_once_is_waited_for_again(world: World, settles: bool) -> None:
+def test_engine_that_dies_again_at_once_is_awaited(world: World, settles: bool) -> None:
     connections, second = world.connections, world.actors[1]
     kill(second)
     connections.wait()
@@ -160,7 +160,7 @@ def test_an_engine_that_dies_again_at_once_is_waited_for_again(world: World, set
 
 
 @pytest.mark.parametrize("settles", [False, True])
-def test_an_engine_that_dies_while_it_gets_its_weights_is_waited_for_again(world: World, settles: bool) -> None:
+def test_engine_that_dies_getting_weights_is_awaited(world: World, settles: bool) -> None:
     connections, second = world.connections, world.actors[1]
     if not settles:
         kill(second)
@@ -178,7 +178,7 @@ def test_an_engine_that_dies_while_it_gets_its_weights_is_waited_for_again(world
     assert world.restored == [1, 1]
 
 
-def test_what_is_told_to_a_dead_engine_says_so_too_and_only_once(world: World) -> None:
+def test_calls_to_dead_engine_report_it_once(world: World) -> None:
     connections, (_, second) = world.connections, world.actors
     connections.submit(1, [], None)
     kill(second, "submit")
@@ -193,7 +193,7 @@ def test_other_errors_of_an_engine_are_raised(world: World) -> None:
         world.connections.wait()
 
 
-def test_an_engine_that_died_between_two_steps_is_found_before_the_next(world: World) -> None:
+def test_engine_death_between_steps_is_found(world: World) -> None:
     world.actors[0].start_id = "a1"
     for process in world.policy:
         process.set(None)
@@ -203,7 +203,7 @@ def test_an_engine_that_died_between_two_steps_is_found_before_the_next(world: W
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World, is_back: bool) -> None:
+def test_step_waits_for_engine_that_is_not_back(world: World, is_back: bool) -> None:
     """Restarted or even half restored: it starts over, and the next step finds it up."""
     connections, (first, second) = world.connections, world.actors
     kill(second)
@@ -227,9 +227,7 @@ def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World, i
 
 
 @pytest.mark.parametrize("settles", [False, True])
-def test_an_engine_that_could_not_be_reached_but_lives_is_emptied_and_keeps_its_weights(
-    world: World, settles: bool
-) -> None:
+def test_unreachable_living_engine_is_emptied(world: World, settles: bool) -> None:
     connections, second = world.connections, world.actors[1]
     kill(second)
     connections.wait()
@@ -253,9 +251,7 @@ def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
     assert "vLLM engine 0 does not answer: waiting until it is up, 15 minutes at most" in world.notes
 
 
-def test_an_engine_that_stands_still_is_ended_and_the_others_are_left(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has said a word for the whole of a rollout's time limit; the first engine answers when asked."""
     first, second = world.actors
     killed: list[Any] = []

@@ -30,7 +30,7 @@ ONCE, TWICE = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}
 EASY = {row: [1, 0] for row in range(4)}
 
 
-def test_missing_reward_is_repeated_and_told_but_never_a_zero() -> None:
+def test_missing_reward_is_repeated_never_zero() -> None:
     """The host goes on without a reward when the function raised; a zero would be a false score (R2)."""
     notes: list[str] = []
     generator = FailingGenerator(EASY, ONCE, on_note=notes.append)
@@ -62,7 +62,7 @@ def test_too_many_prompts_without_a_score_end_the_run_with_the_cause() -> None:
         FailingGenerator(EASY, always, max_no_score=1).generate_samples(**GENERATE)
 
 
-def test_where_the_episode_has_no_other_prompt_one_of_the_batch_comes_again() -> None:
+def test_last_prompts_are_replaced_from_the_batch() -> None:
     generator = FailingGenerator({row: [1, 0] for row in range(2)}, TWICE, max_no_score=1)
     samples, _, consumed, exhausted = generator.generate_samples(**GENERATE)
     assert [(group.row, group.pool.key) for group in samples.record.groups] == [(1, 2), (1, 1)]
@@ -97,7 +97,7 @@ MIXED = {row: [float((row * 7 + i * i) % 3 == 0) for i in range(8)] for row in r
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_failures_of_three_in_ten_change_nothing_for_the_others(seed: int) -> None:
+def test_thirty_percent_failures_keep_other_prompts(seed: int) -> None:
     """R2: advantages and the allocator's counts of the others are those of a run without failures."""
     rng = random.Random(seed)
     undisturbed = FailingGenerator(MIXED, set(), batch=10)

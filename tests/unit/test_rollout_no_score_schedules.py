@@ -89,7 +89,7 @@ def steps_of(seed: int, name: Any, count: int) -> tuple[list[Any], int]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_same_prompts_are_given_up_and_replaced_under_every_schedule(seed: int) -> None:
+def test_schedules_replace_the_same_prompts(seed: int) -> None:
     """Four steps of six prompts, over an episode's end, with refills; 14 % of first attempts, 5 % of rollouts fail."""
     expected, given_up = steps_of(seed, "rounds", 4)
     assert given_up > 0, "else this shows nothing"

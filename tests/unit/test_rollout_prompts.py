@@ -122,13 +122,13 @@ def test_incomplete_batch_waits_for_the_next_episode() -> None:
     assert [[r.row for r in b] for b in serve_all(source, 2)] == [[0, 1], [2, 0], [1, 2]]
 
 
-def test_data_smaller_than_a_batch_fills_one_over_the_episodes(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_data_fills_a_batch_over_episodes(caplog: pytest.LogCaptureFixture) -> None:
     batches = serve_all(make_source(Loader(1), batch=3, episodes=3), 3)
     assert [[r.row for r in b] for b in batches] == [[0, 0, 0]]
     assert reported_lost(caplog) == 0
 
 
-def test_what_cannot_fill_a_training_batch_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_fill_a_batch_is_left_out_with_note(caplog: pytest.LogCaptureFixture) -> None:
     """5 prompts x 2 in batches of 4 prompts, training batches of 4 samples: the last prompt is left out."""
     batches = serve_all(make_source(Loader(5), batch=4, episodes=1, n=2, train_batch=4), 1)
     assert [[r.row for r in b] for b in batches] == [[0, 1, 2, 3]]
@@ -162,7 +162,7 @@ def test_take_prompts_says_when_the_loader_ended() -> None:
     assert take_prompts(loader, 2, first_key=13) == ([], True)
 
 
-def test_take_prompts_that_get_exactly_what_is_left_have_not_seen_the_end() -> None:
+def test_exact_take_does_not_reach_the_end() -> None:
     loader = numbered(2)
     assert take_prompts(loader, 2, first_key=0)[1] is False
     assert take_prompts(loader, 2, first_key=2) == ([], True)
@@ -182,14 +182,14 @@ def test_number_rows_gives_every_row_its_position() -> None:
 # -- going on, and prompts beyond the batch -----------------------------------------------------------------------
 
 
-def test_restored_source_counts_on_from_the_prompts_consumed() -> None:
+def test_restored_source_continues_after_consumed_prompts() -> None:
     source = make_source(Loader(4), batch=2, episodes=3)
     source.restore(consumed=6, episode=1)
     assert [r.key for r in source.next_batch()[0]] == [6, 7]
     assert (source.next_key, source.episodes_done) == (8, 1)
 
 
-def test_spare_prompts_are_the_next_ones_of_this_episode_and_have_the_next_keys() -> None:
+def test_spare_prompts_are_next_with_next_keys() -> None:
     source = make_source(Loader(5), batch=2, episodes=1)
     source.next_batch()
     spare, exhausted = source.take_extra(2)
@@ -199,7 +199,7 @@ def test_spare_prompts_are_the_next_ones_of_this_episode_and_have_the_next_keys(
     assert source.episodes_done == 1
 
 
-def test_nothing_is_spare_between_episodes() -> None:
+def test_no_spare_prompt_between_episodes() -> None:
     """A batch that the last prompts of an episode fill up must not be refilled from the next one, unshuffled."""
     source = make_source(Loader(3), batch=2, episodes=2)
     assert source.take_extra(1) == ([], True)

@@ -69,7 +69,7 @@ def test_a_fixed_threshold_stays() -> None:
     assert metrics(second.batch)[3] == [1, 1, 1, 0]
 
 
-def test_scores_are_recorded_and_rewards_are_what_is_trained_on() -> None:
+def test_scores_are_recorded_rewards_are_trained() -> None:
     first, _ = train(make_generator(), INITIAL_STATES)
     assert first.batch.record is not None
     for group in first.batch.record.all_groups:
@@ -101,7 +101,7 @@ def test_a_checkpoint_of_other_flags_is_refused(written: float | None, read: flo
         make_generator(read).restore(first.states)
 
 
-def test_a_checkpoint_with_a_quantile_is_no_checkpoint_of_unit_scores() -> None:
+def test_quantile_checkpoint_is_refused_for_unit_scores() -> None:
     first, _ = train(make_generator(), INITIAL_STATES)
     args = make_args(batch=BATCH)
     unit = TableGenerator(args, make_loader(4, args), sequential(1, 1, n=N, wave=2, cap=4), table(SCORES), PLAN)
@@ -109,7 +109,7 @@ def test_a_checkpoint_with_a_quantile_is_no_checkpoint_of_unit_scores() -> None:
         unit.restore(first.states)
 
 
-def test_one_outcome_teaches_where_rewards_are_graded() -> None:
+def test_one_outcome_has_signal_with_graded_rewards() -> None:
     """Both prompts of step 2 are all positive; their rewards differ, so their coefficients do: r minus the mean."""
     _, second = train(make_generator(), INITIAL_STATES)
     assert second.batch.record is not None
@@ -151,7 +151,7 @@ def test_two_rewards_for_one_answer_are_no_score() -> None:
 # -- answers without a score ----------------------------------------------------------------------------------------
 
 
-def test_answers_of_engines_without_a_reward_get_their_score(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_without_engine_reward_get_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that have ended since the last time are scored in one call; what failed is not."""
     end_at_once(monkeypatch)
     engine = RolloutEngine(lambda number, k: None)
@@ -182,7 +182,7 @@ def test_answers_of_engines_without_a_reward_get_their_score(monkeypatch: pytest
 # -- evaluation -----------------------------------------------------------------------------------------------------
 
 
-def test_an_evaluation_counts_scores_above_the_first_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_uses_the_first_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the quantile has come to: evaluations of a run are compared with each other."""
     generator = make_generator()
     list(train(generator, INITIAL_STATES))

@@ -93,7 +93,7 @@ def sample(engines: list[RolloutEngine], *requests: Request, **options: Any) -> 
     return finished
 
 
-def test_answers_return_to_the_rollouts_that_they_belong_to(engines: list[RolloutEngine]) -> None:
+def test_answers_return_to_their_samples(engines: list[RolloutEngine]) -> None:
     requests = [Request(108, 1), Request(103, 0), Request(104, 3), Request(104, 2), Request(103, 1)]
     for request, experience in sample(engines, *requests).items():
         assert experience.prompts == [str(request.key)]
@@ -114,7 +114,7 @@ def test_sampling_parameters_are_the_hosts(engines: list[RolloutEngine]) -> None
     assert ours.max_length == call["max_length"] == 32
 
 
-def test_seed_is_that_of_the_rollout_on_any_engine(engines: list[RolloutEngine]) -> None:
+def test_seed_belongs_to_the_sample_on_any_engine(engines: list[RolloutEngine]) -> None:
     requests = [Request(key, index, attempt) for key in (103, 104) for index in (0, 1) for attempt in (0, 1)]
     sample(engines, *requests)
     sample(engines[::-1], *requests[::-1])
@@ -124,7 +124,7 @@ def test_seed_is_that_of_the_rollout_on_any_engine(engines: list[RolloutEngine])
     assert all(0 <= seed < 2**63 for _, seed in seeds)
 
 
-def test_length_penalty_is_in_the_reward_of_every_drawn_sample_and_not_in_its_metric(
+def test_length_penalty_is_in_reward_not_score(
     engines: list[RolloutEngine],
 ) -> None:
     """The pool's baseline needs it for samples that are not trained; rules must not see it (R7).
@@ -158,9 +158,7 @@ def test_samples_have_the_versions_that_their_engine_names(engines: list[Rollout
 
 
 @pytest.mark.parametrize(("sleeps", "calls"), [(True, ["wake_up", "sleep"]), (False, [])])
-def test_engines_are_woken_for_a_batch_only_where_they_sleep(
-    engines: list[RolloutEngine], sleeps: bool, calls: list[str]
-) -> None:
+def test_only_sleeping_engines_are_woken(engines: list[RolloutEngine], sleeps: bool, calls: list[str]) -> None:
     generator = make_generator(engines)
     generator.args.vllm.enable_sleep = sleeps
     generator.generate_samples(**GENERATE)

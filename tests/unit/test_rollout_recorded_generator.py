@@ -83,14 +83,14 @@ def test_plain_batch_is_kept_whole() -> None:
     assert (batch.record, batch.checkpoint) == (None, {}), "nothing adaptive happened"
 
 
-def test_what_the_filter_rejects_was_drawn() -> None:
+def test_filtered_samples_count_as_drawn() -> None:
     """Prompt 1 is all wrong and replaced by prompt 2; in the next batch nothing is rejected."""
     generator = make_generator(5, Engine(mixed((0, 2, 3, 4))), filtered=True)
     assert batch_of(generator).ledger == ledger_of(drawn=6, kept=4, drawn_tokens=9, kept_tokens=6)
     assert batch_of(generator).ledger == ledger_of(drawn=4, kept=4, drawn_tokens=6, kept_tokens=6)
 
 
-def test_what_was_sampled_ahead_counts_in_the_step_that_trains_it() -> None:
+def test_samples_ahead_count_in_the_step_that_trains_them() -> None:
     """One call for four prompts, two steps of two."""
     engine = Engine(mixed(()))
     generator = make_generator(8, engine, ahead=4)
@@ -99,7 +99,7 @@ def test_what_was_sampled_ahead_counts_in_the_step_that_trains_it() -> None:
         assert engine.drawn == drawn_by_then
 
 
-def test_rejects_among_what_was_sampled_ahead_count_where_they_were_drawn() -> None:
+def test_rejects_ahead_count_where_they_were_drawn() -> None:
     """Prompt 0 is rejected and replaced by prompt 4: ten rollouts for four prompts, two of them in the first step."""
     generator = make_generator(8, Engine(mixed(range(1, 8))), ahead=4, filtered=True)
     assert batch_of(generator).ledger == ledger_of(drawn=6, kept=4, drawn_tokens=9, kept_tokens=6)
@@ -119,7 +119,7 @@ def whole_run(generator: RecordedGenerator, episodes: int) -> list[RolloutBatch]
 
 @pytest.mark.parametrize("ahead", [None, 2, 3, 4, 7])
 @pytest.mark.parametrize("filtered", [False, True])
-def test_over_a_run_every_rollout_is_counted_once_and_nothing_is_negative(filtered: bool, ahead: int | None) -> None:
+def test_every_sample_of_a_run_is_counted_once(filtered: bool, ahead: int | None) -> None:
     for rows, episodes in itertools.product(range(8), (1, 2)):
         for right in ((), range(8), range(0, 8, 2), range(2, 8, 3)):
             engine = Engine(mixed(right))
@@ -160,7 +160,7 @@ def test_answers_without_a_score_are_counted_and_in_no_figure() -> None:
 
 
 @pytest.mark.parametrize("ahead", [None, 4])
-def test_evaluation_costs_no_training_step_anything(ahead: int | None) -> None:
+def test_evaluation_is_in_no_training_steps_ledger(ahead: int | None) -> None:
     generator = make_generator(8, Engine(mixed(range(8))), ahead=ahead, filtered=True, held_out=("sums", "sums"))
     for _ in range(4):
         evaluate(generator, per_prompt=5)

@@ -75,7 +75,7 @@ def test_progress_is_of_the_prompts_that_are_sampled_now() -> None:
     assert [counts for counts in progress if counts[0] == counts[1]] == [(2, 2), (1, 1)]
 
 
-def test_rollouts_of_the_replaced_are_drawn_and_unused() -> None:
+def test_samples_of_replaced_prompts_are_unused() -> None:
     """Row 0: 4 rollouts of 1, 2, 3 and 4 tokens, replaced. Rows 1 and 2: 2 rollouts of 1 and 2 tokens, trained."""
     batch, record, *_ = one_batch(make_generator(5, resolved=[1, 2], limit=2))
     assert record.ledger == Ledger(drawn=8, kept=4, unused=4, drawn_tokens=16, kept_tokens=6, unused_tokens=10)
@@ -85,7 +85,7 @@ def test_rollouts_of_the_replaced_are_drawn_and_unused() -> None:
     assert record.num_rounds == 2 + 1, "two waves of the batch, then one of the replacement"
 
 
-def test_what_is_unresolved_is_replaced_until_nothing_is() -> None:
+def test_unresolved_prompts_are_replaced_until_none_is() -> None:
     _, record, consumed, _ = one_batch(make_generator(9, resolved=[5, 6], limit=9))
     assert (rows_of(record.groups), rows_of(record.replaced)) == ([6, 5], [0, 1, 2, 3, 4])
     assert consumed == 7
@@ -106,7 +106,7 @@ def test_resolved_batch_takes_nothing_more() -> None:
     assert (rows_of(record.groups), rows_of(record.replaced), consumed) == ([0, 1], [], 2)
 
 
-def test_where_the_data_ends_accepted_groups_are_kept_and_the_unresolved_stay() -> None:
+def test_end_of_data_keeps_accepted_and_unresolved_groups() -> None:
     """Rows 0 and 1 want replacing and one prompt is left: it is accepted, row 1 stays, the episode is over."""
     generator = make_generator(3, resolved=[2], limit=5)
     batch, record, consumed, exhausted = one_batch(generator)
@@ -114,13 +114,13 @@ def test_where_the_data_ends_accepted_groups_are_kept_and_the_unresolved_stay() 
     assert (len(batch), consumed, exhausted) == (4, 3, True)
 
 
-def test_batch_that_takes_the_last_prompts_says_so_when_it_asks_for_more() -> None:
+def test_batch_with_last_prompts_reports_the_end() -> None:
     batch, record, consumed, exhausted = one_batch(make_generator(2, resolved=[1], limit=5))
     assert (rows_of(record.groups), rows_of(record.replaced)) == ([0, 1], [])
     assert (len(batch), consumed, exhausted) == (4, 2, True)
 
 
-def test_policy_learns_from_the_replaced_as_well_and_once_a_step() -> None:
+def test_policy_observes_replaced_prompts_once_a_step() -> None:
     """Leaving them out would make the remembered pass rates those of prompts that are neither hard nor easy."""
     args = make_args()
     host = SimpleNamespace(rollout=args.rollout, algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")))
@@ -208,7 +208,7 @@ def check_step(case: Case, step: Step, *, is_last: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", range(10))
-def test_no_row_is_lost_or_served_twice_whatever_is_replaced(rows: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_row_is_lost_or_repeated_by_replacement(rows: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     for case in cases(rows):
         caplog.clear()

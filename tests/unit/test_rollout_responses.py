@@ -56,12 +56,12 @@ def test_what_breaks_the_contract_has_no_score(mutant: str) -> None:
         check_log_probs(answer, asked=True)
 
 
-def test_who_did_not_ask_needs_none() -> None:
+def test_log_probs_are_needed_only_on_request() -> None:
     check_log_probs(response() | {"rollout_log_probs": None}, asked=False)
 
 
 @given(st.lists(st.floats(max_value=0.0, allow_nan=False, allow_infinity=False), min_size=1))
-def test_whatever_keeps_the_contract_passes(values: list[float]) -> None:
+def test_response_that_keeps_the_contract_passes(values: list[float]) -> None:
     tokens = [1] * len(values)
     answer = {"observation_tokens": tokens, "action_ranges": [(0, len(tokens))], "rollout_log_probs": values}
     check_log_probs(answer, asked=True)
@@ -75,7 +75,7 @@ def test_whatever_keeps_the_contract_passes(values: list[float]) -> None:
         ([{4: -1.0}, {6: -1.0}], "no log-probability of a token that it has sampled"),
     ],
 )
-def test_what_vllm_leaves_out_is_not_filled_up(found: Any, told: str) -> None:
+def test_missing_log_probs_are_not_filled_in(found: Any, told: str) -> None:
     """The host would take a token without one for certain."""
     completion = SimpleNamespace(token_ids=[4, 5], logprobs=found)
     with pytest.raises(OutputError, match=told):

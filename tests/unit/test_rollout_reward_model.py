@@ -57,7 +57,7 @@ def test_every_answer_has_its_own_score(monkeypatch: pytest.MonkeyPatch, gpus: i
     assert passes.pop() == -(-count // (gpus // copies))
 
 
-def test_an_answer_is_scored_alone_and_as_it_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_is_scored_alone_as_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     """No padding: a score must not depend on which answers end together. Cut at --data.max_len."""
     model, (actor,) = make_model(monkeypatch)
     model([[1], [1, 2, 3], list(range(9))])

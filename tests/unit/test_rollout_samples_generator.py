@@ -75,7 +75,7 @@ def test_one_batch_by_hand() -> None:
     assert generator.generate_samples(**GENERATE) == ([], None, 0, True)
 
 
-def test_record_has_every_rollout_and_the_texts_of_a_few_prompts(tmp_path: Path) -> None:
+def test_record_has_every_sample_and_a_few_texts(tmp_path: Path) -> None:
     toy._build_tokenizer().save_pretrained(tmp_path)
     generator = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}, model=str(tmp_path), num_texts=1)
     record = generator.generate_samples(**GENERATE)[0].record
@@ -116,7 +116,7 @@ def trained(outcomes: Mapping[int, Sequence[float]], rows: Sequence[int], seed: 
     return {f.pool.row: set(zip(g.indices, g.coefficients, strict=True)) for f, g in batch.groups()}
 
 
-def test_a_group_does_not_depend_on_the_other_prompts_of_the_batch() -> None:
+def test_group_is_independent_of_other_prompts() -> None:
     """The draw is seeded by the prompt's key, not by a stream that prompts share (R1, R22)."""
     rng = np.random.default_rng(0)
     outcomes = {row: rng.integers(0, 2, 8).tolist() for row in range(6)}
@@ -144,7 +144,7 @@ def read(reward: Any, score: float | None = None, **options: Any) -> Any:
     return reader(Request(0, 3), response("p", reward, score=score), (5, 6))
 
 
-def test_metric_is_the_score_and_reward_is_what_is_trained() -> None:
+def test_score_decides_and_reward_is_trained() -> None:
     sample, _ = read(-0.5, score=1.0)
     assert sample == Sample(0, 3, metric=1.0, reward=-0.5, num_tokens=2, version=5, last_version=6)
 
@@ -169,7 +169,7 @@ def test_rewards_have_at_least_single_precision(reward: Any) -> None:
     assert read(reward)[1].rewards.dtype == torch.float32
 
 
-def test_score_outside_0_to_1_is_an_error_that_says_what_to_return() -> None:
+def test_score_outside_0_to_1_is_an_error() -> None:
     generator = make_generator({0: [-1, 1], 1: [1, 0]})
     with pytest.raises(ValueError, match=r"metric -1\.0, expected a value in \[0, 1\]"):
         generator.generate_samples(**GENERATE)
@@ -187,7 +187,7 @@ def estimating_generator(rows: int, **options: Any) -> TableGenerator:
     return TableGenerator(args, make_loader(rows, args), policy, outcome, PLAN, **options)
 
 
-def test_critic_is_asked_for_every_prompt_before_it_is_sampled() -> None:
+def test_critic_is_asked_before_sampling() -> None:
     asked: list[list[str]] = []
 
     def values(prompts: Sequence[str]) -> list[float]:
@@ -201,7 +201,7 @@ def test_critic_is_asked_for_every_prompt_before_it_is_sampled() -> None:
     assert record.figures["ada/critic_brier"] >= 0.0
 
 
-def test_policy_that_reads_a_critic_is_not_left_without_one() -> None:
+def test_policy_with_critic_needs_its_values() -> None:
     with pytest.raises(RuntimeError, match="reads a critic, but none was started"):
         estimating_generator(2).generate_samples(**GENERATE)
 
@@ -248,7 +248,7 @@ def content(step: Step) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize(("rows", "episodes"), [(4, 2), (5, 2), (5, 3), (1, 4), (2, 3), (7, 1)])
-def test_going_on_from_any_step_equals_not_having_stopped(memory: str, rows: int, episodes: int) -> None:
+def test_resume_from_any_step_equals_uninterrupted_run(memory: str, rows: int, episodes: int) -> None:
     """To the bit: prompts, keys, predictions, counts, selections and coefficients. A checkpoint is written as text."""
     whole = list(train(resumable(memory, rows, episodes), INITIAL_STATES))
     served = [visit for step in whole for visit in step.visits]

@@ -110,7 +110,7 @@ async def stale_answers(kind: type[ReceivesWeights]) -> list[tuple[int, int]]:
     return [(said, answered) for said, answered in found if said != answered]
 
 
-def test_every_answer_comes_from_the_weights_that_are_said_to_give_it() -> None:
+def test_answers_come_from_their_stated_weights() -> None:
     assert asyncio.run(stale_answers(ReceivesWeights)) == []
 
 

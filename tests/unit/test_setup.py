@@ -139,7 +139,7 @@ def pypi(machine: Machine) -> str:
     return index(machine.home / "pypi", torch_wheel(wheels, CUDA), uv_wheel(wheels))
 
 
-def test_uv_installs_what_pips_index_does_not_have(machine: Machine, pypi: str) -> None:
+def test_uv_installs_build_missing_from_pips_index(machine: Machine, pypi: str) -> None:
     torch_wheel(machine.home / "pytorch", PINNED)
     done = machine.install(PIP_INDEX_URL=pypi)
     assert (done.returncode, done.stderr) == (0, "")
@@ -171,7 +171,7 @@ QUICK = [(CUDA, "INSTALLER"), (PINNED, "INSTALLER RECORD")]
 @pytest.mark.parametrize(
     ("version", "missing"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in GRID]
 )
-def test_an_installation_that_was_killed_is_repeated(machine: Machine, version: str, missing: str) -> None:
+def test_killed_installation_is_repeated(machine: Machine, version: str, missing: str) -> None:
     """pip takes such a package for installed, and neither pip nor uv can remove it without its list of files."""
     machine.pip_install(torch_wheel(machine.home / "wheels", version, "unfinished"))
     machine.pip_install(wheel(machine.home / "wheels", "finished", "1.0", {"finished.py": ""}))
@@ -277,7 +277,7 @@ def finished(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("other", ["CUDA build", "interrupted"])
-def test_make_sets_up_again_where_torch_is_not_the_pinned_build(finished: Path, other: str) -> None:
+def test_make_repeats_setup_for_another_torch_build(finished: Path, other: str) -> None:
     assert make("--question", finished / ".ready", f"VENV={finished}").returncode == 0
     info = finished / SITE / f"torch-{PINNED}.dist-info"
     if other == "interrupted":

@@ -39,7 +39,7 @@ def test_synthetic_rollouts_have_the_statistics_that_were_asked_for() -> None:
     assert answer(Request(5, 7)) == answer(Request(5, 7, attempt=1)), "by identity"
 
 
-def test_recorded_answers_come_first_and_others_are_like_them() -> None:
+def test_recorded_answers_come_first() -> None:
     """A prompt with 1 of 2 right, 5 and 9 tokens; another without a right one."""
     right, wrong = RecordedRollout(0.9, 1.5, 5), RecordedRollout(0.2, -1.0, 9)
     answer = RecordedRollouts({0: [right, wrong], 1: [wrong] * 4}, positive_above=0.5)
@@ -69,7 +69,7 @@ def test_no_schedule_beats_the_floor(name: SchedulerName) -> None:
         assert result.floor_seconds <= result.seconds
 
 
-def test_every_scheduler_has_the_same_groups_and_stream_is_the_fastest() -> None:
+def test_schedulers_agree_on_groups_and_stream_is_fastest() -> None:
     rounds, waves, stream = (step(name) for name in SCHEDULERS)
     assert rounds.signal_share == waves.signal_share == stream.signal_share > 0.8
     assert stream.seconds < waves.seconds < rounds.seconds
@@ -79,7 +79,7 @@ def test_every_scheduler_has_the_same_groups_and_stream_is_the_fastest() -> None
     assert stream.work_seconds == rounds.work_seconds
 
 
-def test_one_rollout_takes_its_prefill_its_tokens_and_the_way_back() -> None:
+def test_sample_time_is_prefill_tokens_and_return() -> None:
     policy = sequential(0, 0, n=1, wave=1, cap=1)
     answer = RecordedRollouts({0: [RecordedRollout(1.0, 1.0, 50)]}, positive_above=0.5)
     result = forecast(policy, [PromptPool(0)], answer, "rounds", Cluster(1, ENGINE, speculation=0))

@@ -55,7 +55,7 @@ def test_time_is_that_of_the_steps(
     assert ends(fleet, len(lengths)) == expected
 
 
-def test_an_abort_frees_the_slot_and_says_what_was_sampled() -> None:
+def test_abort_frees_the_slot_and_reports_tokens() -> None:
     fleet = VirtualFleet(1, TENTH, tokens(10, 3, 10, 10))
     fleet.submit(0, requests(4))
     assert ends(fleet, 1) == [(1, 0.3)]
@@ -64,7 +64,7 @@ def test_an_abort_frees_the_slot_and_says_what_was_sampled() -> None:
     assert ends(fleet, 1) == [(2, 1.3)]
 
 
-def test_answers_arrive_late_and_with_those_that_end_meanwhile() -> None:
+def test_late_answers_arrive_with_those_that_end_meanwhile() -> None:
     """The first ends at 0.3 s, the second at 0.5 s: both are there at 0.55 s, and the third 0.25 s after its end."""
     model = EngineModel((1, 4), (0.1, 0.1), slots=4, latency=0.25)
     fleet = VirtualFleet(1, model, tokens(3, 5, 9))
@@ -78,7 +78,7 @@ def test_answers_arrive_late_and_with_those_that_end_meanwhile() -> None:
     assert fleet.now == pytest.approx(1.4), "a refusal is an answer, too"
 
 
-def test_waiting_for_nothing_is_an_error() -> None:
+def test_waiting_without_requests_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="nothing is running"):
         VirtualFleet(1, TENTH, tokens(1)).wait()
 
@@ -135,7 +135,7 @@ def first_come_first_kept(count: int) -> list[int]:
     return lengths_of(list(arrived.values()))
 
 
-def test_completion_order_would_keep_short_answers_and_ours_does_not() -> None:
+def test_completion_order_would_keep_short_answers() -> None:
     count = 200
     drawn = [lognormal(Request(key, index)).num_tokens for key in range(count) for index in range(16)]
     mean, spread = float(np.mean(drawn)), float(np.std(drawn))

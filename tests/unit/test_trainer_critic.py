@@ -31,7 +31,7 @@ def loss_of(values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor, wei
 
 
 @pytest.mark.parametrize("n", [2, 4])
-def test_weighted_loss_over_the_kept_is_the_loss_over_the_pool(n: int) -> None:
+def test_weighted_kept_loss_is_the_pool_loss(n: int) -> None:
     """One value for the prompt, returns 0 or 1, one token each: all pools with up to 6 of either outcome."""
     for positives, negatives in itertools.product(range(7), repeat=2):
         if positives + negatives < n:

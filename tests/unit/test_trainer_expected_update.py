@@ -151,7 +151,7 @@ def test_stratum_updates_by_the_gradient_of_the_objective(name: str, exit_name: 
     assert np.abs(z_scores(lambda key, rng: drawn_by(policy, key, rng), f.weight(P))).max() < Z_LIMIT
 
 
-def test_mean_of_the_positives_updates_by_the_gradient_of_the_truncated_log() -> None:
+def test_mean_of_positives_follows_truncated_log_gradient() -> None:
     policy = sequential(1, 0, n=N, wave=4, cap=12, correction="positives", objective=Objective("log"))
     weight = (1 - (1 - P) ** 12) / P
     assert np.abs(z_scores(lambda key, rng: drawn_by(policy, key, rng), weight)).max() < Z_LIMIT
@@ -174,7 +174,7 @@ def test_published_code_updates_by_its_effective_weight(exit_name: str) -> None:
 
 
 @pytest.mark.parametrize("correction", ["stratum", "paper"])
-def test_unequal_groups_of_ada_est_update_by_the_gradient_of_log(correction: str) -> None:
+def test_unequal_est_groups_follow_log_gradient(correction: str) -> None:
     """Groups of 2, 4 and 6, all trained, decided before sampling. `paper` shares 1/p between number and gradient."""
     sizes = (2, 4, 6)
     # As if the priority of a prompt that gets 4 were 1/sqrt(p); these three get as many as chance has it.

@@ -145,7 +145,7 @@ def test_constant_group_has_exactly_zero_advantage(estimator: str, reward: float
     assert any(v != 0.0 for name, values in result.items() if name[0] == 0 for v in values)
 
 
-def test_batch_without_any_signal_is_zero_and_not_divided_by_its_std() -> None:
+def test_batch_without_signal_is_zero() -> None:
     for estimator in (*UNSCALED, "reinforce_baseline"):
         maker = make_maker(estimator)
         result = advantages_of(maker, make_group(0, [0.1] * 4, estimator))
@@ -161,7 +161,7 @@ def test_sample_without_a_tag_is_an_error_not_a_guess() -> None:
 # -- normalisation over the batch ---------------------------------------------------------------------------------
 
 
-def test_whitening_divides_by_the_root_mean_square_and_subtracts_nothing() -> None:
+def test_whitening_divides_by_root_mean_square_only() -> None:
     """Coefficients 3/4 (1 token) and -1/4 (3 tokens): mean square over tokens (9/16 + 3/16) / 4 = 3/16."""
     samples = [make_sample(SampleTag(0, 0, 0.75, 1.0), tokens=1), make_sample(SampleTag(0, 1, -0.25, 1.0), tokens=3)]
     maker = make_maker("reinforce_baseline")
@@ -172,7 +172,7 @@ def test_whitening_divides_by_the_root_mean_square_and_subtracts_nothing() -> No
     assert result[0, 1] == pytest.approx([-0.25 * scale] * 3)
 
 
-def test_whitening_keeps_every_ratio_whatever_else_is_in_the_batch() -> None:
+def test_whitening_keeps_every_ratio() -> None:
     group, others = [1, 0, 0, 0, 0, 0], [[1, 1, 1, 1, 1, 0], [0.5, 0, 0, 0.3]]
     alone = advantages_of(make_maker("reinforce_baseline"), make_group(0, group, "reinforce_baseline"))
     batch = make_group(0, group, "reinforce_baseline")
@@ -206,7 +206,7 @@ def test_kl_penalty_is_the_hosts() -> None:
     assert experience.info["return"].shape == (1,)
 
 
-def test_gae_uses_the_critic_and_the_coefficient_is_a_weight() -> None:
+def test_gae_uses_critic_and_coefficient_as_weight() -> None:
     """Values 1/2, 1/4; reward 1 at the end; gamma = lambda = 1: advantages 1/2 and 3/4, returns 1. Then weight 2."""
     maker = make_maker("gae", no_std_norm=True)
     maker.values = torch.tensor([[7.0, 0.5, 0.25]])
@@ -233,7 +233,7 @@ def test_critic_weights_stay_with_their_samples() -> None:
     assert [b.info[CRITIC_WEIGHT].tolist() for b in batches] == [[0.5, 1.5], [1.0]]
 
 
-def test_critic_weights_after_the_hosts_collation_are_one_tensor() -> None:
+def test_critic_weights_are_one_tensor_after_collation() -> None:
     scalars = SimpleNamespace(info={CRITIC_WEIGHT: [torch.tensor(0.5), torch.tensor(1.5)]})
     assert critic_weights(scalars).tolist() == [0.5, 1.5]
     assert critic_weights(SimpleNamespace(info={CRITIC_WEIGHT: torch.tensor([0.5])})).tolist() == [0.5]

@@ -20,7 +20,7 @@ def micro_batch(policy: list[list[float]], engine: list[list[float]] | None, mas
     )
 
 
-def test_gap_is_over_the_sampled_tokens_of_all_micro_batches() -> None:
+def test_gap_covers_sampled_tokens_of_all_micro_batches() -> None:
     """Feedback and padding are masked; micro-batches differ in width."""
     gap = logprob_gap(
         [
@@ -44,7 +44,7 @@ def test_a_gap_beyond_the_limit_ends_the_run(mean: float) -> None:
         check_gap(LogprobGap(mean, 5.0, 1.0), limit=1.0)
 
 
-def test_ratio_is_1_where_the_engine_samples_by_what_it_says() -> None:
+def test_ratio_is_1_for_an_honest_engine() -> None:
     """Whatever the policy is: E over the engine's tokens of π/μ is 1 (10^5 tokens, 5 standard errors)."""
     torch.manual_seed(0)
     policy, engine = (torch.log_softmax(torch.randn(50), 0) for _ in range(2))

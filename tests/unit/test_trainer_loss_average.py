@@ -209,7 +209,7 @@ SIZES = {"one": [6], "three, accumulated": [2, 2, 2], "four, dynamic": [1, 3, 1,
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("loss", ["host", "sequence-constant", "prompt-mean"])
-def test_gradient_of_every_optimizer_step_is_that_of_the_formula(loss: str, kind: str, sizes: str) -> None:
+def test_optimizer_step_gradients_match_the_formula(loss: str, kind: str, sizes: str) -> None:
     """Two steps of 6 samples; groups are split among steps and micro-batches."""
     shuffled = [samples()[7 * k % len(LENGTHS)] for k in range(len(LENGTHS))]
     steps = [shuffled[:6], shuffled[6:]]
@@ -222,7 +222,7 @@ def test_gradient_of_every_optimizer_step_is_that_of_the_formula(loss: str, kind
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-6 * largest)
 
 
-def test_the_cases_above_are_clipped_on_all_sides() -> None:
+def test_test_cases_clip_on_all_sides() -> None:
     """Or they would prove nothing of clips and filters."""
     ratios, weights = [], []
     for sample in samples():
@@ -241,7 +241,7 @@ def test_the_cases_above_are_clipped_on_all_sides() -> None:
     assert 0 < sum(low <= w <= high for w in weights) < len(weights)
 
 
-def test_by_default_nothing_is_touched() -> None:
+def test_default_leaves_the_host_loss() -> None:
     """Mode off promises OpenRLHF to the bit."""
     (experience,) = micro_batches(samples()[:2], [2])
     advantages, totals = experience.advantages, {"dp_size": 1, "batch_num_tokens": 3.0, "global_batch_size": 2.0}
@@ -280,7 +280,7 @@ def test_group_tokens_stay_with_their_samples() -> None:
     assert info_column(batch, GROUP_TOKENS).tolist() == [12.0, 8.0, 14.0]
 
 
-def test_groups_may_differ_in_size_and_be_cut_by_the_makers_batches() -> None:
+def test_groups_may_differ_in_size_and_be_split() -> None:
     masks = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 1, 0]]).bool()
     first, second = (SimpleNamespace(action_mask=masks[part], index=part, info={}) for part in ([2, 0], [3, 1]))
     tags = [SampleTag(key, 0, 0.0, 1.0) for key in ("a", "b", "a", "a")]
@@ -415,7 +415,7 @@ WEIGHTS = [  # sampling, loss, kind, weights at pass rates .1, .9 relative to th
     WEIGHTS,
     ids=[f"{'uniform' if policy is UNIFORM else 'stratum'}, {loss}, {kind}" for policy, loss, kind, _ in WEIGHTS],
 )
-def test_lengths_that_depend_on_the_outcome_change_the_objective_of_some_losses(
+def test_outcome_dependent_lengths_change_some_losses(
     policy: Sequential, loss: str, kind: str, expected: tuple[float, float]
 ) -> None:
     """Right answers of 100 tokens, wrong ones of 400: the figures in the messages of loss_rules and in the docs."""

@@ -112,7 +112,7 @@ def test_ledger_is_recorded_in_every_mode() -> None:
     }
 
 
-def test_replaced_prompts_count_as_drawn_and_seen_but_not_as_trained() -> None:
+def test_replaced_prompts_are_drawn_but_not_trained() -> None:
     """Trained: rescued and easy. Replaced: hopeless, 8 rollouts. 10 + 8 rollouts of three prompts."""
     metrics = metrics_of(make_record(RESCUED, EASY, replaced=[HOPELESS]))
     assert (metrics["ada/prompts"], metrics["ada/replaced"]) == (2, 1)
@@ -125,7 +125,7 @@ def test_replaced_prompts_count_as_drawn_and_seen_but_not_as_trained() -> None:
     assert metrics["ada/allocation_by_pass_rate"]["0"] == {"prompts": 1, "rollouts": 8}
 
 
-def test_first_wave_is_an_honest_picture_of_the_policy() -> None:
+def test_first_wave_is_unbiased_for_the_policy() -> None:
     """Half of the trained samples are right by construction; of the first two of each prompt, one in six is."""
     for record in (make_record(RESCUED, EASY, HOPELESS), make_record(RESCUED, EASY, replaced=[HOPELESS])):
         stats = first_wave_stats(record, N)
@@ -149,7 +149,7 @@ def test_single_sample_has_no_spread() -> None:
         (HOPELESS, {}, 0),
     ],
 )
-def test_largest_coefficient_is_that_of_any_trained_rollout(
+def test_largest_coefficient_is_over_all_trained_samples(
     outcomes: Outcomes, flags: dict[str, Any], largest: float
 ) -> None:
     """1 of 8: the positive has 1 - 1/8. Stratum, prediction 1/2: the unbiased share s is 0, since the only positive
@@ -186,19 +186,19 @@ def test_effective_weight_by_hand() -> None:
     assert weights == {"0": 0.0, "0-0.2": pytest.approx(2.7), "0.4-0.6": pytest.approx(1.0)}
 
 
-def test_effective_weight_is_a_mean_over_the_prompts_of_a_bin() -> None:
+def test_effective_weight_is_mean_over_bin() -> None:
     weights = metrics_of(make_record(EASY, (1, 0), (1, 0, 1, 0)))["ada/effective_weight"]
     assert weights == {"0.4-0.6": pytest.approx(1.0)}
 
 
-def test_effective_weight_in_ppo_is_that_of_a_perfect_critic() -> None:
+def test_effective_weight_in_ppo_assumes_perfect_critic() -> None:
     """Rescued with strata 1/4 and 7/4 on advantages 1 - p and -p: (1/4 x 7.5/1.5 + 7/4 x 1.5/7.5)/2 = 0.8."""
     ppo = settings_of(advantage="gae")
     weights = metrics_of(make_record(RESCUED, EASY, settings=ppo), ppo)["ada/effective_weight"]
     assert weights == {"0-0.2": pytest.approx(0.8), "0.4-0.6": pytest.approx(1.0)}
 
 
-def test_stratum_correction_has_the_effective_weight_that_its_objective_asks_for() -> None:
+def test_stratum_weight_is_that_of_its_objective() -> None:
     """f' = 1/p of log at the pool's pass rate: 8 for the rescued prompt, 2 for the easy one (up to half rollouts)."""
     exact = settings_of(correction="stratum", baseline="pool")
     weights = metrics_of(make_record(RESCUED, EASY, settings=exact), exact)["ada/effective_weight"]
@@ -214,7 +214,7 @@ def test_synchronous_training_is_never_stale() -> None:
     assert (metrics["ada/staleness_mean"], metrics["ada/mixed_version_share"]) == (0.0, 0.0)
 
 
-def test_staleness_is_the_mean_over_the_rollouts_of_trained_prompts() -> None:
+def test_staleness_is_mean_over_trained_prompts() -> None:
     """Trained on version 9: two rollouts are four updates old, two are three; the replaced prompt's do not count."""
     versions = [[5, 5], [6, 6], [0] * 8]
     record = make_record(EASY, (1, 0), replaced=[HOPELESS], versions=versions)

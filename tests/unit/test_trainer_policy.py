@@ -78,7 +78,7 @@ class World:
 BARRIER = ("barrier", None)
 
 
-def test_the_group_is_formed_with_the_first_update_and_anew_where_an_engine_is_another_process(
+def test_group_is_formed_anew_for_a_new_engine_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch)
@@ -92,7 +92,7 @@ def test_the_group_is_formed_with_the_first_update_and_anew_where_an_engine_is_a
     assert world.take() == [("group", [0, 1]), ("weights", 0), BARRIER]
 
 
-def test_an_engine_that_dies_before_anything_is_sent_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_that_dies_before_sending_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.trainer.broadcast_to_vllm()
     world.take()
@@ -102,9 +102,7 @@ def test_an_engine_that_dies_before_anything_is_sent_is_waited_for(monkeypatch: 
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_one_engine_gets_its_weights_and_the_next_update_is_for_all(
-    monkeypatch: pytest.MonkeyPatch, alone: bool
-) -> None:
+def test_one_engine_is_updated_alone_then_all_again(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
     world = World(monkeypatch)
     world.policy.restore_engine(1, alone=alone)
     assert world.take() == [("group", [1]), ("weights", 0), *([] if alone else [BARRIER])]
@@ -113,9 +111,7 @@ def test_one_engine_gets_its_weights_and_the_next_update_is_for_all(
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_an_engine_that_dies_once_more_is_told_when_the_policys_processes_are_together_again(
-    monkeypatch: pytest.MonkeyPatch, alone: bool
-) -> None:
+def test_second_engine_death_is_raised_together(monkeypatch: pytest.MonkeyPatch, alone: bool) -> None:
     world = World(monkeypatch)
     world.trainer._sync.dies_for_good = True
     with pytest.raises(EngineGoneError):
@@ -131,7 +127,7 @@ def test_other_processes_of_the_policy_take_part(monkeypatch: pytest.MonkeyPatch
     assert world.take() == [BARRIER, BARRIER]
 
 
-def test_every_training_step_makes_a_version_and_a_checkpoint_knows_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     host = unwrap_ray_class(ppo_actor.PolicyModelActor)
     monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
@@ -155,9 +151,7 @@ def test_every_training_step_makes_a_version_and_a_checkpoint_knows_how_many(mon
 
 
 @pytest.mark.parametrize("adapts", [False, True])
-def test_over_ipc_the_host_sends_merged_weights_and_engines_are_told_their_version(
-    monkeypatch: pytest.MonkeyPatch, adapts: bool
-) -> None:
+def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.MonkeyPatch, adapts: bool) -> None:
     world = World(monkeypatch, uses_ipc=True)
     if adapts:
         adapted: Any = get_peft_model(world.model, LoraConfig(r=1, target_modules=["0"]))

@@ -158,7 +158,7 @@ def updates_of(actors: Sequence[Actor]) -> list[list[dict[str, torch.Tensor]]]:
 @pytest.mark.parametrize("micro_batch", [1, 2, 16])
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_every_prompt_counts_once_for_every_rollout(
+def test_prompt_counts_once_per_sample(
     model: torch.nn.Module, model_folder: str, processes: int, micro_batch: int, steps: int
 ) -> None:
     critic, actors = make_critic(model, model_folder, processes=processes, micro_batch=micro_batch)

@@ -101,7 +101,7 @@ def adaptive_batch() -> RolloutBatch:
     return generator.generate_samples(**GENERATE)[0]
 
 
-def test_means_over_selected_samples_are_named_so_and_the_first_wave_takes_their_place(
+def test_selected_means_are_named_so(
     make_trainer: Callable[..., Trainer],
 ) -> None:
     trainer = make_trainer()
@@ -114,7 +114,7 @@ def test_means_over_selected_samples_are_named_so_and_the_first_wave_takes_their
 
 
 @pytest.mark.parametrize("mode", ["off", "seq"])
-def test_group_tokens_are_counted_where_the_loss_needs_them_and_are_no_metric(
+def test_group_tokens_are_counted_for_the_loss_only(
     make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     trainer = make_trainer({"--ada_mode": mode, "--ada_loss": "prompt-mean"})
@@ -125,7 +125,7 @@ def test_group_tokens_are_counted_where_the_loss_needs_them_and_are_no_metric(
     assert GROUP_TOKENS not in status
 
 
-def test_step_is_recorded_with_its_cost_and_saved_with_its_sampling_state(
+def test_step_is_recorded_and_saved_with_its_state(
     make_trainer: Callable[..., Trainer],
 ) -> None:
     trainer, batch = make_trainer(), adaptive_batch()
@@ -144,7 +144,7 @@ def test_step_is_recorded_with_its_cost_and_saved_with_its_sampling_state(
     assert scalars["generated_samples"] == ["1", 1.0]
 
 
-def test_mode_off_changes_no_figure_of_the_host_and_adds_the_ledger(make_trainer: Callable[..., Trainer]) -> None:
+def test_mode_off_keeps_host_figures_and_adds_the_ledger(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer({"--ada_mode": "off"})
     assert type(trainer.experience_maker) is RemoteExperienceMaker
     status, step = trainer.train_step(RolloutBatch([], Ledger(drawn=6, kept=4, unused=2)), 0)
@@ -156,7 +156,7 @@ def test_mode_off_changes_no_figure_of_the_host_and_adds_the_ledger(make_trainer
     assert trainer.saved == [(1, HOST_STATUS, {"episode": 0})]
 
 
-def test_batch_without_a_record_is_an_error_in_an_adaptive_mode(make_trainer: Callable[..., Trainer]) -> None:
+def test_adaptive_batch_without_record_is_an_error(make_trainer: Callable[..., Trainer]) -> None:
     with pytest.raises(RuntimeError, match="came without the record of its sampling"):
         make_trainer().train_step(RolloutBatch(), 0)
 
@@ -172,7 +172,7 @@ class Critic:
         return {"critic_loss": 0.3}
 
 
-def test_critic_of_our_own_is_hidden_from_the_hosts_step_and_fitted_to_all_that_was_drawn(
+def test_own_critic_is_hidden_and_fitted_to_all_drawn(
     make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, critic = object(), Critic()
@@ -201,7 +201,7 @@ def test_ppos_critic_stays_with_the_hosts_step(make_trainer: Callable[..., Train
 
 
 @pytest.mark.parametrize(("ends", "expected"), [("", True), (None, False)])
-def test_evaluation_before_and_after_only_where_it_is_asked_for(
+def test_evaluation_at_the_ends_only_on_request(
     make_trainer: Callable[..., Trainer], ends: str | None, expected: bool
 ) -> None:
     trainer = make_trainer({"--ada_eval_ends": ends, "--eval.dataset": "org/heldout"})
@@ -215,14 +215,12 @@ def test_evaluation_before_and_after_only_where_it_is_asked_for(
     ("flags", "chosen"),
     [({}, "accuracy"), ({"--ckpt.best_metric_key": "pass@4"}, "pass@4"), ({"--ada_mode": "off"}, "")],
 )
-def test_the_best_checkpoint_is_chosen_by_accuracy_unless_the_flags_say_otherwise(
-    flags: Flags, chosen: str, argv_with: ArgvWith
-) -> None:
+def test_best_checkpoint_is_by_accuracy_by_default(flags: Flags, chosen: str, argv_with: ArgvWith) -> None:
     trainer = Trainer(parse(argv_with(flags))[0])
     assert trainer.best_eval_metric_key == chosen
 
 
-def test_an_evaluation_of_which_too_little_is_known_chooses_no_checkpoint(argv_with: ArgvWith, tmp_path: Path) -> None:
+def test_evaluation_with_few_scores_chooses_no_checkpoint(argv_with: ArgvWith, tmp_path: Path) -> None:
     flags: Flags = {"--ada_run_dir": str(tmp_path / "run"), "--ckpt.best_metric_key": "accuracy"}
     args = parse(argv_with(flags))[0]
     args.ada_events = None

@@ -53,7 +53,7 @@ def group_record(row: int, outcomes: list[float], group: TrainingGroup | None, t
     return GroupRecord(row, f"{row}+1=", pool_of(outcomes, key=row + 10), group, [1] * size, [False] * size, texts)
 
 
-def test_every_rollout_is_recorded_also_of_prompts_that_were_replaced(tmp_path: Path) -> None:
+def test_samples_of_replaced_prompts_are_recorded_too(tmp_path: Path) -> None:
     trained = TrainingGroup(10, (0, 2), (0.5, -0.5), (1.0, 1.0), resolved=True)
     groups = [group_record(0, [1, 0, 0], trained, ["1", "2", "3"])]
     record = StepRecord(groups, [group_record(1, [0, 0], None, [])], Ledger(), 1, {}, 0)
@@ -69,7 +69,7 @@ def test_every_rollout_is_recorded_also_of_prompts_that_were_replaced(tmp_path: 
     assert [row["response"] for row in rows[:3]] == ["1", "2", "3"]
 
 
-def test_what_was_predicted_of_a_prompt_stands_in_its_first_row(tmp_path: Path) -> None:
+def test_prediction_is_in_the_prompts_first_row(tmp_path: Path) -> None:
     known, unknown = group_record(0, [1, 0], None, []), group_record(1, [0, 0], None, [])
     known.pool.predicted, known.pool.critic_value = 0.25, -0.5
     make_recorder(tmp_path)[0].samples(1, StepRecord([], [known, unknown], Ledger(), 1, {}, 0))
@@ -101,7 +101,7 @@ def test_evaluation_without_any_score_is_not_recorded_and_said(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("score", [-1.0, 1.5])
-def test_evaluation_with_other_scores_is_not_recorded_and_said(score: float, tmp_path: Path) -> None:
+def test_evaluation_with_other_scores_is_not_recorded(score: float, tmp_path: Path) -> None:
     """OpenRLHF trains on any reward, -1 and 1 are common."""
     recorder, events = make_recorder(tmp_path)
     recorder.evaluation(3, held_out({"sums": [[1.0, 0.0]], "products": [[1.0, score]]}))
@@ -111,7 +111,7 @@ def test_evaluation_with_other_scores_is_not_recorded_and_said(score: float, tmp
     assert f"evaluation after step 3: not recorded, a score is {score}" in event["text"]
 
 
-def test_evaluation_is_recorded_and_told(tmp_path: Path) -> None:
+def test_evaluation_is_recorded_and_reported(tmp_path: Path) -> None:
     recorder, events = make_recorder(tmp_path)
     recorder.evaluation(3, held_out({"sums": [[1.0, 0.0]], "products": [[1.0, 1.0], [0.0, 1.0]]}))
     (row,) = read_run(tmp_path).evaluations

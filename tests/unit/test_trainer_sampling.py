@@ -70,9 +70,7 @@ def batches_served(args: Any, rows: int) -> list[int]:
 
 
 @pytest.mark.parametrize("train_batch", ["4", "8"])
-def test_steps_are_the_batches_that_are_served_and_the_schedule_their_optimiser_steps(
-    argv_with: ArgvWith, train_batch: str
-) -> None:
+def test_training_and_optimizer_steps_match_batches(argv_with: ArgvWith, train_batch: str) -> None:
     for episodes in ("1", "2", "3"):
         changes = {"--train.num_episodes": episodes, "--train.batch_size": train_batch, "--train.max_epochs": "2"}
         args, _ = parse(argv_with(changes))

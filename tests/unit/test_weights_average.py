@@ -48,7 +48,7 @@ def test_average_is_its_formula_whatever_the_weights_are_in(dtype: torch.dtype) 
         assert torch.allclose(tensor.double(), torch.full_like(source.weights[name], expected).double(), rtol=1e-5)
 
 
-def test_in_half_precision_it_would_stand_still() -> None:
+def test_half_precision_average_would_stand_still() -> None:
     """As the host's does; the reason for one of our own."""
     weight, average = torch.tensor(1.125).bfloat16(), torch.tensor(1.0).bfloat16()
     for _ in range(1000):
@@ -56,7 +56,7 @@ def test_in_half_precision_it_would_stand_still() -> None:
     assert average == 1.0
 
 
-def test_it_begins_with_the_weights_and_follows_them() -> None:
+def test_average_starts_at_the_weights_and_follows() -> None:
     source = Source()
     average = average_of(source, beta=0.5)
     assert all(torch.equal(t, source.weights[name]) for name, t in average.tensors().items())
@@ -69,7 +69,7 @@ def test_it_begins_with_the_weights_and_follows_them() -> None:
     assert all(torch.allclose(t, expected[name]) for name, t in average.tensors().items())
 
 
-def test_other_processes_lend_their_shards_and_hold_nothing(tmp_path: Path) -> None:
+def test_other_processes_hold_no_average(tmp_path: Path) -> None:
     source = Source()
     average = average_of(source, is_first=False)
     average.update()
@@ -79,7 +79,7 @@ def test_other_processes_lend_their_shards_and_hold_nothing(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_average_continues_from_a_checkpoint(tmp_path: Path) -> None:
     path, source = tmp_path / "_average" / "global_step2.safetensors", Source()
     average = average_of(source)
     source.weights["a"].add_(1)
@@ -92,7 +92,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert all(torch.equal(t, resumed.tensors()[name]) for name, t in average.tensors().items())
 
 
-def test_a_checkpoint_without_an_average_or_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_foreign_or_missing_average_is_refused(tmp_path: Path) -> None:
     path, source = tmp_path / "average.safetensors", Source()
     average = average_of(source)
     with pytest.raises(AverageError, match=r"is missing: the checkpoint was made without --train\.enable_ema"):

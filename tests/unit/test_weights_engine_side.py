@@ -72,7 +72,7 @@ async def update(actor: Any, version: int, *, sums: bool = True) -> Any:
     return found
 
 
-def test_nothing_is_sampled_before_the_first_weights_and_then_of_their_version() -> None:
+def test_nothing_is_sampled_before_the_first_weights() -> None:
     async def check() -> None:
         llm = Llm()
         actor = make_actor(llm)
@@ -108,7 +108,7 @@ def test_a_cache_that_stays_full_keeps_the_gate_closed() -> None:
     asyncio.run(check())
 
 
-def test_rollouts_on_their_way_stand_in_the_way_of_an_update_unless_they_are_paused() -> None:
+def test_running_samples_block_updates_unless_paused() -> None:
     async def check() -> None:
         llm = Llm(running=3)
         actor = make_actor(llm)
@@ -121,7 +121,7 @@ def test_rollouts_on_their_way_stand_in_the_way_of_an_update_unless_they_are_pau
     asyncio.run(check())
 
 
-def test_an_update_that_fails_halfway_closes_the_gate_for_good() -> None:
+def test_failed_update_closes_the_gate_for_good() -> None:
     async def check() -> None:
         llm = Llm()
         actor = make_actor(llm)
@@ -139,7 +139,7 @@ def test_an_update_that_fails_halfway_closes_the_gate_for_good() -> None:
     asyncio.run(check())
 
 
-def test_an_update_may_be_begun_twice_as_another_engine_may_have_died_meanwhile() -> None:
+def test_update_may_begin_twice() -> None:
     async def check() -> None:
         llm = Llm()
         actor = make_actor(llm)
@@ -151,7 +151,7 @@ def test_an_update_may_be_begun_twice_as_another_engine_may_have_died_meanwhile(
     asyncio.run(check())
 
 
-def test_where_nobody_trains_weights_are_those_from_disk() -> None:
+def test_untrained_engine_serves_weights_from_disk() -> None:
     async def check() -> None:
         actor = make_actor(Llm())
         await actor.serve_from_disk()
@@ -160,7 +160,7 @@ def test_where_nobody_trains_weights_are_those_from_disk() -> None:
     asyncio.run(check())
 
 
-def test_pickle_is_allowed_only_where_memory_of_a_gpu_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickle_is_allowed_only_for_shared_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host allows it in every engine's process (VLLM_ALLOW_INSECURE_SERIALIZATION)."""
     actor = make_actor(Llm())
     for over_ipc in (False, True):

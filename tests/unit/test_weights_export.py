@@ -107,9 +107,7 @@ def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_adapters_are_exported_by_the_host_and_merged_beside_it(
-    make_run: MakeRun, ties: bool, dtype: torch.dtype
-) -> None:
+def test_adapters_are_exported_by_host_and_merged_beside(make_run: MakeRun, ties: bool, dtype: torch.dtype) -> None:
     adapted = with_adapters(make_model(dtype, tie_word_embeddings=ties))
     before = {name: tensor.clone() for name, tensor in adapted.state_dict().items()}
     run = make_run(adapted)
@@ -119,7 +117,7 @@ def test_adapters_are_exported_by_the_host_and_merged_beside_it(
     assert_equal(adapted.state_dict(), before)
 
 
-def test_a_model_without_adapters_is_exported_by_the_host_alone(make_run: MakeRun) -> None:
+def test_model_without_adapters_is_exported_by_host_alone(make_run: MakeRun) -> None:
     run = make_run()
     policy = run.start(averages=False, exports=True)
     policy.save_checkpoint("global_step1")
@@ -128,7 +126,7 @@ def test_a_model_without_adapters_is_exported_by_the_host_alone(make_run: MakeRu
     assert run.averages() == [] and not (run.path / "model").exists()
 
 
-def test_what_a_checkpoint_has_beside_weights_is_exported_too(make_run: MakeRun) -> None:
+def test_persistent_buffers_are_exported_too(make_run: MakeRun) -> None:
     model = make_model()
     model.model.register_buffer("balance", torch.full((3,), 2.0))
     model.model.register_buffer("scratch", torch.ones(3), persistent=False)
@@ -139,9 +137,7 @@ def test_what_a_checkpoint_has_beside_weights_is_exported_too(make_run: MakeRun)
 
 
 @pytest.mark.parametrize("adapts", [False, True])
-def test_the_average_of_what_the_optimizer_made_is_exported_in_place_of_the_weights(
-    make_run: MakeRun, adapts: bool
-) -> None:
+def test_average_is_exported_in_place_of_weights(make_run: MakeRun, adapts: bool) -> None:
     run = make_run(with_adapters(make_model()) if adapts else None)
     weights = weights_of(run.model)
     expected = sent(weights)
@@ -158,7 +154,7 @@ def test_the_average_of_what_the_optimizer_made_is_exported_in_place_of_the_weig
         assert_equal(loaded(path), expected)
 
 
-def test_a_resumed_run_goes_on_with_the_average_of_its_checkpoint(make_run: MakeRun) -> None:
+def test_resumed_run_continues_the_average(make_run: MakeRun) -> None:
     run = make_run()
     policy = run.start(averages=True)
     for step in (1, 2, 3):

@@ -28,7 +28,7 @@ specs = st.lists(
 
 
 @given(specs, st.integers(16, 2000))
-def test_buckets_hold_everything_in_order_and_keep_modules_together(tensors: list[TensorSpec], limit: int) -> None:
+def test_buckets_keep_order_and_modules_together(tensors: list[TensorSpec], limit: int) -> None:
     manifest = Manifest(tuple(tensors), bucket_bytes=limit)
     buckets = list(manifest.buckets())
     assert [spec for bucket in buckets for spec in bucket] == tensors
@@ -40,7 +40,7 @@ def test_buckets_hold_everything_in_order_and_keep_modules_together(tensors: lis
 
 
 @given(specs)
-def test_what_is_packed_is_what_is_read(tensors: list[TensorSpec]) -> None:
+def test_unpacked_tensors_equal_packed_ones(tensors: list[TensorSpec]) -> None:
     """Types side by side, sizes that fit no alignment."""
     torch.manual_seed(0)
     values = [(torch.rand(spec.shape) * 100).to(getattr(torch, spec.dtype)) for spec in tensors]
@@ -89,7 +89,7 @@ def test_the_place_of_every_part_of_a_large_tensor_counts() -> None:
     assert checksum(tensor.view(-1, 1024).T) == checksum(tensor.view(-1, 1024).T.contiguous())
 
 
-def test_exchanges_that_keep_the_sums_of_rows_and_columns_are_seen() -> None:
+def test_exchanges_that_keep_sums_are_detected() -> None:
     one, other = torch.zeros(2, 1024), torch.zeros(2, 1024)
     one[0, 0] = one[1, 1] = other[0, 1] = other[1, 0] = 1.5
     assert checksum(one) != checksum(other)

@@ -33,7 +33,7 @@ def test_weights_are_those_of_the_moment() -> None:
     assert all(torch.equal(tensor, before[name] + 1) for name, tensor in sent(weights).items())
 
 
-def test_frozen_weights_stay_where_only_trained_ones_are_asked_for() -> None:
+def test_frozen_weights_are_not_sent_with_only_trained() -> None:
     model = make_model()
     model.model.embed_tokens.requires_grad_(False)
     weights = weights_of(model, only_trained=True)
@@ -45,7 +45,7 @@ def test_frozen_weights_stay_where_only_trained_ones_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]], ids=["all", "two"])
-def test_adapters_are_merged_under_the_names_of_the_model_without_them(targets: Any) -> None:
+def test_adapters_are_merged_under_base_names(targets: Any) -> None:
     """What peft's own merging gives, and what a plain checkpoint calls it."""
     plain_names = [name for name, _ in make_model().named_parameters()]
     adapted = with_adapters(make_model(), target_modules=targets)
@@ -56,7 +56,7 @@ def test_adapters_are_merged_under_the_names_of_the_model_without_them(targets: 
         torch.testing.assert_close(tensor, expected[name])
 
 
-def test_an_adapter_on_an_output_layer_that_is_the_embedding_as_well_is_refused() -> None:
+def test_adapter_on_tied_output_layer_is_refused() -> None:
     """Engines have one weight for both, and the adapter changes one of them."""
     with pytest.raises(ValueError, match=r"^the adapter of lm_head cannot be merged .*tie_word_embeddings"):
         weights_of(with_adapters(make_model(tie_word_embeddings=True), target_modules=["q_proj", "lm_head"]))
@@ -64,7 +64,7 @@ def test_an_adapter_on_an_output_layer_that_is_the_embedding_as_well_is_refused(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_thousand_updates_leave_the_trained_weights_as_they_are(dtype: torch.dtype) -> None:
+def test_thousand_updates_leave_trained_weights_alone(dtype: torch.dtype) -> None:
     """To the bit, and the last one is what a single one would have been: nothing drifts (R24)."""
     adapted = with_adapters(make_model(dtype))
     weights = weights_of(adapted)
@@ -92,7 +92,7 @@ def test_merging_is_in_single_precision_and_rounds_once() -> None:
 @pytest.mark.parametrize(
     "changes", [{"use_dora": True}, {"target_modules": ["embed_tokens"]}], ids=["DoRA", "embeddings"]
 )
-def test_adapters_that_are_not_a_product_of_two_factors_are_refused(changes: dict[str, Any]) -> None:
+def test_adapters_other_than_two_factors_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^the adapter of .* cannot be merged for the engines$"):
         weights_of(with_adapters(make_model(), **changes))
 
@@ -111,7 +111,7 @@ def test_over_ipc_the_host_reads_merged_weights_one_by_one() -> None:
     assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
 
 
-def test_what_is_sharded_is_gathered_for_a_bucket_at_a_time() -> None:
+def test_shards_are_gathered_bucket_by_bucket() -> None:
     """An adapter's factors with the weight that they add to."""
     asked: list[int] = []
     gather: Callable[[list[Any]], Any] = lambda parameters: nullcontext(asked.append(len(parameters)))  # noqa: E731

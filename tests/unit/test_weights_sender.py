@@ -105,9 +105,7 @@ MUTANTS: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_tensor_that_arrives_with_other_values_is_named_and_no_engine_serves(
-    started: list[Engine], mutant: str
-) -> None:
+def test_wrong_tensor_is_named_and_no_engine_serves(started: list[Engine], mutant: str) -> None:
     damage, name = MUTANTS[mutant]
     started += [Engine(), Engine(damage)]
     sync = connect(started)
@@ -137,7 +135,7 @@ def test_checksums_are_compared_as_often_as_asked_for(
 
 
 @pytest.mark.parametrize("error", [RayTaskError("f", "3 rollouts are on their way", ValueError()), RayActorError()])
-def test_an_engine_that_refuses_is_named_before_anything_is_sent(started: list[Engine], error: RayError) -> None:
+def test_refusing_engine_is_named_before_sending(started: list[Engine], error: RayError) -> None:
     started += [Engine(), Engine()]
     sync = connect(started)
     started[1].failure = error
@@ -147,7 +145,7 @@ def test_an_engine_that_refuses_is_named_before_anything_is_sent(started: list[E
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_engine_that_dies_while_it_joins_is_not_waited_for(started: list[Engine], count: int) -> None:
+def test_engine_that_dies_joining_is_not_awaited(started: list[Engine], count: int) -> None:
     """Alone, it may be sent its weights when Ray has started it again; others would wait for it in their join."""
     started += [Engine() for _ in range(count)]
     started[-1].process.kill()
@@ -199,9 +197,7 @@ def test_a_receiver_holds_two_buckets_at_most() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_engine_that_dies_while_it_receives_is_named_and_no_engine_serves(
-    started: list[Engine], count: int
-) -> None:
+def test_engine_dead_while_receiving_is_named(started: list[Engine], count: int) -> None:
     """The others fail with it, since their connection to it is gone."""
     started += [Engine() for _ in range(count)]
     sync = connect(started)
@@ -211,7 +207,7 @@ def test_an_engine_that_dies_while_it_receives_is_named_and_no_engine_serves(
     assert [engine.version for engine in started] == [None] * count
 
 
-def test_a_broadcast_that_does_not_notice_the_death_of_an_engine_ends_the_process(
+def test_unnoticed_engine_death_ends_the_process(
     started: list[Engine], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As NCCL's, which waits for ever."""
