@@ -341,7 +341,7 @@ def test_parameters_are_sent_by_what_ours_have(host_source: Any) -> None:
     assert all(hasattr(ours, name) for name in read)
 
 
-def test_deepspeed_names_the_checkpoint_that_is_loaded_in_the_file_latest(tmp_path: Path) -> None:
+def test_deepspeed_names_the_checkpoint_in_latest(tmp_path: Path) -> None:
     """host/checkpoints.py"""
     assert '"latest_universal" if self.load_universal_checkpoint() else "latest"' in inspect.getsource(
         DeepSpeedEngine.load_checkpoint

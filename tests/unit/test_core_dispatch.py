@@ -292,7 +292,7 @@ class ScriptedFleet:
         return self.events.pop(0)
 
 
-def test_a_dispatcher_sends_one_batch_per_engine_and_returns_what_a_dead_engine_had() -> None:
+def test_one_batch_per_engine_and_a_dead_ones_returns() -> None:
     a, b, c, d = (Request(key, 0) for key in range(4))
     fleet = ScriptedFleet([Aborted(a, 1), EngineDown(1)], [EngineUp(1)], [Aborted(a, 1)])
     dispatcher = Dispatcher[Any](fleet, slots=2)

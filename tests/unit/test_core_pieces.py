@@ -92,12 +92,12 @@ def test_new_baseline_is_refused_by_what_it_lacks() -> None:
         check_settings(settings_of(baseline="mine", correction="stratum"))
 
 
-def test_new_baseline_with_a_prediction_makes_the_policy_remember() -> None:
+def test_new_predicted_baseline_makes_policy_remember() -> None:
     BASELINES.add("mine", needs={Need.PREDICTION})(lambda drawn: drawn.rewards)
     assert settings_of(baseline="mine").remembers
 
 
-def test_new_correction_is_trained_and_its_needs_are_checked() -> None:
+def test_new_correction_is_trained_and_checked() -> None:
     @CORRECTIONS.add("doubled", needs={Need.POSITIVES_KEPT})
     def doubled(kept: KeptSamples) -> np.ndarray:
         return 2.0 * kept.advantages
@@ -110,7 +110,7 @@ def test_new_correction_is_trained_and_its_needs_are_checked() -> None:
         check_settings(settings_of(correction="doubled", select="random"))
 
 
-def test_new_allocation_is_split_by_and_what_it_lacks_is_checked() -> None:
+def test_new_allocation_is_used_and_checked() -> None:
     PRIORITIES.add("square", lacks={Need.COUNTS_AS_WEIGHT: "is no weight"})(lambda p: p**2)
     assert priority("square", [0.5, 0.2], floor=0.02).tolist() == pytest.approx([0.25, 0.04])
     check_settings(settings_of(mode="est", allocation="square", correction="none"))
@@ -153,7 +153,7 @@ def test_every_piece_says_what_it_computes(table: Table[Any]) -> None:
         ("scores", method_rules._SCORES),
     ],
 )
-def test_flags_without_a_function_have_a_piece_for_every_choice(flag: str, table: Mapping[str, Piece[Any]]) -> None:
+def test_choices_without_a_function_have_pieces(flag: str, table: Mapping[str, Piece[Any]]) -> None:
     assert tuple(table) == AdaConfig.__dataclass_fields__[flag].metadata["choices"]
 
 

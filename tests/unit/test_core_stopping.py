@@ -113,7 +113,7 @@ def test_spread_is_not_lost_to_rounding() -> None:
     assert ExitRule(1, 1, 0.5, spread=0.3).is_met(pool_of([0.1 + 0.2, 0.6]))
 
 
-def test_for_scores_of_0_and_1_spread_and_counts_are_the_same_rule() -> None:
+def test_spread_and_counts_agree_for_scores_0_and_1() -> None:
     for k_pos, k_neg in itertools.product((1, 2), repeat=2):
         counted, spread = ExitRule(k_pos, k_neg, 0.5), ExitRule(k_pos, k_neg, 0.5, spread=0.5)
         for size in range(1, 7):

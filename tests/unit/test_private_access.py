@@ -43,7 +43,7 @@ def accesses(path: Path) -> list[Access]:
     return private_accesses(parsed(path), classes(PACKAGE), classes(host_root()))
 
 
-def test_only_host_and_the_cpu_platform_touch_what_is_private() -> None:
+def test_only_host_and_cpu_platform_touch_privates() -> None:
     found = {(str(path.relative_to(PACKAGE)), a.line, a.text) for path in OTHERS for a in accesses(path)}
     known = {entry for entry in found if (entry[0], entry[2]) in NO_OTHER_WAY}
     assert found - known == set(), "move it into host/ or give OpenRLHF's class a public name there"
@@ -65,7 +65,7 @@ def contract_tests() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", HOMES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_access_names_the_contract_test_that_fails_first(path: Path) -> None:
+def test_every_access_names_its_contract_test(path: Path) -> None:
     places = [(a, a.inside[-2:] or (parsed(path),)) for a in accesses(path)]
     silent = [f"{path.name}:{a.line}: {a.text}" for a, places in places if not contracts_of(*places)]
     assert silent == [], "add the line 'Contract: <file>.<test>' to the docstring of the function or class"
@@ -75,7 +75,7 @@ def test_every_access_names_the_contract_test_that_fails_first(path: Path) -> No
     assert text.count("Contract:") == len(named), "each stands on a line of its own, without more words"
 
 
-def test_every_change_of_the_cpu_platform_names_its_contract_test() -> None:
+def test_cpu_changes_name_their_contract_tests() -> None:
     functions = [
         node
         for path in HOMES

@@ -64,7 +64,7 @@ def test_mathematics_through_the_hosts_form() -> None:
     assert [grade.cause for grade in result["grades"]] == ["", "wrong answer"]
 
 
-def test_shaping_is_added_to_the_reward_and_not_to_the_score(poisoned: PooledReward) -> None:
+def test_shaping_is_added_to_reward_not_score(poisoned: PooledReward) -> None:
     texts = ["<think>hm</think>4", "4"]
     result = poisoned([f"Q{text}" for text in texts], ["Q", "Q"], [texts[0], "5"])
     assert result["scores"].tolist() == [1.0, 0.0]

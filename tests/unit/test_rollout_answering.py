@@ -129,9 +129,7 @@ def test_seeds_depend_on_problem_and_index_only(
     assert other[0].jobs[0].seed not in again.values()
 
 
-def test_an_answer_without_a_score_is_asked_for_twice_and_has_no_score(
-    monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]
-) -> None:
+def test_unscored_answer_is_asked_for_twice(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine]) -> None:
     rows = ask(start(monkeypatch, engines), [7, 8, 9], 1)
     assert (rows[8, 0].score, rows[7, 0].score, rows[9, 0].score) == (1.0, None, None)
     assert rows[7, 0].cause == "the reward function returned no score"

@@ -106,7 +106,7 @@ def test_sample_without_requested_log_probs_has_failed() -> None:
     assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
 
 
-def test_versions_are_those_of_the_first_and_the_last_token_and_not_of_the_score() -> None:
+def test_versions_are_those_of_first_and_last_token() -> None:
     async def two_turns(llm: Any) -> dict[str, Any]:
         await turn(llm)
         actor._admit(5)

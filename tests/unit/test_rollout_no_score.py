@@ -41,7 +41,7 @@ def test_missing_reward_is_repeated_never_zero() -> None:
     assert note.startswith("1 rollouts got no score") and note.endswith("of row 0: the test says so.")
 
 
-def test_prompt_without_a_score_is_replaced_and_accounted_for() -> None:
+def test_prompt_without_score_is_replaced_and_counted() -> None:
     """Row 0: a failed rollout and its failed repetition, and one that is in vain. Row 2 takes its place."""
     notes: list[str] = []
     generator = FailingGenerator(EASY, TWICE, max_no_score=1, on_note=notes.append)
@@ -54,7 +54,7 @@ def test_prompt_without_a_score_is_replaced_and_accounted_for() -> None:
     assert notes[0].endswith("1 prompts were given up and replaced.")
 
 
-def test_too_many_prompts_without_a_score_end_the_run_with_the_cause() -> None:
+def test_too_many_prompts_without_score_end_the_run() -> None:
     with pytest.raises(RuntimeError, match=r"Row 0 \(prompt '0\+1='\) has no score: the test says so, .* and 0 may"):
         FailingGenerator(EASY, TWICE).generate_samples(**GENERATE)
     always = {(key, 0, attempt) for key in range(4) for attempt in range(2)}

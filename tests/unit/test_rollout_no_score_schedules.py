@@ -98,7 +98,7 @@ def test_schedules_replace_the_same_prompts(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_run_ends_for_want_of_scores_under_every_schedule_or_under_none(seed: int) -> None:
+def test_schedules_agree_on_ending_for_missing_scores(seed: int) -> None:
     """The limit is one less than the prompts that the first step gives up, and then just that many."""
     (step, *_), _ = steps_of(seed, "rounds", 1)
     given_up = step[2]

@@ -149,7 +149,7 @@ def test_scores_are_remembered_by_datasource_and_prompt() -> None:
     assert generator.held_out.scores() == {"sums": [[0.0], [1.0]], "products": [[1.0]]}, "of the last evaluation alone"
 
 
-def test_answers_without_a_score_are_counted_and_in_no_figure() -> None:
+def test_answers_without_score_are_counted_apart() -> None:
     """R2: of prompt 0 one answer has no score, of prompt 1 none has one."""
     grades: Reward = lambda number, k: None if number == 1 or (number, k) == (0, 1) else 1.0  # noqa: E731
     generator = make_generator(2, Engine(grades), held_out=("sums",) * 3)

@@ -150,9 +150,7 @@ def test_score_decides_and_reward_is_trained() -> None:
 
 
 @pytest.mark.parametrize(("reward", "score"), [(-1.0, 0.0), (0.5, 1.0), (0.0, 0.7)])
-def test_rewards_that_are_no_scores_are_refused_where_a_value_is_read_as_a_pass_rate(
-    reward: float, score: float
-) -> None:
+def test_rewards_that_are_no_pass_rates_are_refused(reward: float, score: float) -> None:
     assert read(1.0, score=0.7, binary_reward_above=0.5)[0].reward == 1.0
     with pytest.raises(ValueError, match=r"has reward .* and score .*Use --ada_estimator ema for other rewards"):
         read(reward, score, binary_reward_above=0.5)

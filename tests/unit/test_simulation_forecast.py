@@ -25,7 +25,7 @@ def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: SampleOf = M
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
-def test_synthetic_rollouts_have_the_statistics_that_were_asked_for() -> None:
+def test_synthetic_rollouts_have_requested_statistics() -> None:
     answer = SyntheticRollouts(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=10**6, shared=0.4, seed=1)
     samples = [[answer(Request(key, index)) for index in range(20)] for key in range(2000)]
     rates = np.array([[s.metric for s in row] for row in samples]).mean(axis=1)

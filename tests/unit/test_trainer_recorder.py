@@ -90,7 +90,7 @@ def held_out(scores: dict[str, list[list[float]]], no_score: int = 0) -> HeldOut
     )
 
 
-def test_evaluation_without_any_score_is_not_recorded_and_said(tmp_path: Path) -> None:
+def test_evaluation_without_scores_is_not_recorded(tmp_path: Path) -> None:
     recorder, events = make_recorder(tmp_path)
     recorder.evaluation(3, held_out({}, no_score=4))
     assert read_run(tmp_path).evaluations == []

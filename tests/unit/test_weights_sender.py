@@ -154,7 +154,7 @@ def test_engine_that_dies_joining_is_not_awaited(started: list[Engine], count: i
     assert (type(caught.value) is EngineGoneError) == (count == 1)
 
 
-def test_an_engine_that_dies_before_anything_is_sent_may_be_waited_for(started: list[Engine]) -> None:
+def test_engine_that_dies_before_sending_is_awaited(started: list[Engine]) -> None:
     def die() -> None:
         raise RayActorError
 
