@@ -60,7 +60,7 @@ class PassRateCounts:
         return self._rows(rows)[3] >= (self.give_up or np.inf)
 
     def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        """What was counted before the first step, by row, shapes (R,); rows without draws are as if never seen.
+        """Start from counts by row, shapes (R,), that were made before the run; rows without draws count as unseen.
 
         Raises ValueError after the first step, or for impossible counts.
         """
