@@ -150,7 +150,7 @@ def test_what_failed_ahead_is_counted_once_where_its_prompt_closes_without_it() 
     assert (scheduler.waste.failed, scheduler.waste.stopped) == (Tally(2, 9), Tally(2, 2))
 
 
-def test_of_those_that_failed_ahead_for_good_the_first_in_order_is_the_reason() -> None:
+def test_the_first_failure_in_index_order_is_the_reason() -> None:
     """Rollout 3 fails first, then 2. Nothing after them can enter the pool, whatever it comes to."""
     scheduler = ahead()
     assert scheduler.give_up(Request(0, 3), 1, "three") == [Request(0, 4), Request(0, 5)]
@@ -292,7 +292,7 @@ class ScriptedFleet:
         return self.events.pop(0)
 
 
-def test_a_dispatcher_sends_one_batch_per_engine_and_returns_what_a_dead_engine_had() -> None:
+def test_a_dispatcher_batches_by_engine_and_reports_lost_requests() -> None:
     a, b, c, d = (Request(key, 0) for key in range(4))
     fleet = ScriptedFleet([Aborted(a, 1), EngineDown(1)], [EngineUp(1)], [Aborted(a, 1)])
     dispatcher = Dispatcher[Any](fleet, slots=2)

@@ -190,7 +190,7 @@ def test_critic_is_trusted_once_it_was_better_on_average() -> None:
     assert calibration.trusted
 
 
-def test_critic_is_dropped_only_when_it_was_worse_in_every_step_of_the_window() -> None:
+def test_critic_is_dropped_after_a_window_of_worse_steps() -> None:
     calibration = Calibration(window=3, trusted=True)
     for better in (True, False, False):
         record(calibration, better=better)

@@ -32,7 +32,7 @@ def test_a_row() -> None:
     }
 
 
-def test_prompts_that_lack_a_score_count_for_accuracy_and_not_for_pass_at_n() -> None:
+def test_incomplete_prompts_count_for_accuracy_and_not_for_pass_at_n() -> None:
     row = evaluation_metrics(HeldOut(2, {"sums": [prompt(1.0), prompt(0.0, 0.0)]}, no_score=1), 0.5)
     assert (row["eval/accuracy"], row["eval/pass@2"]) == (0.5, 0.0)
     row = evaluation_metrics(HeldOut(2, {"sums": [prompt(1.0)]}, no_score=3), 0.5)

@@ -117,7 +117,7 @@ def test_what_a_grader_starts_ends_with_it() -> None:
         child.wait(5)
 
 
-def test_a_large_answer_to_a_process_that_does_not_read_has_its_limit_too() -> None:
+def test_sending_a_large_answer_has_a_time_limit() -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
         pid = int(pool.grade("pid", "").cause)
         psutil.Process(pid).suspend()

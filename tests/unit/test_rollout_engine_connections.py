@@ -227,9 +227,7 @@ def test_a_step_that_ends_before_the_engine_is_back_waits_for_it(world: World, i
 
 
 @pytest.mark.parametrize("settles", [False, True])
-def test_an_engine_that_could_not_be_reached_but_lives_is_emptied_and_keeps_its_weights(
-    world: World, settles: bool
-) -> None:
+def test_an_unreachable_engine_that_lives_is_reset_and_keeps_its_weights(world: World, settles: bool) -> None:
     connections, second = world.connections, world.actors[1]
     kill(second)
     connections.wait()

@@ -188,7 +188,7 @@ def test_restored_source_counts_on_from_the_prompts_consumed() -> None:
     assert (source.next_key, source.episodes_done) == (8, 1)
 
 
-def test_spare_prompts_are_the_next_ones_of_this_episode_and_have_the_next_keys() -> None:
+def test_extra_prompts_are_the_next_of_the_episode() -> None:
     source = make_source(Loader(5), batch=2, episodes=1)
     source.next_batch()
     spare, exhausted = source.take_extra(2)

@@ -124,7 +124,7 @@ def test_seed_is_that_of_the_rollout_on_any_engine(engines: list[RolloutEngine])
     assert all(0 <= seed < 2**63 for _, seed in seeds)
 
 
-def test_length_penalty_is_in_the_reward_of_every_drawn_sample_and_not_in_its_metric(
+def test_length_penalty_changes_the_reward_and_not_the_metric(
     engines: list[RolloutEngine],
 ) -> None:
     """The pool's baseline needs it for samples that are not trained; rules must not see it (R7).

@@ -136,9 +136,7 @@ def test_what_a_checkpoint_has_beside_weights_is_exported_too(make_run: MakeRun)
 
 
 @pytest.mark.parametrize("adapts", [False, True])
-def test_the_average_of_what_the_optimizer_made_is_exported_in_place_of_the_weights(
-    make_run: MakeRun, adapts: bool
-) -> None:
+def test_the_average_is_exported_instead_of_the_weights(make_run: MakeRun, adapts: bool) -> None:
     run = make_run(with_adapters(make_model()) if adapts else None)
     weights = weights_of(run.model)
     expected = sent(weights)
