@@ -107,10 +107,8 @@ LINEAR: dict[str, WeightAt] = {
     "`balance`, `stratum`": _seq("balance", correction="stratum", objective="linear"),
     "`pos`, `stratum`, `pool`": _seq("pos", correction="stratum", objective="linear", baseline="pool"),
     "`balance`, `stratum`, `pool`": _seq("balance", correction="stratum", objective="linear", baseline="pool"),
-    "`pos`, `stratum`, `first_wave`": _seq("pos", correction="stratum", objective="linear", baseline="first_wave"),
-    "`balance`, `stratum`, `first_wave`": _seq(
-        "balance", correction="stratum", objective="linear", baseline="first_wave"
-    ),
+    "`pos`, `stratum`, `unbiased`": _seq("pos", correction="stratum", objective="linear", baseline="unbiased"),
+    "`balance`, `stratum`, `unbiased`": _seq("balance", correction="stratum", objective="linear", baseline="unbiased"),
     "Ada-Est, 8 on average, `std`": _est(budget=8.0, objective="linear", allocation="std"),
     "PPO, `pos`": _seq("pos", estimator="gae"),
     "PPO, `balance`": _seq("balance", estimator="gae"),
@@ -281,7 +279,7 @@ def figure_weights() -> None:
     right.plot(GRID, np.ones_like(GRID), "k--", linewidth=1, label="1, what p asks for")
     for name in (
         "`balance`, `stratum`", "`pos`, `stratum`, `pool`", "`balance`, `stratum`, `pool`",
-        "`pos`, `stratum`, `first_wave`", "PPO, `pos`", "PPO, `balance`",
+        "`pos`, `stratum`, `unbiased`", "PPO, `pos`", "PPO, `balance`",
     ):  # fmt: skip
         right.plot(GRID, curve(LINEAR[name]), label=name.replace("`", ""))
     over_pass_rate(right, "Aiming at p", "", log=False)
@@ -303,7 +301,7 @@ def figure_costs() -> None:
     over_pass_rate(left, "Rollouts of a prompt (cap 32)", "expected rollouts", log=False)
     for exit_name in ("pos", "balance"):
         right.plot(GRID, [pool_mean(exit_name, p) - p for p in GRID], label=f"pool mean, {exit_name}")
-    right.axhline(0, color="black", linewidth=1, linestyle="--", label="first_wave (exact)")
+    right.axhline(0, color="black", linewidth=1, linestyle="--", label="unbiased (exact)")
     over_pass_rate(right, "Bias of the pass rate at the stop", "expected estimate - p", log=False)
     for axes in (left, right):
         axes.legend(fontsize=8, frameon=False)

@@ -57,7 +57,7 @@ def errors(half_life: float, pace: float, batch: int) -> tuple[float, float]:
             if pool.row in last:
                 ours.append(pool.predicted - truth)
                 theirs.append(last[pool.row] - truth)
-            last[pool.row] = float(pool.metrics.mean())
+            last[pool.row] = float(pool.scores.mean())
     return float(np.sqrt(np.mean(np.square(ours)))), float(np.sqrt(np.mean(np.square(theirs))))
 
 

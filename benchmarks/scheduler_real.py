@@ -162,7 +162,7 @@ def _predictions(
     engine: EngineModel, args: Any, adaptive: Any, uniform: Any, pools: dict[str, list[PromptPool]], seconds: Any
 ) -> dict[str, Any]:
     recorded = {
-        pool.key: [RecordedRollout(s.metric, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
+        pool.key: [RecordedRollout(s.score, s.reward, s.num_tokens) for s in pool.samples] for pool in pools["rounds"]
     }
     answer = RecordedRollouts(recorded, positive_above=0.5)
     cluster = Cluster(1, engine, speculation=engine.speculation or 0)

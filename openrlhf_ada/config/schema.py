@@ -221,7 +221,7 @@ class AdaConfig:
     baseline: str | None = flag(
         None,
         "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: mean of the others. kept: mean of "
-        "the trained ones; group_norm then takes their standard deviation too (PODS). first_wave: the pool's "
+        "the trained ones; group_norm then takes their standard deviation too (PODS). unbiased: the pool's "
         "mean without stopping bias. estimator, critic: prediction made before sampling. none: 0. Default: "
         "critic for gae; the prediction in mode est and with --ada_correction stratum; else loo for rloo, pool "
         "for the others.",

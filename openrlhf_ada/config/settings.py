@@ -30,7 +30,7 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import EXITS, ExitRule
 
 UNIT_THRESHOLD = 0.5
-"""Default threshold of scores in [0, 1], and the threshold of metrics made of raw scores, which are 0 and 1."""
+"""Default threshold of scores in [0, 1], and the threshold of scores made of raw scores, which are 0 and 1."""
 
 QUANTILE_STEPS = 10
 
@@ -39,7 +39,7 @@ QUANTILE_STEPS = 10
 class Settings:
     """Resolved settings of one run. `group_size` is n, `advantage` the host's estimator; the others are our flags'.
 
-    `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its metric exceeds it.
+    `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its score exceeds it.
     """
 
     config: AdaConfig
@@ -131,13 +131,13 @@ def scores(config: AdaConfig) -> str:
 
 
 def positive_above(config: AdaConfig) -> float:
-    """A sample is positive iff its metric exceeds this; metrics of raw scores are 0 and 1."""
+    """A sample is positive iff its score exceeds this; those made of raw scores are 0 and 1."""
     given = config.positive_threshold
     return UNIT_THRESHOLD if given is None or scores(config) == "raw" else given
 
 
 def score_threshold(settings: Settings) -> ScoreThreshold | None:
-    """What makes metrics of raw scores; None where scores are metrics already. Raises ValueError without a start."""
+    """What makes scores of raw scores; None where they are in [0, 1] already. Raises ValueError without a start."""
     config = settings.config
     if settings.scores == "unit":
         return None

@@ -20,7 +20,7 @@ never become a signal. Dividing by a tiny std would blow it up to advantages in 
 
 
 def is_spread(values: Floats) -> bool:
-    """Do the values differ, beyond float noise? Asked of metrics, the zero-signal test of the whole package."""
+    """Do the values differ, beyond float noise? Asked of scores, the zero-signal test of the whole package."""
     if len(values) < 2:
         return False
     return bool(values.max() - values.min() > NO_SPREAD * max(1.0, float(np.abs(values).max())))
@@ -73,11 +73,11 @@ _PREDICTED = {Need.PASS_RATE, Need.UNBIASED_RATE, Need.PREDICTION}
 
 @BASELINES.add("critic", needs=_PREDICTED | {Need.CRITICS_RATE}, lacks=_OUTSIDE)
 @BASELINES.add("estimator", needs=_PREDICTED | {Need.COUNTED_RATE}, lacks=_OUTSIDE)
-@BASELINES.add("first_wave", needs={Need.PASS_RATE, Need.UNBIASED_RATE})
+@BASELINES.add("unbiased", needs={Need.PASS_RATE, Need.UNBIASED_RATE})
 def mean_at_rate(drawn: Drawn) -> Floats:
     """b is rate x the mean reward of positives + (1 - rate) x that of negatives. Unbiased at a predicted rate.
 
-    The rate of `first_wave` is the pool's without stopping bias (`StoppingPlan.unbiased_rate`), that of `estimator`
+    The rate of `unbiased` is the pool's without stopping bias (`StoppingPlan.unbiased_rate`), that of `estimator`
     is predicted from counts of earlier steps, that of `critic` by a critic.
     """
     rewards, positive = drawn.rewards, drawn.positive

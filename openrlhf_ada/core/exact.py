@@ -86,9 +86,9 @@ def _weight(builder: GroupBuilder, plan: StoppingPlan, p: float, predicted: floa
     for (drawn, positives), chance in plan.outcomes(p).items():
         if chance < NEGLIGIBLE:
             continue
-        metrics = (np.arange(drawn) < positives).astype(np.float64)
-        for share, kept in _kept(builder, metrics, positives):
-            c, _ = builder.weigh(metrics, metrics, kept, predicted, None, plan.unbiased_rate)
+        scores = (np.arange(drawn) < positives).astype(np.float64)
+        for share, kept in _kept(builder, scores, positives):
+            c, _ = builder.weigh(scores, scores, kept, predicted, None, plan.unbiased_rate)
             positive = np.array(kept) < positives
             if builder.estimator == "gae":
                 # With a perfect critic: what is left of the reward beyond the pass rate.
@@ -101,17 +101,17 @@ def _weight(builder: GroupBuilder, plan: StoppingPlan, p: float, predicted: floa
     return Weight(effective, mean, square, largest)
 
 
-def _kept(builder: GroupBuilder, metrics: Floats, positives: int) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """(probability, indices) of the groups that a pool of 0/1 metrics, positives first, can lead to.
+def _kept(builder: GroupBuilder, scores: Floats, positives: int) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """(probability, indices) of the groups that a pool of 0/1 scores, positives first, can lead to.
 
     Which samples of an outcome are kept makes no difference to their coefficients. How many are is random in one
     selection only.
     """
     selection = builder.selection
-    drawn, n = len(metrics), selection.group_size
+    drawn, n = len(scores), selection.group_size
     if selection.name != "random":
         # Samples of one outcome have equal coefficients, so any generator will do.
-        yield 1.0, selection.keep(metrics, np.random.Generator(np.random.PCG64(0)))
+        yield 1.0, selection.keep(scores, np.random.Generator(np.random.PCG64(0)))
         return
     total = math.comb(drawn, n)
     for k in range(max(0, n - (drawn - positives)), min(n, positives) + 1):

@@ -66,20 +66,20 @@ class GroupBuilder:
             predicted: pass rate known before sampling; needed for baselines `estimator` and `critic` (ValueError).
             scale: what an outcome that the pool does not show is worth.
         """
-        metrics, rewards = pool.metrics, pool.rewards
-        kept = self.selection.keep(metrics, rng)
-        coefficients, critic_weights = self.weigh(metrics, rewards, kept, predicted, scale, unbiased_rate)
+        scores, rewards = pool.scores, pool.rewards
+        kept = self.selection.keep(scores, rng)
+        coefficients, critic_weights = self.weigh(scores, rewards, kept, predicted, scale, unbiased_rate)
         return TrainingGroup(
             key=pool.key,
             indices=kept,
             coefficients=tuple(coefficients.tolist()),
             critic_weights=tuple(critic_weights.tolist()),
-            resolved=self._is_resolved(metrics[np.array(kept)] if self._lacks(Need.WHOLE_POOL) else metrics),
+            resolved=self._is_resolved(scores[np.array(kept)] if self._lacks(Need.WHOLE_POOL) else scores),
         )
 
     def weigh(
         self,
-        metrics: Floats,
+        scores: Floats,
         rewards: Floats,
         kept: tuple[int, ...],
         predicted: float | None = None,
@@ -88,10 +88,10 @@ class GroupBuilder:
     ) -> tuple[Floats, Floats]:
         """(coefficients, critic weights) of the samples `kept` of a pool, shapes (k,); arguments as for `build`.
 
-        metrics, rewards: of the whole pool in index order, shapes (N,).
+        scores, rewards: of the whole pool in index order, shapes (N,).
         """
         index = np.array(kept)
-        positive = metrics > self.selection.threshold
+        positive = scores > self.selection.threshold
         share, point = self._pass_rates(positive, predicted, unbiased_rate)
         in_ppo = self.estimator == "gae"
         critic_weights = self._stratum_factors(positive[index], share if in_ppo else float(positive.mean()))
@@ -102,14 +102,14 @@ class GroupBuilder:
             advantages = ESTIMATORS["gae"].function(rewards[index], rewards) * critic_weights
         elif self._has(Need.NO_BASELINE):
             advantages = rewards[index]
-        elif not self._has_gradient(metrics, positive):
+        elif not self._has_gradient(scores, positive):
             return np.zeros(len(kept)), critic_weights
         else:
-            if self._weighs and not self.graded and not self._is_resolved(metrics):
+            if self._weighs and not self.graded and not self._is_resolved(scores):
                 # f' multiplies what a pool of one outcome says of that outcome, not partial credit within it.
                 rewards = np.full_like(rewards, rewards.mean())
             drawn = Drawn(rewards, positive, point, scale or RewardScale())
-            advantages = self._advantages(metrics, drawn, index)
+            advantages = self._advantages(scores, drawn, index)
             strata = self._stratum_factors(positive[index], share)
         samples = KeptSamples(
             advantages=advantages,
@@ -137,9 +137,9 @@ class GroupBuilder:
         it is from outside the pool, so that a pool of one outcome has a gradient."""
         return need in BASELINES[self.baseline].lacks
 
-    def _has_gradient(self, metrics: Floats, positive: Bools) -> bool:
+    def _has_gradient(self, scores: Floats, positive: Bools) -> bool:
         """Are there differences to train on, or a baseline from outside the pool?"""
-        if self._is_resolved(metrics) or (self.graded and not self._weighs):
+        if self._is_resolved(scores) or (self.graded and not self._weighs):
             return True
         if not self._lacks(Need.SILENT_UNRESOLVED):
             return False
@@ -147,15 +147,15 @@ class GroupBuilder:
         predicts = Need.PREDICTION in BASELINES[self.baseline].needs
         return predicts or not self._weighs or self.graded or bool(positive.any())
 
-    def _is_resolved(self, metrics: Floats) -> bool:
+    def _is_resolved(self, scores: Floats) -> bool:
         """Does the pool show more than one outcome?
 
-        Without a correction: metrics that differ, whatever a length penalty makes of their rewards. A correction
+        Without a correction: scores that differ, whatever a length penalty makes of their rewards. A correction
         reckons with pass rates, so it needs a positive and a negative: partial credit below the threshold is none.
         """
         if not self._weighs:
-            return is_spread(metrics)
-        positive = metrics > self.selection.threshold
+            return is_spread(scores)
+        positive = scores > self.selection.threshold
         return bool(positive.any() and not positive.all())
 
     def _pass_rates(
@@ -176,10 +176,10 @@ class GroupBuilder:
             raise ValueError(f"baseline {self.baseline!r} needs a pass rate known before sampling, and there is none")
         return share, predicted
 
-    def _advantages(self, metrics: Floats, drawn: Drawn, index: NDArray[np.int64]) -> Floats:
+    def _advantages(self, scores: Floats, drawn: Drawn, index: NDArray[np.int64]) -> Floats:
         """r - b of the kept samples as the host's estimator has them, shape (k,); 0 where there is no difference."""
         if self._lacks(Need.WHOLE_POOL):
-            if not self.graded and not is_spread(metrics[index]):
+            if not self.graded and not is_spread(scores[index]):
                 return np.zeros(len(index))
             drawn = Drawn(drawn.rewards[index], drawn.positive[index], drawn.rate, drawn.scale)
             index = np.arange(len(index))

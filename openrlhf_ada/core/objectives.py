@@ -111,7 +111,7 @@ def effective_weight(coefficients: ArrayLike, positive: ArrayLike, p: float, gro
 
     C+ is the sum of the coefficients (weight x advantage) of kept positives, C- minus that of kept negatives. Its
     expectation over all states in which sampling can end is f' of the objective that is really optimised, if stopping
-    and selection look at metrics only.
+    and selection look at scores only.
 
     Args:
         coefficients: of the kept samples, shape (k,).

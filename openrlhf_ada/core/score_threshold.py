@@ -29,8 +29,8 @@ class ScoreThreshold:
         self._quantile = quantile
         self._recent: deque[list[float]] = deque(maxlen=window)
 
-    def metric(self, score: float) -> float:
-        """1 for a score above the threshold, else 0: what policies see instead of the score."""
+    def outcome(self, score: float) -> float:
+        """1 for a score above the threshold, else 0: what policies see as the score."""
         return float(score > self.value)
 
     def observe(self, scores: Sequence[float]) -> dict[str, float]:

@@ -18,7 +18,7 @@ Indices = tuple[int, ...]
 SELECTIONS: Table[Callable[[NDArray[np.float64], int, float, np.random.Generator], list[int] | NDArray[np.int64]]] = (
     Table()
 )
-"""Functions (metrics, n, threshold, generator) -> indices of n samples, in any order."""
+"""Functions (scores, n, threshold, generator) -> indices of n samples, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class Selection:
     group_size: int
     threshold: float
 
-    def keep(self, metrics: NDArray[np.float64], rng: np.random.Generator) -> Indices:
+    def keep(self, scores: NDArray[np.float64], rng: np.random.Generator) -> Indices:
         """Indices (ascending) of the kept samples; raises ValueError if the pool holds fewer than n (not with `all`).
 
-        `metrics`: float64, shape (N,), in index order.
+        `scores`: float64, shape (N,), in index order.
         """
-        if len(metrics) < self.group_size and not self.keeps_all:
-            raise ValueError(f"pool of {len(metrics)} samples cannot fill a group of {self.group_size}")
-        kept = SELECTIONS[self.name].function(metrics, self.group_size, self.threshold, rng)
+        if len(scores) < self.group_size and not self.keeps_all:
+            raise ValueError(f"pool of {len(scores)} samples cannot fill a group of {self.group_size}")
+        kept = SELECTIONS[self.name].function(scores, self.group_size, self.threshold, rng)
         return tuple(sorted(int(i) for i in kept))
 
     @property
@@ -46,31 +46,29 @@ class Selection:
 
 
 @SELECTIONS.add("balanced")
-def balanced(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> list[int]:
+def balanced(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> list[int]:
     """Up to floor(n/2) positives, negatives for the rest, spares filled from either (Reinforce-Ada, Algorithm 2)."""
-    positive = metrics > threshold
+    positive = scores > threshold
     positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
     num_pos = min(len(positives), max(n // 2, n - len(negatives)))
     return [*rng.permutation(positives)[:num_pos], *rng.permutation(negatives)[: n - num_pos]]
 
 
 @SELECTIONS.add("random", lacks={Need.POSITIVES_KEPT: "may keep none"})
-def random(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """Any n: the group is a fair sample of the pool."""
-    return rng.permutation(len(metrics))[:n]
+    return rng.permutation(len(scores))[:n]
 
 
 @SELECTIONS.add("max_variance", lacks={Need.FAIR_OUTCOMES: "keeps the extremes of a pool"})
-def max_variance(
-    metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """The n samples whose metrics vary most: the i best and the n - i worst for some i (PODS, arXiv 2504.13818).
+def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The n samples whose scores vary most: the i best and the n - i worst for some i (PODS, arXiv 2504.13818).
 
     Ties between samples are broken by chance, ties between values of i towards half and half.
     """
-    shuffled = rng.permutation(len(metrics))
-    order = shuffled[np.argsort(metrics[shuffled], kind="stable")]
-    ranked = metrics[order]
+    shuffled = rng.permutation(len(scores))
+    order = shuffled[np.argsort(scores[shuffled], kind="stable")]
+    ranked = scores[order]
     sums, squares = (np.concatenate([[0.0], np.cumsum(v)]) for v in (ranked, ranked**2))
     best = np.arange(n + 1)
     worst = n - best
@@ -85,6 +83,6 @@ def max_variance(
 
 
 @SELECTIONS.add("all", lacks={Need.ONE_GROUP_SIZE: "trains every rollout drawn"})
-def everything(metrics: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def everything(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """The whole pool, whatever its size (Reinforce-Ada, Algorithm 1)."""
-    return np.arange(len(metrics))
+    return np.arange(len(scores))

@@ -1,6 +1,6 @@
 """When is a prompt done? Rules that read the index-ordered prefix of its pool.
 
-A rule looks at metrics only, never at length, text or time of arrival: that is the condition of the effective-weight
+A rule looks at scores only, never at length, text or time of arrival: that is the condition of the effective-weight
 identity, and the reason why short answers gain nothing by finishing first.
 """
 
@@ -53,9 +53,9 @@ def is_enough(k_pos: int, k_neg: int, drawn: int, positives: int) -> bool:
 class ExitRule:
     """Done when at least `k_pos` positives and `k_neg` negatives are in the prefix; (0, 0) is `fixed`.
 
-    A sample is positive iff its metric exceeds `threshold`.
+    A sample is positive iff its score exceeds `threshold`.
 
-    `spread`: the k_pos best must exceed the k_neg worst by that much. For metrics of 0 and 1 this is `balance`.
+    `spread`: the k_pos best must exceed the k_neg worst by that much. For scores of 0 and 1 this is `balance`.
     """
 
     k_pos: int
@@ -67,6 +67,6 @@ class ExitRule:
         """Is the prompt done, with what is in the pool now?"""
         if self.spread is None or not self.k_pos or not self.k_neg:
             return is_enough(self.k_pos, self.k_neg, len(prefix), prefix.count_positives(self.threshold))
-        ordered = sorted(prefix.metrics)
+        ordered = sorted(prefix.scores)
         enough = len(ordered) >= self.k_pos + self.k_neg
         return enough and ordered[-self.k_pos] - ordered[self.k_neg - 1] >= self.spread - ROUNDING

@@ -21,7 +21,7 @@ PromptKey: TypeAlias = int
 class Sample:
     """One finished rollout.
 
-    `metric` in [0, 1] is the score: it alone decides when to stop and what to keep.
+    `score` in [0, 1] alone decides when to stop and what to keep.
     `reward` is what the loss trains on and may be shaped (length penalties). The two are never mixed.
     `index` is the position at dispatch (0, 1, 2, ...): the order in which rules read the pool, not that of arrival.
     `version`: policy version at its first token, that is the number of weight updates before it; `last_version`: at
@@ -30,16 +30,16 @@ class Sample:
 
     key: PromptKey
     index: int
-    metric: float
+    score: float
     reward: float
     num_tokens: int
     version: int = 0
     last_version: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.metric <= 1.0:
+        if not 0.0 <= self.score <= 1.0:
             raise ValueError(
-                f"sample {self.index} of prompt {self.key} has metric {self.metric!r}, expected a value in [0, 1]. "
+                f"sample {self.index} of prompt {self.key} has score {self.score!r}, expected a value in [0, 1]. "
                 f"Return 'scores' in [0, 1] from reward_func next to 'rewards'."
             )
         if not math.isfinite(self.reward):
@@ -64,7 +64,7 @@ class PromptPool:
         self.row = row
         self.critic_value: float | None = None
         self.predicted: float | None = None
-        self._values = array("d")  # metric, reward, metric, reward, ...
+        self._values = array("d")  # score, reward, score, reward, ...
         self._counts = array("i")  # num_tokens, version, last_version, ...
         self.add(samples)
 
@@ -76,7 +76,7 @@ class PromptPool:
                 raise ValueError(f"sample of prompt {sample.key} offered to the pool of prompt {self.key}")
             if sample.index != expected:
                 raise ValueError(f"pool of prompt {self.key}: expected index {expected}, got {sample.index}")
-        self._values += array("d", [value for sample in ordered for value in (sample.metric, sample.reward)])
+        self._values += array("d", [value for sample in ordered for value in (sample.score, sample.reward)])
         self._counts += array(
             "i", [count for s in ordered for count in (s.num_tokens, s.version, s.last_version)]
         )  # fmt: skip
@@ -85,7 +85,7 @@ class PromptPool:
         return len(self._values) // 2
 
     @property
-    def metrics(self) -> np.ndarray:
+    def scores(self) -> np.ndarray:
         """float64, shape (N,), a copy."""
         return np.array(self._values[::2])
 
@@ -95,8 +95,8 @@ class PromptPool:
         return np.array(self._values[1::2])
 
     def count_positives(self, threshold: float) -> int:
-        """Samples whose metric exceeds `threshold`."""
-        return sum(metric > threshold for metric in self._values[::2])
+        """Samples whose score exceeds `threshold`."""
+        return sum(score > threshold for score in self._values[::2])
 
     @property
     def samples(self) -> list[Sample]:
@@ -120,7 +120,7 @@ class TrainingGroup:
 
     A coefficient is weight x advantage, ready to multiply the policy gradient. `critic_weights` are the stratum
     factors (N_c/N)/(k_c/n) that make a critic trained on the kept samples learn the pool's mean (design: PPO).
-    `resolved`: the pool shows more than one outcome (its metrics differ).
+    `resolved`: the pool shows more than one outcome (its scores differ).
     """
 
     key: PromptKey

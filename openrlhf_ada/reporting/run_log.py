@@ -32,8 +32,8 @@ class SampleRecord:
     """One rollout as it is recorded. `prompt_id`: identity of the dataset row, equal at every visit.
 
     `coefficient`: None if the sample was not kept. `predicted`, `critic_value`: the pass rate that decided the
-    prompt's rollouts, and what a critic predicted. `grade`: of a grader of ours. `score`: the raw score, if the metric
-    is not the score itself.
+    prompt's rollouts, and what a critic predicted. `grade`: of a grader of ours. `raw_score`: if scores may
+    be any number.
     """
 
     prompt_id: str
@@ -44,7 +44,7 @@ class SampleRecord:
     predicted: float | None = None
     critic_value: float | None = None
     grade: TimedGrade | None = None
-    score: float | None = None
+    raw_score: float | None = None
 
     @property
     def kept(self) -> bool:
@@ -59,14 +59,14 @@ def sample_records(
     responses_R: Sequence[str],
     group: TrainingGroup | None,
     grades_R: Sequence[TimedGrade | None] = (),
-    scores_R: Sequence[float] = (),
+    raw_scores_R: Sequence[float] = (),
 ) -> list[SampleRecord]:
     """The records of one prompt's pool, in index order.
 
     Args:
         responses_R: text of each sample of the pool, by index.
         grades_R: grade of each sample; empty if no grader of ours gave any.
-        scores_R: raw score of each sample; empty if scores are metrics.
+        raw_scores_R: of each sample; empty if scores are in [0, 1].
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
@@ -77,14 +77,14 @@ def sample_records(
     if len(responses_R) != len(pool):
         raise ValueError(f"pool of prompt {pool.key} has {len(pool)} samples but {len(responses_R)} responses")
     nothing = [None] * len(pool)
-    columns = zip(pool.samples, responses_R, grades_R or nothing, scores_R or nothing, strict=True)
+    columns = zip(pool.samples, responses_R, grades_R or nothing, raw_scores_R or nothing, strict=True)
     kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
     of_prompt = {"predicted": pool.predicted, "critic_value": pool.critic_value}
     return [
         SampleRecord(
-            prompt_id, prompt, sample, response, kept.get(sample.index), **of_prompt, grade=grade, score=score
+            prompt_id, prompt, sample, response, kept.get(sample.index), **of_prompt, grade=grade, raw_score=raw_score
         )
-        for sample, response, grade, score in columns
+        for sample, response, grade, raw_score in columns
     ]
 
 
@@ -207,15 +207,15 @@ class RunLog:
             "prompt_id": record.prompt_id,
             "key": sample.key,
             "index": sample.index,
-            "metric": sample.metric,
+            "metric": sample.score,
             "reward": sample.reward,
             "tokens": sample.num_tokens,
             "version": sample.version,
             "kept": record.kept,
             "coefficient": record.coefficient,
         }
-        if record.score is not None:
-            row["score"] = record.score
+        if record.raw_score is not None:
+            row["score"] = record.raw_score
         if record.grade is not None:
             row["scoring_s"] = round(record.grade.seconds, 6)
             if record.grade.cause:

@@ -73,10 +73,10 @@ class Batch:
         """Pools that were sampled to the end."""
         return [place.finished.pool for place in self.places] + [finished.pool for finished in self.replaced]
 
-    def first_scores(self, count: int) -> list[float]:
+    def first_raw_scores(self, count: int) -> list[float]:
         """Raw scores of the first `count` samples of every prompt that was sampled to the end."""
         finished = [place.finished for place in self.places] + self.replaced
-        return [score for entry in finished for score in _scores(entry.payloads[:count])]
+        return [score for entry in finished for score in _raw_scores(entry.payloads[:count])]
 
     def groups(self) -> list[tuple[FinishedPool[Experience], TrainingGroup]]:
         """What is trained; raises RuntimeError if a place has no group."""
@@ -128,11 +128,11 @@ class Batch:
             truncated=[bool(payload.truncated[0]) for payload in payloads],
             texts=texts,
             grades=[payload.grade if isinstance(payload, GradedExperience) else None for payload in payloads],
-            scores=_scores(payloads),
+            raw_scores=_raw_scores(payloads),
         )
 
 
-def _scores(payloads: Sequence[Experience]) -> list[float]:
+def _raw_scores(payloads: Sequence[Experience]) -> list[float]:
     """Raw scores. Either all samples of a run have one, or none."""
     graded = (payload for payload in payloads if isinstance(payload, GradedExperience))
-    return [payload.score for payload in graded if payload.score is not None]
+    return [payload.raw_score for payload in graded if payload.raw_score is not None]

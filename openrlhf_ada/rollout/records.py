@@ -24,10 +24,10 @@ class SampleTag:
 
 @dataclass
 class GradedExperience(Experience):
-    """One sample with its grade, if a grader of ours gave one, and with its raw score, if that is not the metric."""
+    """One sample with its grade, if a grader of ours gave one, and with its raw score, if it has one."""
 
     grade: TimedGrade | None = None
-    score: float | None = None
+    raw_score: float | None = None
 
 
 @dataclass
@@ -42,7 +42,7 @@ class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
     By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
-    empty), `grades` (of graders of ours) and `scores` (raw ones; empty where scores are metrics).
+    empty), `grades` (of graders of ours) and `raw_scores` (empty where scores are in [0, 1]).
     """
 
     row: int
@@ -53,7 +53,7 @@ class GroupRecord:
     truncated: Sequence[bool]
     texts: Sequence[str]
     grades: Sequence[TimedGrade | None] = ()
-    scores: Sequence[float] = ()
+    raw_scores: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class ResponseReader:
     """Reads responses as the flags say. `process`: the host's, response to experience.
 
     `binary_reward_above`: rewards must be 1 for scores above this and 0 for others, because the critic that learns
-    them is read as a pass rate. `threshold`: makes metrics of raw scores (None: scores are metrics). `logprobs`: were
+    them is read as a pass rate. `threshold`: makes scores of raw scores (None: they are in [0, 1]). `logprobs`: were
     they asked for?
     """
 
@@ -69,9 +69,9 @@ class ResponseReader:
         # The host turns a server's list into a matrix, and PPO cannot make rewards per token of that.
         experience.rewards, experience.scores = _one_number(experience.rewards), _one_number(experience.scores)
         experience.info |= {"reward": experience.rewards.clone(), "score": experience.scores}
-        score = float(experience.scores[0])
-        if self._threshold is not None and not math.isfinite(score):
-            raise NoScoreError(f"its score is {score}")
+        raw_score = float(experience.scores[0])
+        if self._threshold is not None and not math.isfinite(raw_score):
+            raise NoScoreError(f"its score is {raw_score}")
         # Group statistics need more than half precision, as in the host.
         dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
         experience.rewards = experience.rewards.to(dtype)
@@ -79,22 +79,22 @@ class ResponseReader:
         if self._args.reward.clip_range is not None:
             # Before any baseline is computed from them.
             experience.rewards = experience.rewards.clamp(*self._args.reward.clip_range)
-        raw = None if self._threshold is None else score
-        graded = GradedExperience(**host_fields(experience), grade=response.get("grade"), score=raw)
-        metric = score if self._threshold is None else self._threshold.metric(score)
-        return self._describe(request, experience, metric, versions), graded
+        recorded = None if self._threshold is None else raw_score
+        graded = GradedExperience(**host_fields(experience), grade=response.get("grade"), raw_score=recorded)
+        score = raw_score if self._threshold is None else self._threshold.outcome(raw_score)
+        return self._describe(request, experience, score, versions), graded
 
-    def _describe(self, request: Request, experience: Experience, metric: float, versions: tuple[int, int]) -> Sample:
-        # The host copies an absent 'scores' from 'rewards' before any penalty: the metric is never the shaped reward.
+    def _describe(self, request: Request, experience: Experience, score: float, versions: tuple[int, int]) -> Sample:
+        # The host copies an absent 'scores' from 'rewards' before any penalty: the score is never the shaped reward.
         reward = float(experience.rewards[0])
         threshold = self._binary_reward_above
-        if threshold is not None and reward != float(metric > threshold):
+        if threshold is not None and reward != float(score > threshold):
             raise ValueError(
-                f"sample {request.index} of prompt {request.key} has reward {reward} and score {metric}: with "
+                f"sample {request.index} of prompt {request.key} has reward {reward} and score {score}: with "
                 f"--ada_estimator critic PPO's value of a prompt must be its pass rate, so rewards must be 1 for "
                 f"positives and 0 for others. Use --ada_estimator ema for other rewards."
             )
-        return Sample(request.key, request.index, metric, reward, int(experience.action_mask.sum()), *versions)
+        return Sample(request.key, request.index, score, reward, int(experience.action_mask.sum()), *versions)
 
 
 def _one_number(values: torch.Tensor) -> torch.Tensor:

@@ -48,8 +48,8 @@ class SamplingOptions:
     the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_score`: prompts of a step that may be
     replaced because a rollout got no score. `restore_engine`: gives an engine that died its weights. Every
     `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never). `known_counts`: draws
-    and positives by row, from before the run. `threshold`: makes metrics of raw scores, and learns from the first
-    `first_scores` samples of every prompt; None where scores are metrics. `score`: scores answers, where the engines
+    and positives by row, from before the run. `threshold`: makes scores of raw scores, and learns from the first
+    `first_scores` samples of every prompt; None where they are in [0, 1]. `score`: scores answers, where the engines
     have no reward function.
     """
 
@@ -175,7 +175,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     def _observe_scores(self, batch: Batch) -> dict[str, float]:
         """End the step for the threshold, which is another one from here on."""
         threshold = self.options.threshold
-        return {} if threshold is None else threshold.observe(batch.first_scores(self.options.first_scores))
+        return {} if threshold is None else threshold.observe(batch.first_raw_scores(self.options.first_scores))
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ PassRates = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
 """(training step, dataset rows) -> true pass rates, shape (B,). May drift with the step."""
 
 Lengths = Callable[[float, np.random.Generator], int]
-"""(metric, rng) -> response tokens of one rollout."""
+"""(score, rng) -> response tokens of one rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ def simulate(
     batches: Iterator[Sequence[int]],
     pass_rates: PassRates,
     seed: int,
-    length: Lengths = lambda metric, rng: 1,
+    length: Lengths = lambda score, rng: 1,
 ) -> Iterator[SimulatedStep]:
-    """Run the policy, one step per batch of dataset rows. Reward and metric are 1 with probability p, else 0.
+    """Run the policy, one step per batch of dataset rows. Reward and score are 1 with probability p, else 0.
 
     A critic's value, where the policy reads one, is the true pass rate.
     """

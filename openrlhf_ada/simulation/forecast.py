@@ -65,7 +65,7 @@ def forecast(
     fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
     state = Scheduler[None](policy, pools, scheduler, least_chance=least_chance)
     finished = run(state, fleet, cluster.limits)
-    resolved = sum(is_spread(entry.pool.metrics) for entry in finished)
+    resolved = sum(is_spread(entry.pool.scores) for entry in finished)
     samples = [sample for entry in finished for sample in entry.pool.samples]
     waste = state.waste.total
     policy.observe([entry.pool for entry in finished])

@@ -23,7 +23,7 @@ PRIOR_STRENGTH = 2.0
 class RecordedRollout:
     """Score in [0, 1], reward, and length in tokens."""
 
-    metric: float
+    score: float
     reward: float
     tokens: int
 
@@ -60,7 +60,7 @@ class RecordedRollouts:
             rollout = recorded[request.index]
         else:
             rollout = self._resample(recorded, np.random.default_rng([self._seed, request.key, request.index]))
-        return Sample(request.key, request.index, rollout.metric, rollout.reward, rollout.tokens)
+        return Sample(request.key, request.index, rollout.score, rollout.reward, rollout.tokens)
 
     def _resample(self, recorded: Sequence[RecordedRollout], rng: np.random.Generator) -> RecordedRollout:
         positives = sum(map(self._is_positive, recorded))
@@ -70,7 +70,7 @@ class RecordedRollouts:
         return similar[int(rng.integers(len(similar)))]
 
     def _is_positive(self, rollout: RecordedRollout) -> bool:
-        return rollout.metric > self._threshold
+        return rollout.score > self._threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class SyntheticRollouts:
     def __call__(self, request: Request) -> Sample:
         rate, common = _synthetic_prompt(self, request.key)
         rng = np.random.default_rng([self.seed, request.key, request.index])
-        metric = float(rng.random() < rate)
+        score = float(rng.random() < rate)
         own = math.sqrt(1.0 - self.shared) * float(rng.standard_normal())
         length = self.median * math.exp(common + self.spread * own)
         tokens = min(max(int(length), 1), self.longest)
-        return Sample(request.key, request.index, metric, metric, tokens)
+        return Sample(request.key, request.index, score, score, tokens)
 
 
 @lru_cache(maxsize=1 << 20)

@@ -19,7 +19,7 @@ from ray.util.queue import Queue
 
 from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.config.settings import positive_above, resolve
+from openrlhf_ada.config.settings import positive_above, settings_of
 from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor
@@ -161,7 +161,7 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
     ) -> None:
         super().__init__(pretrain, strategy, actor, critic, reward, *groups, **kwargs)
         ray.get(self.generator_actor.use_policy.remote(actor))
-        if resolve(from_namespace(strategy.args.ada), strategy.args).reads_critic:
+        if settings_of(strategy.args).reads_critic:
             ray.get(self.generator_actor.use_critic.remote(critic))
         if scored_by_model(strategy.args):
             ray.get(self.generator_actor.use_reward_model.remote(reward))

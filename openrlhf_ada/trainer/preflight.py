@@ -14,7 +14,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import batch_plan, check_against_host
 from openrlhf_ada.config.host_values import check_values
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
-from openrlhf_ada.config.settings import make_policy, resolve
+from openrlhf_ada.config.settings import make_policy, settings_of
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.eval.held_out import best_metric_names
@@ -115,7 +115,7 @@ def check_paths(args: SimpleNamespace) -> None:
 def _check_policy(args: SimpleNamespace) -> None:
     _check_python_file("--ada_policy", args.ada.policy, "make_policy")
     try:
-        make_policy(resolve(from_namespace(args.ada), args))
+        make_policy(settings_of(args))
     except Exception as error:
         raise ConfigError(
             "--ada_policy", args.ada.policy, f"it makes no policy ({type(error).__name__}: {error})", "Fix the file"

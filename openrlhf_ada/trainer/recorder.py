@@ -123,7 +123,7 @@ def note(args: Any, text: str) -> None:
 
 def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     texts = group.texts or [""] * len(group.pool)
-    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.grades, group.scores)
+    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.grades, group.raw_scores)
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
     """Metrics by name (see docs/metrics.md). `version`: policy version that trains on this batch."""
     groups, everything = record.groups, record.all_groups
     n, threshold = settings.group_size, settings.positive_above
-    metrics = np.concatenate([group.pool.metrics for group in everything])
+    metrics = np.concatenate([group.pool.scores for group in everything])
     rewards = np.concatenate([group.pool.rewards for group in everything])
     counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
     factors = [weight for group in groups for weight in _trained(group).critic_weights]
@@ -51,8 +51,8 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/first_wave_metric_mean": _first_wave_mean(everything, n),
         "ada/reward_mean": float(rewards.mean()),
         "ada/signal_share": with_signal / len(groups),
-        "ada/signal_share_uniform": sum(is_spread(g.pool.metrics[:n]) for g in everything) / len(everything),
-        "ada/resolved_share": sum(is_spread(g.pool.metrics) for g in everything) / len(everything),
+        "ada/signal_share_uniform": sum(is_spread(g.pool.scores[:n]) for g in everything) / len(everything),
+        "ada/resolved_share": sum(is_spread(g.pool.scores) for g in everything) / len(everything),
         "ada/stratum_factor_std": statistics.pstdev(factors),
         "ada/coefficient_max": max(abs(c) for group in groups for c in _trained(group).coefficients),
         "ada/staleness_mean": version - _mean([s.version for g in groups for s in g.pool.samples]),
@@ -98,7 +98,7 @@ def first_wave_stats(record: StepRecord, group_size: int) -> dict[str, float]:
 
 def _first_wave_mean(groups: Sequence[GroupRecord], n: int) -> float:
     """Every prompt counts the same, also where fewer than n were drawn."""
-    return _mean([float(group.pool.metrics[:n].mean()) for group in groups])
+    return _mean([float(group.pool.scores[:n].mean()) for group in groups])
 
 
 def _trained(record: GroupRecord) -> TrainingGroup:
@@ -119,7 +119,7 @@ def _weight_of(record: GroupRecord, threshold: float, n: int, in_ppo: bool) -> f
     smoothed = (positives + 0.5) / (drawn + 1.0)
     p = smoothed if record.pool.predicted is None else min(max(record.pool.predicted, 0.001), 0.999)
     group = _trained(record)
-    positive = record.pool.metrics[list(group.indices)] > threshold
+    positive = record.pool.scores[list(group.indices)] > threshold
     coefficients = np.array(group.coefficients)
     if in_ppo:
         coefficients = coefficients * np.where(positive, 1.0 - p, -p)

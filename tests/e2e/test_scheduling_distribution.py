@@ -49,7 +49,7 @@ if __name__ == "__main__":
                 if record is not None:
                     kept.append([
                         [group.row, [[group.pool.samples[i].num_tokens, group.pool.samples[i].reward]
-                                     for i in group.group.indices], group.pool.metrics.tolist()]
+                                     for i in group.group.indices], group.pool.scores.tolist()]
                         for group in record.groups
                     ])
         open(out, "w").write(json.dumps(arms))

@@ -24,5 +24,5 @@ def sequential(
 
 
 def pool_of(outcomes: Sequence[float], key: int = 0, row: int = 0) -> PromptPool:
-    """A pool whose samples have these outcomes, as metric and as reward, and one token each."""
+    """A pool whose samples have these outcomes, as score and as reward, and one token each."""
     return PromptPool(key, [Sample(key, i, o, o, num_tokens=1) for i, o in enumerate(outcomes)], row=row)

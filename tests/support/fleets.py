@@ -125,7 +125,7 @@ def _tokens(answer: Finished[Payload] | Failed) -> int:
 class FakeFleet(FaultyFleet[Request]):
     """Of the outstanding requests, the one that `preference` puts first (least) ends first.
 
-    `failing`: share of attempts that fail; `shape`: metric to reward. Other options: see FaultyFleet.
+    `failing`: share of attempts that fail; `shape`: score to reward. Other options: see FaultyFleet.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class FakeFleet(FaultyFleet[Request]):
         preference: Preference,
         *,
         failing: float = 0.0,
-        shape: Callable[[float], float] = lambda metric: metric,
+        shape: Callable[[float], float] = lambda score: score,
         **options: Any,
     ) -> None:
         super().__init__(self._outcome_of, **options)

@@ -30,7 +30,7 @@ GENERATE = {"max_len": 16, "max_new_tokens": 4}
 BATCH, N = 2, 2
 
 Outcome = Callable[[PromptRequest, int], float]
-"""(prompt visit, index of the sample) -> metric and reward."""
+"""(prompt visit, index of the sample) -> score and reward."""
 
 
 def make_args(*, batch: int = BATCH, model: str = "model", **train: Any) -> SimpleNamespace:
@@ -104,9 +104,9 @@ class TableGenerator(AdaptiveSamplesGenerator):
     def _limits(self) -> DispatchLimits:
         return DispatchLimits(slots=10**6, speculative=10**6)
 
-    def answer(self, reader: ResponseReader, request: Request, metric: float, prompt: str) -> Any:
+    def answer(self, reader: ResponseReader, request: Request, score: float, prompt: str) -> Any:
         """(sample, experience) of a rollout; None: no score."""
-        return reader(request, response(prompt, metric, tokens=request.index + 1), (0, 0))
+        return reader(request, response(prompt, score, tokens=request.index + 1), (0, 0))
 
 
 class TableFleet:
@@ -134,8 +134,8 @@ class TableFleet:
 
     def _answer(self, request: Request) -> Finished[Experience] | Failed:
         prompt = self.requests[request.key]
-        metric = self.generator.outcome(prompt, request.index)
-        answer = self.generator.answer(self.reader, request, metric, prompt.prompt)
+        score = self.generator.outcome(prompt, request.index)
+        answer = self.generator.answer(self.reader, request, score, prompt.prompt)
         return Failed(request, 0, "the test says so") if answer is None else Finished(request, *answer)
 
 

@@ -207,8 +207,8 @@ CASES = [
     ),
     Case(
         "unbiased pass rate of scores with partial credit",
-        SEQ | {"--ada_spread": "0.5", "--ada_baseline": "first_wave"},
-        "--ada_baseline is 'first_wave'",
+        SEQ | {"--ada_spread": "0.5", "--ada_baseline": "unbiased"},
+        "--ada_baseline is 'unbiased'",
         "it needs a pass rate, and --ada_spread 0.5 reads partial credit, which has none",
         "use --ada_baseline pool",
         {"--ada_baseline": "pool"},

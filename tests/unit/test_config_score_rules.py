@@ -155,7 +155,7 @@ def test_raw_scores_are_allowed(argv_with: Callable[[Flags], list[str]], changes
     args, config = parse(argv_with(changes))
     settings = resolve(config, args)
     assert settings.scores == "raw"
-    assert settings.positive_above == 0.5, "of metrics, which are 0 and 1"
+    assert settings.positive_above == 0.5, "of scores made of raw ones, which are 0 and 1"
     threshold = score_threshold(settings)
     assert threshold is not None
     assert threshold.value == config.positive_threshold

@@ -131,7 +131,7 @@ def test_baseline_is_the_prediction_if_there_is_one(advantage: str, own: str, pr
     for mode, correction in (("est", None), ("seq", "stratum")):
         settings = settings_of(mode, advantage=advantage, estimator="critic", correction=correction)
         assert settings.baseline == (predicting if predicting == own else "critic")
-    assert settings_of("est", advantage=advantage, baseline="first_wave").baseline == "first_wave"
+    assert settings_of("est", advantage=advantage, baseline="unbiased").baseline == "unbiased"
 
 
 def test_stratum_keeps_counts_and_uses_their_prediction() -> None:
@@ -279,7 +279,7 @@ def test_predictor_is_counts_unless_a_critic_is_asked_for(
         ("off", {"baseline": "estimator"}, False),
         ("seq", {}, False),
         ("seq", {"estimator": "critic"}, False),
-        ("seq", {"baseline": "first_wave"}, False),
+        ("seq", {"baseline": "unbiased"}, False),
         ("seq", {"baseline": "estimator"}, True),
         ("seq", {"baseline": "critic"}, True),
         ("est", {}, True),
@@ -353,7 +353,7 @@ def test_flags_of_seq_become_the_policy(flags: dict[str, Any], rule: ExitRule) -
     ids=["stopped after the first wave", "stopped in the second wave, whose positive was waited for"],
 )
 def test_first_wave_baseline_uses_the_stopping_plan(outcomes: tuple[int, ...], unbiased: float) -> None:
-    policy = make_policy(settings_of("seq", n=2, wave=2, max_samples=4, exit="pos", baseline="first_wave"))
+    policy = make_policy(settings_of("seq", n=2, wave=2, max_samples=4, exit="pos", baseline="unbiased"))
     group = policy.build(pool_of(outcomes), np.random.default_rng(0))
     assert sorted(group.coefficients) == [-unbiased, 1 - unbiased]
 

@@ -139,11 +139,11 @@ def by_formula(policy: Sequential, p: float, predicted: float, drawn: int, posit
     kept_pos = min(positives, max(n // 2, n - (drawn - positives)))
     kept_neg = n - kept_pos
     share, pool = policy.plan.unbiased_rate(drawn, positives), positives / drawn
-    own = {"pool": pool, "loo": pool, "kept": kept_pos / n, "none": 0.0, "first_wave": share}
+    own = {"pool": pool, "loo": pool, "kept": kept_pos / n, "none": 0.0, "unbiased": share}
     b = own.get(builder.baseline, predicted)
     scale = drawn / (drawn - 1) if builder.baseline == "loo" else 1.0
     s = pool if builder.baseline in ("pool", "loo", "kept", "none") else share
-    point = {"first_wave": share}.get(builder.baseline, pool) if builder.baseline not in OUTSIDE else predicted
+    point = {"unbiased": share}.get(builder.baseline, pool) if builder.baseline not in OUTSIDE else predicted
     weight = 1.0 if builder.correction == "none" else builder.objective.weight(point, builder.floor)
     factors = (s * n / max(kept_pos, 1), (1 - s) * n / max(kept_neg, 1)) if builder.correction == "stratum" else (1, 1)
     if builder.correction == "positives":
@@ -184,7 +184,7 @@ def test_pool_rates_have_the_documented_bias() -> None:
         linear = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, correction="stratum")
         weights = [achieved(linear, p) for p in SHIPPED]
         assert low <= min(weights) <= max(weights) <= high, (exit_name, weights)
-        unbiased = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, correction="stratum", baseline="first_wave")
+        unbiased = sequential(*EXITS[exit_name], n=4, wave=8, cap=32, correction="stratum", baseline="unbiased")
         weights = [achieved(unbiased, p) for p in SHIPPED]
         assert 0.85 <= min(weights) <= max(weights) <= 0.97, "its own baseline takes (N-1)/N"
 

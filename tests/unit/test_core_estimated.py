@@ -103,7 +103,7 @@ def test_counts_beat_last_group_on_drifting_rates(per_100_steps: float) -> None:
             if pool.row in last:
                 ours.append((pool.predicted - rate) ** 2)
                 last_group.append((last[pool.row] - rate) ** 2)
-            last[pool.row] = float(pool.metrics.mean())
+            last[pool.row] = float(pool.scores.mean())
     assert np.sqrt(np.mean(ours)) < 0.9 * np.sqrt(np.mean(last_group))
 
 

@@ -84,11 +84,11 @@ def test_random_selection_matches_enumeration(baseline: str) -> None:
     total = 0.0
     choices = list(itertools.combinations(range(6), 3))
     for outcome in itertools.product((0.0, 1.0), repeat=6):
-        metrics = np.array(outcome)
+        scores = np.array(outcome)
         chance = math.prod(p if o else 1 - p for o in outcome)
         for kept in choices:
-            coefficients, _ = random.weigh(metrics, metrics, kept)
-            total += chance / len(choices) * effective_weight(coefficients, metrics[list(kept)] > 0.5, p, 3)
+            coefficients, _ = random.weigh(scores, scores, kept)
+            total += chance / len(choices) * effective_weight(coefficients, scores[list(kept)] > 0.5, p, 3)
     assert drawn_weight(random, 6, p).effective == pytest.approx(total, rel=1e-12)
 
 

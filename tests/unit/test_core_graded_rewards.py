@@ -45,8 +45,8 @@ def expected_update(policy: Sequential, chances: Floats, *, in_ppo: bool) -> Flo
         group = policy.builder.build(pool, np.random.default_rng(0), rate, unbiased_rate=policy.plan.unbiased_rate)
         kept, update = list(group.indices), np.zeros(3)
         for outcome in (0.0, 1.0):
-            members = [i for i in range(len(pool)) if pool.metrics[i] == outcome]
-            chosen = [i for i in kept if pool.metrics[i] == outcome]
+            members = [i for i in range(len(pool)) if pool.scores[i] == outcome]
+            chosen = [i for i in kept if pool.scores[i] == outcome]
             if not chosen:
                 continue
             # Every member is equally likely to be kept, with the same weight of its reward.

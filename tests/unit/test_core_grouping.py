@@ -41,9 +41,9 @@ def reference(rewards: Sequence[float], estimator: str) -> list[float]:
     return [r - mean for r in rewards]
 
 
-def make_pool(rewards: Sequence[float], metrics: Sequence[float] | None = None, key: int = 0) -> PromptPool:
-    metrics = [float(r > 0) for r in rewards] if metrics is None else metrics
-    samples = [Sample(key, i, m, r, 1) for i, (r, m) in enumerate(zip(rewards, metrics, strict=True))]
+def make_pool(rewards: Sequence[float], scores: Sequence[float] | None = None, key: int = 0) -> PromptPool:
+    scores = [float(r > 0) for r in rewards] if scores is None else scores
+    samples = [Sample(key, i, m, r, 1) for i, (r, m) in enumerate(zip(rewards, scores, strict=True))]
     return PromptPool(key, samples)
 
 
@@ -53,7 +53,7 @@ def build(pool: PromptPool, estimator: str, n: int = 4) -> TrainingGroup:
 
 def advantages(rewards: Sequence[float], estimator: str, **options: Any) -> np.ndarray:
     """Of every sample of a pool, all of which are trained; outcomes differ wherever rewards do."""
-    pool = make_pool(rewards, metrics=_ranks(rewards))
+    pool = make_pool(rewards, scores=_ranks(rewards))
     baseline = {"rloo": "loo"}.get(estimator, "pool")
     builder = GroupBuilder(Selection("all", len(rewards), 0.5), estimator, **({"baseline": baseline} | options))
     return np.array(builder.build(pool, np.random.default_rng(0)).coefficients)
@@ -165,21 +165,21 @@ def test_baseline_is_the_pools_not_the_kept_groups(estimator: str) -> None:
 @pytest.mark.parametrize("estimator", BASELINED)
 @pytest.mark.parametrize("reward", AWKWARD)
 def test_constant_pool_has_zero_group_and_is_unresolved(estimator: str, reward: float) -> None:
-    group = build(make_pool([reward] * 8, metrics=[1.0] * 8), estimator)
+    group = build(make_pool([reward] * 8, scores=[1.0] * 8), estimator)
     assert group.coefficients == (0.0,) * 4
     assert not group.resolved
 
 
 def test_unresolved_pool_with_shaped_rewards_is_zero() -> None:
     """R7: equal outcomes with different length penalties carry no signal."""
-    group = build(make_pool([0.0, -0.5, 0.0, -1.0], metrics=[0.0] * 4), "group_norm")
+    group = build(make_pool([0.0, -0.5, 0.0, -1.0], scores=[0.0] * 4), "group_norm")
     assert not group.resolved
     assert group.coefficients == (0.0,) * 4
 
 
 def test_reward_sets_coefficient_score_sets_selection() -> None:
-    """Positive by metric, but penalised to the smaller reward: kept as a positive, trained with its reward."""
-    pool = make_pool(rewards=[-0.5, 0.0, 0.0, -0.5], metrics=[1.0, 0.0, 0.0, 1.0])
+    """Positive by score, but penalised to the smaller reward: kept as a positive, trained with its reward."""
+    pool = make_pool(rewards=[-0.5, 0.0, 0.0, -0.5], scores=[1.0, 0.0, 0.0, 1.0])
     group = build(pool, "dr_grpo", n=4)
     assert group.resolved
     assert group.coefficients == (-0.25, 0.25, 0.25, -0.25)
@@ -198,9 +198,9 @@ def test_group_does_not_depend_on_the_order_of_arrival(rewards: list[float], dat
 
 
 def outside(rewards: Sequence[float], baseline: str, predicted: float = 0.25, **options: Any) -> list[float]:
-    metrics = [float(r > 0) for r in rewards]
+    scores = [float(r > 0) for r in rewards]
     builder = GroupBuilder(Selection("all", len(rewards), 0.5), "dr_grpo", baseline, **options)
-    pool = make_pool(rewards, metrics)
+    pool = make_pool(rewards, scores)
     return list(builder.build(pool, np.random.default_rng(0), predicted, RewardScale(-1.0, 1.0)).coefficients)
 
 
@@ -227,7 +227,7 @@ def test_prediction_that_is_missing_is_an_error() -> None:
 
 def test_shaped_rewards_keep_baseline_at_strata_means() -> None:
     """A length penalty moves both means: b = 1/2 x 0.9 + 1/2 x (-0.2) for a predicted pass rate of one half."""
-    pool = make_pool([0.8, 1.0, -0.2, -0.2], metrics=[1, 1, 0, 0])
+    pool = make_pool([0.8, 1.0, -0.2, -0.2], scores=[1, 1, 0, 0])
     builder = GroupBuilder(Selection("all", 4, 0.5), "dr_grpo", "estimator")
     group = builder.build(pool, np.random.default_rng(0), predicted=0.5)
     assert group.coefficients == pytest.approx([0.45, 0.65, -0.55, -0.55])
@@ -275,7 +275,7 @@ def test_mean_of_the_positives_needs_some() -> None:
 
 
 @pytest.mark.parametrize("correction", ["paper", "stratum", "positives"])
-@pytest.mark.parametrize("baseline", ["pool", "loo", "first_wave"])
+@pytest.mark.parametrize("baseline", ["pool", "loo", "unbiased"])
 def test_partial_credit_below_threshold_is_not_weighted(baseline: str, correction: str) -> None:
     """No positive: the pass rate of the pool is 0, and f'(floor) = 50 would multiply differences of nothing."""
     pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
@@ -289,7 +289,7 @@ def test_partial_credit_below_threshold_is_not_weighted(baseline: str, correctio
 def test_partial_credit_without_correction_is_as_published() -> None:
     pool = pool_of([0.0, 0.1, 0.0, 0.4, 0.0, 0.0, 0.1, 0.0])
     group = GroupBuilder(Selection("all", 8, 0.5), "dr_grpo").build(pool, np.random.default_rng(0))
-    assert group.coefficients == pytest.approx([m - 0.075 for m in pool.metrics])
+    assert group.coefficients == pytest.approx([m - 0.075 for m in pool.scores])
     assert group.resolved is True
 
 

@@ -43,8 +43,8 @@ def test_estimates_under_real_stopping_are_unbiased(k_pos: int, k_neg: int) -> N
 def test_pools_own_mean_is_biased_where_the_memory_is_not() -> None:
     policy = remembering(1, 0)
     (step,) = simulate(policy, iter([list(range(4000))]), lambda step, r: np.full(len(r), 0.1), seed=0)
-    assert np.mean([pool.metrics.mean() for pool in step.pools]) == pytest.approx(0.130, abs=0.005)
-    assert np.mean([pool.metrics[:8].mean() for pool in step.pools]) == pytest.approx(0.1, abs=0.005)
+    assert np.mean([pool.scores.mean() for pool in step.pools]) == pytest.approx(0.130, abs=0.005)
+    assert np.mean([pool.scores[:8].mean() for pool in step.pools]) == pytest.approx(0.1, abs=0.005)
 
 
 def test_shaped_rewards_never_enter_the_counts() -> None:

@@ -127,7 +127,7 @@ def test_new_exit_says_how_many_outcomes_it_waits_for() -> None:
 
 
 def test_new_selection_keeps_what_it_says() -> None:
-    SELECTIONS.add("first")(lambda metrics, n, threshold, rng: np.arange(n))
+    SELECTIONS.add("first")(lambda scores, n, threshold, rng: np.arange(n))
     policy = make_policy(settings_of(select="first"))
     assert policy.build(pool_of([0.0] * 8), np.random.default_rng(0)).indices == (0, 1, 2, 3)
 

@@ -50,8 +50,8 @@ def reference(policy: Policy, pools: Sequence[PromptPool], outcome: Outcome) -> 
                 del still_open[action.key]
                 continue
             for index in range(len(pool), len(pool) + action.count):
-                metric = outcome(Request(pool.key, index))
-                pool.add([Sample(pool.key, index, metric, metric, num_tokens=index + 1)])
+                score = outcome(Request(pool.key, index))
+                pool.add([Sample(pool.key, index, score, score, num_tokens=index + 1)])
     return list(pools)
 
 
@@ -266,7 +266,7 @@ def test_any_policy_can_be_carried_out(name: Any) -> None:
     fleet = FakeFleet(lambda r: [0.0, 1.0, 1.0][r.index], ORDERS["backwards"])
     scheduler = Scheduler[Request](policy, [PromptPool(1)], name, least_chance=0.2)
     (finished,) = run(scheduler, fleet, DispatchLimits(9, 9))
-    assert finished.pool.metrics.tolist() == [0.0, 1.0, 1.0]
+    assert finished.pool.scores.tolist() == [0.0, 1.0, 1.0]
     assert (finished.num_waves, len(fleet.sent)) == (2, 3)
 
 

@@ -52,7 +52,7 @@ class World:
     least_chance: float = 0.2
 
     @cached_property
-    def metrics(self) -> np.ndarray:
+    def scores(self) -> np.ndarray:
         """0 or 1, shape (prompts, CAP)."""
         rng = np.random.default_rng([self.seed, 0])
         rates = rng.beta(0.8, 0.8, size=(self.num_prompts, 1))
@@ -61,23 +61,23 @@ class World:
     @cached_property
     def tokens(self) -> np.ndarray:
         """Right answers are four times as long, shape (prompts, CAP)."""
-        lengths = np.random.default_rng([self.seed, 1]).lognormal(3.0, 0.5, self.metrics.shape)
-        return np.ceil(lengths * (1.0 + 3.0 * self.metrics)).astype(int)
+        lengths = np.random.default_rng([self.seed, 1]).lognormal(3.0, 0.5, self.scores.shape)
+        return np.ceil(lengths * (1.0 + 3.0 * self.scores)).astype(int)
 
     @cached_property
     def fails(self) -> np.ndarray:
         """Has this attempt no score? Shape (prompts, CAP, attempts)."""
         rng = np.random.default_rng([self.seed, 2])
-        always = rng.random((*self.metrics.shape, 1)) < self.lost_causes
-        return always | (rng.random((*self.metrics.shape, self.limits.attempts)) < self.failing)
+        always = rng.random((*self.scores.shape, 1)) < self.lost_causes
+        return always | (rng.random((*self.scores.shape, self.limits.attempts)) < self.failing)
 
     def answer(self, request: Request) -> Finished[Request] | Failed:
         key, index = request.key, request.index
         tokens = int(self.tokens[key, index])
         if self.fails[key, index, request.attempt]:
             return Failed(request, tokens, f"rollout {index} has no score")
-        metric = float(self.metrics[key, index])
-        return Finished(request, Sample(key, index, metric, metric, tokens), request)
+        score = float(self.scores[key, index])
+        return Finished(request, Sample(key, index, score, score, tokens), request)
 
     def fleet(self) -> FaultyFleet[Request]:
         return FaultyFleet(
@@ -213,9 +213,9 @@ def test_sample_ahead_that_fails_twice_keeps_its_prompt(name: Any) -> None:
     def answer(request: Request) -> Finished[None] | Failed:
         if request.index == 8:
             return Failed(request, 1, "no score")
-        metric = float(request.index == 7)
+        score = float(request.index == 7)
         tokens = 1000 if request.index == 7 else 10
-        return Finished(request, Sample(request.key, request.index, metric, metric, tokens), None)
+        return Finished(request, Sample(request.key, request.index, score, score, tokens), None)
 
     policy = sequential(1, 0, n=4, wave=8, cap=24)
     scheduler = Scheduler[None](policy, [PromptPool(0)], name, least_chance=0.2)

@@ -15,12 +15,12 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, Sample
 
 
-def make_pool(*metrics: float) -> PromptPool:
-    return pool_of(metrics)
+def make_pool(*scores: float) -> PromptPool:
+    return pool_of(scores)
 
 
 def select(pool: PromptPool, n: int, seed: int = 0, name: str = "balanced") -> tuple[int, ...]:
-    return Selection(name, n, threshold=0.5).keep(pool.metrics, np.random.default_rng([seed, 0]))
+    return Selection(name, n, threshold=0.5).keep(pool.scores, np.random.default_rng([seed, 0]))
 
 
 def factors_of(pool: PromptPool, n: int, seed: int = 0) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -44,7 +44,7 @@ def test_half_positives_with_backfill_from_the_other_side() -> None:
     for positives, negatives, n in all_counts():
         pool = make_pool(*[1.0] * positives, *[0.0] * negatives)
         kept = select(pool, n)
-        kept_positives = sum(pool.metrics[list(kept)] > 0.5)
+        kept_positives = sum(pool.scores[list(kept)] > 0.5)
         if positives < n // 2:
             expected = positives
         elif negatives < n - n // 2:
@@ -56,9 +56,9 @@ def test_half_positives_with_backfill_from_the_other_side() -> None:
         assert list(kept) == sorted(set(kept)), "ascending, no sample twice"
 
 
-@pytest.mark.parametrize(("metrics", "kept"), [((1, 1, 1, 1), (0, 1, 2, 3)), ((0, 0, 0), (0, 1, 2))])
-def test_pool_as_large_as_the_group_is_kept_whole(metrics: tuple[float, ...], kept: tuple[int, ...]) -> None:
-    assert select(make_pool(*metrics), len(metrics)) == kept
+@pytest.mark.parametrize(("scores", "kept"), [((1, 1, 1, 1), (0, 1, 2, 3)), ((0, 0, 0), (0, 1, 2))])
+def test_pool_as_large_as_the_group_is_kept_whole(scores: tuple[float, ...], kept: tuple[int, ...]) -> None:
+    assert select(make_pool(*scores), len(scores)) == kept
 
 
 def test_pool_smaller_than_the_group_is_refused() -> None:
@@ -110,10 +110,10 @@ def test_choice_does_not_depend_on_the_order_of_arrival() -> None:
 
 def test_choice_depends_on_scores_only() -> None:
     """Length and reward change nothing: that is the condition of the effective-weight identity."""
-    metrics = (1, 0, 0, 1, 1, 0)
-    odd = PromptPool(0, [Sample(0, i, m, reward=-9.0 * i, num_tokens=1000 - i) for i, m in enumerate(metrics)])
+    scores = (1, 0, 0, 1, 1, 0)
+    odd = PromptPool(0, [Sample(0, i, m, reward=-9.0 * i, num_tokens=1000 - i) for i, m in enumerate(scores)])
     for seed in range(10):
-        assert select(odd, 4, seed) == select(make_pool(*metrics), 4, seed)
+        assert select(odd, 4, seed) == select(make_pool(*scores), 4, seed)
 
 
 # -- other selections ---------------------------------------------------------------------------------------------
@@ -129,18 +129,18 @@ def test_random_is_a_fair_sample_of_the_pool() -> None:
 def test_max_variance_equals_brute_force() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
-        metrics = rng.choice([0.0, 0.2, 0.5, 0.9, 1.0], size=rng.integers(2, 8))
-        n = int(rng.integers(1, len(metrics) + 1))
-        best = max(np.var(c) for c in itertools.combinations(metrics.tolist(), n))
-        kept = select(make_pool(*metrics), n, name="max_variance")
+        scores = rng.choice([0.0, 0.2, 0.5, 0.9, 1.0], size=rng.integers(2, 8))
+        n = int(rng.integers(1, len(scores) + 1))
+        best = max(np.var(c) for c in itertools.combinations(scores.tolist(), n))
+        kept = select(make_pool(*scores), n, name="max_variance")
         assert len(set(kept)) == n
-        assert np.var(metrics[list(kept)]) == pytest.approx(best, abs=1e-9)
+        assert np.var(scores[list(kept)]) == pytest.approx(best, abs=1e-9)
 
 
 def test_max_variance_of_right_and_wrong_is_half_and_half() -> None:
     for positives, negatives in itertools.product(range(2, 7), repeat=2):
         pool = make_pool(*[1.0] * positives, *[0.0] * negatives)
-        assert sum(pool.metrics[list(select(pool, 4, name="max_variance"))]) == 2
+        assert sum(pool.scores[list(select(pool, 4, name="max_variance"))]) == 2
 
 
 def test_max_variance_ties_are_broken_by_chance() -> None:
@@ -164,7 +164,7 @@ def test_weighted_kept_mean_is_the_pool_mean() -> None:
         pool = make_pool(*[1.0] * positives, *[0.0] * negatives)
         kept, factors = factors_of(pool, n)
         exact = [Fraction(f).limit_denominator(1000) for f in factors]
-        weighted = sum(f * Fraction(pool.metrics[i]) for f, i in zip(exact, kept, strict=True)) / n
+        weighted = sum(f * Fraction(pool.scores[i]) for f, i in zip(exact, kept, strict=True)) / n
         assert weighted == Fraction(positives, positives + negatives), (positives, negatives, n)
         assert sum(exact) == n, "the factors are weights: they average to 1"
 
@@ -175,9 +175,9 @@ def test_group_of_one_cannot_represent_mixed_pool() -> None:
         assert factors_of(make_pool(1, 1, 1, 0), 1, seed) == ((3,), (0.25,))
 
 
-@pytest.mark.parametrize("metric", [0.0, 1.0])
-def test_one_outcome_only_has_factor_one(metric: float) -> None:
-    assert factors_of(make_pool(*[metric] * 6), 3)[1] == (1.0, 1.0, 1.0)
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_one_outcome_only_has_factor_one(score: float) -> None:
+    assert factors_of(make_pool(*[score] * 6), 3)[1] == (1.0, 1.0, 1.0)
 
 
 def test_factors_by_hand() -> None:

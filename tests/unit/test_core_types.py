@@ -10,19 +10,19 @@ import pytest
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample, TrainingGroup
 
 
-def sample(index: int, metric: float = 1.0, *, key: int = 0, reward: float = 1.0, num_tokens: int = 1) -> Sample:
-    return Sample(key=key, index=index, metric=metric, reward=reward, num_tokens=num_tokens)
+def sample(index: int, score: float = 1.0, *, key: int = 0, reward: float = 1.0, num_tokens: int = 1) -> Sample:
+    return Sample(key=key, index=index, score=score, reward=reward, num_tokens=num_tokens)
 
 
-@pytest.mark.parametrize("metric", [-0.1, 1.1, -1.0, math.nan, math.inf])
-def test_score_outside_0_to_1_is_refused(metric: float) -> None:
-    with pytest.raises(ValueError, match=r"sample 3 of prompt 7 has metric .*Return 'scores' in \[0, 1\]"):
-        sample(3, metric, key=7)
+@pytest.mark.parametrize("score", [-0.1, 1.1, -1.0, math.nan, math.inf])
+def test_score_outside_0_to_1_is_refused(score: float) -> None:
+    with pytest.raises(ValueError, match=r"sample 3 of prompt 7 has score .*Return 'scores' in \[0, 1\]"):
+        sample(3, score, key=7)
 
 
-@pytest.mark.parametrize("metric", [0.0, 0.5, 1.0])
-def test_score_within_0_to_1_is_accepted(metric: float) -> None:
-    assert sample(0, metric).metric == metric
+@pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
+def test_score_within_0_to_1_is_accepted(score: float) -> None:
+    assert sample(0, score).score == score
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
@@ -37,9 +37,9 @@ def test_reward_that_is_not_finite_is_refused(reward: float) -> None:
 def test_pool_is_in_index_order_not_arrival_order() -> None:
     for order in itertools.permutations(range(4)):
         pool = PromptPool(0)
-        pool.add(sample(i, metric=i / 4) for i in order)
+        pool.add(sample(i, score=i / 4) for i in order)
         assert [s.index for s in pool.samples] == [0, 1, 2, 3]
-        assert [s.metric for s in pool.samples] == [0.0, 0.25, 0.5, 0.75]
+        assert [s.score for s in pool.samples] == [0.0, 0.25, 0.5, 0.75]
 
 
 def test_pool_grows_wave_by_wave() -> None:

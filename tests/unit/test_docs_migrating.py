@@ -228,7 +228,7 @@ def test_maxrl_is_paper_correction_on_uniform_groups() -> None:
     row = next(row for of, row in MAPPED if row[0] == '`scale_rewards="mean"`')
     flags = f"{spans(row[2])[0]} --ada_exit fixed --ada_max_samples 4"
     args, config = parse([*base(), *flags.split()])
-    pool = PromptPool(0, [Sample(0, i, metric, metric, 1) for i, metric in enumerate([1.0, 0.0, 0.0, 0.0])])
+    pool = PromptPool(0, [Sample(0, i, score, score, 1) for i, score in enumerate([1.0, 0.0, 0.0, 0.0])])
     group = make_policy(resolve(config, args)).build(pool, np.random.default_rng(0))
     assert group.coefficients == pytest.approx([(1 - 0.25) / 0.25, -1, -1, -1])
 

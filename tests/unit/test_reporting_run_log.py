@@ -20,7 +20,7 @@ CONFIG = {"rollout": {"n_samples_per_prompt": 2}, "logger": {"wandb": {"key": "c
 
 
 def record(key: int, index: int, response: str = "5") -> SampleRecord:
-    sample = Sample(key, index, metric=1.0, reward=0.5, num_tokens=3)
+    sample = Sample(key, index, score=1.0, reward=0.5, num_tokens=3)
     return SampleRecord(f"row-{key}", f"prompt {key}", sample, response, 0.25 if index == 0 else None)
 
 
@@ -123,7 +123,7 @@ def test_samples_have_texts_of_the_lowest_keys_only(tmp_path: Path) -> None:
 
 
 def test_sample_records_join_pool_and_group() -> None:
-    pool = PromptPool(7, [Sample(7, i, metric=float(i == 2), reward=0.1, num_tokens=4) for i in range(3)])
+    pool = PromptPool(7, [Sample(7, i, score=float(i == 2), reward=0.1, num_tokens=4) for i in range(3)])
     group = TrainingGroup(7, (0, 2), (-0.5, 0.5), (1.0, 1.0), resolved=True)
     records = sample_records("row-1", "1 + 1 =", pool, ["a", "b", "c"], group)
     assert [(r.kept, r.coefficient, r.response) for r in records] == [

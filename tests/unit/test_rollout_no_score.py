@@ -82,7 +82,7 @@ def groups_of(generator: FailingGenerator) -> dict[int, tuple[Any, ...]]:
     """By row: what is trained of it and with which coefficients, and what was drawn."""
     samples, *_ = generator.generate_samples(**GENERATE)
     return {
-        g.row: (g.group.indices, g.group.coefficients, g.pool.metrics.tolist(), g.pool.predicted)
+        g.row: (g.group.indices, g.group.coefficients, g.pool.scores.tolist(), g.pool.predicted)
         for g in samples.record.groups
         if g.group is not None
     }
@@ -137,7 +137,7 @@ class FailingGenerator(TableGenerator):
         super().__init__(args, make_loader(len(outcomes), args), policy, table(outcomes), plan, **options)
         self.failing = failing
 
-    def answer(self, reader: Any, request: Request, metric: float, prompt: str) -> Any:
+    def answer(self, reader: Any, request: Request, score: float, prompt: str) -> Any:
         if (request.key, request.index, request.attempt) in self.failing:
             return None
-        return super().answer(reader, request, metric, prompt)
+        return super().answer(reader, request, score, prompt)

@@ -36,7 +36,7 @@ class FaultyGenerator(TableGenerator):
         rng = np.random.default_rng(seed)
         self.seed = seed
         shape = (3 * ROWS, CAP)
-        self.metrics = (rng.random(shape) < rng.beta(0.8, 0.8, size=(shape[0], 1))).astype(float)
+        self.scores = (rng.random(shape) < rng.beta(0.8, 0.8, size=(shape[0], 1))).astype(float)
         self.fails = (rng.random((*shape, 1)) < 0.04) | (rng.random((*shape, 2)) < 0.1)
 
     def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Any:
@@ -44,10 +44,10 @@ class FaultyGenerator(TableGenerator):
 
         def answer(request: Request) -> Finished[Experience] | Failed:
             key, index = request.key, request.index
-            tokens = 1 + index % 2 + 8 * int(self.metrics[key, index])
+            tokens = 1 + index % 2 + 8 * int(self.scores[key, index])
             if self.fails[key, index, request.attempt]:
                 return Failed(request, tokens, f"rollout {index} has no score")
-            text = response(requests[key].prompt, float(self.metrics[key, index]), tokens=tokens)
+            text = response(requests[key].prompt, float(self.scores[key, index]), tokens=tokens)
             return Finished(request, *reader(request, text, (0, 0)))
 
         return FaultyFleet(answer, num_engines=2, late=0.5, dying=0.05, seed=self.seed)

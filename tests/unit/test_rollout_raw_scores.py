@@ -1,4 +1,4 @@
-"""Raw scores from the engines to the batch: metrics are 0 or 1 by a threshold that is fixed before the step."""
+"""Raw scores from the engines to the batch: policies see 0 or 1 by a threshold that is fixed before the step."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def figures(batch: RolloutBatch) -> dict[str, float]:
     return batch.record.figures
 
 
-def metrics(batch: RolloutBatch) -> dict[int, list[float]]:
+def seen(batch: RolloutBatch) -> dict[int, list[float]]:
     assert batch.record is not None
-    return {group.row: group.pool.metrics.tolist() for group in batch.record.all_groups}
+    return {group.row: group.pool.scores.tolist() for group in batch.record.all_groups}
 
 
 # -- thresholds from step to step -----------------------------------------------------------------------------------
@@ -56,17 +56,17 @@ def metrics(batch: RolloutBatch) -> dict[int, list[float]]:
 
 def test_two_steps_by_hand() -> None:
     first, second = train(make_generator(), INITIAL_STATES)
-    assert metrics(first.batch) == {0: [1, 0], 1: [0, 0, 0, 1]}
+    assert seen(first.batch) == {0: [1, 0], 1: [0, 0, 0, 1]}
     assert figures(first.batch) == {"ada/score_threshold": 0.0, "ada/score_mean": -1.0}
     # With its own scores in it the threshold would be another one, and prompt 2 would be mixed.
     assert figures(second.batch)["ada/score_threshold"] == -2.0
-    assert metrics(second.batch) == {2: [1, 1, 1, 1], 3: [1, 1, 1, 1]}
+    assert seen(second.batch) == {2: [1, 1, 1, 1], 3: [1, 1, 1, 1]}
 
 
 def test_a_fixed_threshold_stays() -> None:
     first, second = train(make_generator(None), INITIAL_STATES)
     assert [figures(step.batch)["ada/score_threshold"] for step in (first, second)] == [0.0, 0.0]
-    assert metrics(second.batch)[3] == [1, 1, 1, 0]
+    assert seen(second.batch)[3] == [1, 1, 1, 0]
 
 
 def test_scores_are_recorded_rewards_are_trained() -> None:
@@ -74,7 +74,7 @@ def test_scores_are_recorded_rewards_are_trained() -> None:
     assert first.batch.record is not None
     for group in first.batch.record.all_groups:
         drawn = len(group.pool)
-        assert list(group.scores) == SCORES[group.row][:drawn]
+        assert list(group.raw_scores) == SCORES[group.row][:drawn]
         assert group.pool.rewards.tolist() == SCORES[group.row][:drawn]
 
 
@@ -83,15 +83,15 @@ def test_rewards_are_clipped_and_scores_are_not() -> None:
     (step,) = train(make_generator(outcomes=outcomes), INITIAL_STATES)
     assert step.batch.record is not None
     (first, second) = step.batch.record.groups
-    assert (list(first.scores), first.pool.rewards.tolist()) == ([30.0, -1.0], [10.0, -1.0])
-    assert list(second.scores) == [-2.0, 20.0]
+    assert (list(first.raw_scores), first.pool.rewards.tolist()) == ([30.0, -1.0], [10.0, -1.0])
+    assert list(second.raw_scores) == [-2.0, 20.0]
 
 
 def test_a_resumed_run_has_the_same_thresholds() -> None:
     first, second = train(make_generator(), INITIAL_STATES)
     (resumed,) = train(make_generator(), first.states)
     assert figures(resumed.batch) == figures(second.batch)
-    assert metrics(resumed.batch) == metrics(second.batch)
+    assert seen(resumed.batch) == seen(second.batch)
 
 
 @pytest.mark.parametrize(("written", "read"), [(0.5, None), (None, 0.5)])
@@ -136,7 +136,7 @@ def test_a_servers_list_is_one_number() -> None:
     reader = make_generator()._reader(GENERATE, logprobs=False)
     answer = response("1+1=", 0.0) | {"reward": [2.5], "scores": [-7.0]}
     sample, experience = reader(Request(0, 0), answer, (0, 0))
-    assert (sample.metric, sample.reward) == (0.0, 2.5)
+    assert (sample.score, sample.reward) == (0.0, 2.5)
     for values, value in ((experience.rewards, 2.5), (experience.info["reward"], 2.5), (experience.scores, -7.0)):
         assert isinstance(values, torch.Tensor)
         assert values.tolist() == [value]

@@ -40,10 +40,10 @@ class CachedGenerator(TableGenerator):
 
     answers: ClassVar[dict[tuple[float, int], Any]] = {}
 
-    def answer(self, reader: Any, request: Request, metric: float, prompt: str) -> Any:
-        if (metric, request.index) not in self.answers:
-            self.answers[metric, request.index] = super().answer(reader, request, metric, prompt)
-        sample, experience = self.answers[metric, request.index]
+    def answer(self, reader: Any, request: Request, score: float, prompt: str) -> Any:
+        if (score, request.index) not in self.answers:
+            self.answers[score, request.index] = super().answer(reader, request, score, prompt)
+        sample, experience = self.answers[score, request.index]
         return replace(sample, key=request.key), experience
 
 

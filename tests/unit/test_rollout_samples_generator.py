@@ -146,7 +146,7 @@ def read(reward: Any, score: float | None = None, **options: Any) -> Any:
 
 def test_score_decides_and_reward_is_trained() -> None:
     sample, _ = read(-0.5, score=1.0)
-    assert sample == Sample(0, 3, metric=1.0, reward=-0.5, num_tokens=2, version=5, last_version=6)
+    assert sample == Sample(0, 3, score=1.0, reward=-0.5, num_tokens=2, version=5, last_version=6)
 
 
 @pytest.mark.parametrize(("reward", "score"), [(-1.0, 0.0), (0.5, 1.0), (0.0, 0.7)])
@@ -169,7 +169,7 @@ def test_rewards_have_at_least_single_precision(reward: Any) -> None:
 
 def test_score_outside_0_to_1_is_an_error() -> None:
     generator = make_generator({0: [-1, 1], 1: [1, 0]})
-    with pytest.raises(ValueError, match=r"metric -1\.0, expected a value in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"score -1\.0, expected a value in \[0, 1\]"):
         generator.generate_samples(**GENERATE)
 
 

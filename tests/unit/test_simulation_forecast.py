@@ -28,7 +28,7 @@ def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: SampleOf = M
 def test_synthetic_rollouts_have_requested_statistics() -> None:
     answer = SyntheticRollouts(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=10**6, shared=0.4, seed=1)
     samples = [[answer(Request(key, index)) for index in range(20)] for key in range(2000)]
-    rates = np.array([[s.metric for s in row] for row in samples]).mean(axis=1)
+    rates = np.array([[s.score for s in row] for row in samples]).mean(axis=1)
     assert rates.mean() == pytest.approx(0.4, abs=0.02)
     # Var of the mean of 20 flips with p ~ Beta(2, 3): Var p + E p(1-p) / 20 = 0.04 + 0.2 / 20
     assert rates.var() == pytest.approx(0.04 + 0.2 / 20, rel=0.1)
@@ -45,12 +45,12 @@ def test_recorded_answers_come_first() -> None:
     answer = RecordedRollouts({0: [right, wrong], 1: [wrong] * 4}, positive_above=0.5)
     assert [answer(Request(0, i)).num_tokens for i in range(2)] == [5, 9]
     more = [answer(Request(0, i)) for i in range(2, 3000)]
-    assert {(s.metric, s.reward, s.num_tokens) for s in more} == {(0.9, 1.5, 5), (0.2, -1.0, 9)}
+    assert {(s.score, s.reward, s.num_tokens) for s in more} == {(0.9, 1.5, 5), (0.2, -1.0, 9)}
     # Mean of all: 1/6. (1 + 2/6) / (2 + 2)
-    assert np.mean([s.metric > 0.5 for s in more]) == pytest.approx((1 + 2 / 6) / 4, abs=0.03)
+    assert np.mean([s.score > 0.5 for s in more]) == pytest.approx((1 + 2 / 6) / 4, abs=0.03)
     hopeless = [answer(Request(1, i)) for i in range(4, 3000)]
-    assert np.mean([s.metric > 0.5 for s in hopeless]) == pytest.approx((2 / 6) / 6, abs=0.02)
-    assert {s.num_tokens for s in hopeless if s.metric > 0.5} == {5}, "as another prompt's right one"
+    assert np.mean([s.score > 0.5 for s in hopeless]) == pytest.approx((2 / 6) / 6, abs=0.02)
+    assert {s.num_tokens for s in hopeless if s.score > 0.5} == {5}, "as another prompt's right one"
     shuffled = RecordedRollouts({0: [right, wrong]}, positive_above=0.5, replay=False)
     assert {shuffled(Request(0, index)).num_tokens for index in range(50)} == {5, 9}
     assert [shuffled(Request(0, index)).num_tokens for index in range(9)] != [5, 9, *[9] * 7]

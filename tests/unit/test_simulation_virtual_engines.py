@@ -104,8 +104,8 @@ GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=
 def lognormal(request: Request) -> Sample:
     """Outcome and length are independent, and decided by identity."""
     rng = np.random.default_rng([11, request.key, request.index])
-    metric = float(rng.random() < RATES[request.key % 5])
-    return Sample(request.key, request.index, metric, metric, int(np.clip(rng.lognormal(5, 0.9), 1, 4096)))
+    score = float(rng.random() < RATES[request.key % 5])
+    return Sample(request.key, request.index, score, score, int(np.clip(rng.lognormal(5, 0.9), 1, 4096)))
 
 
 def pools(count: int) -> list[PromptPool]:
@@ -131,7 +131,7 @@ def first_come_first_kept(count: int) -> list[int]:
             pool, sample = arrived[answer.request.key], answer.sample
             is_met = len(pool) >= 4 and policy.rule.is_met(pool)
             if not is_met:
-                pool.add([Sample(pool.key, len(pool), sample.metric, sample.reward, sample.num_tokens)])
+                pool.add([Sample(pool.key, len(pool), sample.score, sample.reward, sample.num_tokens)])
     return lengths_of(list(arrived.values()))
 
 

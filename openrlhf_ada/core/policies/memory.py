@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 class Memory:
     """Counts per prompt and, with `calibration`, a critic that is used only while it beats knowing nothing.
 
-    `threshold`: a sample is positive iff its metric exceeds it.
+    `threshold`: a sample is positive iff its score exceeds it.
     """
 
     counts: PassRateCounts
@@ -68,7 +68,7 @@ class Memory:
         these are the ones without stopping bias.
         """
         rows = np.array([pool.row for pool in pools])
-        heads = [pool.metrics[:first] > self.threshold for pool in pools]
+        heads = [pool.scores[:first] > self.threshold for pool in pools]
         draws = np.array([len(head) for head in heads])
         positives = np.array([int(head.sum()) for head in heads])
         prior = self.counts.population_mean
@@ -84,8 +84,8 @@ class Memory:
             figures["ada/critic_brier"] = brier(values, draws, positives)
             self.calibration.record(values, prior, draws, positives)
         self.counts.observe(rows, draws, positives)
-        metrics = np.concatenate([pool.metrics for pool in pools])
-        self.rewards.observe(np.concatenate([pool.rewards for pool in pools]), metrics > self.threshold)
+        scores = np.concatenate([pool.scores for pool in pools])
+        self.rewards.observe(np.concatenate([pool.rewards for pool in pools]), scores > self.threshold)
         return figures
 
     def state_dict(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Sequential:
             return 0.0
         look = looks[bisect_right(looks, sent) - 1]
         threshold = self.rule.threshold
-        known = [sample.metric > threshold for sample in ahead if sample.index < look]
+        known = [sample.score > threshold for sample in ahead if sample.index < look]
         positives = pool.count_positives(threshold) + sum(known)
         num_known = len(pool) + len(known)
         # In steps, so that chances repeat and are remembered; a Beta prior has no mean of 0 or 1.
