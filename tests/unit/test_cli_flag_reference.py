@@ -74,8 +74,8 @@ def test_reference_is_reproducible(document: str, monkeypatch: pytest.MonkeyPatc
         "| `SOURCE` | text, one or more |",
         "| `--out` | path | output folder; if it exists, the run resumes (required) |",
         "| `--out` | path | output folder; if it exists, the evaluation resumes (default: runs/eval-&lt;time>) |",
-        "| `--timeout` | number | Time limit in seconds for one rollout, its reward included. After that it is aborted, "
-        "and sampled once more. Default: 1800.0. |",
+        "| `--timeout` | number | Time limit in seconds for one rollout, its reward included. ",
+        "After that it is aborted, and sampled once more. Default: 1800.0. |",
         "| `--engines` | integer | number of vLLM engines (default 1) |",
     ],
 )
