@@ -15,6 +15,9 @@ from hypothesis import settings
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.platforms import cpu
 
+# A call such as ray.put would otherwise start a whole Ray in the test's own process.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
 settings.register_profile("ada", deadline=None, max_examples=40, derandomize="CI" in os.environ)
 settings.load_profile("ada")
 
@@ -37,6 +40,15 @@ def environment_as_found() -> Iterator[None]:
     """vLLM and torch leave variables behind, which runs that later tests start would inherit."""
     with mock.patch.dict(os.environ):
         yield
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference is the value itself."""
+    import ray
+
+    monkeypatch.setattr(ray, "put", lambda value: value)
+    monkeypatch.setattr(ray, "get", lambda refs: refs)
 
 
 Flags = dict[str, str | None]

@@ -28,6 +28,8 @@ def wait_for_engines(engines: Sequence[Any], on_note: Callable[[str], None]) -> 
 
     `on_note` gets what a user should read. Raises EngineLostError.
     """
+    if not engines:
+        return []
     asked = [ask_ready(engine) for engine in engines]
     end = time.monotonic() + RESTART_S
     up, _ = ray.wait(asked, num_returns=len(asked), timeout=NOTE_S)

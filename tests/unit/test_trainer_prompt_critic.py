@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 import torch
 from engines import Remote
 from openrlhf.models.model import _get_critic_model
@@ -21,6 +20,8 @@ from transformers import LlamaConfig, LlamaModel, LlamaPreTrainedModel
 
 from openrlhf_ada.demo import toy
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
+
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 PROMPTS = ["1+1=", "12+7=", "5+5=", "19+18=", "0+3=", "7+7=", "2+2="]
 
@@ -91,12 +92,6 @@ def make_critic(
         SimpleNamespace(execute_batch=Remote(a.execute_batch), fit_pass_rates=Remote(a.fit_pass_rates)) for a in actors
     ]
     return PromptCritic(group, args), actors
-
-
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "put", lambda value: value)
-    monkeypatch.setattr(ray, "get", lambda refs: refs)
 
 
 def value_alone(model: Any, prompt: str) -> float:

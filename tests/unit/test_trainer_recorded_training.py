@@ -28,6 +28,8 @@ from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperie
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
 
+pytestmark = pytest.mark.usefixtures("without_ray")
+
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
 
