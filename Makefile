@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 
+# Tests that start no Ray. Real runs would only take each other's cores.
+SIDE_BY_SIDE := --numprocesses=2 --dist=worksteal
+
 .PHONY: help setup demo demo-toy test check quick-tests lint format docs api-docs build clean
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
@@ -46,13 +49,14 @@ demo-toy: $(READY) ## the same with a toy model, in under two minutes
 	@$(BIN)/openrlhf-ada demo --toy --run-dir $(RUN_DIR)
 
 test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
-	@$(BIN)/pytest -q tests
+	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
+	@$(BIN)/pytest -q tests/e2e tests/gpu
 
 check: $(READY) ## lint, and the fast unit and contract tests, in about a minute
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
 
 quick-tests: $(READY) ## the tests of `make check` alone
-	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "not e2e and not slow" tests/unit tests/contract
+	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not e2e and not slow" tests/unit tests/contract
 
 lint: $(READY) ## formatting, spelling, types, layers, shell scripts and Dockerfiles
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell

@@ -26,6 +26,12 @@ HERE = Path(__file__).resolve().parent
 RESULT = HERE / "results" / "test_time.json"
 QUICK = "tests/e2e/test_off_equals_host.py"
 
+PARTS = [
+    ["--numprocesses=2", "--dist=worksteal", "tests/unit", "tests/contract"],
+    ["tests/e2e", "tests/gpu"],
+]
+"""As `make test` has them."""
+
 LOGS = ("ray/session_2*/logs", "ada-ray-*/*/session_2*/logs", "ray-test-*/session_2*/logs")
 """Below /tmp: of runs with a Ray of their own, of the clusters in tests/support/clusters.py, and of the Slurm test."""
 
@@ -66,8 +72,11 @@ class Recorder:
                 continue  # its test has ended and removed it
 
 
-def measure(paths: list[str]) -> tuple[int, dict[str, object]]:
-    """pytest's exit status, and {seconds, starts, by_file}."""
+def measure(parts: list[list[str]]) -> tuple[int, dict[str, object]]:
+    """The highest of pytest's exit statuses, and {seconds, starts, by_file}. `parts`: arguments, one part after the other.
+
+    Files that run side by side have the seconds of their own tests, so theirs add up to more than all took.
+    """
     recorder, done = Recorder(), threading.Event()
     watcher = threading.Thread(target=recorder.watch, args=(done,), daemon=True)
     watcher.start()
@@ -75,7 +84,7 @@ def measure(paths: list[str]) -> tuple[int, dict[str, object]]:
     # Tests find their modules as below `make test`.
     sys.path.remove(str(HERE))
     begun = time.monotonic()
-    status = pytest.main(["-q", *paths], plugins=[recorder])
+    status = max(pytest.main(["-q", *arguments], plugins=[recorder]) for arguments in parts)
     seconds = time.monotonic() - begun
     done.set()
     watcher.join()
@@ -92,7 +101,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} alone")
     parser.add_argument("--save", choices=("before", "after"), help="the key in the results")
     args = parser.parse_args()
-    status, figures = measure([QUICK] if args.quick else ["tests"])
+    status, figures = measure([[QUICK]] if args.quick else PARTS)
     if args.save and not args.quick and not status:
         saved = json.loads(RESULT.read_text()) if RESULT.exists() else {}
         RESULT.write_text(json.dumps(saved | {args.save: figures, "machine": machine()}, indent=2) + "\n")
