@@ -83,8 +83,8 @@ def _umask() -> int:
 def _stand_in(server: socket.socket, starter_ends: int) -> None:
     """Pass signals on and end as the forked process ends; returns if the starter ends first."""
     for number in signal.valid_signals() - OWN - NOT_PASSED_ON:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda received, _: server.send(bytes([received])) and None)
+        # Also those that are ignored: the forked process may have stopped ignoring them.
+        signal.signal(number, lambda received, _: server.send(bytes([received])) and None)
     # Whoever reads a pipe must see it close when the forked process closes it.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in _open_descriptors() - {server.fileno(), starter_ends, nowhere}:

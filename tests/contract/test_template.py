@@ -261,11 +261,12 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.parametrize("at_first", [signal.SIG_DFL, signal.SIG_IGN])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_signals_reach_the_forked_process(python: str, number: signal.Signals) -> None:
-    reset = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+def test_signals_reach_the_forked_process(python: str, number: signal.Signals, at_first: signal.Handlers) -> None:
+    """Also below nohup, once the process has a handler."""
     before = f"signal.signal({int(number)}, lambda *_: sys.exit(33))"
-    process, pid = start(python, before, preexec_fn=reset)
+    process, pid = start(python, before, preexec_fn=lambda: signal.signal(number, at_first))
     process.send_signal(number)
     assert process.wait(WAIT_S) == 33
     assert gone(pid)
