@@ -30,7 +30,7 @@ PARTS = [
     ["--numprocesses=2", "--dist=worksteal", "tests/unit", "tests/contract"],
     ["tests/e2e", "tests/gpu"],
 ]
-"""As `make test` has them."""
+"""As `make test` has them; tests/unit/test_setup.py compares."""
 
 LOGS = ("ray/session_2*/logs", "ada-ray-*/*/session_2*/logs", "ray-test-*/session_2*/logs")
 """Below /tmp: of runs with a Ray of their own, of the clusters in tests/support/clusters.py, and of the Slurm test."""
@@ -73,7 +73,7 @@ class Recorder:
 
 
 def measure(parts: list[list[str]]) -> tuple[int, dict[str, object]]:
-    """The highest of pytest's exit statuses, and {seconds, starts, by_file}. `parts`: arguments, one part after the other.
+    """pytest's highest exit status, and {seconds, starts, by_file}. `parts`: arguments, one part after the other.
 
     Files that run side by side have the seconds of their own tests, so theirs add up to more than all took.
     """

@@ -41,7 +41,7 @@ class ScoreThreshold:
         """
         if not scores:
             raise ValueError("the step has no scores to take a threshold from")
-        figures = {"ada/score_threshold": self.value, "ada/score_mean": math.fsum(scores) / len(scores)}
+        figures = {"ada/score_threshold": self.value, "ada/raw_score_mean": math.fsum(scores) / len(scores)}
         if self._quantile is not None:
             self._recent.append(sorted(scores))
             self._update(self._quantile)

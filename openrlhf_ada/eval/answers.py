@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ class AnswerRow:
     surprise: float | None = None
 
 
+def _row(path: Path, row: Mapping[str, Any]) -> AnswerRow:
+    if row.keys() != {field.name for field in fields(AnswerRow)}:
+        raise OtherSettingsError(f"{path} was written by another version of openrlhf_ada: name another folder")
+    return AnswerRow(**row)
+
+
 class AnswerFile:
     """The answers of one model to one set of problems; a context manager.
 
@@ -51,7 +57,7 @@ class AnswerFile:
         folder.mkdir(parents=True, exist_ok=True)
         self._check(settings)
         path = folder / ANSWERS_FILE
-        rows = [AnswerRow(**row) for _, row in read_rows(path)] if path.exists() else []
+        rows = [_row(path, row) for _, row in read_rows(path)] if path.exists() else []
         # Answers without a score are sampled again: the cause may be gone.
         self.rows = [row for row in rows if row.score is not None]
         if path.exists():

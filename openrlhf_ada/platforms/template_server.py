@@ -186,15 +186,20 @@ class Server:
         """Fork for a launcher, or refuse. None here; in the forked process, the request."""
         stand_in, _ = self._listener.accept()
         stand_in.settimeout(10)
+        descriptors: list[int] = []
         try:
             message, descriptors, _, _ = socket.recv_fds(stand_in, 1 << 20, 253)
             request = json.loads(message)
             request["arguments"] = without_options(request["arguments"])
         except (OSError, ValueError) as error:
             _log(f"no request: {error!r}")
-            stand_in.close()
+            for opened in (*descriptors, stand_in.detach()):
+                os.close(opened)
             return None
         refusal, pid = self._refusal(request, descriptors), -1
+        if _is_gone(stand_in):
+            # It has waited for the imports for too long, and is a plain Python by now.
+            refusal = "plain, given up"
         if not refusal:
             try:
                 pid = os.fork()
@@ -249,6 +254,11 @@ class Server:
         for process, (other, _) in self._pids.items():
             os.close(process)
             other.close()
+
+
+def _is_gone(stand_in: socket.socket) -> bool:
+    """A launcher sends nothing more until it has an answer, so there is something to read only if it has closed."""
+    return bool(select.select([stand_in], [], [], 0)[0])
 
 
 def _send(stand_in: socket.socket, message: bytes) -> None:

@@ -174,7 +174,7 @@ METRICS: dict[str, Metric] = {
         "scores of earlier steps.",
         "Rises while people like the answers no better: the policy exploits the reward model.",
     ),
-    "ada/score_mean": Metric(
+    "ada/raw_score_mean": Metric(
         "score",
         "Mean raw score of the first rollouts of every prompt: those that each prompt gets whatever their outcomes.",
         "Constant: the policy does not learn what the scores reward.",

@@ -106,7 +106,7 @@ def _symbol(row: Row, threshold: float) -> str:
 
 def _is_right(row: Row, threshold: float) -> bool:
     # The threshold was of the raw score, where a row has one; its metric is 0 or 1 by then.
-    return row["metric"] > (0.5 if "score" in row else threshold)
+    return row["metric"] > (0.5 if "raw_score" in row else threshold)
 
 
 def _counts(rows: list[Row], threshold: float) -> str:

@@ -215,7 +215,7 @@ class RunLog:
             "coefficient": record.coefficient,
         }
         if record.raw_score is not None:
-            row["score"] = record.raw_score
+            row["raw_score"] = record.raw_score
         if record.grade is not None:
             row["scoring_s"] = round(record.grade.seconds, 6)
             if record.grade.cause:

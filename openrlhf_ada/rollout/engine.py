@@ -183,8 +183,8 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
 
 def _prepare_reward(executor: Any, grading: Grading | None) -> None:
-    """The host logs why a reward function failed and goes on without a reward; keep the reason. And what our own say
-    of their scores."""
+    """The host logs why a reward function failed and goes on without a reward; keep the reason. Also keep
+    the grades of our own reward functions."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())

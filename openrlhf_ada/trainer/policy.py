@@ -39,13 +39,13 @@ class AdaActorTrainer(HostPolicyTrainer):
     """Training steps that the weights have had, the trainer's count."""
 
     next_version = 0
-    """And will have had after this one."""
+    """`version` after the step that is running."""
 
     average: WeightAverage | None = None
     """Of the weights after each step of the optimizer (--train.enable_ema)."""
 
     _members: Sequence[str] = ()
-    """Incarnations of the engines in the group over which weights are sent."""
+    """Start ids of the engines in the group over which weights are sent."""
 
     @cached_property
     def _sync(self) -> WeightSync:
@@ -62,7 +62,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     @cached_property
     def all_weights(self) -> PolicyWeights:
-        """Those that the engines are not sent as well."""
+        """All weights, also those that the engines are not sent."""
         model = self.actor.model.module
         return PolicyWeights(model, *sharding(self.strategy.args, model))
 

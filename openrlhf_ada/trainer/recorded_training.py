@@ -109,11 +109,11 @@ class RecordedTraining(HostTrainer):
         critic_status = self._fit_pass_rate_critic()
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
         status, next_step = train(rollout_samples, global_step)
-        # It rode along to reach the policy.
+        # Only the policy needs it; it is not a figure.
         status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
-            self._tell_of_critic(status)
+            self._note_critic_use(status)
         return status, next_step
 
     def _fit_pass_rate_critic(self) -> dict[str, float]:
@@ -131,7 +131,7 @@ class RecordedTraining(HostTrainer):
         )
         return status | {"timing/critic_fit": time.monotonic() - start}
 
-    def _tell_of_critic(self, status: dict[str, Any]) -> None:
+    def _note_critic_use(self, status: dict[str, Any]) -> None:
         """Say when predictions become the critic's, and when they no longer are."""
         in_use = status.get("ada/critic_in_use")
         if in_use is None or in_use == self._critic_in_use:
@@ -219,5 +219,5 @@ class RecordedTraining(HostTrainer):
         return self.ada.eval_ends and self._step == 0
 
     def evaluates_end(self) -> bool:
-        """And one after the last, if none was made there?"""
+        """Is there an evaluation to make after the last step?"""
         return self.ada.eval_ends and self._evaluated_step != self._step

@@ -31,7 +31,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
     """Metrics by name (see docs/metrics.md). `version`: policy version that trains on this batch."""
     groups, everything = record.groups, record.all_groups
     n, threshold = settings.group_size, settings.positive_above
-    metrics = np.concatenate([group.pool.scores for group in everything])
+    scores = np.concatenate([group.pool.scores for group in everything])
     rewards = np.concatenate([group.pool.rewards for group in everything])
     counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
     factors = [weight for group in groups for weight in _trained(group).critic_weights]
@@ -47,7 +47,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/failed": record.num_failed,
         "ada/lost": record.num_lost,
         "ada/no_score": record.num_no_score,
-        "ada/metric_mean": float(metrics.mean()),
+        "ada/metric_mean": float(scores.mean()),
         "ada/first_wave_metric_mean": _first_wave_mean(everything, n),
         "ada/reward_mean": float(rewards.mean()),
         "ada/signal_share": with_signal / len(groups),
@@ -68,7 +68,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
 
 
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
-    """Of graders of ours; empty where another judged."""
+    """Of our own reward functions; empty for others."""
     grades = [grade for group in groups for grade in group.grades if grade is not None]
     if not grades:
         return {}

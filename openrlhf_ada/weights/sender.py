@@ -33,7 +33,7 @@ DEATH_S = 10.0
 
 JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
 
-PREPARING = "preparing for an update"
+STARTING, PREPARING = "starting", "preparing for an update"
 
 Failure = tuple[int, RayError]
 """The engine's number and its error."""
@@ -74,6 +74,8 @@ class WeightSync:
 
     def connect(self, engines: dict[int, Any]) -> None:
         """Form the group with these engines, by number; blocks until all have joined. Raises WeightSyncError."""
+        # An engine that has died is known by now, or a death while joining would strand the others.
+        _collect({number: engine.ready.remote() for number, engine in engines.items()}, STARTING)
         address = str(cast(Any, ray.util.get_node_ip_address()))
         world_size = 1 + len(engines) * self._workers
         group = Membership(self._backend, address, _free_port(), 0, world_size)
@@ -202,7 +204,7 @@ def _failure_error(failure: Failure, refs: dict[int, Any], phase: str) -> Weight
         failure = next((found for found in failures if found and isinstance(found[1], RayActorError)), failure)
     number, error = failure
     # Other engines that were joining now wait for the dead one and cannot be called, so that cannot be repeated.
-    can_be_repeated = phase == PREPARING or (phase == JOINING and len(refs) == 1)
+    can_be_repeated = phase in (STARTING, PREPARING) or (phase == JOINING and len(refs) == 1)
     kind = EngineGoneError if isinstance(error, RayActorError) and can_be_repeated else WeightSyncError
     return kind(f"vLLM engine {number} failed while {phase}: {error}")
 

@@ -99,13 +99,15 @@ def train(
     argv: list[str], module: str = "openrlhf_ada.cli.train_ppo_ray", limit_s: float = LIMIT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end in a process of its own; fails with the output where the run fails."""
+    python = running()
     done = subprocess.run(
-        [running() or sys.executable, "-m", module, *argv],
+        [python or sys.executable, "-m", module, *argv],
         capture_output=True,
         text=True,
         timeout=limit_s,
         cwd=ROOT,
-        env=os.environ | _worker_environment(),
+        # Forked only if it has the variables of what was imported; a plain one sets its workers' itself.
+        env=os.environ | (_worker_environment() if python else {}),
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]

@@ -167,7 +167,9 @@ def reward_url(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.shutdown()
 
 
-def test_models_are_compared_on_the_same_problems(toy: Toy, outcome: Outcome, tmp_path: Path, reward_url: str) -> None:
+def test_models_are_compared_on_the_same_problems(
+    toy: Toy, outcome: Outcome, tmp_path: Path, reward_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Graded by a server of one's own. Where that fails there is no score, and the answer is in no figure."""
     out = tmp_path / "eval"
     sampling = ("--template", "{}", "--max_new_tokens", 4, "--max_len", 32, "--reward", reward_url, "--n", 4)
@@ -185,6 +187,11 @@ def test_models_are_compared_on_the_same_problems(toy: Toy, outcome: Outcome, tm
     assert gain["mean"] == pytest.approx(after["avg@4"]["mean"] - before["avg@4"]["mean"])
     assert (out / "curves.png").stat().st_size > 10_000
     check_missing_scores(out, results["models"], text)
+    # The server works again: the answers without a score are sampled again, and no others.
+    monkeypatch.setattr(RewardServer, "failing", "")
+    text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models)
+    assert "have no score" not in text
+    assert {len(read_jsonl(file)) for file in out.glob("*/heldout/answers.jsonl")} == {32 * 4}
     # Once more: everything is there, so no engine starts, and the figures are the same.
     assert call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models) == text
 

@@ -96,10 +96,10 @@ def check_scores(run: Path, *, first: int, clip: float = 10.0) -> None:
         drawn = [s for s in samples if s["step"] == row["step"]]
         assert row["ada/score_threshold"] == threshold
         for sample in drawn:
-            assert sample["metric"] == float(sample["score"] > threshold)
-            assert sample["reward"] == max(min(sample["score"], clip), -clip)
-        scores = [s["score"] for s in drawn if s["index"] < first]
-        assert row["ada/score_mean"] == pytest.approx(sum(scores) / len(scores))
+            assert sample["metric"] == float(sample["raw_score"] > threshold)
+            assert sample["reward"] == max(min(sample["raw_score"], clip), -clip)
+        scores = [s["raw_score"] for s in drawn if s["index"] < first]
+        assert row["ada/raw_score_mean"] == pytest.approx(sum(scores) / len(scores))
         assert len(set(scores)) > 8, "it tells answers apart"
         seen += scores
         threshold = lower_quantile(seen, QUANTILE)

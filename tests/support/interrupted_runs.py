@@ -14,8 +14,9 @@ from conftest import LIMIT_S, ROOT
 
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
 
-ENDED_S = 180.0
-"""Ray's agents notice only after a minute and a half that a killed driver's Ray is gone; ours end at once."""
+ENDED_S = {signal.SIGKILL: 180.0}
+"""Seconds until all processes have ended, 30 by default. Ray's agents notice only after a minute and a half that Ray is
+gone with a killed driver."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def interrupt(argv: list[str], after: str, interruption: Interruption) -> None:
         assert any("raylet" in command for command in commands), commands
         process.send_signal(interruption.sent)
         assert process.wait(timeout=60) == interruption.status
-        _, alive = psutil.wait_procs(started, timeout=ENDED_S)
+        _, alive = psutil.wait_procs(started, timeout=ENDED_S.get(interruption.sent, 30.0))
         assert not alive, [child.cmdline()[:2] for child in alive]
     finally:
         process.kill()

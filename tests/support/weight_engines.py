@@ -103,6 +103,7 @@ class Engine:
         self.version: int | None = None
         self.failure: Exception | None = None
         self.dies = False
+        self.ready = Remote(lambda: call(lambda: "start id"))
         self.join_weight_group = Remote(lambda group: call(self._join(group)))
         self.begin_update = Remote(lambda: call(self._begin))
         self.receive_update = Remote(lambda manifest, *, sums: call(self._receive(manifest, sums=sums)))

@@ -58,7 +58,7 @@ def test_at_most_one_minus_quantile_exceeds_threshold(scores: list[float], share
 def test_first_step_uses_given_threshold_then_quantile() -> None:
     threshold = ScoreThreshold(start=0.5, quantile=0.5)
     assert [threshold.outcome(score) for score in (0.5, 0.51, -3.0)] == [0.0, 1.0, 0.0]
-    assert threshold.observe([4.0, -2.0, 1.0, 3.0]) == {"ada/score_threshold": 0.5, "ada/score_mean": 1.5}
+    assert threshold.observe([4.0, -2.0, 1.0, 3.0]) == {"ada/score_threshold": 0.5, "ada/raw_score_mean": 1.5}
     assert threshold.value == 1.0
     assert [threshold.outcome(score) for score in (1.0, 1.5)] == [0.0, 1.0]
     # Of -2, 1, 3, 4 and 8, 9: the third of six.

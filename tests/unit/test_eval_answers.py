@@ -55,3 +55,10 @@ def test_partial_credit_counts_from_the_threshold_on() -> None:
     found, _ = answered(rows, ["a"], positive_above=0.5, same=lambda text: text[:4])
     assert list(found[0].right) == [False, False, True, True]
     assert found[0].groups == ["text"] * 4
+
+
+def test_answers_of_another_version_are_refused(tmp_path: Path) -> None:
+    AnswerFile(tmp_path, {}).close()
+    (tmp_path / ANSWERS_FILE).write_text('{"problem": "a", "index": 0, "score": 1.0, "verdict_s": 0.1}\n')
+    with pytest.raises(OtherSettingsError, match="written by another version"):
+        AnswerFile(tmp_path, {})

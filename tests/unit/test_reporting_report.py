@@ -224,6 +224,6 @@ def test_raw_scores_were_compared_before_they_were_recorded(tmp_path: Path) -> N
         log.log_samples(1, sample_records("row", "prompt", pool, ["a", "b", "c"], None, (), [-9.5, -6.0, -8.0]))
         log.log_step(1, metrics(1))
     run = read_run(tmp_path / "run")
-    assert [row["score"] for row in run.samples()] == [-9.5, -6.0, -8.0]
+    assert [row["raw_score"] for row in run.samples()] == [-9.5, -6.0, -8.0]
     write_report(run, tmp_path / "report.html")
     assert "3 drawn, 1 right" in (tmp_path / "report.html").read_text()

@@ -57,7 +57,7 @@ def seen(batch: RolloutBatch) -> dict[int, list[float]]:
 def test_two_steps_by_hand() -> None:
     first, second = train(make_generator(), INITIAL_STATES)
     assert seen(first.batch) == {0: [1, 0], 1: [0, 0, 0, 1]}
-    assert figures(first.batch) == {"ada/score_threshold": 0.0, "ada/score_mean": -1.0}
+    assert figures(first.batch) == {"ada/score_threshold": 0.0, "ada/raw_score_mean": -1.0}
     # With its own scores in it the threshold would be another one, and prompt 2 would be mixed.
     assert figures(second.batch)["ada/score_threshold"] == -2.0
     assert seen(second.batch) == {2: [1, 1, 1, 1], 3: [1, 1, 1, 1]}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -307,6 +309,14 @@ def test_make_help_has_a_line_for_every_target() -> None:
     assert re.findall(r"^  make ([a-z-]+) +\S", shown, re.M) == targets
     for variable in re.findall(r"^([A-Z_]+) \?=", text, re.M):
         assert re.search(rf"\b{variable}\b", shown), variable
+
+
+def test_test_time_measures_what_make_test_runs() -> None:
+    planned = make("--dry-run", "test").stdout
+    runs = [shlex.split(line)[1:] for line in planned.splitlines() if "/pytest " in line]
+    source = ast.parse((ROOT / "benchmarks" / "test_time.py").read_text())
+    (parts,) = [n.value for n in source.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "PARTS"]
+    assert [["-q", *part] for part in ast.literal_eval(parts)] == runs
 
 
 # -- habits -------------------------------------------------------------------------------------------------------

@@ -154,12 +154,13 @@ def test_engine_that_dies_joining_is_not_awaited(started: list[Engine], count: i
     assert (type(caught.value) is EngineGoneError) == (count == 1)
 
 
-def test_engine_that_dies_before_sending_is_awaited(started: list[Engine]) -> None:
+@pytest.mark.parametrize("call_it_dies_in", ["ready", "begin_update"])
+def test_engine_that_dies_before_sending_is_awaited(started: list[Engine], call_it_dies_in: str) -> None:
     def die() -> None:
         raise RayActorError
 
     started += [Engine(), Engine()]
-    started[1].begin_update = Remote(lambda: call(die))
+    setattr(started[1], call_it_dies_in, Remote(lambda: call(die)))
     with pytest.raises(EngineGoneError, match=r"^vLLM engine 1 failed while"):
         connect(started).begin()
 
