@@ -15,8 +15,8 @@ from conftest import LIMIT_S, ROOT
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
 
 ENDED_S = {signal.SIGKILL: 180.0}
-"""Seconds until all processes have ended, 30 by default. Ray's agents notice only after a minute and a half that Ray is
-gone with a killed driver."""
+"""Seconds until all processes have ended, 30 by default. Ray's agents need a minute and a half to notice that a killed
+driver's Ray is gone."""
 
 
 @dataclass(frozen=True)
