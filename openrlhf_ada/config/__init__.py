@@ -1,1 +1,1 @@
-"""Our flags and what they come to; which combinations are refused."""
+"""Our flags, the settings that follow from them, and which combinations are refused."""

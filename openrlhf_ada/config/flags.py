@@ -32,8 +32,8 @@ def flag(
     allowed: Allowed | None = None,
     read_by: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """A dataclass field that is a flag; its type is the annotation's. With default None the help text says what that
-    comes to.
+    """A dataclass field that is a flag; its type is the annotation's. With default None the help text says which
+    value is used.
 
     Args:
         choices: a table of the method may grow; its names are read when they are needed.
@@ -139,9 +139,10 @@ def check_read(config: Any, *names: str) -> None:
         for other, values in f.metadata["read_by"].items():
             found = getattr(config, other)
             if found not in values:
-                raise ConfigError(
-                    f"--ada_{f.name}",
-                    value,
-                    f"only --ada_{other} {' or '.join(values)} reads it, and --ada_{other} is {found!r}",
-                    f"Add --ada_{other} {values[-1]}, or leave it out",
-                )
+                raise ConfigError(f"--ada_{f.name}", value, *unread(f"--ada_{other}", found, values))
+
+
+def unread(other: str, found: object, values: Sequence[str]) -> tuple[str, str]:
+    """(rule, remedy) for a flag that only `values` of the flag `other` read, which is `found`."""
+    rule = f"only {other} {' or '.join(values)} reads it, and {other} is {found!r}"
+    return rule, f"Add {other} {values[-1]}, or leave it out"

@@ -47,13 +47,14 @@ def check_loss(settings: Settings, host: SimpleNamespace) -> None:
             f"--ada_loss {loss} is another way to average the same losses",
             "Leave one of the two out",
         )
-    if settings.config.mode == "off" or Need.SUMMED_TOKENS not in CORRECTIONS[settings.correction].needs:
+    needs = CORRECTIONS[settings.correction].needs
+    if settings.config.mode == "off" or Need.SUMMED_TOKENS not in needs:
         return
     promise = f"so --ada_correction {settings.correction} would miss its objective"
     found = _divides_by_length(settings, host)
     if found is not None:
         name, value, instead = found
-        example = _POSITIVES_EXAMPLE if settings.correction == "positives" else _SAMPLE_EXAMPLE
+        example = _POSITIVES_EXAMPLE if Need.NO_BASELINE in needs else _SAMPLE_EXAMPLE
         raise ConfigError(name, value, f"{_BY_SAMPLE}, {promise}. {example}", f"Use {instead}")
     if loss == "prompt-mean":
         raise ConfigError(

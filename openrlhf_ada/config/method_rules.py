@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError, check_read
+from openrlhf_ada.config.choices import MATCHED_OBJECTIVE, PREDICTORS, SCORES, SHAPED, UNRESOLVED
+from openrlhf_ada.config.flags import ConfigError, check_read, unread
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import PRIORITIES
@@ -29,34 +30,12 @@ Pieces = Mapping[str, Piece[Any]]
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
     check_read(settings.config)
-    for rules in (_sizes, _budget, _unread, _needs, _select_all, _weights):
+    for rules in (_counts, _sizes, _budget, _unread, _needs, _select_all, _weights):
         for problem in rules(settings):
             raise ConfigError(*problem)
 
 
 # -- what pieces of the method need of each other ---------------------------------------------------------------------
-
-
-def _piece(*, needs: tuple[Need, ...] = (), lacks: Mapping[Need, str] | None = None) -> Piece[None]:
-    """Of a flag that chooses no function."""
-    return Piece(None, frozenset(needs), lacks or {})
-
-
-_PREDICTORS: Pieces = {
-    "ema": _piece(lacks={Need.CRITICS_RATE: "counts outcomes"}),
-    "critic": _piece(lacks={Need.COUNTED_RATE: "asks a critic, whose baseline is called critic"}),
-}
-_UNRESOLVED: Pieces = {
-    "keep": _piece(),
-    # Else leaving them out would change the objective.
-    "refill": _piece(needs=(Need.SILENT_UNRESOLVED, Need.ONE_GROUP_SIZE)),
-}
-_SCORES: Pieces = {
-    "unit": _piece(),
-    "raw": _piece(lacks={Need.PARTIAL_CREDIT: "decide as positive or negative only"}),
-}
-_SHAPED = _piece(lacks={Need.UNSHAPED_REWARDS: "adds to some of them"})
-_MATCHED = _piece(lacks={Need.LOG_OBJECTIVE: "is another"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +61,22 @@ def _choices(s: Settings) -> list[_Choice]:
         ("--algo.advantage.estimator", s.advantage, ESTIMATORS),
         ("--ada_correction", s.correction, CORRECTIONS),
         ("--ada_select", s.select, SELECTIONS),
-        ("--ada_scores", s.scores, _SCORES),
-        ("--ada_estimator", s.estimator, _PREDICTORS),
-        ("--ada_unresolved", c.unresolved, _UNRESOLVED),
+        ("--ada_scores", s.scores, SCORES),
+        ("--ada_estimator", s.estimator, PREDICTORS),
+        ("--ada_unresolved", c.unresolved, UNRESOLVED),
     ]
     if s.advantage != "gae":
         by_name.append(("--ada_baseline", s.baseline, BASELINES))
     if c.mode == "est":
         by_name.append(("--ada_allocation", c.allocation, PRIORITIES))
     found = [_Choice(flag, name, table[name], table) for flag, name, table in by_name]
-    found.append(_Choice("--ada_objective", c.objective, OBJECTIVES.get(c.objective, _MATCHED), OBJECTIVES))
+    found.append(_Choice("--ada_objective", c.objective, OBJECTIVES.get(c.objective, MATCHED_OBJECTIVE), OBJECTIVES))
     if c.mode == "seq":
         found.append(_Choice("--ada_exit", c.exit, EXITS[c.exit], EXITS))
     if c.spread is not None:
         found.append(_Choice("--ada_spread", c.spread, SPREAD, {}))
     if c.format != "none":
-        found.append(_Choice("--ada_format", c.format, _SHAPED, {}))
+        found.append(_Choice("--ada_format", c.format, SHAPED, {}))
     return found
 
 
@@ -113,6 +92,20 @@ def _needs(s: Settings) -> Iterator[Problem]:
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def _counts(s: Settings) -> Iterator[Problem]:
+    """A flag about positives, negatives (0, 1) or both, and an exit that does not count them."""
+    c = s.config
+    by_exit = {name: piece.function(s.group_size) for name, piece in EXITS.items()}
+    for flag, value, outcomes in (
+        ("--ada_k_pos", c.k_pos, (0,)),
+        ("--ada_k_neg", c.k_neg, (1,)),
+        ("--ada_spread", c.spread, (0, 1)),
+    ):
+        readers = [name for name, counts in by_exit.items() if all(counts[i] for i in outcomes)]
+        if value is not None and c.exit not in readers:
+            yield flag, value, *unread("--ada_exit", c.exit, readers)
 
 
 def _sizes(s: Settings) -> Iterator[Problem]:
@@ -152,7 +145,7 @@ def _budget(s: Settings) -> Iterator[Problem]:
             f"{s.max_samples}",
             f"Use --ada_budget {max(s.min_samples, min(s.group_size * 2, s.max_samples))}, or move the bounds apart",
         )
-    if s.select != "all" and s.min_samples < s.group_size:
+    if not s.trains_all and s.min_samples < s.group_size:
         yield (
             "--ada_min_samples",
             s.min_samples,
@@ -162,9 +155,9 @@ def _budget(s: Settings) -> Iterator[Problem]:
 
 
 def _select_all(s: Settings) -> Iterator[Problem]:
-    whole = s.budget == s.group_size if s.config.mode == "est" else s.config.exit == "fixed"
+    whole = s.budget == s.group_size if s.config.mode == "est" else not s.waits
     size = s.budget if s.config.mode == "est" else s.max_samples
-    if s.select == "all" and not (whole and size == s.group_size):
+    if s.trains_all and not (whole and size == s.group_size):
         yield (
             "--ada_select",
             s.select,
@@ -201,20 +194,21 @@ def _unread(s: Settings) -> Iterator[Problem]:
 
 
 def _weights(s: Settings) -> Iterator[Problem]:
-    """Where f' would multiply what it is not the weight of."""
+    """Combinations in which f' multiplies something else than r - b at p."""
     c = s.config
-    if s.correction == "paper" and c.mode == "est" and s.select != "all":
+    needs, baseline = CORRECTIONS[s.correction].needs, BASELINES[s.baseline]
+    if Need.COUNTS_AS_WEIGHT in needs and c.mode == "est" and not s.trains_all:
         yield (
             "--ada_correction",
-            "paper",
+            s.correction,
             f"the paper trains every rollout, and --ada_select {s.select} does not",
             f"Use --ada_correction stratum, or --ada_budget {s.group_size} with --ada_select all",
         )
-    takes_weight = Need.WEIGHT in CORRECTIONS[s.correction].needs
-    if c.baseline == "none" and s.scores == "raw" and takes_weight and c.objective != "linear":
+    at_own_rate = Need.SILENT_UNRESOLVED in baseline.lacks and Need.PREDICTION not in baseline.needs
+    if at_own_rate and s.scores == "raw" and Need.WEIGHT in needs and c.objective != "linear":
         yield (
             "--ada_baseline",
-            c.baseline,
+            s.baseline,
             f"the weight of --ada_objective {c.objective} is then taken at the pool's own pass rate, which is 0 for a "
             f"pool without a positive, and multiplies its raw scores",
             "Leave it out for a prediction, or use --ada_objective linear",
@@ -244,7 +238,7 @@ def without_effect(s: Settings) -> list[str]:
             (() if s.remembers else _MEMORY_ONLY, "nothing is predicted (see --ada_baseline estimator)"),
             (() if s.reads_critic else ("trust_steps",), "no critic predicts pass rates (--ada_estimator critic)"),
             (
-                () if needs & {Need.WEIGHT, Need.LOG_OBJECTIVE} else ("objective", "objective_power"),
+                () if s.aims else ("objective", "objective_power"),
                 f"--ada_correction {s.correction} has no weights",
             ),
             (
@@ -252,8 +246,8 @@ def without_effect(s: Settings) -> list[str]:
                 "no weight is computed from a pass rate",
             ),
             (
-                ("wave", "scheduler", "speculation") if c.mode == "seq" and c.exit == "fixed" else (),
-                "exit fixed has no waves",
+                ("wave", "scheduler", "speculation") if c.mode == "seq" and not s.waits else (),
+                f"exit {c.exit} has no waves",
             ),
             (
                 ("speculation",) if c.mode == "seq" and c.scheduler != "stream" else (),

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from openrlhf_ada.config.settings import Settings, published_policy
+from openrlhf_ada.core.advantages import BASELINES
+from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.selection import Selection
 
@@ -21,7 +24,7 @@ LARGEST_CAP = 2048
 
 
 def objective_notes(s: Settings) -> list[str]:
-    """One line on the weight of prompts, for modes seq and est; a second one where it is not what it seems."""
+    """One line on the weight of prompts, for modes seq and est; a second one if group_norm changes it."""
     if s.config.mode == "off":
         return []
     reason = _not_enumerable(s)
@@ -36,6 +39,8 @@ def objective_notes(s: Settings) -> list[str]:
 def _not_enumerable(s: Settings) -> str | None:
     if s.config.policy is not None:
         return "--ada_policy decides how much is drawn"
+    if not s.is_enumerable:
+        return f"--ada_select {s.select} declares no Trait (core/pieces.py) to enumerate it by"
     if s.max_samples > LARGEST_CAP:
         return f"--ada_max_samples {s.max_samples} is above {LARGEST_CAP}"
     return None
@@ -43,12 +48,11 @@ def _not_enumerable(s: Settings) -> str | None:
 
 def _conditions(s: Settings) -> str:
     """Under which the figures hold."""
-    est = s.config.mode == "est"
-    exact = s.correction == "stratum" and s.config.objective == "linear"
-    predicts = est or (s.remembers and s.correction != "positives")
+    # With f' = 1 and outcomes at their unbiased rate, any baseline gives the same weight.
+    exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.config.objective == "linear"
     conditions = [
-        (est, "in a batch of evenly spread pass rates"),
-        (predicts and not exact, "if predictions are right"),
+        (s.config.mode == "est", "in a batch of evenly spread pass rates"),
+        (s.remembers and not exact, "if predictions are right"),
         (s.config.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)
@@ -64,7 +68,7 @@ def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[s
         for ours, theirs in zip(weights, uniform, strict=True)
     ):
         return []
-    of = "trained group" if s.baseline == "kept" else "whole pool"
+    of = "trained group" if Need.WHOLE_POOL in BASELINES[s.baseline].lacks else "whole pool"
     return [
         f"warning: --algo.advantage.estimator group_norm divides by the standard deviation of the {of}, so rare "
         f"outcomes weigh most. Uniform sampling of {s.group_size} has {_weights(uniform)}: comparing the two "
@@ -83,7 +87,7 @@ def weights_of(s: Settings) -> list[Weight]:
 
 
 def _aim(s: Settings) -> str:
-    if s.correction == "none":
+    if not s.aims:
         return ""
     return f"; --ada_objective {s.config.objective} asks for {_list([s.objective.weight(p) for p in RATES])}"
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
 from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, flag
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import PRIORITIES
 from openrlhf_ada.core.corrections import CORRECTIONS
@@ -43,8 +45,7 @@ class AdaConfig:
     method: str | None = flag(
         None,
         "A published setting by name. It sets our flags and OpenRLHF's. Flags that you give win, and are printed "
-        "as deviations. One of: reinforce-ada-pos, reinforce-ada-balance, reinforce-ada-est, "
-        "reinforce-ada-est-critic, grpo, ppo, raft (see docs/algorithms.md).",
+        f"as deviations. One of: {', '.join(METHODS)} (see docs/algorithms.md).",
         metavar="NAME",
     )
     # -- Ada-Seq ----------------------------------------------------------------------------------------------------
@@ -60,14 +61,12 @@ class AdaConfig:
         "Number of positives that ends sampling. Default: 1 for exit pos, half of n (rounded down) for exit balance.",
         metavar="K",
         minimum=1,
-        read_by={"exit": ("pos", "balance")},
     )
     k_neg: int | None = flag(
         None,
         "Number of negatives that ends sampling (exit balance only). Default: n minus the default of --ada_k_pos.",
         metavar="K",
         minimum=1,
-        read_by={"exit": ("balance",)},
     )
     spread: float | None = flag(
         None,
@@ -75,7 +74,7 @@ class AdaConfig:
         "Default: count scores above and below --ada_positive_threshold.",
         metavar="D",
         allowed=(lambda v: 0.0 < v <= 1.0, "scores lie in [0, 1], and equal ones are not spread", "Try 0.5"),
-        read_by={"mode": ("seq",), "exit": ("balance",)},
+        read_by={"mode": ("seq",)},
     )
     policy: str | None = flag(
         None,
@@ -100,7 +99,7 @@ class AdaConfig:
         None,
         "What predicts pass rates. ema: decayed counts per prompt. critic: PPO's critic, or in critic-free training a "
         "critic of its own (--critic... flags) fitted to outcomes. Default: ema, or critic for --ada_baseline critic.",
-        choices=("ema", "critic"),
+        choices=PREDICTORS,
     )
     half_life: float = flag(
         50.0,
@@ -171,7 +170,7 @@ class AdaConfig:
         "What scores look like. unit: numbers in [0, 1]. raw: any number; policies see 1 above "
         "--ada_positive_threshold and 0 otherwise. Default: raw with a reward model "
         "(--reward.model_name_or_path) or --ada_positive_quantile, else unit.",
-        choices=("unit", "raw"),
+        choices=SCORES,
     )
     positive_quantile: float | None = flag(
         None,
@@ -238,7 +237,7 @@ class AdaConfig:
         "keep",
         "What happens to a prompt whose rollouts all have the same outcome. keep: it is trained with zero "
         "advantage. refill: a fresh prompt takes its place.",
-        choices=("keep", "refill"),
+        choices=UNRESOLVED,
     )
     refill_limit: int | None = flag(
         None,
@@ -286,15 +285,15 @@ class AdaConfig:
     )
     max_no_score: float = flag(
         0.05,
-        "Share of a step's prompts that fresh ones may replace because a rollout got no score (reward function "
-        "failed, timeout) and not when it was repeated either. More ends the run with the cause.",
+        "Largest share of a step's prompts that may be replaced. A prompt is replaced if a sample gets no score twice "
+        "(reward function failed, time limit). More end the run, with the cause.",
         metavar="SHARE",
         allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of prompts between 0 and 1", "Try 0.05"),
     )
     engine_restarts: int = flag(
         3,
-        "How often a vLLM engine that died is started again; its rollouts are sampled again. 0: its death ends the "
-        "run.",
+        "How often each vLLM engine is started again if it dies; its rollouts are sampled again. 0: its death ends "
+        "the run.",
         metavar="COUNT",
         allowed=(lambda v: v >= 0, "it is a number of restarts", "Try 3"),
     )
@@ -327,7 +326,7 @@ class AdaConfig:
     )
     logprob_stop: float = flag(
         1.0,
-        "Mean distance of log-probabilities per token from which on the run ends, before anything is trained.",
+        "Mean gap in nats per token at which the run ends, before anything is trained.",
         metavar="GAP",
         allowed=(lambda v: v > 0, "it is a distance", "Try 1"),
     )

@@ -26,7 +26,7 @@ from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
 from openrlhf_ada.core.score_threshold import ScoreThreshold
-from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.selection import SELECTIONS, Selection
 from openrlhf_ada.core.stopping import EXITS, ExitRule
 
 UNIT_THRESHOLD = 0.5
@@ -83,6 +83,26 @@ class Settings:
     def own_critic(self) -> bool:
         """Is that critic ours, beside critic-free training of the policy?"""
         return self.reads_critic and self.advantage != "gae"
+
+    @property
+    def waits(self) -> bool:
+        """Do outcomes end sampling? Otherwise every prompt gets N_max rollouts (mode seq)."""
+        return (self.k_pos or self.k_neg) > 0
+
+    @property
+    def trains_all(self) -> bool:
+        """Is every rollout of a pool trained?"""
+        return Need.ONE_GROUP_SIZE in SELECTIONS[self.select].lacks
+
+    @property
+    def aims(self) -> bool:
+        """Does the correction read --ada_objective?"""
+        return bool(CORRECTIONS[self.correction].needs & {Need.WEIGHT, Need.LOG_OBJECTIVE})
+
+    @property
+    def is_enumerable(self) -> bool:
+        """Does the selection say how many of each outcome it keeps?"""
+        return bool(SELECTIONS[self.select].traits)
 
     @property
     def refills(self) -> bool:
@@ -157,9 +177,10 @@ def _baseline(config: AdaConfig, advantage: str, correction: str, estimator: str
     """A prediction wherever there is one or `stratum` needs one: with it alone the objective is the one asked for."""
     if advantage == "gae":
         return "critic"
-    predicts = config.mode == "est" or correction == "stratum"
+    needs = CORRECTIONS[correction].needs
+    predicts = config.mode == "est" or Need.UNBIASED_RATE in needs
     # group_norm divides by the pool's spread, and --ada_spread leaves no pass rate to predict.
-    has_baseline = Need.NO_BASELINE not in CORRECTIONS[correction].needs
+    has_baseline = Need.NO_BASELINE not in needs
     if predicts and advantage != "group_norm" and has_baseline and config.spread is None:
         return "critic" if estimator == "critic" else "estimator"
     return "loo" if advantage == "rloo" else "pool"
@@ -278,11 +299,13 @@ def _why_no_table(other: Settings) -> tuple[str, str] | None:
         return "Ada-Est's weight depends on the other prompts of the batch", "Use --ada_objective log, its aim"
     if config.policy is not None or config.spread is not None or other.scores == "raw":
         return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
+    if not other.is_enumerable:
+        return f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by", "Name another run"
     if other.advantage not in ESTIMATORS:
         return f"{other.advantage} has one baseline for the whole batch", "Name another run"
     if config.loss == "prompt-mean":
         return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
-    if config.objective.startswith(MATCHED) and other.correction != "none":
+    if config.objective.startswith(MATCHED) and other.aims:
         return f"it matches a weight itself: {config.objective}", f"Use --ada_objective {config.objective}"
     return None
 

@@ -1,4 +1,4 @@
-"""Advantages of a closed pool: r - b by the source of the baseline b, and what the host's estimator makes of them."""
+"""Advantages of a closed pool: r - b by the source of the baseline b, and what OpenRLHF's estimator makes of them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def no_baseline(drawn: Drawn) -> Floats:
     return drawn.rewards
 
 
-# -- the host's estimators --------------------------------------------------------------------------------------------
+# -- OpenRLHF's estimators --------------------------------------------------------------------------------------------
 
 ESTIMATORS: Table[Callable[[Floats, Floats], Floats]] = Table()
 """--algo.advantage.estimator, those that take groups selected from a pool: (r - b, rewards) -> advantages."""
@@ -111,7 +111,7 @@ _WEIGHT = "divides by the pool's standard deviation, which is a weight of its ow
 
 @ESTIMATORS.add("group_norm", needs={Need.SILENT_UNRESOLVED}, lacks={Need.PLAIN_ADVANTAGES: _WEIGHT})
 def over_std(advantages: Floats, rewards: Floats) -> Floats:
-    """(r - b) / std (GRPO, arXiv 2402.03300); the unbiased std and its epsilon are the host's."""
+    """(r - b) / std (GRPO, arXiv 2402.03300); the unbiased std and its epsilon are OpenRLHF's."""
     return advantages / (rewards.std(ddof=1) + 1e-9)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import effective_weight
+from openrlhf_ada.core.pieces import Trait
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 
@@ -104,15 +105,17 @@ def _weight(builder: GroupBuilder, plan: StoppingPlan, p: float, predicted: floa
 def _kept(builder: GroupBuilder, scores: Floats, positives: int) -> Iterator[tuple[float, tuple[int, ...]]]:
     """(probability, indices) of the groups that a pool of 0/1 scores, positives first, can lead to.
 
-    Which samples of an outcome are kept makes no difference to their coefficients. How many are is random in one
-    selection only.
+    Which samples of an outcome are kept makes no difference to their coefficients. Raises ValueError for a selection
+    that does not say how many it keeps of each outcome (`Trait`).
     """
     selection = builder.selection
     drawn, n = len(scores), selection.group_size
-    if selection.name != "random":
+    if selection.has(Trait.OUTCOMES_BY_COUNT):
         # Samples of one outcome have equal coefficients, so any generator will do.
         yield 1.0, selection.keep(scores, np.random.Generator(np.random.PCG64(0)))
         return
+    if not selection.has(Trait.FAIR_SAMPLE):
+        raise ValueError(f"selection {selection.name!r} declares no Trait, so its groups cannot be enumerated")
     total = math.comb(drawn, n)
     for k in range(max(0, n - (drawn - positives)), min(n, positives) + 1):
         share = math.comb(positives, k) * math.comb(drawn - positives, n - k) / total

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Bools, Drawn, Floats, is_spread
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
-from openrlhf_ada.core.pieces import Need
+from openrlhf_ada.core.pieces import Need, Trait
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.types import PromptPool, RewardScale, TrainingGroup
 
@@ -33,7 +33,7 @@ class GroupBuilder:
     """Selection, baseline and correction: a pool in, coefficients out.
 
     Args:
-        estimator: the host's advantage estimator (`advantages.ESTIMATORS`). With `gae` the critic is the baseline of
+        estimator: OpenRLHF's advantage estimator (`advantages.ESTIMATORS`). With `gae` the critic is the baseline of
             every token, and a coefficient is a weight of the advantage.
         baseline: b, from which source (`advantages.BASELINES`).
         correction: how coefficients come from advantages (`corrections.CORRECTIONS`).
@@ -129,7 +129,7 @@ class GroupBuilder:
 
     @property
     def _weighs(self) -> bool:
-        """Does the correction reckon with pass rates?"""
+        """Does the correction work with pass rates?"""
         return self._has(Need.PASS_RATE)
 
     def _lacks(self, need: Need) -> bool:
@@ -151,7 +151,7 @@ class GroupBuilder:
         """Does the pool show more than one outcome?
 
         Without a correction: scores that differ, whatever a length penalty makes of their rewards. A correction
-        reckons with pass rates, so it needs a positive and a negative: partial credit below the threshold is none.
+        works with pass rates, so it needs a positive and a negative: partial credit below the threshold is none.
         """
         if not self._weighs:
             return is_spread(scores)
@@ -177,7 +177,7 @@ class GroupBuilder:
         return share, predicted
 
     def _advantages(self, scores: Floats, drawn: Drawn, index: NDArray[np.int64]) -> Floats:
-        """r - b of the kept samples as the host's estimator has them, shape (k,); 0 where there is no difference."""
+        """r - b of the kept samples as OpenRLHF's estimator has them, shape (k,); 0 where there is no difference."""
         if self._lacks(Need.WHOLE_POOL):
             if not self.graded and not is_spread(scores[index]):
                 return np.zeros(len(index))
@@ -194,10 +194,10 @@ class GroupBuilder:
     def _stratum_factors(self, kept_positive: Bools, share: float) -> Floats:
         """share / (k+/k) for kept positives, (1 - share) / (k-/k) for kept negatives, k of them in all; shape (k,).
 
-        With share = K/N an average over the kept samples, so weighted, is the pool's average. A random group is a fair
-        sample as it is.
+        With share = K/N an average over the kept samples, so weighted, is the pool's average. A group that
+        is a fair sample needs none.
         """
         kept, num_pos = len(kept_positive), int(kept_positive.sum())
-        if self.selection.name == "random":
+        if self.selection.has(Trait.FAIR_SAMPLE):
             return np.ones(kept)
         return np.where(kept_positive, share * kept / max(num_pos, 1), (1.0 - share) * kept / max(kept - num_pos, 1))

@@ -37,6 +37,13 @@ class Need(Enum):
     SUMMED_TOKENS = "a loss that counts every token of a sample alike"
 
 
+class Trait(Enum):
+    """What a selection promises, so that its groups can be enumerated. Without it no weights are computed."""
+
+    FAIR_SAMPLE = "every n samples of the pool are kept with the same chance"
+    OUTCOMES_BY_COUNT = "with scores of 0 and 1, how many of each are kept follows from how many the pool has of each"
+
+
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[F]):
     """One entry of a table. `lacks` says why, in words that follow the piece's name: "may keep none"."""
@@ -44,18 +51,24 @@ class Piece(Generic[F]):
     function: F
     needs: frozenset[Need] = frozenset()
     lacks: Mapping[Need, str] = field(default_factory=dict[Need, str])
+    traits: frozenset[Trait] = frozenset()
 
 
 class Table(dict[str, Piece[F]]):
     """Pieces by name, in the order in which they were added."""
 
     def add(
-        self, name: str, *, needs: Iterable[Need] = (), lacks: Mapping[Need, str] | None = None
+        self,
+        name: str,
+        *,
+        needs: Iterable[Need] = (),
+        lacks: Mapping[Need, str] | None = None,
+        traits: Iterable[Trait] = (),
     ) -> Callable[[F], F]:
         """Decorator: the function is the piece `name`."""
 
         def register(function: F) -> F:
-            self[name] = Piece(function, frozenset(needs), lacks or {})
+            self[name] = Piece(function, frozenset(needs), lacks or {}, frozenset(traits))
             return function
 
         return register

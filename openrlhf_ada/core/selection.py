@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.pieces import Need, Table, Trait
 
 Indices = tuple[int, ...]
 
@@ -44,8 +44,12 @@ class Selection:
         """Are groups as large as their pools?"""
         return Need.ONE_GROUP_SIZE in SELECTIONS[self.name].lacks
 
+    def has(self, trait: Trait) -> bool:
+        """Does the rule promise this?"""
+        return trait in SELECTIONS[self.name].traits
 
-@SELECTIONS.add("balanced")
+
+@SELECTIONS.add("balanced", traits={Trait.OUTCOMES_BY_COUNT})
 def balanced(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> list[int]:
     """Up to floor(n/2) positives, negatives for the rest, spares filled from either (Reinforce-Ada, Algorithm 2)."""
     positive = scores > threshold
@@ -54,13 +58,15 @@ def balanced(scores: NDArray[np.float64], n: int, threshold: float, rng: np.rand
     return [*rng.permutation(positives)[:num_pos], *rng.permutation(negatives)[: n - num_pos]]
 
 
-@SELECTIONS.add("random", lacks={Need.POSITIVES_KEPT: "may keep none"})
+@SELECTIONS.add("random", lacks={Need.POSITIVES_KEPT: "may keep none"}, traits={Trait.FAIR_SAMPLE})
 def random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """Any n: the group is a fair sample of the pool."""
     return rng.permutation(len(scores))[:n]
 
 
-@SELECTIONS.add("max_variance", lacks={Need.FAIR_OUTCOMES: "keeps the extremes of a pool"})
+@SELECTIONS.add(
+    "max_variance", lacks={Need.FAIR_OUTCOMES: "keeps the extremes of a pool"}, traits={Trait.OUTCOMES_BY_COUNT}
+)
 def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """The n samples whose scores vary most: the i best and the n - i worst for some i (PODS, arXiv 2504.13818).
 
@@ -82,7 +88,7 @@ def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.
     return np.concatenate([order[: n - i], order[len(order) - i :]])
 
 
-@SELECTIONS.add("all", lacks={Need.ONE_GROUP_SIZE: "trains every rollout drawn"})
+@SELECTIONS.add("all", lacks={Need.ONE_GROUP_SIZE: "trains every rollout drawn"}, traits={Trait.OUTCOMES_BY_COUNT})
 def everything(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """The whole pool, whatever its size (Reinforce-Ada, Algorithm 1)."""
     return np.arange(len(scores))

@@ -13,7 +13,7 @@ from openrlhf_ada.core.pieces import Need, Piece, Table
 from openrlhf_ada.core.types import PromptPool
 
 ROUNDING = 1e-9
-"""Metrics are sums of float fractions; a spread of 0.1 + 0.2 must meet a demand of 0.3."""
+"""Scores are sums of float fractions; a spread of 0.1 + 0.2 must meet a demand of 0.3."""
 
 EXITS: Table[Callable[[int], tuple[int, int]]] = Table()
 """Functions n -> (K_pos, K_neg): what ends sampling where the flags do not say how many. (0, 0): nothing does."""

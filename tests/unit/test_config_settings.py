@@ -352,7 +352,7 @@ def test_flags_of_seq_become_the_policy(flags: dict[str, Any], rule: ExitRule) -
     [((0, 1), 1 / 2), ((0, 0, 0, 1), 0.0)],
     ids=["stopped after the first wave", "stopped in the second wave, whose positive was waited for"],
 )
-def test_first_wave_baseline_uses_the_stopping_plan(outcomes: tuple[int, ...], unbiased: float) -> None:
+def test_unbiased_baseline_uses_the_stopping_plan(outcomes: tuple[int, ...], unbiased: float) -> None:
     policy = make_policy(settings_of("seq", n=2, wave=2, max_samples=4, exit="pos", baseline="unbiased"))
     group = policy.build(pool_of(outcomes), np.random.default_rng(0))
     assert sorted(group.coefficients) == [-unbiased, 1 - unbiased]

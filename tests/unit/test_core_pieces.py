@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openrlhf_ada.config import method_rules
+from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.method_rules import check_settings
+from openrlhf_ada.config.method_rules import check_settings, without_effect
+from openrlhf_ada.config.objective_notes import objective_notes, weights_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn
 from openrlhf_ada.core.allocation import PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
 from openrlhf_ada.core.objectives import OBJECTIVES, Objective
-from openrlhf_ada.core.pieces import Need, Piece, Table
+from openrlhf_ada.core.pieces import Need, Piece, Table, Trait
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import EXITS, SPREAD
 from openrlhf_ada.core.types import PromptPool, Sample
@@ -126,10 +129,60 @@ def test_new_exit_says_how_many_outcomes_it_waits_for() -> None:
         check_settings(settings_of(exit="negative", k_pos=2))
 
 
+def test_new_exit_takes_the_counts_that_it_waits_for() -> None:
+    EXITS.add("three")(lambda group_size: (3, 0))
+    settings = settings_of(exit="three", k_pos=2)
+    check_settings(settings)
+    assert (settings.k_pos, settings.k_neg) == (2, 0)
+    with pytest.raises(ConfigError, match=r"^--ada_k_neg is 1: only --ada_exit balance reads it"):
+        check_settings(settings_of(exit="three", k_neg=1))
+    with pytest.raises(ConfigError, match=r"^--ada_spread is 0.5: only --ada_exit balance reads it"):
+        check_settings(settings_of(exit="three", spread=0.5))
+    with pytest.raises(ConfigError, match=r"^--ada_k_pos is 2: only --ada_exit pos or balance or three reads it"):
+        check_settings(settings_of(exit="fixed", k_pos=2))
+
+
+def test_new_exit_that_waits_for_nothing_is_fixed() -> None:
+    EXITS.add("mine")(lambda group_size: (0, 0))
+    check_settings(settings_of(exit="mine", max_samples=4, select="all"))
+    (warning,) = without_effect(settings_of(exit="mine", wave=2))
+    assert warning == "--ada_wave: without effect, since exit mine has no waves"
+
+
 def test_new_selection_keeps_what_it_says() -> None:
     SELECTIONS.add("first")(lambda scores, n, threshold, rng: np.arange(n))
     policy = make_policy(settings_of(select="first"))
     assert policy.build(pool_of([0.0] * 8), np.random.default_rng(0)).indices == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("baseline", ["pool", "unbiased"])
+def test_new_fair_sample_weighs_prompts_as_random_does(baseline: str) -> None:
+    @SELECTIONS.add("mine", lacks={Need.POSITIVES_KEPT: "may keep none"}, traits={Trait.FAIR_SAMPLE})
+    def mine(scores: np.ndarray, n: int, threshold: float, rng: np.random.Generator) -> np.ndarray:
+        return rng.choice(len(scores), n, replace=False)
+
+    assert weights_of(settings_of(select="mine", baseline=baseline)) == weights_of(
+        settings_of(select="random", baseline=baseline)
+    )
+    pool, factors = pool_of([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), set[float]()
+    for seed in range(8):
+        group = make_policy(settings_of(select="mine")).build(pool, np.random.default_rng(seed))
+        factors.update(group.critic_weights)
+    assert factors == {1.0}, "a fair sample needs no stratum factors"
+
+
+def test_selection_without_trait_has_no_figures() -> None:
+    SELECTIONS.add("mine")(lambda scores, n, threshold, rng: rng.permutation(len(scores))[:n])
+    settings = settings_of(select="mine")
+    check_settings(settings)
+    said = "--ada_select mine declares no Trait (core/pieces.py) to enumerate it by"
+    assert objective_notes(settings) == [f"objective: not computed, since {said}"]
+    with pytest.raises(ValueError, match="selection 'mine' declares no Trait, so its groups cannot be enumerated"):
+        weights_of(settings)
+    record = {"ada": {"mode": "seq", "select": "mine"}, "rollout": {"n_samples_per_prompt": 4, "batch_size": 8}}
+    record["algo"] = {"advantage": {"estimator": "dr_grpo"}}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        settings_of(objective=f"matched:{json.dumps(record)}", correction="stratum")
 
 
 def test_new_objective_has_its_weight() -> None:
@@ -148,16 +201,16 @@ def test_every_piece_says_what_it_computes(table: Table[Any]) -> None:
 @pytest.mark.parametrize(
     ("flag", "table"),
     [
-        ("estimator", method_rules._PREDICTORS),
-        ("unresolved", method_rules._UNRESOLVED),
-        ("scores", method_rules._SCORES),
+        ("estimator", PREDICTORS),
+        ("unresolved", UNRESOLVED),
+        ("scores", SCORES),
     ],
 )
 def test_choices_without_a_function_have_pieces(flag: str, table: Mapping[str, Piece[Any]]) -> None:
-    assert tuple(table) == AdaConfig.__dataclass_fields__[flag].metadata["choices"]
+    assert AdaConfig.__dataclass_fields__[flag].metadata["choices"] is table
 
 
 def test_every_need_is_of_a_piece() -> None:
     """What nothing needs is a word without a meaning."""
-    tables = (*TABLES.values(), OBJECTIVES, ESTIMATORS, method_rules._UNRESOLVED)
+    tables = (*TABLES.values(), OBJECTIVES, ESTIMATORS, UNRESOLVED)
     assert {need for table in tables for piece in table.values() for need in piece.needs} | SPREAD.needs == set(Need)

@@ -11,7 +11,8 @@ import pytest
 from cases import pool_of
 
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.pieces import Trait
+from openrlhf_ada.core.selection import SELECTIONS, Selection
 from openrlhf_ada.core.types import PromptPool, Sample
 
 
@@ -152,6 +153,18 @@ def test_max_variance_ties_are_broken_by_chance() -> None:
 def test_all_keeps_every_sample_of_any_pool() -> None:
     for size in (1, 2, 9):
         assert select(make_pool(*[1.0] * size), 4, name="all") == tuple(range(size))
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_traits_are_true(name: str) -> None:
+    """Of 2 right and 4 wrong, a fair sample of 4 has 0, 1 or 2 right in 1, 8 and 6 of 15 groups. Others: one count."""
+    pool = make_pool(0, 1, 0, 0, 1, 0)
+    counts = Counter(int(sum(pool.scores[list(select(pool, 4, seed, name))])) for seed in range(1500))
+    assert len(SELECTIONS[name].traits) == 1
+    if Selection(name, 4, 0.5).has(Trait.FAIR_SAMPLE):
+        assert [counts[k] for k in range(3)] == pytest.approx([100, 800, 600], abs=70)
+    else:
+        assert len(counts) == 1
 
 
 # -- stratum factors ----------------------------------------------------------------------------------------------
