@@ -58,10 +58,11 @@ check: $(READY) ## lint, and the fast unit and contract tests: two to three minu
 quick-tests: $(READY) ## the tests of `make check` alone
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not e2e and not slow" tests/unit tests/contract
 
-lint: $(READY) ## formatting, spelling, types, layers, shell scripts and Dockerfiles
+lint: $(READY) ## formatting, spelling, layers, private access (host/), types, shell scripts and Dockerfiles
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
 	@$(BIN)/pyright --warnings
+	@$(BIN)/pytest -qq --no-header tests/unit/test_private_access.py
 	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 

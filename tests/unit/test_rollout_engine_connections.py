@@ -121,6 +121,14 @@ def kill(actor: Actor, by: str = "answers") -> None:
     actor.last[by].set(DEAD)
 
 
+def await_recovery(connections: EngineConnections, between_steps: bool) -> None:
+    """Engine 1 is up again, in the middle of a step or before the next one."""
+    if between_steps:
+        connections.wait_until_ready()
+    else:
+        assert connections.wait() == [EngineUp(1)]
+
+
 def test_dead_engine_is_unused_until_it_has_weights(world: World) -> None:
     connections, (first, second) = world.connections, world.actors
     kill(second)
@@ -143,8 +151,8 @@ def test_dead_engine_is_unused_until_it_has_weights(world: World) -> None:
     assert world.restored == [1], "nothing is left to do"
 
 
-@pytest.mark.parametrize("settles", [False, True])
-def test_engine_that_dies_again_at_once_is_awaited(world: World, settles: bool) -> None:
+@pytest.mark.parametrize("between_steps", [False, True])
+def test_engine_that_dies_again_at_once_is_awaited(world: World, between_steps: bool) -> None:
     connections, second = world.connections, world.actors[1]
     kill(second)
     connections.wait()
@@ -152,29 +160,23 @@ def test_engine_that_dies_again_at_once_is_awaited(world: World, settles: bool) 
     second.come_back("b1")
     for process in world.policy:
         process.set(None)
-    if settles:
-        connections.wait_until_ready()
-    else:
-        assert connections.wait() == [EngineUp(1)]
+    await_recovery(connections, between_steps)
     assert (second.num_resets, world.restored) == (3, [1])
 
 
-@pytest.mark.parametrize("settles", [False, True])
-def test_engine_that_dies_getting_weights_is_awaited(world: World, settles: bool) -> None:
+@pytest.mark.parametrize("between_steps", [False, True])
+def test_engine_that_dies_getting_weights_is_awaited(world: World, between_steps: bool) -> None:
     connections, second = world.connections, world.actors[1]
-    if not settles:
+    if not between_steps:
         kill(second)
         connections.wait()
     second.start_id = "b1"
-    if not settles:
+    if not between_steps:
         second.come_back("b1")
     world.policy_dies = 1
     for process in world.policy:
         process.set(None)
-    if settles:
-        connections.wait_until_ready()
-    else:
-        assert connections.wait() == [EngineUp(1)]
+    await_recovery(connections, between_steps)
     assert world.restored == [1, 1]
 
 
@@ -226,16 +228,13 @@ def test_step_waits_for_engine_that_is_not_back(world: World, is_back: bool) -> 
     assert world.restored == [1] * (1 + is_back), "once is enough"
 
 
-@pytest.mark.parametrize("settles", [False, True])
-def test_unreachable_living_engine_is_emptied(world: World, settles: bool) -> None:
+@pytest.mark.parametrize("between_steps", [False, True])
+def test_unreachable_living_engine_is_emptied(world: World, between_steps: bool) -> None:
     connections, second = world.connections, world.actors[1]
     kill(second)
     connections.wait()
     second.come_back("b0")
-    if settles:
-        connections.wait_until_ready()
-    else:
-        assert connections.wait() == [EngineUp(1)]
+    await_recovery(connections, between_steps)
     assert (second.num_resets, world.restored) == (1, [])
 
 
