@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
 from openrlhf_ada.platforms import cpu
@@ -51,8 +52,12 @@ def _worker_environment() -> dict[str, str]:
 def toy() -> Toy:
     cache = ROOT / ".cache"
     data = cache / "toy-test-data"
-    write_toy_data(data, num_train=192, num_heldout=32, seed=0)
-    return Toy(build_toy_model(cache / "toy-model"), data / "train.jsonl", data / "heldout.jsonl")
+    cache.mkdir(exist_ok=True)
+    # Tests run in several processes.
+    with FileLock(cache / "toy.lock"):
+        if not data.exists():
+            write_toy_data(data, num_train=192, num_heldout=32, seed=0)
+        return Toy(build_toy_model(cache / "toy-model"), data / "train.jsonl", data / "heldout.jsonl")
 
 
 def toy_flags(toy: Toy, run_dir: Path, **changes: Any) -> list[str]:
@@ -99,33 +104,39 @@ def train(
     argv: list[str], module: str = "openrlhf_ada.cli.train_ppo_ray", limit_s: float = LIMIT_S
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end in a process of its own; fails with the output where the run fails."""
-    python = running()
+    program, environment = forked_python()
     done = subprocess.run(
-        [python or sys.executable, "-m", module, *argv],
+        [program, "-m", module, *argv],
         capture_output=True,
         text=True,
         timeout=limit_s,
         cwd=ROOT,
-        # Forked only if it has the variables of what was imported; a plain one sets its workers' itself.
-        env=os.environ | (_worker_environment() if python else {}),
+        env=environment,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     return done
 
 
+def forked_python() -> tuple[str, dict[str, str]]:
+    """A program that runs Python with everything imported, and its environment; a plain Python without a template."""
+    # Forked only if it has the variables of what was imported; a plain one sets its workers' itself.
+    return (running(), os.environ | _worker_environment()) if running() else (sys.executable, dict(os.environ))
+
+
 def run_script(script: str, folder: Path, *args: str) -> dict[str, Any]:
     """Run a Python program in a process of its own, kept in `folder`; the JSON object in its last line of output."""
     path = folder / "script.py"
     path.write_text(script)
+    program, environment = forked_python()
     done = subprocess.run(
-        [sys.executable, str(path), *args],
+        [program, str(path), *args],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
         check=False,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=environment,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, read_jsonl, steps_of
+from conftest import LIMIT_S, ROOT, Toy, forked_python, read_jsonl, steps_of, train
 from example_runs import check_example, run_example
 
 pytestmark = pytest.mark.e2e
@@ -24,14 +23,8 @@ pytestmark = pytest.mark.e2e
 NUM_PROBLEMS = 192
 
 
-def command(*arguments: Any) -> list[str]:
-    return [sys.executable, "-m", "openrlhf_ada.cli.main", *map(str, arguments)]
-
-
 def call(*arguments: Any) -> str:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    return train(list(map(str, arguments)), "openrlhf_ada.cli.main").stdout
 
 
 @dataclass(frozen=True)
@@ -61,9 +54,11 @@ def outcome(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 def start_preparing_and_kill(toy: Toy, raw: Path, out: Path) -> None:
     arguments = ("--model", toy.model, "--out", out, "--n", 16, "--band", "hard", "--max_new_tokens", 4)
     grading = ("--reward", "arithmetic", "--template", "{}", "--engines", 1)
+    command = ["-m", "openrlhf_ada.cli.main", "prepare-data", raw, *arguments, *grading]
+    program, environment = forked_python()
     process = subprocess.Popen(
-        command("prepare-data", raw, *arguments, *grading),
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [program, *map(str, command)],
+        cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     answers = out / "answers" / "answers.jsonl"
     deadline = time.monotonic() + LIMIT_S
@@ -135,7 +130,13 @@ def test_evaluation_chooses_the_best_checkpoint(outcome: Outcome) -> None:
     assert saved
 
 
-class RewardServer(BaseHTTPRequestHandler):
+class RewardServer(ThreadingHTTPServer):
+    """OpenRLHF opens a connection for every answer. A full queue drops them, and TCP waits for up to a minute."""
+
+    request_queue_size = 512
+
+
+class Rewards(BaseHTTPRequestHandler):
     """Compares with the label as OpenRLHF's protocol has it; fails for every answer to one label."""
 
     failing = ""
@@ -158,10 +159,10 @@ class RewardServer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def reward_url(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Fails for one problem only: each failed request is repeated for seconds, one after the other."""
+    """Fails for one problem only."""
     counts = Counter(row["label"] for row in read_jsonl(toy.heldout))
-    monkeypatch.setattr(RewardServer, "failing", next(label for label, count in counts.items() if count == 1))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), RewardServer)
+    monkeypatch.setattr(Rewards, "failing", next(label for label, count in counts.items() if count == 1))
+    server = RewardServer(("127.0.0.1", 0), Rewards)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
@@ -188,7 +189,7 @@ def test_models_are_compared_on_the_same_problems(
     assert (out / "curves.png").stat().st_size > 10_000
     check_missing_scores(out, results["models"], text)
     # The server works again: the answers without a score are sampled again, and no others.
-    monkeypatch.setattr(RewardServer, "failing", "")
+    monkeypatch.setattr(Rewards, "failing", "")
     text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models)
     assert "have no score" not in text
     assert {len(read_jsonl(file)) for file in out.glob("*/heldout/answers.jsonl")} == {32 * 4}

@@ -7,16 +7,11 @@ test_simulation_virtual_engines.py.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT, Toy, toy_flags
+from conftest import Toy, run_script, toy_flags
 
 pytestmark = pytest.mark.e2e
 
@@ -29,7 +24,7 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.platforms.session import ray_session
 
 if __name__ == "__main__":
-    steps, out, *argv = sys.argv[1:]
+    steps, *argv = sys.argv[1:]
     args, _ = parse(argv)
     args.ada_events = None
     with ray_session(args, verbose=False):
@@ -52,7 +47,7 @@ if __name__ == "__main__":
                                      for i in group.group.indices], group.pool.scores.tolist()]
                         for group in record.groups
                     ])
-        open(out, "w").write(json.dumps(arms))
+    print(json.dumps(arms))
 """
 
 
@@ -60,19 +55,11 @@ if __name__ == "__main__":
 def arms(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """By arm: for every step and prompt its row, (tokens, reward) of what is kept, and all scores."""
     folder = tmp_path_factory.mktemp("distribution")
-    script, out = folder / "script.py", folder / "out.json"
-    script.write_text(SCRIPT)
     flags = toy_flags(
         toy, folder / "run", ada_mode="seq", ada_wave=4, ada_max_samples=16, data__max_samples=192,
         rollout__batch_size=PROMPTS, train__batch_size=4 * PROMPTS,
     )  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, str(script), str(STEPS), str(out), *flags],
-        capture_output=True, text=True, timeout=500, check=False, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(Path(out).read_text())
+    return run_script(SCRIPT, folder, str(STEPS), *flags)
 
 
 def test_same_seeds_give_same_pools_and_groups(arms: dict[str, Any]) -> None:

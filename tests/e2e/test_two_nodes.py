@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from clusters import RAY, Cluster, cluster, wait_until, workers_of_runs
+from clusters import RAY, Cluster, cluster, wait_until
 from conftest import LIMIT_S, ROOT, Toy, check_ledger, pools_of_step, read_jsonl, steps_of, toy_flags
 
 pytestmark = pytest.mark.e2e
@@ -127,8 +127,8 @@ def rest(job: subprocess.Popen[str]) -> str:
     return told
 
 
-def nothing_is_left() -> None:
-    wait_until(lambda: not workers_of_runs(), f"processes are left: {workers_of_runs()}", 60)
+def nothing_is_left(nodes: Cluster) -> None:
+    wait_until(lambda: not nodes.workers_of_runs(), f"processes are left: {nodes.workers_of_runs()}", 60)
 
 
 def places(nodes: Cluster) -> dict[str, str]:
@@ -168,6 +168,7 @@ def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, 
     script = [str(ROOT / "examples" / "scripts" / "train_multinode.sh"), "--algo.advantage.estimator", "rloo"]
     job = start(script, here, **variables)
     read_to("step", job)
+    assert nodes.workers_of_runs()
     where = places(nodes)
     assert where["PolicyModelActor"] != where["RolloutRayActor"]
     assert where["PPOTrainer"] == where["_QueueActor"] == where["JobSupervisor"]
@@ -176,7 +177,7 @@ def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, 
     assert "step 12/12" in told
     check_ledger(run, batch_size=16, group_size=4, cap=32)
     check_loo_baseline(run)
-    nothing_is_left()
+    nothing_is_left(nodes)
 
 
 def check_loo_baseline(run: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_stopped_job_leaves_nothing(
         subprocess.run(stop, check=True, capture_output=True, timeout=60)
     told = rest(job)
     assert job.returncode == status, told[-2000:]
-    nothing_is_left()
+    nothing_is_left(nodes)
 
 
 def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
@@ -239,4 +240,4 @@ def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: T
     told = rest(job)
     assert job.returncode == 1, told[-2000:]
     assert "the run failed" in told
-    nothing_is_left()
+    nothing_is_left(nodes)

@@ -18,9 +18,14 @@ from typing import Any
 
 import psutil
 
+from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
+
 RAY = Path(sys.executable).with_name("ray")
 
 START_S = 90.0
+
+CLUSTER_VARIABLE = "CLUSTER_OF_TEST"
+"""Folder of the cluster, in the environment of all of its processes."""
 
 
 def free_port() -> int:
@@ -102,7 +107,17 @@ class Cluster:
             # Another Ray of this machine may have the usual port, and jobs go through the agent behind it.
             f"--dashboard-agent-listen-port={free_port()}", *flags,
         ]  # fmt: skip
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        mine = os.environ | {CLUSTER_VARIABLE: self._folder}
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=mine)
+
+    def workers_of_runs(self) -> list[str]:
+        """Command lines of its workers that run something, and of vLLM's processes: none is left after a run."""
+        busy: list[str] = []
+        for process in psutil.process_iter(["cmdline", "environ"]):
+            environment = process.info["environ"] or {}
+            if environment.get(CLUSTER_VARIABLE) == self._folder and RUN_VARIABLE in environment:
+                busy.append(" ".join(process.info["cmdline"] or ()))
+        return busy
 
     def _takes_jobs(self) -> bool:
         try:
@@ -127,13 +142,3 @@ def cluster(*, gpus: int, cpus: int = 4, dashboard: bool = False) -> Iterator[Cl
             yield started
         finally:
             started.stop()
-
-
-def workers_of_runs() -> list[str]:
-    """Command lines of Ray workers that run something, and of vLLM's processes: none is left after a run."""
-    busy: list[str] = []
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if "OPENRLHF_ADA_RUN" in (process.info["environ"] or {}) and process.pid != os.getpid():
-            busy.append(command)
-    return busy
