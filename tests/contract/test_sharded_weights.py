@@ -13,23 +13,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_results import once
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+KINDS = ["plain", "adapters"]
 
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
 from types import SimpleNamespace
 
-def work(rank, port, adapts, folder):
+def work(rank, port, folder):
     os.environ |= {
         "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
         "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
     }
     from openrlhf_ada.platforms import cpu
     cpu.activate()
+    import deepspeed, torch
+
+    torch.set_num_threads(1)
+    # Its own is compiled on first use.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend="gloo")
+    for kind in KINDS:
+        train(rank, kind == "adapters", folder / "model", folder / kind)
+    torch.distributed.barrier()
+    os._exit(0)
+
+def train(rank, adapts, model, folder):
     import deepspeed, torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -39,17 +53,13 @@ def work(rank, port, adapts, folder):
     from openrlhf_ada.weights.policy_side import PolicyWeights
     from openrlhf_ada.weights.average import WeightAverage
 
-    torch.set_num_threads(1)
-    # Its own is compiled on first use.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend="gloo")
     config = {
         "train_micro_batch_size_per_gpu": 1, "train_batch_size": 2, "bf16": {"enabled": True},
         "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 64},
         "optimizer": {"type": "AdamW", "params": {"lr": 0.05, "torch_adam": True}},
     }
     is_split = HfDeepSpeedConfig(config)
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
     torch.manual_seed(0)
     if adapts:
         model = get_peft_model(
@@ -87,15 +97,13 @@ def work(rank, port, adapts, folder):
         (folder / "found.json").write_text(json.dumps(found))
     else:
         assert not tensors and not average.tensors()
-    torch.distributed.barrier()
-    os._exit(0)
 
 if __name__ == "__main__":
     import multiprocessing, socket
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-    folder, adapts = Path(sys.argv[1]), sys.argv[2] == "adapters"
+    folder = Path(sys.argv[1])
     torch.manual_seed(0)
     shape = dict(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
     LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True)).save_pretrained(folder / "model")
@@ -103,32 +111,47 @@ if __name__ == "__main__":
         free.bind(("", 0))
         port = free.getsockname()[1]
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=work, args=(rank, port, adapts, folder), daemon=True) for rank in range(2)]
+    processes = [spawn.Process(target=work, args=(rank, port, folder), daemon=True) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0]
-    ids, seen = torch.load(folder / "seen.pt")
-    exported = AutoModelForCausalLM.from_pretrained(folder / "export", dtype=torch.bfloat16).eval()
-    with torch.no_grad():
-        logits = exported(input_ids=ids).logits
-    found = json.loads((folder / "found.json").read_text())
-    plain = sorted(name for name, _ in LlamaForCausalLM(exported.config).named_parameters())
-    print(json.dumps(found | {"plain": plain, "distance": float((logits - seen).abs().max())}))
+    by_kind = {}
+    for kind in KINDS:
+        ids, seen = torch.load(folder / kind / "seen.pt")
+        exported = AutoModelForCausalLM.from_pretrained(folder / kind / "export", dtype=torch.bfloat16).eval()
+        with torch.no_grad():
+            logits = exported(input_ids=ids).logits
+        plain = sorted(name for name, _ in LlamaForCausalLM(exported.config).named_parameters())
+        found = json.loads((folder / kind / "found.json").read_text())
+        by_kind[kind] = found | {"plain": plain, "distance": float((logits - seen).abs().max())}
+    print(json.dumps(by_kind))
 """
 
 
-@pytest.mark.parametrize("kind", ["plain", "adapters"])
-def test_weights_in_two_processes_are_one_model(tmp_path: Path, kind: str) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), kind],
-        capture_output=True, text=True, timeout=280, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+@pytest.fixture(scope="module")
+def by_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    def train() -> Any:
+        folder = tmp_path_factory.mktemp("sharded")
+        script = folder / "script.py"
+        script.write_text(f"KINDS = {KINDS}\n{SCRIPT}")
+        for kind in KINDS:
+            (folder / kind).mkdir()
+        done = subprocess.run(
+            [sys.executable, str(script), str(folder)],
+            capture_output=True, text=True, timeout=280, check=False, cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    return once(tmp_path_factory, "sharded weights", train)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_in_two_processes_are_one_model(by_kind: dict[str, dict[str, Any]], kind: str) -> None:
+    found = by_kind[kind]
     assert found["is_unchanged"] and found["has_averages"]
     assert found["names"] == found["plain"]
     # In units of the last place of half precision: the same sums in another order.

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,20 @@ class Toy:
 @pytest.fixture(scope="session", autouse=True)
 def one_template() -> Iterator[None]:
     """All runs of these tests fork their processes from one template."""
-    with template(_worker_environment()) as (python, _), pytest.MonkeyPatch.context() as patch:
-        patch.setenv(TEMPLATE_VARIABLE, python)
+    with own_template():
         yield
+
+
+@contextmanager
+def own_template(*pythonpath: Path) -> Iterator[None]:
+    """Runs within it fork their processes from a template of their own, which has this PYTHONPATH."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(TEMPLATE_VARIABLE, raising=False)
+        if pythonpath:
+            patch.setenv("PYTHONPATH", os.pathsep.join(map(str, pythonpath)))
+        with template(_worker_environment()) as (python, _):
+            patch.setenv(TEMPLATE_VARIABLE, python)
+            yield
 
 
 def _worker_environment() -> dict[str, str]:

@@ -6,23 +6,30 @@ Both sides run the real stack. Users may rely on: adding this package and no fla
 from __future__ import annotations
 
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, read_jsonl, toy_flags
+from conftest import LIMIT_S, ROOT, Toy, forked_python, own_template, read_jsonl, toy_flags
 
 pytestmark = pytest.mark.e2e
 
 PARITY = ROOT / "tests" / "parity"
-PYTHONPATH = f"{PARITY}:{ROOT / 'tests' / 'support'}"
+
+
+@pytest.fixture(autouse=True)
+def comparable() -> Iterator[None]:
+    with own_template(PARITY, ROOT / "tests" / "support"):
+        yield
 
 
 def run(module_or_file: list[str], flags: list[str], log: Path) -> None:
+    program, environment = forked_python()
     done = subprocess.run(
-        ["env", f"SERIAL_AGENT_LOG={log}", f"PYTHONPATH={PYTHONPATH}", sys.executable, *module_or_file, *flags],
+        [program, *module_or_file, *flags],
         capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False,
+        env=environment | {"SERIAL_AGENT_LOG": str(log)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
 

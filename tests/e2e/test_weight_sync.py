@@ -5,18 +5,23 @@ The pieces: tests/unit/test_weights_sender.py, test_weights_engine_side.py, test
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, steps_of, toy_flags
+from conftest import LIMIT_S, ROOT, Toy, forked_python, own_template, steps_of, toy_flags
 
 pytestmark = pytest.mark.e2e
 
 SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr": 3e-3, "data__max_samples": 48}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spoiled() -> Iterator[None]:
+    with own_template(ROOT / "tests" / "spoil", ROOT):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -36,11 +41,12 @@ def test_wrong_weights_end_the_run_before_training(
 ) -> None:
     """In the third update, after the second step: checksums see what arrives, log-probabilities what is loaded."""
     run = tmp_path / "run"
-    environment = os.environ | {"SPOIL": fault, "PYTHONPATH": f"{ROOT / 'tests' / 'spoil'}:{ROOT}"}
-    command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *toy_flags(toy, run, **SEQ, **changes)]
+    program, environment = forked_python()
+    command = [program, "-m", "openrlhf_ada.cli.train_ppo_ray", *toy_flags(toy, run, **SEQ, **changes)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, env=environment, check=False
-    )
+        command, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False,
+        env=environment | {"SPOIL": fault},
+    )  # fmt: skip
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-4000:]
     assert told in done.stderr
     # The second step's weights do not arrive, so it never ends; they are loaded wrongly, so the third never begins.

@@ -6,13 +6,20 @@ and it batches rollouts in the order in which they end. Both would differ betwee
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.platforms.import_hooks import on_import
+# Not by way of its package: processes are forked from one that has not imported that.
+on_import = runpy.run_path(str(Path(__file__).parents[2] / "openrlhf_ada" / "platforms" / "import_hooks.py"))[
+    "on_import"
+]
 
 
-def seed(torch: Any) -> None:
-    """The default seed of torch is random."""
+def seed(_trainer: Any) -> None:
+    """The default seed of torch is random, in every process another one."""
+    import torch
+
     torch.manual_seed(0)
 
 
@@ -29,4 +36,4 @@ def wait_in_order(ray: Any) -> None:
     ray.wait = first_of
 
 
-on_import({"torch": seed, "ray": wait_in_order})
+on_import({"openrlhf.trainer.ppo_trainer": seed, "ray": wait_in_order})

@@ -8,10 +8,15 @@ third update on.
 from __future__ import annotations
 
 import os
+import runpy
 import signal
+from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.platforms.import_hooks import on_import
+# Not by way of its package: processes are forked from one that has not imported that.
+on_import = runpy.run_path(str(Path(__file__).parents[2] / "openrlhf_ada" / "platforms" / "import_hooks.py"))[
+    "on_import"
+]
 
 NAME = "model.layers.0.mlp.down_proj.weight"
 UPDATES: list[int] = []

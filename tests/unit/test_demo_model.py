@@ -59,10 +59,13 @@ def test_checkpoint_completes_sums_and_ends_chats(tmp_path: Path) -> None:
     assert chat.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.e2e
-def test_answers_of_one_line_can_end_at_the_newline(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
+def test_answers_of_one_line_can_end_at_the_newline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real vocabulary; the weights are those of a tiny model."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tiny = LlamaConfig(vocab_size=49152, **shape)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: LlamaForCausalLM(tiny))
     out = build_smollm2(tmp_path / "model", end_at_newline=True)
     ends = json.loads((out / "generation_config.json").read_text())["eos_token_id"]
     tokenizer = AutoTokenizer.from_pretrained(out)
