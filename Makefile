@@ -50,7 +50,7 @@ demo-toy: $(READY) ## the same with a toy model, in under two minutes
 
 test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
-	@$(BIN)/pytest -q tests/e2e tests/gpu
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/e2e tests/gpu
 
 check: $(READY) ## lint, and the fast unit and contract tests: two to three minutes
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests

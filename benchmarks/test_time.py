@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 from machine import machine
 
@@ -28,7 +29,7 @@ QUICK = "tests/e2e/test_off_equals_host.py"
 
 PARTS = [
     ["--numprocesses=2", "--dist=worksteal", "tests/unit", "tests/contract"],
-    ["tests/e2e", "tests/gpu"],
+    ["--numprocesses=2", "--dist=loadfile", "tests/e2e", "tests/gpu"],
 ]
 """As `make test` has them; tests/unit/test_setup.py compares."""
 
@@ -40,17 +41,14 @@ LOOK_S = 1.0
 
 
 class Recorder:
-    """A plugin of pytest. `seconds`: by file; `starts`: by the file whose test ran when an engine's log appeared."""
+    """A plugin of pytest. `seconds`, `starts`: by file."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
         self.starts: Counter[str] = Counter()
-        self._file = ""
+        self._files: dict[str, str] = {}
         self._begun = time.time()
         self._seen: set[tuple[str, str]] = set()
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._file = nodeid.partition("::")[0]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid.partition("::")[0]] += report.duration
@@ -67,9 +65,17 @@ class Recorder:
                 is_new = log.stat().st_ctime > self._begun and (session, job) not in self._seen
                 if is_new and ENGINE.search(log.read_bytes()[:500]):
                     self._seen.add((session, job))
-                    self.starts[self._file] += 1
+                    self.starts[self._file_of(session)] += 1
             except FileNotFoundError:
                 continue  # its test has ended and removed it
+
+    def _file_of(self, session: str) -> str:
+        """The file of the test that started this Ray."""
+        if session not in self._files:
+            for process in psutil.process_iter(["name", "cmdline", "environ"]):
+                if process.info["name"] == "raylet" and session in " ".join(process.info["cmdline"] or ()):
+                    self._files[session] = (process.info["environ"] or {})["PYTEST_CURRENT_TEST"].partition("::")[0]
+        return self._files.get(session, "already ended")
 
 
 def measure(parts: list[list[str]]) -> tuple[int, dict[str, object]]:

@@ -21,8 +21,6 @@ from conftest import ROOT, Toy, check_ledger, read_jsonl, steps_of, toy_flags, t
 from interrupted_runs import Interruption, interrupt
 from reward_models import build_reward_model
 
-from openrlhf_ada.platforms.template import OFF
-
 pytestmark = pytest.mark.e2e
 
 START, QUANTILE, N = 0.25, 0.6, 4
@@ -122,7 +120,7 @@ def test_thresholds_survive_resume_of_async_run(toy: Toy, by_model: dict[str, An
     changes = EST | ASYNC | OWN_CRITIC
     others = {"ada_correction": "stratum", "train.num_episodes": 2, "ckpt.save_steps": 1}
     flags = toy_flags(toy, run, **changes, **others, **FOLLOW, **by_model)
-    interrupt(flags, "step 3/4", Interruption(signal.SIGTERM, 143, template=OFF))
+    interrupt(flags, "step 3/4", Interruption(signal.SIGTERM, 143))
     # What is sampled ahead may make a fourth step before the signal arrives.
     assert [row["step"] for row in steps_of(run)] in ([1, 2, 3], [1, 2, 3, 4])
     check_scores(run, first=2)

@@ -1,21 +1,23 @@
-"""Processes of a run are forked from the template, and what they compute is the same without it."""
+"""Processes of a run are forked from the template, and without it they compute and end in the same way."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from conftest import Toy, read_jsonl, toy_flags, train
+from interrupted_runs import Interruption, interrupt
 
-from openrlhf_ada.platforms.template import LOG, OFF, TEMPLATE_VARIABLE, running
+from openrlhf_ada.platforms.template import LOG, OFF, running
 
 pytestmark = pytest.mark.e2e
 
 
-def test_forked_run_has_the_rollouts_of_a_plain_one(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_run_has_the_rollouts_of_a_plain_one(toy: Toy, tmp_path: Path) -> None:
     log = Path(running()).with_name(LOG)
     start = log.stat().st_size
-    flags = {"ada_mode": "seq", "data__max_samples": 16}
+    flags = {"ada_mode": "seq", "data__max_samples": 48}
     train(toy_flags(toy, tmp_path / "forked", **flags))
     lines = log.read_text()[start:].splitlines()
     forked = [line for line in lines if " forked " in line]
@@ -26,8 +28,10 @@ def test_forked_run_has_the_rollouts_of_a_plain_one(toy: Toy, tmp_path: Path, mo
     assert sum("train_ppo_ray" in line for line in forked) == 1, lines
     assert all("resource_tracker" in line for line in plain), lines
 
-    monkeypatch.setenv(TEMPLATE_VARIABLE, OFF)
-    train(toy_flags(toy, tmp_path / "plain", **flags))
+    interrupt(toy_flags(toy, tmp_path / "plain", **flags), "step 2/3", Interruption(signal.SIGTERM, 143, template=OFF))
     assert len(log.read_text()[start:].splitlines()) == len(lines)
-    rollouts = {side: read_jsonl(tmp_path / side / "samples.jsonl") for side in ("forked", "plain")}
-    assert rollouts["forked"] == rollouts["plain"]
+    forked, plain = (
+        [sample for sample in read_jsonl(tmp_path / side / "samples.jsonl") if sample["step"] <= 2]
+        for side in ("forked", "plain")
+    )
+    assert forked == plain

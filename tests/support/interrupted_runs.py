@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 import psutil
-from conftest import LIMIT_S, ROOT
+from conftest import LIMIT_S, ROOT, forked_python
 
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
 
@@ -34,13 +34,16 @@ class Interruption:
 def interrupt(argv: list[str], after: str, interruption: Interruption) -> None:
     """Start a run and end it when it says a line that begins like `after`; none of its processes lives on."""
     before = psutil.Process().children(recursive=True)
-    environment = {} if interruption.template is None else {TEMPLATE_VARIABLE: interruption.template}
+    if interruption.template is None:
+        program, environment = forked_python()
+    else:
+        program, environment = sys.executable, os.environ | {TEMPLATE_VARIABLE: interruption.template}
     process = subprocess.Popen(
-        [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv],
+        [program, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | environment,
+        env=environment,
         # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
