@@ -231,6 +231,7 @@ def test_worker_environment_leaves_the_users_values(monkeypatch: pytest.MonkeyPa
     assert cpu.worker_environment() == defaults | {"VLLM_CPU_KVCACHE_SPACE": "7"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extra", "out"), [(cpu.worker_environment(), "[1, 0]\n"), ({}, "")], ids=["ours", "vLLM's"])
 def test_sampling_needs_no_compiler(extra: dict[str, str], out: str, tmp_path: Path) -> None:
     """vLLM compiles the sampling of answers without a seed, which an evaluation's are: without g++ its engine ends."""

@@ -320,6 +320,7 @@ def test_processes_run_side_by_side(python: str) -> None:
         assert gone(pid)
 
 
+@pytest.mark.slow
 def test_randomness_differs_from_process_to_process() -> None:
     program = (
         "import random, tempfile, os, multiprocessing, json, numpy, torch; print(json.dumps([random.random(), "
@@ -398,6 +399,7 @@ def test_a_path_without_a_template_is_refused(monkeypatch: pytest.MonkeyPatch, t
         raise AssertionError
 
 
+@pytest.mark.slow
 def test_what_a_run_imports_starts_no_thread_and_no_ray() -> None:
     """A new release of torch, vLLM or DeepSpeed may: then every process would import for itself."""
     program = f"import sys; print([n for n in {NEVER!r} if n in sys.modules], 'vllm' in sys.modules); {IS_FORKED}"

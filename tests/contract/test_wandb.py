@@ -56,6 +56,7 @@ def log_at(*steps: tuple[int, dict[str, str]], folder: Path) -> list[dict[str, o
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_page_and_its_steps(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     begins = run_environment(run_dir, resumes=False)

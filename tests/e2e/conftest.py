@@ -37,9 +37,12 @@ class Toy:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_template() -> Iterator[None]:
-    """All runs of these tests fork their processes from one template."""
-    with own_template():
-        yield
+    """All runs of these tests fork their processes from one template. Scripts find this installation's programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Before the template starts: what has another PATH is not forked.
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+        with own_template():
+            yield
 
 
 @contextmanager

@@ -90,8 +90,10 @@ async def main():
     early = (await gather(engine, 1))[0]
     out["stopped_early"] = [early.response is None, early.error, early.num_tokens]
 
-    await engine.submit([job(0, label="raise"), job(1, label="sleep")], setup(8, timeout_s=1.0))
-    failed = await gather(engine, 2)
+    await engine.submit([job(0, label="raise")], setup(8))
+    failed = await gather(engine, 1)
+    await engine.submit([job(1, label="sleep")], setup(8, timeout_s=1.0))
+    failed |= await gather(engine, 1)
     out["errors"] = [failed[0].error, failed[1].error]
     out["failed_tokens"] = [failed[0].num_tokens, failed[1].num_tokens]
 

@@ -62,7 +62,7 @@ def rollouts(run: Path) -> list[tuple[Any, ...]]:
 def undisturbed(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nothing happens to its engine. Ctrl-C ends it after three of four steps."""
     run = tmp_path_factory.mktemp("undisturbed") / "run"
-    interrupt(toy_flags(toy, run, **LONGER), "step 3/4", Interruption(signal.SIGINT, 130, template=""))
+    interrupt(toy_flags(toy, run, **LONGER), "step 3/4", Interruption(signal.SIGINT, 130))
     assert {row[0] for row in rollouts(run)} == {1, 2, 3}
     return run
 

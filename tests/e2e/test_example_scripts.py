@@ -6,6 +6,7 @@ in test_two_nodes.py. All scripts pass the real parser in tests/unit/test_exampl
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def test_agent_on_slurm(toy: Toy, tmp_path: Path) -> None:
         (stubs / name).chmod(0o755)
     port = free_port()
     told = run_example(
-        "train_slurm.sbatch", toy, tmp_path / "run", PATH=str(stubs), SCRIPTS=str(SCRIPTS), SLURM_JOB_NUM_NODES="2",
+        "train_slurm.sbatch", toy, tmp_path / "run", PATH=f"{stubs}{os.pathsep}{os.environ['PATH']}",
+        SCRIPTS=str(SCRIPTS), SLURM_JOB_NUM_NODES="2",
         SLURM_JOB_NODELIST="two", SCRIPT="train_ada_agent.sh", SLURM_JOB_ID=f"test-{port}", PORT=str(port), GPUS="1",
     )  # fmt: skip
     shutil.rmtree(f"/tmp/ray-test-{port}")

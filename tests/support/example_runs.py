@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +24,10 @@ def run_example(script: str, toy: Toy, run: Path, *arguments: str, **environment
         "EVAL_DATA": str(toy.heldout),
         "RUN_DIR": str(run),
     }
-    programs = Path(sys.executable).parent
-    path = os.pathsep.join([environment.pop("PATH", str(programs)), str(programs), os.environ["PATH"]])
     done = subprocess.run(
         [str(SCRIPTS / script), *arguments],
         cwd=run.parent,
-        env=os.environ | known | environment | {"PATH": path},
+        env=os.environ | known | environment,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -104,6 +104,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.sampled_from(SCHEDULERS), st.sampled_from([0.0, 0.2, 0.8]))
 def test_every_scheduler_gives_the_published_pools(case: Case, name: Any, least_chance: float) -> None:

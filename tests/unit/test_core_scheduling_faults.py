@@ -177,6 +177,7 @@ def test_schedules_agree_on_pools_groups_and_failures(first: int) -> None:
         assert ledgers[0] == ledgers[1] == ledgers[2]
 
 
+@pytest.mark.slow
 def test_the_worlds_have_every_kind_of_fault() -> None:
     """Else the test above would show little."""
     seen: Counter[str] = Counter()
@@ -232,6 +233,7 @@ def given_up(world: World, name: Any) -> np.ndarray:
     return np.array([bool(ending.failure) for ending in world.run(name)[0]])
 
 
+@pytest.mark.slow
 def test_every_schedule_gives_up_as_many_prompts() -> None:
     """One rollout in a hundred has no score. Going by what was sent ahead would give up twice as many prompts."""
     policy = sequential(2, 2, n=4, wave=4, cap=CAP)

@@ -138,6 +138,7 @@ def unverified(problems: list[Problem], reward: str) -> set[str]:
     return set(found)
 
 
+@pytest.mark.slow
 def test_reasoning_gym_reference_answers_verify() -> None:
     problems = load_problems(Source("s", "reasoning_gym:chain_sum", size=5, seed=1))
     assert len({p.id for p in problems}) == 5

@@ -29,6 +29,7 @@ def test_tables_match_the_benchmark(table: str, aim: str, figures: ModuleType) -
     assert getattr(figures, table)(aim) in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["cost_table", "prediction_table", "matched_table"])
 def test_costs_and_predictions_match_the_benchmark(table: str, figures: ModuleType) -> None:
     assert getattr(figures, table)() in TEXT, "print them anew: python benchmarks/algorithm_figures.py"

@@ -250,6 +250,7 @@ def test_largest_coefficients_match_the_enumeration(
         assert given_up <= float(said_given_up or said) + 0.05
 
 
+@pytest.mark.slow
 def test_largest_coefficients_in_the_text(coefficients: ModuleType) -> None:
     for name, figure in (("seq, group_norm", 5.5), ("est, all, group_norm", 5.5), ("est, all, rloo, loo", 5.7)):
         assert coefficients.largest(coefficients.settings_of(coefficients.CASES[name])) == pytest.approx(
@@ -260,6 +261,7 @@ def test_largest_coefficients_in_the_text(coefficients: ModuleType) -> None:
     assert coefficients.largest(settings, given_up=True) == pytest.approx(200)
 
 
+@pytest.mark.slow
 def test_times_match_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = section(TEXT, "How long it takes")
     ((_, verb, *arguments),) = command_lines(blocks(part)[0].text)

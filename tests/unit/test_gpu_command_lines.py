@@ -23,6 +23,7 @@ def gpu_tests(*options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_gpu_tests_without_gpu_name_their_needs() -> None:
     told = gpu_tests()

@@ -62,6 +62,7 @@ def test_right_and_wrong_answers_have_a_score_and_a_time(pool: GraderPool) -> No
     assert 0.0 < right.seconds < LIMITS.seconds
 
 
+@pytest.mark.slow
 def test_fifty_poisons_among_five_hundred_answers() -> None:
     """R5: with two workers all good scores are right, no poison takes half a second more than its limit, this
     process does not grow, and the end is clean."""
@@ -93,6 +94,7 @@ def test_fifty_poisons_among_five_hundred_answers() -> None:
             assert grade.score == float(response == label)
 
 
+@pytest.mark.slow
 def test_the_score_is_the_same_from_everywhere(pool: GraderPool) -> None:
     async def from_asyncio() -> list[TimedGrade]:
         return await asyncio.gather(*(asyncio.to_thread(pool.grade, response, "4") for response in ("4", "sleep")))
@@ -112,6 +114,7 @@ def test_any_text_crosses_the_border_unharmed(pool: GraderPool, text: str) -> No
     assert pool.grade(text, [text]).score == 0.0
 
 
+@pytest.mark.slow
 def test_child_processes_end_with_the_grader() -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
         child = psutil.Process(int(pool.grade("a child", "").cause))
@@ -191,6 +194,7 @@ def test_closing_wakes_waiting_callers() -> None:
     assert sorted(ends) == ["its process was killed (SIGKILL)", *["the grader's pool is closed"] * 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), 9)"])
 def test_no_process_outlives_its_parent(end: str, tmp_path: Path) -> None:
     script = (

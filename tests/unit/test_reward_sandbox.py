@@ -133,6 +133,7 @@ def test_a_program_that_does_not_end_is_stopped(code: str) -> None:
     assert cause(code, SHORT) == "time limit"
 
 
+@pytest.mark.slow
 def test_cpu_time_is_limited_apart_from_time() -> None:
     limits = ProgramLimits(seconds=30, cpu_seconds=1)
     assert cause("while True: pass", limits) == "time limit"
