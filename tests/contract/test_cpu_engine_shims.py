@@ -136,6 +136,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_engine_process_ends_with_its_parent() -> None:
     """The parent is killed as a Ray worker is: without a chance to end its children."""
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)

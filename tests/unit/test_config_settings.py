@@ -153,6 +153,7 @@ def test_ppo_takes_every_weight_at_a_prediction() -> None:
 # -- another run's weight as the objective ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reinforce-ada-balance", "reinforce-ada-pos", "grpo", "raft", "ppo"])
 def test_uniform_can_have_another_methods_weight(name: str) -> None:
     """f' of the method by enumeration; between the entries of its table it is off by less than 0.1 %."""

@@ -89,6 +89,7 @@ def test_levels_are_mixed_within_the_file(train: Rows) -> None:
     assert len(Counter(row["datasource"] for row in train[:48])) == len(LEVELS)
 
 
+@pytest.mark.slow
 def test_same_seed_same_files_other_seed_other_split(made: dict[str, Any], heldout: Rows, tmp_path: Path) -> None:
     same = write_demo_data(tmp_path / "same", num_train=512, num_heldout=150, seed=0)
     assert Path(same["train"]).read_bytes() == Path(made["train"]).read_bytes()

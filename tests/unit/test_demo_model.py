@@ -59,6 +59,7 @@ def test_checkpoint_completes_sums_and_ends_chats(tmp_path: Path) -> None:
     assert chat.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
+@pytest.mark.slow
 def test_answers_of_one_line_can_end_at_the_newline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real vocabulary; the weights are those of a tiny model."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM

@@ -191,6 +191,7 @@ def test_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_all_tests_together_have_a_limit() -> None:
     label = {"inputs": ["1"] * 100, "outputs": ["1"] * 100}
     slow = fenced("import time; time.sleep(0.3); print(1)")

@@ -50,6 +50,7 @@ def pool() -> Iterator[GraderPool]:
         yield pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", CAUSES)
 def test_every_failure_has_a_cause_and_no_score(pool: GraderPool, poison: str) -> None:
     grade = pool.grade(poison, "4")
@@ -123,6 +124,7 @@ def test_child_processes_end_with_the_grader() -> None:
         child.wait(5)
 
 
+@pytest.mark.slow
 def test_large_answer_to_stopped_process_times_out() -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
         pid = int(pool.grade("pid", "").cause)
@@ -131,6 +133,7 @@ def test_large_answer_to_stopped_process_times_out() -> None:
         assert pool.grade("4", "4").score == 1.0
 
 
+@pytest.mark.slow
 def test_failed_process_start_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     with GraderPool(GRADER, LIMITS, workers=1) as pool:
         pool.grade("4", "4")

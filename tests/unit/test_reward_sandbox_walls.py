@@ -224,6 +224,7 @@ def test_no_file_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert process.num_fds() == files
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_the_process_that_grades(tmp_path: Path) -> None:
     code = "import threading, time\nfor _ in range(5): threading.Thread(target=time.sleep, args=(99,)).start()"
     start = f"from openrlhf_ada.reward.sandbox import run_program; run_program({code!r}, '')"

@@ -141,6 +141,7 @@ def pypi(machine: Machine) -> str:
     return index(machine.home / "pypi", torch_wheel(wheels, CUDA), uv_wheel(wheels))
 
 
+@pytest.mark.slow
 def test_uv_installs_build_missing_from_pips_index(machine: Machine, pypi: str) -> None:
     torch_wheel(machine.home / "pytorch", PINNED)
     done = machine.install(PIP_INDEX_URL=pypi)
@@ -154,6 +155,7 @@ def test_uv_installs_build_missing_from_pips_index(machine: Machine, pypi: str) 
     assert f"torch=={PINNED}" in line and "uv" in line, "what is done, and why"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_uv", [True, False])
 def test_a_cuda_build_is_replaced(machine: Machine, pypi: str, by_uv: bool) -> None:
     machine.pip_install(torch_wheel(machine.home / "wheels", CUDA))
@@ -199,6 +201,7 @@ def test_files_of_no_package_are_removed(machine: Machine) -> None:
     assert machine.torch == [PINNED] and not (machine.site / "torch" / "cuda.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configured", ["index", "folder"])
 def test_uv_is_not_called_where_pip_finds_the_build(machine: Machine, configured: str) -> None:
     wheels = machine.home / "wheels"
@@ -210,6 +213,7 @@ def test_uv_is_not_called_where_pip_finds_the_build(machine: Machine, configured
     assert not (machine.venv / "bin" / "uv").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_installation_asks_no_index(machine: Machine) -> None:
     machine.pip_install(torch_wheel(machine.home / "wheels", PINNED))
     done = machine.install(PIP_INDEX_URL=index(machine.home / "empty"))
@@ -217,6 +221,7 @@ def test_a_finished_installation_asks_no_index(machine: Machine) -> None:
     assert machine.torch == [PINNED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uv_is_there", [True, False])
 def test_no_source_is_an_error_with_a_remedy(machine: Machine, pypi: str, uv_is_there: bool) -> None:
     done = machine.install(PIP_INDEX_URL=pypi if uv_is_there else index(machine.home / "empty"))
