@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.cli import demo, evaluate, prepare_data, report, simulate, submit
+from openrlhf_ada.cli import arena, demo, evaluate, prepare_data, report, simulate, submit
 from openrlhf_ada.config.flags import kind_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
@@ -22,6 +22,7 @@ from openrlhf_ada.host.parser import training_parser
 VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "prepare-data": prepare_data.build_parser,
     "eval": evaluate.build_parser,
+    "arena": arena.build_parser,
     "simulate": simulate.build_parser,
     "submit": submit.build_parser,
     "report": report.build_parser,

@@ -1,0 +1,191 @@
+"""A small autoregressive model, its sampling and its policy gradient, in one process and on one core."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from openrlhf_ada.arena.tasks import END, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, World
+
+WIDTH = 64
+MAX_NORM = 1.0
+"""Gradients are clipped to this, as in the published recipe."""
+
+WARM_STEPS, WARM_BATCH, WARM_RATE = 600, 512, 3e-3
+
+
+class ChainModel(nn.Module):
+    """A recurrent network that reads a prompt and says an answer, token by token."""
+
+    def __init__(self, num_functions: int, max_length: int) -> None:
+        super().__init__()
+        self.function = nn.Embedding(num_functions, WIDTH)
+        self.start = nn.Embedding(NUM_SYMBOLS, WIDTH)
+        self.length = nn.Embedding(max_length + 1, WIDTH)
+        self.said = nn.Embedding(PAD + 1, WIDTH)
+        self.cell = nn.GRUCell(2 * WIDTH, WIDTH)
+        self.head = nn.Sequential(nn.Linear(2 * WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, NUM_TOKENS))
+
+    def read(self, prompts: PromptBatch) -> tuple[Tensor, Tensor]:
+        """(what stands for the function, first state), shapes (N, WIDTH)."""
+        function = self.function(prompts.function)
+        return function, self.start(prompts.start) + self.length(prompts.length)
+
+    def step(self, function: Tensor, state: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+        """(log-probabilities of the next token (N, NUM_TOKENS), next state) after the token `said`, shape (N,)."""
+        state = self.cell(torch.cat([self.said(said), function], dim=1), state)
+        return functional.log_softmax(self.head(torch.cat([state, function], dim=1)), dim=1), state
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBatch:
+    """int64 tensors, shapes (N,); answers: (N, T)."""
+
+    function: Tensor
+    start: Tensor
+    length: Tensor
+    answers: Tensor
+
+    @classmethod
+    def of(cls, prompts: Prompts, rows: Sequence[int] | None = None) -> PromptBatch:
+        index = slice(None) if rows is None else np.asarray(rows)
+        columns = (prompts.function, prompts.start, prompts.length, prompts.answers)
+        return cls(*(torch.from_numpy(column[index]) for column in columns))
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.function, self.start, self.length, self.answers
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """tokens: int64, (N, T), PAD after the end. right: bool, (N,). num_tokens: int64, (N,)."""
+
+    prompts: PromptBatch
+    tokens: Tensor
+    right: Tensor
+    num_tokens: Tensor
+
+
+def joined(parts: Sequence[Answers]) -> Answers:
+    """One after the other."""
+
+    columns = zip(*((part.tokens, part.right, part.num_tokens) for part in parts), strict=True)
+    prompts = zip(*(part.prompts.columns for part in parts), strict=True)
+    return Answers(PromptBatch(*map(torch.cat, prompts)), *map(torch.cat, columns))
+
+
+@torch.no_grad()
+def sample(model: ChainModel, prompts: PromptBatch, generator: torch.Generator) -> Answers:
+    """One answer for each prompt, at temperature 1."""
+    function, state = model.read(prompts)
+    size, longest = prompts.answers.shape
+    said = torch.full((size,), PAD)
+    tokens = torch.full((size, longest), PAD)
+    ended = torch.zeros(size, dtype=torch.bool)
+    for position in range(longest):
+        log_probs, state = model.step(function, state, said)
+        noise = -torch.log(-torch.log(torch.rand(log_probs.shape, generator=generator).clamp_min(1e-20)))
+        said = torch.where(ended, PAD, (log_probs + noise).argmax(dim=1))
+        tokens[:, position] = said
+        ended |= said == END
+    right = (tokens == prompts.answers).all(dim=1)
+    return Answers(prompts, tokens, right, (tokens != PAD).sum(dim=1))
+
+
+def log_probs(model: ChainModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+    """Of whole answers, shape (N,). Tokens that cannot be said (PAD in the place of the first) give -inf."""
+    function, state = model.read(prompts)
+    said = torch.full((len(tokens),), PAD)
+    total = torch.zeros(len(tokens))
+    for position in range(tokens.shape[1]):
+        by_token, state = model.step(function, state, said)
+        said = tokens[:, position]
+        is_said = said != PAD
+        chosen = by_token.gather(1, said.clamp_max(NUM_TOKENS - 1).unsqueeze(1)).squeeze(1)
+        total = total + torch.where(is_said, chosen, 0.0)
+    return total.masked_fill(tokens[:, 0] == PAD, -math.inf)
+
+
+@torch.no_grad()
+def pass_rates(model: ChainModel, prompts: Prompts) -> np.ndarray:
+    """Exact: there is one right answer, and this is its probability. float64, shape (R,)."""
+    batch = PromptBatch.of(prompts)
+    return log_probs(model, batch, batch.answers).double().exp().numpy()
+
+
+class Learner:
+    """The model and its optimiser. A step is on-policy: one gradient of the samples just drawn."""
+
+    def __init__(self, world: World, weights: dict[str, Tensor], learning_rate: float, seed: int) -> None:
+        self.world = world
+        self.model = ChainModel(world.task.num_functions, max(world.task.lengths))
+        self.model.load_state_dict(weights)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, weight_decay=0.0)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def sample(self, rows: Sequence[int]) -> Answers:
+        """One answer for each row of the training set; a row may stand there several times."""
+        return sample(self.model, PromptBatch.of(self.world.train, rows), self._generator)
+
+    def train(self, answers: Answers, index: Sequence[int], coefficients: Sequence[float]) -> None:
+        """One step up the mean of coefficient x log-probability over the trained answers `index`."""
+        chosen = torch.tensor([i for i, c in zip(index, coefficients, strict=True) if c])
+        if not len(chosen):
+            return
+        weights = torch.tensor([c for c in coefficients if c], dtype=torch.float32)
+        prompts = PromptBatch(*(column[chosen] for column in answers.prompts.columns))
+        loss = -(weights * log_probs(self.model, prompts, answers.tokens[chosen])).sum() / len(index)
+        self._optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
+        self._optimizer.step()
+
+
+def warm_start(world: World, seed: int) -> dict[str, Tensor]:
+    """Weights that know each function as well as the task says: trained on answers whose symbols are right that often.
+
+    A wrong symbol is followed by the right one for it, so an error does not spoil what comes after.
+    """
+    torch.manual_seed(seed)
+    task, rng = world.task, np.random.default_rng([seed, 2])
+    model = ChainModel(task.num_functions, max(task.lengths))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=WARM_RATE, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, WARM_STEPS)
+    for _ in range(WARM_STEPS):
+        batch = PromptBatch(*map(torch.from_numpy, _imperfect(world, rng)))
+        loss = -log_probs(model, batch, batch.answers).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _imperfect(world: World, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """A batch of prompts with answers as imperfect as the starting model is to be."""
+    task = world.task
+    function = rng.integers(0, task.num_functions, WARM_BATCH)
+    start = rng.integers(0, NUM_SYMBOLS, WARM_BATCH)
+    length = rng.choice(list(task.lengths), WARM_BATCH)
+    answers = np.full((WARM_BATCH, task.max_tokens), PAD)
+    at = np.zeros(WARM_BATCH, dtype=np.int64)
+    if task.tag_skill is not None:
+        tagged = rng.random(WARM_BATCH) < task.tag_skill
+        answers[tagged, 0] = TAG
+        at += tagged
+    symbol, rows = start.copy(), np.arange(WARM_BATCH)
+    for step in range(max(task.lengths)):
+        goes_on = step < length
+        knows = rng.random(WARM_BATCH) < world.skills[function]
+        symbol = np.where(knows, world.tables[function, symbol], rng.integers(0, NUM_SYMBOLS, WARM_BATCH))
+        answers[rows[goes_on], at[goes_on]] = symbol[goes_on]
+        at += goes_on
+    answers[rows, at] = END
+    return function, start, length, answers

@@ -1,0 +1,82 @@
+"""The methods that are compared: flags of this package, with how prompts are chosen and how many make a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.arena.choice import RULES
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.core.policies import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """n: --rollout.n_samples_per_prompt. ada: our flags. estimator: --algo.advantage.estimator.
+
+    `candidates`: so many times as many prompts are considered as are sampled, by `choice`.
+    `refill`: prompts of one outcome are replaced until the step is full (DAPO).
+    """
+
+    name: str
+    summary: str
+    n: int
+    ada: dict[str, Any]
+    estimator: str = "dr_grpo"
+    candidates: int = 1
+    choice: str = "best"
+    refill: bool = False
+
+    def settings(self, prompts: int) -> Settings:
+        """`prompts`: of a step."""
+        host = SimpleNamespace(
+            rollout=SimpleNamespace(n_samples_per_prompt=self.n, batch_size=prompts),
+            algo=SimpleNamespace(advantage=SimpleNamespace(estimator=self.estimator)),
+        )
+        return resolve(AdaConfig(**self.ada), host)
+
+    def policy(self, prompts: int) -> Policy:
+        """A new one."""
+        return make_policy(self.settings(prompts))
+
+
+def _uniform(n: int, **more: Any) -> dict[str, Any]:
+    """Fixed numbers as a special case of mode seq: everything that is drawn is trained."""
+    return {"n": n, "ada": {"mode": "seq", "exit": "fixed", "max_samples": n, "wave": n, "select": "all"} | more}
+
+
+def _all() -> Iterator[Method]:
+    for n in (4, 8, 16, 32):
+        yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
+    yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
+    yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
+    yield Method("dapo", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
+    seq = {"mode": "seq", "wave": 8, "max_samples": 32}
+    for exit_rule in ("pos", "balance"):
+        yield Method(exit_rule, f"Reinforce-Ada, {exit_rule}, 4 trained", n=4, ada=seq | {"exit": exit_rule})
+        matched = {"objective": f"matched:reinforce-ada-{exit_rule}", "correction": "stratum"}
+        yield Method(
+            f"uniform-8-as-{exit_rule}",
+            f"8 rollouts a prompt with the weight that {exit_rule} has",
+            **_uniform(8, **matched),
+        )
+    est = {"mode": "est", "budget": 8.0, "select": "all"}
+    yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", n=8, ada=est | {"correction": "paper"})
+    neyman = {"allocation": "std", "correction": "stratum", "objective": "linear"}
+    yield Method("est-std", "n as sqrt(p (1 - p)), linear objective", n=8, ada=est | neyman)
+    for n in (4, 8):
+        for choice in RULES:
+            yield Method(
+                f"choose-{n}-{choice}",
+                f"{n} rollouts each of one in four prompts, chosen by expected spread ({choice})",
+                estimator="rloo",
+                candidates=4,
+                choice=choice,
+                **_uniform(n),
+            )
+
+
+METHODS = {method.name: method for method in _all()}

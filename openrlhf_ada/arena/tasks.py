@@ -1,0 +1,150 @@
+"""Tasks of the learner track: chains of table look-ups, whose pass rates are graded, hopeless, hidden or gated.
+
+A prompt names a function f, a start x and a length L. The answer is f(x), f(f(x)), ..., L symbols, then the end. One
+wrong symbol makes it wrong, so the pass rate is about q^L where q is how well the model knows f. Functions are shared
+by prompts: what is learned on one helps others, and held-out prompts ask for the same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+NUM_SYMBOLS = 10
+TAG, END, PAD = 10, 11, 12
+"""Tokens after the symbols: what a formatted answer begins with, the end, and what follows it."""
+
+NUM_TOKENS = 12
+"""That a model may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """How prompts are made. `skill`: range of q, how well the starting model knows a function.
+
+    `lengths`: of chains, with their shares. `unsolvable`: share of training prompts whose label no answer can meet.
+    `tag_skill`: how often the starting model begins with the tag that an answer must begin with; None without a tag.
+    """
+
+    name: str
+    summary: str
+    skill: tuple[float, float]
+    lengths: dict[int, float]
+    num_functions: int = 64
+    num_train: int = 1024
+    num_held_out: int = 512
+    unsolvable: float = 0.0
+    tag_skill: float | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        return max(self.lengths) + 1 + (self.tag_skill is not None)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            "graded",
+            "pass rates from 0 to 1",
+            (0.3, 1.0),
+            {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1},
+        ),
+        Task("hard", "most prompts below 0.1", (0.25, 0.6), {2: 0.15, 3: 0.35, 4: 0.35, 5: 0.15}),
+        Task(
+            "unsolvable",
+            "graded, and three of ten training prompts have a label that nothing meets",
+            (0.3, 1.0),
+            {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1},
+            unsolvable=0.3,
+        ),
+        Task(
+            "curriculum",
+            "most prompts are out of reach until shorter ones are learned",
+            (0.15, 0.35),
+            {1: 0.15, 3: 0.25, 5: 0.3, 8: 0.3},
+        ),
+        Task(
+            "format",
+            "an answer must begin with a tag that is rarely said at first",
+            (0.4, 0.95),
+            {1: 0.3, 2: 0.4, 3: 0.3},
+            tag_skill=0.1,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """function, start, length: int64, shapes (R,). answers: int64, shape (R, T), padded after the end."""
+
+    function: Ints
+    start: Ints
+    length: Ints
+    answers: Ints
+
+    def __len__(self) -> int:
+        return len(self.function)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One draw of a task. tables: f(x), int64, shape (F, S). skills: q by function, shape (F,).
+
+    `solvable`: of training prompts, bool, shape (R,).
+    """
+
+    task: Task
+    tables: Ints
+    skills: Floats
+    train: Prompts
+    held_out: Prompts
+    solvable: NDArray[np.bool_] = field(repr=False)
+
+
+def make_world(task: Task, seed: int) -> World:
+    """Held-out prompts are other combinations of function, start and length than the training prompts."""
+    rng = np.random.default_rng([seed, 1])
+    tables = rng.integers(0, NUM_SYMBOLS, (task.num_functions, NUM_SYMBOLS))
+    skills = rng.permutation(np.linspace(*task.skill, task.num_functions))
+    lengths, shares = np.array(list(task.lengths)), np.array(list(task.lengths.values()))
+    wanted = task.num_train + task.num_held_out
+    triples = [
+        (f, x, int(length))
+        for length, share in zip(lengths, shares, strict=True)
+        for f, x in _pairs(task.num_functions, round(wanted * share), rng)
+    ]
+    order = rng.permutation(len(triples))
+    prompts = [triples[i] for i in order]
+    train = _prompts(prompts[: task.num_train], tables, task)
+    held_out = _prompts(prompts[task.num_train :], tables, task)
+    solvable = rng.random(len(train)) >= task.unsolvable
+    # No model can say PAD.
+    train.answers[~solvable, 0] = PAD
+    return World(task, tables, skills, train, held_out, solvable)
+
+
+def _pairs(num_functions: int, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Different pairs of function and start."""
+    if count > num_functions * NUM_SYMBOLS:
+        raise ValueError(f"{count} prompts of one length, and there are {num_functions * NUM_SYMBOLS}")
+    chosen = rng.choice(num_functions * NUM_SYMBOLS, count, replace=False)
+    return [(int(c) // NUM_SYMBOLS, int(c) % NUM_SYMBOLS) for c in chosen]
+
+
+def _prompts(triples: list[tuple[int, int, int]], tables: Ints, task: Task) -> Prompts:
+    function, start, length = (np.array(column, dtype=np.int64) for column in zip(*triples, strict=True))
+    answers = np.full((len(triples), task.max_tokens), PAD, dtype=np.int64)
+    for row, (f, symbol, steps) in enumerate(triples):
+        said = [] if task.tag_skill is None else [TAG]
+        for _ in range(steps):
+            symbol = int(tables[f, symbol])
+            said.append(symbol)
+        answers[row, : len(said) + 1] = [*said, END]
+    return Prompts(function, start, length, answers)

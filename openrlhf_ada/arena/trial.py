@@ -1,0 +1,147 @@
+"""One run of one method on one task: the package's own policies, pools and coefficients, with a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from openrlhf_ada.arena.choice import PromptQueue
+from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
+from openrlhf_ada.arena.methods import Method
+from openrlhf_ada.core.policies import Draw, Policy
+from openrlhf_ada.core.types import PromptPool, Sample
+
+REFILL_LIMIT = 3
+"""A step is given up after so many times its number of prompts."""
+
+THRESHOLD = 0.5
+
+MARKS = 40
+"""Measurements of a run, evenly over its budget."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a run has used."""
+
+    steps: int = 0
+    rollouts: int = 0
+    tokens: int = 0
+    trained_tokens: int = 0
+    waves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`spent` and exact held-out `accuracy` at each measurement."""
+
+    spent: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    accuracy: list[float] = field(default_factory=list[float])
+
+    def add(self, spent: Spent, accuracy: float) -> None:
+        self.spent.append(asdict(spent))
+        self.accuracy.append(accuracy)
+
+
+class Trial:
+    """Trains `learner` by `method`, `prompts` of them in a step, until a budget of rollouts is drawn."""
+
+    def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
+        self._learner, self._method, self._prompts = learner, method, prompts
+        self._policy: Policy = method.policy(prompts)
+        self._queue = PromptQueue(len(learner.world.train), method.candidates, seed, rule=method.choice)
+        self._rng = np.random.default_rng([seed, 4])
+        self._key = 0
+        self.spent = Spent()
+
+    def run(self, budget: int) -> Curve:
+        """Measured before the first step and MARKS times after it."""
+        curve, held_out = Curve(), self._learner.world.held_out
+        for mark in range(MARKS + 1):
+            while self.spent.rollouts < budget * mark / MARKS:
+                self._step()
+            curve.add(self.spent, float(pass_rates(self._learner.model, held_out).mean()))
+        return curve
+
+    def _step(self) -> None:
+        drawn = _Drawn()
+        pools = self._sampled(self._prompts, drawn)
+        trained = pools
+        if self._method.refill:
+            pools, trained = self._refilled(pools, drawn)
+        groups = [self._policy.build(pool, self._rng) for pool in trained]
+        index = [drawn.places[group.key][i] for group in groups for i in group.indices]
+        coefficients = [c * drawn.weights[group.key] for group in groups for c in group.coefficients]
+        self._learner.train(drawn.answers(), index, coefficients)
+        self._policy.observe(pools)
+        rows, positives = [pool.row for pool in pools], [pool.count_positives(THRESHOLD) for pool in pools]
+        self._queue.observe(rows, [len(pool) for pool in pools], positives)
+        self.spent.steps += 1
+        self.spent.trained_tokens += int(drawn.answers().num_tokens[index].sum())
+
+    def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
+        """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""
+        wanted = self._prompts
+        while sum(map(has_signal, pools)) < wanted and len(pools) < REFILL_LIMIT * wanted:
+            missing = wanted - sum(map(has_signal, pools))
+            pools = pools + self._sampled(missing, drawn)
+        return pools, [pool for pool in pools if has_signal(pool)][:wanted]
+
+    def _sampled(self, count: int, drawn: _Drawn) -> list[PromptPool]:
+        """The next prompts' closed pools, in waves as the policy decides."""
+        rows, weights = self._queue.take(count)
+        pools = [PromptPool(self._key + i, row=row) for i, row in enumerate(rows)]
+        drawn.weights |= {pool.key: weight for pool, weight in zip(pools, weights, strict=True)}
+        self._key += count
+        still_open = {pool.key: pool for pool in pools}
+        while still_open:
+            actions = self._policy.decide(list(still_open.values()))
+            wave = [action for action in actions if isinstance(action, Draw)]
+            for action in actions:
+                if not isinstance(action, Draw):
+                    del still_open[action.key]
+            if wave:
+                self._draw(wave, still_open, drawn)
+        return pools
+
+    def _draw(self, wave: Sequence[Draw], pools: dict[int, PromptPool], drawn: _Drawn) -> None:
+        answers = self._learner.sample([pools[draw.key].row for draw in wave for _ in range(draw.count)])
+        scores, lengths = answers.right.double().tolist(), answers.num_tokens.tolist()
+        at = 0
+        for draw in wave:
+            pool, start = pools[draw.key], len(pools[draw.key])
+            pool.add(
+                Sample(draw.key, start + i, scores[at + i], scores[at + i], lengths[at + i]) for i in range(draw.count)
+            )
+            drawn.places.setdefault(draw.key, []).extend(range(drawn.size + at, drawn.size + at + draw.count))
+            at += draw.count
+        drawn.add(answers)
+        self.spent.waves += 1
+        self.spent.rollouts += at
+        self.spent.tokens += sum(lengths)
+
+
+class _Drawn:
+    """All answers of a step. `places`: of each prompt's answers among them, in index order. `weights`: of prompts."""
+
+    def __init__(self) -> None:
+        self._parts: list[Answers] = []
+        self.places: dict[int, list[int]] = {}
+        self.weights: dict[int, float] = {}
+        self.size = 0
+
+    def add(self, answers: Answers) -> None:
+        self._parts.append(answers)
+        self.size += len(answers.right)
+
+    def answers(self) -> Answers:
+        if len(self._parts) > 1:
+            self._parts = [joined(self._parts)]
+        return self._parts[0]
+
+
+def has_signal(pool: PromptPool) -> bool:
+    """Has it two outcomes?"""
+    return 0 < pool.count_positives(THRESHOLD) < len(pool)

@@ -1,0 +1,122 @@
+"""The small model: exact pass rates, the gradient that the coefficients say, and tasks as they are described."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from openrlhf_ada.arena.learner import ChainModel, Learner, PromptBatch, log_probs, pass_rates, sample, warm_start
+from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.tasks import END, PAD, TASKS, make_world
+from openrlhf_ada.arena.trial import Trial
+
+SMALL = "graded"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    """Tensors here are tiny: a second thread only waits."""
+    torch.set_num_threads(1)
+
+
+def model_of(task: str, seed: int = 0) -> ChainModel:
+    torch.manual_seed(seed)
+    return ChainModel(TASKS[task].num_functions, max(TASKS[task].lengths))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_answers_follow_the_tables(name: str) -> None:
+    world = make_world(TASKS[name], 3)
+    train, task = world.train, world.task
+    assert len(train) == task.num_train and abs(len(world.held_out) - task.num_held_out) <= 3
+    for row in range(0, len(train), 37):
+        said = [int(token) for token in train.answers[row] if token != PAD]
+        if not world.solvable[row]:
+            assert train.answers[row, 0] == PAD
+            continue
+        symbol, expected = int(train.start[row]), []
+        for _ in range(int(train.length[row])):
+            symbol = int(world.tables[train.function[row], symbol])
+            expected.append(symbol)
+        assert said[int(task.tag_skill is not None) :] == [*expected, END]
+
+
+def test_no_prompt_is_held_out_and_trained() -> None:
+    world = make_world(TASKS["hard"], 0)
+    train, held_out = (
+        set(zip(p.function.tolist(), p.start.tolist(), p.length.tolist(), strict=True))
+        for p in (world.train, world.held_out)
+    )
+    assert len(train) == len(world.train) and not train & held_out
+
+
+def test_pass_rates_are_those_of_sampling() -> None:
+    world = make_world(TASKS[SMALL], 0)
+    model = model_of(SMALL)
+    batch = PromptBatch.of(world.train, [0] * 20_000)
+    # The answer that this model gives most often, as if it were right.
+    answers = sample(model, batch, torch.Generator().manual_seed(0))
+    common = torch.unique(answers.tokens, dim=0, return_counts=True)
+    most = common[0][common[1].argmax()]
+    world.train.answers[0] = most.numpy()
+    expected = float(pass_rates(model, world.train)[0])
+    share = float((answers.tokens == most).all(dim=1).double().mean())
+    assert share == pytest.approx(expected, abs=4 * (expected / 20_000) ** 0.5)
+
+
+def test_unsolvable_prompts_have_pass_rate_zero() -> None:
+    world = make_world(TASKS["unsolvable"], 0)
+    rates = pass_rates(model_of("unsolvable"), world.train)
+    assert (rates[~world.solvable] == 0.0).all() and (rates[world.solvable] > 0.0).all()
+    answers = Learner(world, model_of("unsolvable").state_dict(), 1e-3, 0).sample(np.flatnonzero(~world.solvable))
+    assert not answers.right.any()
+
+
+def test_step_follows_the_coefficients() -> None:
+    """Answers of coefficient 0 have no say; a positive one makes its answer likelier, a negative one less likely."""
+    world = make_world(TASKS[SMALL], 0)
+    learner = Learner(world, model_of(SMALL).state_dict(), 1e-2, 0)
+    answers = learner.sample(range(8))
+    prompts = PromptBatch.of(world.train, range(8))
+    before = log_probs(learner.model, prompts, answers.tokens).detach()
+    learner.train(answers, [0, 1, 2, 3], [1.0, 0.0, 0.0, -1.0])
+    change = (log_probs(learner.model, prompts, answers.tokens) - before).detach()
+    assert change[0] > 0 > change[3]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_keeps_its_books(name: str) -> None:
+    world = make_world(TASKS["unsolvable"], 0)
+    trial = Trial(Learner(world, model_of("unsolvable").state_dict(), 1e-3, 0), METHODS[name], 32, seed=0)
+    curve = trial.run(600)
+    assert len(curve.accuracy) == len(curve.spent) == 41
+    last = curve.spent[-1]
+    assert last["rollouts"] >= 600
+    assert last["trained_tokens"] <= last["tokens"]
+    assert last["waves"] >= last["steps"] > 0
+
+
+def test_same_seed_gives_the_same_curve() -> None:
+    world, weights = make_world(TASKS[SMALL], 0), model_of(SMALL).state_dict()
+    curves = [
+        Trial(Learner(world, weights, 1e-3, 0), METHODS["balance"], 32, seed=0).run(600).accuracy for _ in range(2)
+    ]
+    assert curves[0] == curves[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_starting_models_are_as_the_task_says(name: str) -> None:
+    world = make_world(TASKS[name], 0)
+    model = model_of(name)
+    model.load_state_dict(warm_start(world, 0))
+    rates = pass_rates(model, world.train)[world.solvable]
+    if name in ("graded", "unsolvable"):
+        assert np.quantile(rates, 0.1) < 0.1 and np.quantile(rates, 0.9) > 0.7
+    if name == "hard":
+        assert np.median(rates) < 0.1
+    if name == "curriculum":
+        assert np.median(rates) < 0.01 < np.quantile(rates, 0.95)
+    if name == "format":
+        assert rates.max() < 0.25
