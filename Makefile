@@ -62,7 +62,7 @@ lint: $(READY) ## formatting, spelling, layers, private access (host/), types, s
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
 	@$(BIN)/pyright --warnings
-	@$(BIN)/pytest -qq --no-header tests/unit/test_private_access.py
+	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py
 	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 
