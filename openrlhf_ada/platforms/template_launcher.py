@@ -36,15 +36,22 @@ def main() -> NoReturn:
     starter = os.getppid()
     starter_ends = os.pidfd_open(starter)
     address, *arguments = sys.argv[1:]
-    server = _ask(address, arguments, _open_descriptors() - {starter_ends})
+    # A signal that comes before the handlers are there must reach the forked process as well.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    server = _ask(address, arguments, _open_descriptors() - {starter_ends}, blocked)
     if server is None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.execv(sys.executable, [sys.executable, *arguments])
     if os.getppid() == starter:
+        _pass_signals_on(server)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         _stand_in(server, starter_ends)
     os._exit(1)
 
 
-def _ask(address: str, arguments: list[str], descriptors: Collection[int]) -> socket.socket | None:
+def _ask(
+    address: str, arguments: list[str], descriptors: Collection[int], blocked: Collection[int]
+) -> socket.socket | None:
     """A connection by which the template reports the end of the forked process; None if it did not fork."""
     request = {
         "arguments": arguments,
@@ -53,7 +60,7 @@ def _ask(address: str, arguments: list[str], descriptors: Collection[int]) -> so
         "umask": _umask(),
         "descriptors": sorted(descriptors),
         "ignored": [s for s in signal.valid_signals() - OWN if signal.getsignal(s) == signal.SIG_IGN],
-        "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "blocked": list(blocked),
     }
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.settimeout(LONGEST_WAIT_S)
@@ -80,11 +87,14 @@ def _umask() -> int:
     return mask
 
 
-def _stand_in(server: socket.socket, starter_ends: int) -> None:
-    """Pass signals on and end as the forked process ends; returns if the starter ends first."""
+def _pass_signals_on(server: socket.socket) -> None:
     for number in signal.valid_signals() - OWN - NOT_PASSED_ON:
         # Also those that are ignored: the forked process may have stopped ignoring them.
         signal.signal(number, lambda received, _: server.send(bytes([received])) and None)
+
+
+def _stand_in(server: socket.socket, starter_ends: int) -> None:
+    """End as the forked process ends; returns if the starter ends first."""
     # Whoever reads a pipe must see it close when the forked process closes it.
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in _open_descriptors() - {server.fileno(), starter_ends, nowhere}:
