@@ -78,13 +78,16 @@ def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[s
     ]
 
 
-def weights_of(s: Settings) -> list[Weight]:
-    """At RATES, with right predictions where there are any. A spread reads scores of 0 and 1 as counts."""
+def weights_of(s: Settings, at_rates: Sequence[float] = RATES) -> list[Weight]:
+    """At these pass rates, whole percents, with right predictions where there are any.
+
+    In mode est, in a batch with one prompt of each per cent. A spread reads scores of 0 and 1 as counts.
+    """
     policy = published_policy(s)
     if isinstance(policy, Sequential):
-        return [sequential_weight(policy, p) for p in RATES]
+        return [sequential_weight(policy, p) for p in at_rates]
     rates = np.arange(1, 100) / 100
-    at = [round(100 * p) - 1 for p in RATES]
+    at = [round(100 * p) - 1 for p in at_rates]
     if isinstance(policy, TwoStage):
         return two_stage_weights(policy, rates, at)
     assert isinstance(policy, Estimated)

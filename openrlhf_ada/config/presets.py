@@ -168,7 +168,7 @@ METHODS: dict[str, Method] = {
     "maxrl": Method(
         "8 rollouts a prompt, advantage (r - mean) / mean",
         "MaxRL (arXiv 2602.02710)",
-        RECIPE | _trains(8) | _fixed(8, select="all", correction="paper", objective="log", baseline="pool"),
+        RECIPE | _trains(8) | _fixed(8, select="all", correction="paper", objective="log"),
         "for rewards of 0 and 1; log p truncated at n - 1 rollouts, at n with --ada_correction positives",
     ),
     "vip": Method(
@@ -182,9 +182,7 @@ METHODS: dict[str, Method] = {
     "knapsack": Method(
         "8 rollouts a prompt on average, 2 to 128, split by the expected number of groups with two outcomes",
         "Knapsack RL (arXiv 2509.25849)",
-        RECIPE
-        | _trains(8, "group_norm")
-        | _split(8, "knapsack", min_samples=2, max_samples=128, baseline="pool", correction="none"),
+        RECIPE | _trains(8, "group_norm") | _split(8, "knapsack", min_samples=2, max_samples=128, correction="none"),
         "counts fade, instead of the last epoch's; advantages are not clipped at 5",
     ),
     "gvm": Method(
@@ -197,7 +195,7 @@ METHODS: dict[str, Method] = {
     "sgpo": Method(
         "8 rollouts a prompt on average, in proportion to 1/p",
         "sGPO (arXiv 2606.08854), group sizes",
-        RECIPE | _trains(8, "group_norm") | _split(8, "inverse", baseline="pool", correction="none"),
+        RECIPE | _trains(8, "group_norm") | _split(8, "inverse", correction="none"),
         "the original takes p from the first policy (--ada_known_counts) and keeps it, with sizes of its own, and "
         "filters and sorts prompts; bounds unverified",
     ),
@@ -206,7 +204,7 @@ METHODS: dict[str, Method] = {
         "HORA (arXiv 2605.07114)",
         RECIPE
         | _trains(16, "group_norm")
-        | _split(16, "hit", pilot=4, min_samples=4, max_samples=64, baseline="pool", correction="none"),
+        | _split(16, "hit", pilot=4, min_samples=4, max_samples=64, correction="none"),
         "our cap is 64; sizes from a replication",
     ),
     "aero": Method(

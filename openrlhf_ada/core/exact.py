@@ -99,6 +99,13 @@ def two_stage_weights(policy: TwoStage, rates: ArrayLike, at: ArrayLike | None =
     ]
 
 
+def two_stage_draws(policy: TwoStage, rates: ArrayLike) -> Floats:
+    """Expected rollouts of a prompt of each pass rate in such a batch, shape (B,)."""
+    pilots = np.array([_pilot_chances(policy.pilot, rate) for rate in np.asarray(rates, dtype=np.float64)])
+    extra = extra_chances(policy, pilots.mean(axis=0))
+    return policy.pilot + pilots @ extra @ np.arange(extra.shape[1])
+
+
 def extra_chances(policy: TwoStage, pilots: Floats) -> Floats:
     """Shares of prompts with k positives in the first round that get so many rollouts in the second.
 

@@ -14,7 +14,7 @@ from cases import pool_of
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import check_settings
-from openrlhf_ada.config.objective_notes import objective_notes
+from openrlhf_ada.config.objective_notes import objective_notes, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
@@ -28,13 +28,13 @@ RATES = (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)
 ADAPTIVE = [name for name, method in METHODS.items() if method.flags["ada.mode"] != "off" and "critic" not in name]
 
 
-def settings_of(name: str, **changed: Any) -> Settings:
+def settings_of(name: str, estimator: str | None = None, **changed: Any) -> Settings:
     """`changed`: flags of ours."""
     flags: Flags = METHODS[name].flags
     ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     host = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=flags["rollout.n_samples_per_prompt"], batch_size=32),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=flags["algo.advantage.estimator"])),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator or flags["algo.advantage.estimator"])),
     )
     return resolve(AdaConfig(**ours | changed), host)
 
@@ -75,6 +75,13 @@ def test_preset_runs_and_goes_on_from_its_state(name: str) -> None:
             assert step.ledger.drawn == 32 * settings.budget, "the budget is exact"
         else:
             assert step.ledger.drawn <= 32 * settings.max_samples
+
+
+@pytest.mark.parametrize("name", ["knapsack", "gvm", "sgpo", "hora", "vip"])
+def test_stratum_takes_the_weight_of_a_split_out(name: str) -> None:
+    settings = settings_of(name, "dr_grpo", correction="stratum", objective="linear")
+    check_settings(settings)
+    assert [weight.effective for weight in weights_of(settings)] == pytest.approx([1.0] * 4)
 
 
 # -- MaxRL ------------------------------------------------------------------------------------------------------------

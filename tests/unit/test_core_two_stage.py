@@ -14,7 +14,7 @@ import pytest
 
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
-from openrlhf_ada.core.exact import extra_chances, two_stage_weights
+from openrlhf_ada.core.exact import extra_chances, two_stage_draws, two_stage_weights
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.policies import Close, Draw, TwoStage
 from openrlhf_ada.core.scheduling import Request, Scheduler
@@ -136,14 +136,9 @@ def test_uncorrected_weight_follows_the_mean_number() -> None:
     """Trained are all rollouts drawn; without a baseline the weight of a prompt is E[K] / (n p)."""
     policy = hora(baseline="none")
     weights = two_stage_weights(policy, RATES)
-    extra = extra_chances(policy, np.mean([_binomial(4, p) for p in RATES], axis=0))
-    for p, weight in zip(RATES, weights, strict=True):
-        drawn = 4 + _binomial(4, p) @ extra @ np.arange(extra.shape[1])
-        assert weight.effective == pytest.approx(drawn / 8), "Wald"
-
-
-def _binomial(n: int, p: float) -> np.ndarray:
-    return np.array([math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)])
+    draws = two_stage_draws(policy, RATES)
+    assert [weight.effective for weight in weights] == pytest.approx(draws / 8), "Wald"
+    assert draws.mean() == pytest.approx(8)
 
 
 # -- stopping and going on --------------------------------------------------------------------------------------------
