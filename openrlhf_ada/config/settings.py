@@ -79,9 +79,14 @@ class Settings:
         return min(self.first_wave, self.min_samples) if self.config.mode == "est" else self.first_wave
 
     @property
+    def decides_together(self) -> bool:
+        """Are decisions about all prompts of a step, also when their first rollouts are in?"""
+        return self.config.mode == "est" and self.pilot is not None
+
+    @property
     def scheduler(self) -> str:
-        """Two rounds in mode est are decided for all prompts together."""
-        return "rounds" if self.config.mode == "est" and self.pilot else self.config.scheduler
+        """The one in use: what is decided together waits for the last of a round."""
+        return "rounds" if self.decides_together else self.config.scheduler
 
     @property
     def drops_prompts(self) -> bool:

@@ -103,7 +103,8 @@ def two_stage_draws(policy: TwoStage, rates: ArrayLike) -> Floats:
     """Expected rollouts of a prompt of each pass rate in such a batch, shape (B,)."""
     pilots = np.array([_pilot_chances(policy.pilot, rate) for rate in np.asarray(rates, dtype=np.float64)])
     extra = extra_chances(policy, pilots.mean(axis=0))
-    return policy.pilot + pilots @ extra @ np.arange(extra.shape[1])
+    more: Floats = np.arange(extra.shape[1], dtype=np.float64)
+    return policy.pilot + np.dot(pilots, np.dot(extra, more))
 
 
 def extra_chances(policy: TwoStage, pilots: Floats) -> Floats:
