@@ -183,7 +183,7 @@ METHODS: dict[str, Method] = {
         "8 rollouts a prompt on average, 2 to 128, split by the expected number of groups with two outcomes",
         "Knapsack RL (arXiv 2509.25849)",
         RECIPE | _trains(8, "group_norm") | _split(8, "knapsack", min_samples=2, max_samples=128, correction="none"),
-        "counts fade, instead of the last epoch's; advantages are not clipped at 5",
+        "counts fade, instead of the last epoch's, and no prediction is 0 or 1; advantages are not clipped at 5",
     ),
     "gvm": Method(
         "8 rollouts a prompt on average, in proportion to 1/√(p + .001/p); positives are trained",

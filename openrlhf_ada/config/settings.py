@@ -352,7 +352,8 @@ def _why_no_table(other: Settings) -> tuple[str, str] | None:
     """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
     config = other.config
     if config.mode == "est":
-        return "Ada-Est's weight depends on the other prompts of the batch", "Use --ada_objective log, its aim"
+        rule = "the weight of a split depends on the other prompts of the batch"
+        return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
     if config.policy is not None or config.spread is not None or other.scores == "raw":
         return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
     if not other.is_enumerable:
