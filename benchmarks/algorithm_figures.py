@@ -15,12 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from openrlhf_ada.config.objective_notes import weights_of
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.allocation import allocate, priority
-from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight
+from openrlhf_ada.core.exact import (
+    Weight,
+    drawn_weight,
+    estimated_weights,
+    expected_split,
+    sequential_weight,
+    two_stage_draws,
+)
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.policies import Estimated, Policy, Sequential
+from openrlhf_ada.core.policies import Estimated, Policy, Sequential, TwoStage
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.simulation.coin_flips import simulate
 
@@ -147,6 +156,40 @@ def variance_table(aim: str) -> str:
         for name, at in AIMS[aim].items()
     ]
     return _table([header, *lines])
+
+
+NAMED = (
+    *("dapo", "pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo"),
+    *("hora", "aero", "pilot-commit", "speed"),
+)
+"""Presets of other methods."""
+
+
+def named_settings(name: str) -> Settings:
+    flags = METHODS[name].flags
+    ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
+    return settings_of(flags["algo.advantage.estimator"], flags["rollout.n_samples_per_prompt"], **ours)
+
+
+def named_weights_table() -> str:
+    """Markdown: effective weight of the presets, by pass rate."""
+    lines = [[f"`{n}`", *(_number(w.effective) for w in weights_of(named_settings(n), RATES))] for n in NAMED]
+    return _table([_HEADER, *lines])
+
+
+def named_cost_table() -> str:
+    """Markdown: expected rollouts of a visit, by pass rate; in mode est in a batch of evenly spread pass rates."""
+    return _table([_HEADER, *([f"`{n}`", *(f"{drawn:.1f}" for drawn in _draws(n))] for n in NAMED)])
+
+
+def _draws(name: str) -> list[float]:
+    policy = make_policy(named_settings(name))
+    if isinstance(policy, Sequential):
+        return [policy.plan.expected_draws(p) for p in RATES]
+    rates = np.arange(1, 100) / 100
+    assert isinstance(policy, Estimated | TwoStage)
+    drawn = expected_split(policy, rates) if isinstance(policy, Estimated) else two_stage_draws(policy, rates)
+    return [float(drawn[round(100 * p) - 1]) for p in RATES]
 
 
 def cost_table() -> str:
@@ -327,6 +370,7 @@ def main() -> None:
     figure_costs()
     for aim in AIMS:
         print(f"\nEffective weight, {aim}\n{weights_table(aim)}\n\nVariance and noise, {aim}\n{variance_table(aim)}")
+    print(f"\nMethods by name\n{named_weights_table()}\n\nTheir rollouts\n{named_cost_table()}")
     print(f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n\nMatched\n{matched_table()}\n")
     weights = {
         aim: {name: [at(p).effective for p in RATES] for name, at in rows.items()} for aim, rows in AIMS.items()

@@ -14,9 +14,12 @@
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4
-  if [[ $METHOD == reinforce-ada-est* ]]; then
-    group=8
-  fi
+  case $METHOD in
+    reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero) group=8 ;;
+    dapo | hora) group=16 ;;
+    speed) group=24 ;;
+    pilot-commit) group=32 ;;
+  esac
   GROUP=${GROUP:-$group}
   if [[ ${DEVICE:-gpu} == gpu ]]; then
     MODEL=${MODEL:-$1}

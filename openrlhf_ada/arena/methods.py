@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.arena.choice import RULES
+from openrlhf_ada.config import presets
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.policies import Policy
@@ -48,6 +49,20 @@ def _uniform(n: int, **more: Any) -> dict[str, Any]:
     return {"n": n, "ada": {"mode": "seq", "exit": "fixed", "max_samples": n, "wave": n, "select": "all"} | more}
 
 
+def _published(name: str, preset: str) -> Method:
+    """A preset of --ada_method, with the arena's recipe in the place of its own."""
+    flags, summary = presets.METHODS[preset].flags, presets.METHODS[preset].summary
+    ada = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
+    n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
+    return Method(name, summary, n, ada, estimator, refill=ada.get("unresolved") == "refill")
+
+
+_BY_PRESET = ("pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo", "hora", "aero", "pilot-commit", "speed")
+
+PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
+"""Presets by their names here."""
+
+
 def _all() -> Iterator[Method]:
     for n in (4, 8, 16, 32):
         yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
@@ -67,6 +82,8 @@ def _all() -> Iterator[Method]:
     yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", n=8, ada=est | {"correction": "paper"})
     neyman = {"allocation": "std", "correction": "stratum", "objective": "linear"}
     yield Method("est-std", "n as sqrt(p (1 - p)), linear objective", n=8, ada=est | neyman)
+    for name, preset in PUBLISHED.items():
+        yield _published(name, preset)
     for n in (4, 8):
         for choice in RULES:
             yield Method(

@@ -84,10 +84,14 @@ class Trial:
     def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""
         wanted = self._prompts
-        while sum(map(has_signal, pools)) < wanted and len(pools) < REFILL_LIMIT * wanted:
-            missing = wanted - sum(map(has_signal, pools))
+        while sum(map(self._is_trainable, pools)) < wanted and len(pools) < REFILL_LIMIT * wanted:
+            missing = wanted - sum(map(self._is_trainable, pools))
             pools = pools + self._sampled(missing, drawn)
-        return pools, [pool for pool in pools if has_signal(pool)][:wanted]
+        return pools, [pool for pool in pools if self._is_trainable(pool)][:wanted]
+
+    def _is_trainable(self, pool: PromptPool) -> bool:
+        """Has it two outcomes, and enough samples for a group? A gate ends some before that."""
+        return has_signal(pool) and len(pool) >= self._method.n
 
     def _sampled(self, count: int, drawn: _Drawn) -> list[PromptPool]:
         """The next prompts' closed pools, in waves as the policy decides."""

@@ -221,10 +221,12 @@ def _simulate(scenario: Scenario, args: argparse.Namespace) -> Iterator[dict[str
         automatic = engine.slots if engine.speculation is None else engine.speculation
         cluster = Cluster(num_engines, engine, automatic if wanted is None else wanted)
         for name in policies:
+            settings = resolve(_configured(scenario, name), scenario.host)
             # Uniform sampling needs one wave only, so all schedulers are the same.
-            schedulers: list[SchedulerName] = ["rounds"] if name == "uniform" else args.schedulers
+            only_rounds = name == "uniform" or settings.decides_together
+            schedulers: list[SchedulerName] = ["rounds"] if only_rounds else args.schedulers
             for scheduler in schedulers:
-                policy = make_policy(resolve(_configured(scenario, name), scenario.host))
+                policy = make_policy(settings)
                 steps = [forecast(policy, s.pools(), s.answer, scheduler, cluster) for s in scenario.steps]
                 prompts = sum(len(step.keys) for step in scenario.steps)
                 yield {"policy": name, "scheduler": scheduler, "engines": num_engines} | _mean(steps, prompts)

@@ -6,6 +6,7 @@ about pairs of flags that say the same thing twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,12 +15,12 @@ from openrlhf_ada.config.choices import MATCHED_OBJECTIVE, PREDICTORS, SCORES, S
 from openrlhf_ada.config.flags import ConfigError, check_read, unread
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
-from openrlhf_ada.core.allocation import PRIORITIES
+from openrlhf_ada.core.allocation import ALLOCATIONS
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.pieces import Need, Piece
 from openrlhf_ada.core.selection import SELECTIONS
-from openrlhf_ada.core.stopping import EXITS, SPREAD
+from openrlhf_ada.core.stopping import DROPPING, EXITS, SPREAD
 
 Problem = tuple[str, object, str, str]
 """Flag, value, rule, remedy."""
@@ -30,7 +31,7 @@ Pieces = Mapping[str, Piece[Any]]
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
     check_read(settings.config)
-    for rules in (_counts, _sizes, _budget, _unread, _needs, _select_all, _weights):
+    for rules in (_counts, _sizes, _budget, _first_rollouts, _unread, _needs, _select_all, _weights):
         for problem in rules(settings):
             raise ConfigError(*problem)
 
@@ -68,11 +69,11 @@ def _choices(s: Settings) -> list[_Choice]:
     if s.advantage != "gae":
         by_name.append(("--ada_baseline", s.baseline, BASELINES))
     if c.mode == "est":
-        by_name.append(("--ada_allocation", c.allocation, PRIORITIES))
+        by_name.append(("--ada_allocation", c.allocation, ALLOCATIONS))
     found = [_Choice(flag, name, table[name], table) for flag, name, table in by_name]
     found.append(_Choice("--ada_objective", c.objective, OBJECTIVES.get(c.objective, MATCHED_OBJECTIVE), OBJECTIVES))
     if c.mode == "seq":
-        found.append(_Choice("--ada_exit", c.exit, EXITS[c.exit], EXITS))
+        found.append(_Choice("--ada_exit", c.exit, DROPPING if s.drops_prompts else EXITS[c.exit], EXITS))
     if c.spread is not None:
         found.append(_Choice("--ada_spread", c.spread, SPREAD, {}))
     if c.format != "none":
@@ -154,6 +155,28 @@ def _budget(s: Settings) -> Iterator[Problem]:
         )
 
 
+def _first_rollouts(s: Settings) -> Iterator[Problem]:
+    """Bounds of the rollouts that decide how many follow."""
+    c = s.config
+    if s.pilot is None:
+        if c.pilot is not None:
+            rule = "only --ada_exit gate (mode seq) and --ada_allocation hit (mode est) read it"
+            yield "--ada_pilot", c.pilot, rule, "Leave it out, or use one of the two"
+        return
+    most = s.max_samples - 1 if s.gate is not None else min(math.floor(s.budget), s.max_samples)
+    if s.pilot > most:
+        where = "below --ada_max_samples" if s.gate is not None else "within --ada_budget and --ada_max_samples"
+        yield (
+            "--ada_pilot",
+            s.pilot,
+            f"they are rollouts {where}, so at most {most}",
+            f"Use --ada_pilot {max(most, 2)}",
+        )
+    if s.gate is not None and s.gate.fewest > s.gate.most:
+        rule = f"no number of positives among {s.pilot} rollouts is a share from {s.gate.low} to {s.gate.high}"
+        yield "--ada_gate_low", s.gate.low, rule, "Move the bounds apart"
+
+
 def _select_all(s: Settings) -> Iterator[Problem]:
     whole = s.budget == s.group_size if s.config.mode == "est" else not s.waits
     size = s.budget if s.config.mode == "est" else s.max_samples
@@ -221,7 +244,7 @@ _IN_EVERY_MODE = (
     *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose", "cluster_wait", "loss", "loss_length"),
     *("reward_timeout", "reward_memory", "reward_workers", "format", "format_bonus"),
 )
-_SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation")
+_SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation", "gate_low", "gate_high")
 _EST_ONLY = ("budget", "allocation", "min_samples", "give_up")
 _MEMORY_ONLY = ("known_counts", "estimator", "half_life", "prior_mean", "prior_strength")
 
@@ -249,6 +272,8 @@ def without_effect(s: Settings) -> list[str]:
                 ("wave", "scheduler", "speculation") if c.mode == "seq" and not s.waits else (),
                 f"exit {c.exit} has no waves",
             ),
+            (("wave",) if s.gate is not None else (), "exit gate has no waves"),
+            (("give_up",) if c.mode == "est" and s.pilot else (), f"--ada_allocation {c.allocation} gives up nothing"),
             (
                 ("speculation",) if c.mode == "seq" and c.scheduler != "stream" else (),
                 f"--ada_scheduler {c.scheduler} sends nothing ahead",

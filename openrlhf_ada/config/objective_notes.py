@@ -10,10 +10,10 @@ import numpy as np
 from openrlhf_ada.config.settings import Settings, published_policy
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.corrections import CORRECTIONS
-from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight
+from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight, two_stage_weights
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.pieces import Need
-from openrlhf_ada.core.policies import Estimated, Sequential
+from openrlhf_ada.core.policies import Estimated, Sequential, TwoStage
 from openrlhf_ada.core.selection import Selection
 
 RATES = (0.01, 0.1, 0.5, 0.9)
@@ -50,9 +50,11 @@ def _conditions(s: Settings) -> str:
     """Under which the figures hold."""
     # With f' = 1 and outcomes at their unbiased rate, any baseline gives the same weight.
     exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.config.objective == "linear"
+    reads_prediction = s.pilot is None or s.aims or Need.PREDICTION in BASELINES[s.baseline].needs
     conditions = [
         (s.config.mode == "est", "in a batch of evenly spread pass rates"),
-        (s.remembers and not exact, "if predictions are right"),
+        (s.remembers and reads_prediction and not exact, "if predictions are right"),
+        (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
         (s.config.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)
@@ -76,14 +78,20 @@ def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[s
     ]
 
 
-def weights_of(s: Settings) -> list[Weight]:
-    """At RATES, with right predictions where there are any. A spread reads scores of 0 and 1 as counts."""
+def weights_of(s: Settings, at_rates: Sequence[float] = RATES) -> list[Weight]:
+    """At these pass rates, whole percents, with right predictions where there are any.
+
+    In mode est, in a batch with one prompt of each per cent. A spread reads scores of 0 and 1 as counts.
+    """
     policy = published_policy(s)
     if isinstance(policy, Sequential):
-        return [sequential_weight(policy, p) for p in RATES]
-    assert isinstance(policy, Estimated)
+        return [sequential_weight(policy, p) for p in at_rates]
     rates = np.arange(1, 100) / 100
-    return estimated_weights(policy, rates, [round(100 * p) - 1 for p in RATES])
+    at = [round(100 * p) - 1 for p in at_rates]
+    if isinstance(policy, TwoStage):
+        return two_stage_weights(policy, rates, at)
+    assert isinstance(policy, Estimated)
+    return estimated_weights(policy, rates, at)
 
 
 def _aim(s: Settings) -> str:

@@ -64,10 +64,35 @@ where the published GRPO script and the paper's text differ. A critic's flags ke
 SEQ = _ada(mode="seq", wave=8, max_samples=32, positive_threshold=0.7)
 """The rest is the default of mode seq: `balanced` groups, baseline `pool`, no correction."""
 
-EST = _ada(
-    mode="est", budget=8.0, allocation="inverse_sqrt", objective="log", correction="paper", baseline="pool",
-    select="all", positive_threshold=0.7,
-) | {"rollout.n_samples_per_prompt": 8, "train.batch_size": 1024}  # fmt: skip
+
+def _trains(n: int, estimator: str = "dr_grpo") -> Flags:
+    """n rollouts of each prompt, in four updates of the weights as in RECIPE."""
+    sizes = {"rollout.n_samples_per_prompt": n, "train.batch_size": RECIPE["train.batch_size"] // 4 * n}
+    return sizes | {"algo.advantage.estimator": estimator}
+
+
+def _fixed(n: int, **flags: Any) -> Flags:
+    """n rollouts of every prompt."""
+    return _ada(mode="seq", exit="fixed", max_samples=n, positive_threshold=0.7, **flags)
+
+
+def _split(mean: int, allocation: str, **flags: Any) -> Flags:
+    """`mean` rollouts of a prompt on average, all trained."""
+    return _ada(mode="est", budget=float(mean), allocation=allocation, select="all", positive_threshold=0.7, **flags)
+
+
+EST = _split(8, "inverse_sqrt", objective="log", correction="paper", baseline="pool") | _trains(8)
+
+
+def _gated(pilot: int, most: int, low: float, high: float) -> Flags:
+    """The first rollouts decide whether a prompt gets `most`, all trained, or is replaced."""
+    gate = _ada(mode="seq", exit="gate", pilot=pilot, gate_low=low, gate_high=high, max_samples=most)
+    kept = _ada(select="random", unresolved="refill", positive_threshold=0.7)
+    return gate | kept | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"])
+
+
+BATCHES = 9
+"""Further batches of prompts that DAPO may draw in a step (10 in all in its code)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +141,92 @@ METHODS: dict[str, Method] = {
     "raft": Method(
         "4 rollouts a prompt, the positives are trained with equal weight",
         "RAFT (arXiv 2304.06767; arXiv 2504.11343), the recipe of Reinforce-Ada for the rest",
-        RECIPE | _ada(mode="seq", exit="fixed", max_samples=4, select="all", baseline="none", positive_threshold=0.7),
+        RECIPE | _fixed(4, select="all", baseline="none"),
         "for rewards of 0 and 1; negatives stay in the batch with weight 0, so the loss is averaged over them too",
+    ),
+    "dapo": Method(
+        "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",
+        "DAPO (arXiv 2503.14476), dynamic sampling; its other parts as the recipe has them",
+        RECIPE
+        | _trains(16, "group_norm")
+        | _fixed(16, select="random", unresolved="refill")
+        | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"]),
+        "replaced one by one, not in batches; at the limit the rest is trained as it is; no overlong reward shaping",
+    ),
+    "pods": Method(
+        "16 rollouts a prompt, the 4 whose rewards vary most are trained, with the mean and deviation of these 4",
+        "PODS (arXiv 2504.13818) and its code",
+        RECIPE | _trains(4, "group_norm") | _fixed(16, select="max_variance", baseline="kept"),
+        "the sizes are those of our tables; any n of any number may be kept",
+    ),
+    "d3s": Method(
+        "the same groups as pods, with the mean and deviation of all 16",
+        "D3S (arXiv 2509.22115), sample level within a prompt: largest variance of the advantages",
+        RECIPE | _trains(4, "group_norm") | _fixed(16, select="max_variance", baseline="pool"),
+        "selection across prompts, selection of tokens and their schedule are not built; sizes unverified",
+    ),
+    "maxrl": Method(
+        "8 rollouts a prompt, advantage (r - mean) / mean",
+        "MaxRL (arXiv 2602.02710)",
+        RECIPE | _trains(8) | _fixed(8, select="all", correction="paper", objective="log"),
+        "for rewards of 0 and 1; log p truncated at n - 1 rollouts, at n with --ada_correction positives",
+    ),
+    "vip": Method(
+        "8 rollouts a prompt on average, split for the least variance of RLOO's gradient",
+        "VIP (arXiv 2602.01601)",
+        RECIPE
+        | _trains(8, "rloo")
+        | _split(8, "vip", min_samples=4, max_samples=32, baseline="loo", correction="stratum", objective="linear"),
+        "pass rates from counts, not from a Gaussian process; every prompt weighs the same, as the paper analyses",
+    ),
+    "knapsack": Method(
+        "8 rollouts a prompt on average, 2 to 128, split by the expected number of groups with two outcomes",
+        "Knapsack RL (arXiv 2509.25849)",
+        RECIPE | _trains(8, "group_norm") | _split(8, "knapsack", min_samples=2, max_samples=128, correction="none"),
+        "counts fade, instead of the last epoch's, and no prediction is 0 or 1; advantages are not clipped at 5",
+    ),
+    "gvm": Method(
+        "8 rollouts a prompt on average, in proportion to 1/√(p + .001/p); positives are trained",
+        "GVM-RAFT (arXiv 2505.02391) with all gradient norms 1",
+        RECIPE | _trains(8) | _split(8, "gvm", min_samples=2, max_samples=32, baseline="none", correction="none"),
+        "no gradient norms and no pilots every 10 steps: counts predict; at least 2 rollouts, where the original has "
+        "none for prompts that were never right",
+    ),
+    "sgpo": Method(
+        "8 rollouts a prompt on average, in proportion to 1/p",
+        "sGPO (arXiv 2606.08854), group sizes",
+        RECIPE | _trains(8, "group_norm") | _split(8, "inverse", correction="none"),
+        "the original takes p from the first policy (--ada_known_counts) and keeps it, with sizes of its own, and "
+        "filters and sorts prompts; bounds unverified",
+    ),
+    "hora": Method(
+        "4 rollouts a prompt, then 12 on average by the chance of a first positive among them",
+        "HORA (arXiv 2605.07114)",
+        RECIPE
+        | _trains(16, "group_norm")
+        | _split(16, "hit", pilot=4, min_samples=4, max_samples=64, correction="none"),
+        "our cap is 64; sizes from a replication",
+    ),
+    "aero": Method(
+        "8 rollouts a prompt, then 2 at a time until one positive, at most 16; prompts of one outcome are trained too",
+        "AERO (arXiv 2602.14338), constants from a third party's code",
+        RECIPE
+        | _trains(8)
+        | _ada(mode="seq", exit="pos", wave=2, max_samples=16, baseline="posterior", positive_threshold=0.7),
+        "samples that AERO leaves out share the others' weight: the same expected update, without the saving",
+    ),
+    "pilot-commit": Method(
+        "8 rollouts a prompt; 24 more and training where 1 to 6 are positive, else a fresh prompt",
+        "Pilot-Commit (arXiv 2605.26606)",
+        RECIPE | _trains(32, "group_norm") | _gated(8, 32, 0.125, 0.75),
+        "8 pilots as in its configuration file (scripts: 32 of 128); pilots do not wait for a later step, and prompts "
+        "that are always right come back",
+    ),
+    "speed": Method(
+        "4 rollouts a prompt; 20 more and training where they show two outcomes, else a fresh prompt",
+        "SPEED (arXiv 2506.09016; withdrawn by its authors, for errors in the experiments)",
+        RECIPE | _trains(24, "group_norm") | _gated(4, 24, 0.25, 0.75),
+        "screening does not overlap with the step before",
     ),
 }
 

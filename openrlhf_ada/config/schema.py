@@ -16,7 +16,7 @@ from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
 from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, flag
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.core.advantages import BASELINES
-from openrlhf_ada.core.allocation import PRIORITIES
+from openrlhf_ada.core.allocation import ALLOCATIONS
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.scheduling import SCHEDULERS
@@ -52,7 +52,9 @@ class AdaConfig:
     exit: str = flag(
         "balance",
         "When to stop sampling a prompt (mode seq). pos: at enough positives. balance: at enough positives and "
-        "enough negatives. fixed: at N_max rollouts.",
+        "enough negatives. fixed: at N_max rollouts. gate: after --ada_pilot rollouts, but at N_max if the share "
+        "of positives lies between --ada_gate_low and --ada_gate_high. Where n is more than --ada_pilot, prompts that "
+        "do not go on are not trained (see --ada_unresolved).",
         choices=EXITS,
     )
     wave: int = flag(8, "M: rollouts that every open prompt gets per wave (mode seq).", metavar="M", minimum=1)
@@ -76,6 +78,27 @@ class AdaConfig:
         allowed=(lambda v: 0.0 < v <= 1.0, "scores lie in [0, 1], and equal ones are not spread", "Try 0.5"),
         read_by={"mode": ("seq",)},
     )
+    pilot: int | None = flag(
+        None,
+        "Rollouts of every prompt that decide how many follow: with exit gate, or with --ada_allocation hit (mode "
+        "est). Default: 8 with exit gate, 4 with hit.",
+        metavar="N_0",
+        minimum=2,
+    )
+    gate_low: float | None = flag(
+        None,
+        "Least share of positives among the first rollouts with which exit gate goes on. Default: 0.125.",
+        metavar="SHARE",
+        allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of rollouts, from 0 to 1", "Try 0.125"),
+        read_by={"exit": ("gate",)},
+    )
+    gate_high: float | None = flag(
+        None,
+        "Largest share of positives among the first rollouts with which exit gate goes on. Default: 0.75.",
+        metavar="SHARE",
+        allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of rollouts, from 0 to 1", "Try 0.75"),
+        read_by={"exit": ("gate",)},
+    )
     policy: str | None = flag(
         None,
         "Python file with a sampling policy of your own: a function make_policy(settings). Mode seq; see "
@@ -92,8 +115,10 @@ class AdaConfig:
     allocation: str = flag(
         "inverse_sqrt",
         "How mode est splits the budget by pass rate p: in proportion to 1/√p (inverse_sqrt), 1/p (inverse), "
-        "√(p(1-p)) (std), √((1-p)/p) (odds), or equally (uniform).",
-        choices=PRIORITIES,
+        "√(p(1-p)) (std), √((1-p)/p) (odds), equally (uniform), or as GVM-RAFT does (gvm). Or by what one rollout "
+        "more is worth: least variance of RLOO (vip), most groups with two outcomes (knapsack). hit: --ada_pilot "
+        "rollouts of each, then by the chance of a first positive among those that follow (HORA).",
+        choices=ALLOCATIONS,
     )
     estimator: str | None = flag(
         None,
@@ -220,7 +245,8 @@ class AdaConfig:
     baseline: str | None = flag(
         None,
         "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: mean of the others. kept: mean of "
-        "the trained ones; group_norm then takes their standard deviation too (PODS). unbiased: the pool's "
+        "the trained ones; group_norm then takes their standard deviation too (PODS). posterior: as kept, divided by "
+        "their standard deviation, and a signal for prompts of one outcome (AERO). unbiased: the pool's "
         "mean without stopping bias. estimator, critic: prediction made before sampling. none: 0. Default: "
         "critic for gae; the prediction in mode est and with --ada_correction stratum; else loo for rloo, pool "
         "for the others.",

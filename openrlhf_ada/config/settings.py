@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import runpy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,29 +17,36 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.presets import METHODS, nested
 from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
-from openrlhf_ada.core.allocation import priority
+from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need
-from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential
+from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential, TwoStage
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import SELECTIONS, Selection
-from openrlhf_ada.core.stopping import EXITS, ExitRule
+from openrlhf_ada.core.stopping import EXITS, ExitRule, Gate
 
 UNIT_THRESHOLD = 0.5
 """Default threshold of scores in [0, 1], and the threshold of scores made of raw scores, which are 0 and 1."""
 
 QUANTILE_STEPS = 10
 
+GATE = Gate(pilot=8, low=0.125, high=0.75)
+"""Pilot-Commit's: the rollouts of its configuration file, the bounds of its scripts."""
+
+PILOT = 4
+"""First rollouts of --ada_allocation hit (HORA)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Resolved settings of one run. `group_size` is n, `advantage` the host's estimator; the others are our flags'.
 
-    `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its score exceeds it.
+    `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its score exceeds it. `pilot`: rollouts of
+    every prompt that decide how many follow; None where there are none. `gate`: of exit `gate` (mode seq).
     """
 
     config: AdaConfig
@@ -58,11 +65,33 @@ class Settings:
     objective: Objective | TabulatedObjective
     scores: str
     positive_above: float
+    pilot: int | None = None
+    gate: Gate | None = None
+
+    @property
+    def first_wave(self) -> int:
+        """So many first samples of a prompt, of n, are a fair sample of the policy."""
+        return self.group_size if self.pilot is None else min(self.group_size, self.pilot)
 
     @property
     def first_scores(self) -> int:
         """So many samples are drawn of every prompt whatever their outcomes: a fair sample of the policy."""
-        return min(self.group_size, self.min_samples) if self.config.mode == "est" else self.group_size
+        return min(self.first_wave, self.min_samples) if self.config.mode == "est" else self.first_wave
+
+    @property
+    def decides_together(self) -> bool:
+        """Are decisions about all prompts of a step, also when their first rollouts are in?"""
+        return self.config.mode == "est" and self.pilot is not None
+
+    @property
+    def scheduler(self) -> str:
+        """The one in use: what is decided together waits for the last of a round."""
+        return "rounds" if self.decides_together else self.config.scheduler
+
+    @property
+    def drops_prompts(self) -> bool:
+        """Can prompts that do not go on fill no group?"""
+        return self.gate is not None and self.group_size > self.gate.pilot
 
     @property
     def remembers(self) -> bool:
@@ -87,7 +116,7 @@ class Settings:
     @property
     def waits(self) -> bool:
         """Do outcomes end sampling? Otherwise every prompt gets N_max rollouts (mode seq)."""
-        return (self.k_pos or self.k_neg) > 0
+        return (self.k_pos or self.k_neg) > 0 or self.gate is not None
 
     @property
     def trains_all(self) -> bool:
@@ -123,6 +152,7 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
     est = config.mode == "est"
     select = config.select or ("all" if est and budget == n else "balanced")
     k_pos, k_neg = _exit_counts(config, n)
+    gate = _gate(config)
     correction = config.correction or _correction(config, select, advantage)
     estimator = config.estimator or ("critic" if config.baseline == "critic" and advantage != "gae" else "ema")
     return Settings(
@@ -142,6 +172,8 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         objective=_objective(config),
         scores=scores(config),
         positive_above=positive_above(config),
+        pilot=_pilot(config) if gate is None else gate.pilot,
+        gate=gate,
     )
 
 
@@ -192,6 +224,18 @@ def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
     return (config.k_pos or k_pos) if k_pos else 0, (config.k_neg or k_neg) if k_neg else 0
 
 
+def _gate(config: AdaConfig) -> Gate | None:
+    if config.mode != "seq" or config.exit != "gate":
+        return None
+    given = {"pilot": config.pilot, "low": config.gate_low, "high": config.gate_high}
+    return replace(GATE, **{name: value for name, value in given.items() if value is not None})
+
+
+def _pilot(config: AdaConfig) -> int | None:
+    """Of mode est."""
+    return (config.pilot or PILOT) if config.mode == "est" and config.allocation in PILOTED else None
+
+
 def _objective(config: AdaConfig) -> Objective | TabulatedObjective:
     """Raises ConfigError where another run's weight is to be matched and has no table."""
     if config.objective.startswith(MATCHED):
@@ -218,13 +262,13 @@ def make_policy(settings: Settings) -> Policy:
 def published_policy(settings: Settings) -> Policy:
     """The policy that --ada_mode and its flags describe, whatever --ada_policy says: a file may build on it."""
     if settings.config.mode == "est":
-        return _estimated(settings)
+        return _estimated(settings) if settings.pilot is None else _two_stage(settings, settings.pilot)
     return _sequential(settings)
 
 
 def _sequential(settings: Settings) -> Sequential:
     config = settings.config
-    rule = ExitRule(settings.k_pos, settings.k_neg, settings.positive_above, config.spread)
+    rule = ExitRule(settings.k_pos, settings.k_neg, settings.positive_above, config.spread, settings.gate)
     memory = _memory(settings) if settings.remembers else None
     return Sequential(rule, config.wave, settings.max_samples, _builder(settings), memory)
 
@@ -233,7 +277,7 @@ def _estimated(settings: Settings) -> Estimated:
     config = settings.config
 
     def allocated(p: float) -> float:
-        return float(priority(config.allocation, [p], config.floor)[0])
+        return float(priority(config.allocation, [p], config.floor)[0]) if config.allocation in PRIORITIES else 1.0
 
     return Estimated(
         budget=settings.budget,
@@ -242,6 +286,18 @@ def _estimated(settings: Settings) -> Estimated:
         allocation=config.allocation,
         floor=config.floor,
         builder=_builder(settings, allocated=allocated),
+        memory=_memory(settings),
+    )
+
+
+def _two_stage(settings: Settings, pilot: int) -> TwoStage:
+    return TwoStage(
+        pilot=pilot,
+        budget=settings.budget,
+        min_samples=settings.min_samples,
+        max_samples=settings.max_samples,
+        allocation=settings.config.allocation,
+        builder=_builder(settings),
         memory=_memory(settings),
     )
 
@@ -296,7 +352,8 @@ def _why_no_table(other: Settings) -> tuple[str, str] | None:
     """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
     config = other.config
     if config.mode == "est":
-        return "Ada-Est's weight depends on the other prompts of the batch", "Use --ada_objective log, its aim"
+        rule = "the weight of a split depends on the other prompts of the batch"
+        return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
     if config.policy is not None or config.spread is not None or other.scores == "raw":
         return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
     if not other.is_enumerable:
@@ -349,6 +406,7 @@ def self_contained(objective: str) -> str:
 _WEIGHT_FLAGS = (
     *("mode", "exit", "wave", "k_pos", "k_neg", "spread", "policy", "max_samples", "objective", "objective_power"),
     *("correction", "baseline", "select", "estimator", "floor", "loss", "scores", "positive_quantile"),
+    *("pilot", "gate_low", "gate_high"),
 )
 """Of our flags, those that decide which weight a prompt has, or that it has no table."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,18 +36,21 @@ class Drawn:
     Need.WHOLE_POOL gets those of the kept samples alone.
 
     `rate`: the pass rate that the baseline needs. `scale`: what an outcome that the pool does not show is worth.
+    `size`: N, samples of the whole pool.
     """
 
     rewards: Floats
     positive: Bools
     rate: float
     scale: RewardScale
+    size: int
 
 
 BASELINES: Table[Callable[[Drawn], Floats]] = Table()
 """Functions that return r - b, shape (N,)."""
 
 _OUTSIDE = {Need.SILENT_UNRESOLVED: "gives them one"}
+_OWN_STD = "divides by the group's standard deviation, which is a weight of its own"
 
 
 @BASELINES.add("pool")
@@ -90,6 +94,33 @@ def mean_at_rate(drawn: Drawn) -> Floats:
 def no_baseline(drawn: Drawn) -> Floats:
     """b = 0: unbiased and noisy. With rewards of 0 and 1 only positives are trained (RAFT, arXiv 2304.06767)."""
     return drawn.rewards
+
+
+AERO_KEPT = 4
+"""Samples that AERO trains of a pool of one outcome."""
+
+
+@BASELINES.add(
+    "posterior",
+    needs={Need.UNSHAPED_REWARDS},
+    lacks=_OUTSIDE | {Need.WHOLE_POOL: "reads the trained rollouts alone", Need.PLAIN_ADVANTAGES: _OWN_STD},
+)
+def posterior(drawn: Drawn) -> Floats:
+    """AERO (arXiv 2602.14338): one outcome has the advantage 2u - 1, u = (K + 1)/(N + 2); two have GRPO's.
+
+    AERO trains 4 samples of a pool of one outcome, and of one with K < N/2 as many negatives as positives. Here all n
+    are trained and share that weight: the same expected update, with less noise. Constants from a third party's code.
+    """
+    positive, n = drawn.positive, len(drawn.rewards)
+    k = int(positive.sum())
+    if k in (0, n):
+        u = (k / n * drawn.size + 1.0) / (drawn.size + 2.0)
+        return np.full(n, (2.0 * u - 1.0) * AERO_KEPT / n)
+    if 2 * k >= n:
+        return over_std(pool_mean(drawn), drawn.rewards)
+    # GRPO's advantage in a group of k and k, and all negatives together as much as k of them.
+    even = 0.5 / math.sqrt(k / (2.0 * (2.0 * k - 1.0)))
+    return np.where(positive, even, -even * k / (n - k))
 
 
 # -- OpenRLHF's estimators --------------------------------------------------------------------------------------------

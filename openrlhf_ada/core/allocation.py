@@ -1,15 +1,19 @@
-"""How a fixed number of rollouts is split among prompts: priorities u(p), and the exact bounded integer split."""
+"""How a fixed number of rollouts is split among prompts: by priorities u(p), or by what one rollout more is worth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.pieces import Need, Piece, Table
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 PRIORITIES: Table[Callable[[Floats], Floats]] = Table()
 """Functions u(p), shape (B,): the number of rollouts is drawn in proportion to it."""
@@ -45,6 +49,63 @@ def odds(p: Floats) -> Floats:
 def uniform(p: Floats) -> Floats:
     """1: equally many for every prompt."""
     return np.ones_like(p)
+
+
+@PRIORITIES.add("gvm", lacks=_NO_WEIGHT)
+def gvm(p: Floats) -> Floats:
+    """1 / sqrt(p + 0.001 / p): GVM-RAFT (arXiv 2505.02391, its code's alpha and beta) with all gradient norms 1."""
+    return 1.0 / np.sqrt(p + 1e-3 / p)
+
+
+# -- what one rollout more is worth -----------------------------------------------------------------------------------
+
+GAINS: Table[Callable[[Floats, Floats], Floats]] = Table()
+"""Functions (p, n) -> gain of the rollout after the n-th, broadcast. Each falls as n grows: a separable
+concave problem, for which it is optimal to take the largest gains first."""
+
+
+@GAINS.add("vip", lacks=_NO_WEIGHT)
+def least_variance(p: Floats, n: Floats) -> Floats:
+    """Fall of p (1 - p) / (n - 1), the variance of RLOO's gradient (VIP, arXiv 2602.01601; n at least 2).
+
+    The released code subtracts 7e-4 n log p as well. The paper does not, and neither do we.
+    """
+    return p * (1.0 - p) * (1.0 / np.maximum(n - 1.0, 0.5) - 1.0 / n)
+
+
+@GAINS.add("knapsack", lacks=_NO_WEIGHT)
+def knapsack(p: Floats, n: Floats) -> Floats:
+    """Growth of (1 - p^n - (1 - p)^n) p (1 - p)^2: chance of two outcomes x expected progress (arXiv 2509.25849).
+
+    The growth is p^n (1 - p) + (1 - p)^n p times the progress, so it falls with n. Hence no dynamic programme is
+    needed. The released one gives the least number the value 0, which overrates the first rollout above it.
+    """
+    return (p**n * (1.0 - p) + (1.0 - p) ** n * p) * p * (1.0 - p) ** 2
+
+
+PILOTED: Table[Callable[[Floats, Floats, Floats], Floats]] = Table()
+"""Functions (a, b, extra) -> gain of one rollout more for a prompt of pass rate Beta(a, b), known from a first round,
+after `extra` rollouts of the second. Each falls as `extra` grows."""
+
+
+@PILOTED.add("hit", lacks=_NO_WEIGHT)
+def hit(a: Floats, b: Floats, extra: Floats) -> Floats:
+    """E[p (1 - p)^extra], the chance that this rollout is the second round's first positive (HORA, arXiv 2605.07114).
+
+    It is B(a + 1, b + extra) / B(a, b).
+    """
+    return np.exp(_log_beta(a + 1.0, b + extra) - _log_beta(a, b))
+
+
+_LGAMMA = np.vectorize(math.lgamma, otypes=[float])
+
+
+def _log_beta(a: Floats, b: Floats) -> Floats:
+    return _LGAMMA(a) + _LGAMMA(b) - _LGAMMA(a + b)
+
+
+ALLOCATIONS: Mapping[str, Piece[Any]] = ChainMap(PILOTED, GAINS, PRIORITIES)
+"""All that --ada_allocation offers."""
 
 
 def priority(name: str, pass_rates: ArrayLike, floor: float) -> Floats:
@@ -91,6 +152,42 @@ def allocate(
     result = np.empty_like(split)
     result[order] = split
     return result
+
+
+def split(
+    name: str, pass_rates: ArrayLike, budget: int, lower: int, upper: int, floor: float, given_up: ArrayLike,
+    tie_break: ArrayLike,
+) -> Ints:  # fmt: skip
+    """Rollouts of prompts of these pass rates, shape (B,), by one of PRIORITIES or GAINS; their sum is the budget.
+
+    given_up: which prompts get more than `lower` only where all others are at `upper`, bool, shape (B,). Pass rates
+    are moved into [floor, 1 - floor] first. Raises ValueError where the bounds leave no room for the budget.
+    """
+    hopeless = np.asarray(given_up, dtype=bool)
+    if name in PRIORITIES:
+        priorities = priority(name, pass_rates, floor)
+        priorities[hopeless] = 0.0
+        return allocate(priorities, budget, lower, upper, tie_break)
+    p = np.clip(np.asarray(pass_rates, dtype=np.float64), floor, 1.0 - floor)
+    gains = GAINS[name].function(p[:, None], np.arange(lower, upper, dtype=np.float64)[None, :])
+    gains[hopeless] = -1.0
+    return lower + take_best(gains, budget - lower * len(p), tie_break)
+
+
+def take_best(gains: Floats, budget: int, tie_break: ArrayLike) -> Ints:
+    """How many of each row's gains are taken, from the left, so that their sum is largest; int64, shape (B,).
+
+    gains: shape (B, most), not rising along a row. Equal ones go to the row that has fewer, then in the order of
+    `tie_break`. Raises ValueError unless 0 <= budget <= gains.size.
+    """
+    if not 0 <= budget <= gains.size:
+        raise ValueError(f"{budget} rollouts above the least numbers do not fit the bounds, which allow {gains.size}")
+    # Rounding must not make a row rise: a later gain would be taken before an earlier one.
+    falling = np.minimum.accumulate(gains, axis=1)
+    rows, level = np.indices(gains.shape)
+    ties = np.asarray(tie_break)[rows]
+    order = np.lexsort((ties.ravel(), level.ravel(), -falling.ravel()))[:budget]
+    return np.bincount(rows.ravel()[order], minlength=len(gains)).astype(np.int64)
 
 
 def _water_fill(u: Floats, budget: int, low: NDArray[np.int64], high: NDArray[np.int64]) -> Floats:

@@ -7,20 +7,22 @@ the sum of the coefficients of the kept positives, C- minus that of the negative
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_ada.core.allocation import allocate, priority
-from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.grouping import GroupBuilder, UnbiasedRate
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.pieces import Trait
-from openrlhf_ada.core.policies import Estimated, Sequential
+from openrlhf_ada.core.policies import Estimated, Sequential, TwoStage
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 
 Floats = NDArray[np.float64]
+
+End = tuple[int, int, float, UnbiasedRate]
+"""An end of sampling: (N drawn, K positive, its probability, the pass rate without stopping bias)."""
 
 NEGLIGIBLE = 1e-14
 """End states less likely than this are left out: their coefficients are bounded by f'(floor) n."""
@@ -55,12 +57,15 @@ def sequential_weight(policy: Sequential, p: float, predicted: float | None = No
 
     `predicted`: what the policy takes the rate to be (default: p).
     """
-    return _weight(policy.builder, policy.plan, p, p if predicted is None else predicted)
+    # Pools that a gate closed before n samples are not trained.
+    ends = (end for end in _ends(policy.plan, p) if policy.rule.gate is None or end[0] >= policy.group_size)
+    return _weight(policy.builder, ends, p, p if predicted is None else predicted)
 
 
 def drawn_weight(builder: GroupBuilder, drawn: int, p: float, predicted: float | None = None) -> Weight:
     """The same for a prompt that gets `drawn` rollouts, whatever they show."""
-    return _weight(builder, StoppingPlan(0, 0, drawn, drawn, drawn), p, p if predicted is None else predicted)
+    plan = StoppingPlan(0, 0, drawn, drawn, drawn)
+    return _weight(builder, _ends(plan, p), p, p if predicted is None else predicted)
 
 
 def estimated_weights(policy: Estimated, rates: ArrayLike, at: ArrayLike | None = None) -> list[Weight]:
@@ -76,20 +81,82 @@ def estimated_weights(policy: Estimated, rates: ArrayLike, at: ArrayLike | None 
 
 def expected_split(policy: Estimated, rates: Floats) -> NDArray[np.int64]:
     """Rollouts of each prompt of a batch whose pass rates are predicted right, shape (B,)."""
-    budget = round(policy.budget * len(rates))
-    u = priority(policy.allocation, rates, policy.floor)
-    return allocate(u, budget, policy.min_samples, policy.max_samples, np.arange(len(rates)))
+    return policy.split(rates, np.zeros(len(rates), dtype=bool), np.arange(len(rates)))
 
 
-def _weight(builder: GroupBuilder, plan: StoppingPlan, p: float, predicted: float) -> Weight:
+def two_stage_weights(policy: TwoStage, rates: ArrayLike, at: ArrayLike | None = None) -> list[Weight]:
+    """What two rounds weigh prompts by, in a large batch in which each of `rates`, shape (B,), is equally frequent.
+
+    `at`: as for `estimated_weights`. Predictions for a baseline are right.
+    """
+    p = np.asarray(rates, dtype=np.float64)
+    pilots = np.array([_pilot_chances(policy.pilot, rate) for rate in p])
+    extra = extra_chances(policy, pilots.mean(axis=0))
+    chosen = range(len(p)) if at is None else np.asarray(at).tolist()
+    return [
+        _weight(policy.builder, _two_stage_ends(pilots[i], extra, float(p[i])), float(p[i]), float(p[i]))
+        for i in chosen
+    ]
+
+
+def two_stage_draws(policy: TwoStage, rates: ArrayLike) -> Floats:
+    """Expected rollouts of a prompt of each pass rate in such a batch, shape (B,)."""
+    pilots = np.array([_pilot_chances(policy.pilot, rate) for rate in np.asarray(rates, dtype=np.float64)])
+    extra = extra_chances(policy, pilots.mean(axis=0))
+    more: Floats = np.arange(extra.shape[1], dtype=np.float64)
+    return policy.pilot + np.dot(pilots, np.dot(extra, more))
+
+
+def extra_chances(policy: TwoStage, pilots: Floats) -> Floats:
+    """Shares of prompts with k positives in the first round that get so many rollouts in the second.
+
+    pilots: shares of prompts with k = 0, 1, ... positives, shape (G + 1,). Returns shape (G + 1, most + 1): a large
+    batch takes gains from the largest down, and stops within those of one k.
+    """
+    least = policy.extra_bounds[0]
+    gains = policy.gains(np.arange(policy.pilot + 1))
+    k, level = (index.ravel() for index in np.indices(gains.shape))
+    order = np.lexsort((level, -gains.ravel()))
+    mass = pilots[k[order]]
+    before = np.concatenate([[0.0], np.cumsum(mass)[:-1]])
+    left = policy.budget - policy.pilot - least - before
+    taken = np.zeros_like(gains)
+    taken[k[order], level[order]] = np.clip(np.divide(left, mass, out=np.zeros_like(mass), where=mass > 0), 0.0, 1.0)
+    ends = np.hstack([np.ones((len(gains), 1)), taken]) - np.hstack([taken, np.zeros((len(gains), 1))])
+    return np.hstack([np.zeros((len(gains), least)), ends])
+
+
+def _pilot_chances(pilot: int, p: float) -> Floats:
+    """Of 0, 1, ..., `pilot` positives."""
+    return np.array([math.comb(pilot, k) * p**k * (1.0 - p) ** (pilot - k) for k in range(pilot + 1)])
+
+
+def _two_stage_ends(pilots: Floats, extra: Floats, p: float) -> Iterator[End]:
+    pilot = len(pilots) - 1
+    for k, count in np.argwhere(extra).tolist():
+        first_rate = _constant(k / pilot)
+        for more, chance in enumerate(_pilot_chances(count, p)):
+            yield pilot + count, k + more, float(pilots[k] * extra[k, count] * chance), first_rate
+
+
+def _constant(rate: float) -> UnbiasedRate:
+    return lambda drawn, positives: rate
+
+
+def _ends(plan: StoppingPlan, p: float) -> Iterator[End]:
+    for (drawn, positives), chance in plan.outcomes(p).items():
+        yield drawn, positives, chance, plan.unbiased_rate
+
+
+def _weight(builder: GroupBuilder, ends: Iterable[End], p: float, predicted: float) -> Weight:
     effective = mean = square = largest = 0.0
     n = builder.selection.group_size
-    for (drawn, positives), chance in plan.outcomes(p).items():
+    for drawn, positives, chance, unbiased_rate in ends:
         if chance < NEGLIGIBLE:
             continue
         scores = (np.arange(drawn) < positives).astype(np.float64)
         for share, kept in _kept(builder, scores, positives):
-            c, _ = builder.weigh(scores, scores, kept, predicted, None, plan.unbiased_rate)
+            c, _ = builder.weigh(scores, scores, kept, predicted, None, unbiased_rate)
             positive = np.array(kept) < positives
             if builder.estimator == "gae":
                 # With a perfect critic: what is left of the reward beyond the pass rate.

@@ -7,7 +7,7 @@ baseline, correction and selection there are is in tables (`advantages`, `correc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,15 @@ UnbiasedRate = Callable[[int, int], float]
 def own_rate(drawn: int, positives: int) -> float:
     """The unbiased estimate where outcomes had no say in how many were drawn."""
     return positives / drawn
+
+
+def untrained_group(pool: PromptPool, size: int) -> TrainingGroup:
+    """A group that fills a place of `size` samples and trains nothing: all weights are 0, and it is unresolved.
+
+    For pools with fewer samples, which come more than once.
+    """
+    indices = tuple(sorted(i % len(pool) for i in range(size)))
+    return TrainingGroup(pool.key, indices, (0.0,) * size, (0.0,) * size, resolved=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ class GroupBuilder:
             if self._weighs and not self.graded and not self._is_resolved(scores):
                 # f' multiplies what a pool of one outcome says of that outcome, not partial credit within it.
                 rewards = np.full_like(rewards, rewards.mean())
-            drawn = Drawn(rewards, positive, point, scale or RewardScale())
+            drawn = Drawn(rewards, positive, point, scale or RewardScale(), len(rewards))
             advantages = self._advantages(scores, drawn, index)
             strata = self._stratum_factors(positive[index], share)
         samples = KeptSamples(
@@ -179,9 +188,9 @@ class GroupBuilder:
     def _advantages(self, scores: Floats, drawn: Drawn, index: NDArray[np.int64]) -> Floats:
         """r - b of the kept samples as OpenRLHF's estimator has them, shape (k,); 0 where there is no difference."""
         if self._lacks(Need.WHOLE_POOL):
-            if not self.graded and not is_spread(scores[index]):
+            if not self.graded and not self._lacks(Need.SILENT_UNRESOLVED) and not is_spread(scores[index]):
                 return np.zeros(len(index))
-            drawn = Drawn(drawn.rewards[index], drawn.positive[index], drawn.rate, drawn.scale)
+            drawn = replace(drawn, rewards=drawn.rewards[index], positive=drawn.positive[index])
             index = np.arange(len(index))
         advantages = BASELINES[self.baseline].function(drawn)
         estimator = ESTIMATORS[self.estimator]

@@ -16,17 +16,25 @@ PRIOR_STRENGTH = 2.0
 """Rollouts that the prior pass rate counts for: as many as in a uniform prior."""
 
 
-@lru_cache(maxsize=1 << 16)
 def chance_of_going_on(k_pos: int, k_neg: int, positives: int, negatives: int, unknown: int, prior: float) -> float:
     """Probability that a prompt will not have `k_pos` positives and `k_neg` negatives once `unknown` samples are in.
+
+    `prior`: see `chance_of_count`.
+    """
+    most = positives + negatives + unknown - k_neg
+    return max(1.0 - chance_of_count(k_pos, most, positives, negatives, unknown, prior), 0.0)
+
+
+@lru_cache(maxsize=1 << 16)
+def chance_of_count(least: int, most: int, positives: int, negatives: int, unknown: int, prior: float) -> float:
+    """Probability of `least` to `most` positives once `unknown` samples are in.
 
     Beta-binomial, with a Beta prior of mean `prior` worth two samples, after `positives` and `negatives`.
     """
     alpha = PRIOR_STRENGTH * prior + positives
     beta = PRIOR_STRENGTH * (1.0 - prior) + negatives
-    least, most = k_pos - positives, unknown - (k_neg - negatives)
-    met = sum(_beta_binomial(x, unknown, alpha, beta) for x in range(max(least, 0), min(most, unknown) + 1))
-    return max(1.0 - met, 0.0)
+    counts = range(max(least - positives, 0), min(most - positives, unknown) + 1)
+    return sum(_beta_binomial(x, unknown, alpha, beta) for x in counts)
 
 
 def _beta_binomial(x: int, n: int, alpha: float, beta: float) -> float:

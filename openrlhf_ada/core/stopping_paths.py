@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.core.stopping import ExitRule, is_enough
+from openrlhf_ada.core.stopping import ExitRule, Gate, is_enough
 
 State = tuple[int, int]
 """(N drawn, K positive)."""
@@ -23,7 +23,8 @@ State = tuple[int, int]
 class StoppingPlan:
     """Waves of `wave` rollouts up to `max_samples`; the rule (k_pos, k_neg) is read from `first_look` rollouts on.
 
-    (0, 0) is a fixed plan: it always draws `max_samples`.
+    (0, 0) is a fixed plan: it always draws `max_samples`. With a `gate`, its first rollouts decide whether
+    `max_samples` are drawn.
     """
 
     k_pos: int
@@ -31,21 +32,32 @@ class StoppingPlan:
     wave: int
     first_look: int
     max_samples: int
+    gate: Gate | None = None
 
     @classmethod
     def of(cls, rule: ExitRule, group_size: int, *, wave: int, max_samples: int) -> StoppingPlan:
         """The rule is first read after whole waves that hold at least the group's n, or at the cap."""
+        if rule.gate is not None:
+            rest = max_samples - rule.gate.pilot
+            return cls(0, 0, rest, rule.gate.pilot, max_samples, rule.gate)
         first_look = min(-(-group_size // wave) * wave, max_samples)
         return cls(rule.k_pos, rule.k_neg, wave, first_look, max_samples)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Do outcomes have no say in how many are drawn?"""
+        return not (self.k_pos or self.k_neg or self.gate)
+
     def is_final(self, drawn: int, positives: int) -> bool:
         """Does sampling end in this state?"""
+        if self.gate is not None and drawn < self.max_samples:
+            return not self.gate.is_open(positives)
         return drawn >= self.max_samples or is_enough(self.k_pos, self.k_neg, drawn, positives)
 
     @cached_property
     def looks(self) -> list[int]:
         """Numbers of rollouts at which the rule is read, the cap included."""
-        if not (self.k_pos or self.k_neg):
+        if self.is_fixed:
             return [self.max_samples]
         return [*range(self.first_look, self.max_samples, self.wave), self.max_samples]
 
@@ -81,7 +93,7 @@ class StoppingPlan:
 
         Raises ValueError for a state in which this plan does not end.
         """
-        if not (self.k_pos or self.k_neg) and drawn == self.max_samples:
+        if self.is_fixed and drawn == self.max_samples:
             return positives / drawn
         try:
             return self._rates[drawn, positives]

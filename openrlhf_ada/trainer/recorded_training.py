@@ -150,7 +150,7 @@ class RecordedTraining(HostTrainer):
                 status[f"trained/{name}"] = status.pop(name)
         # It rode along to reach the critic.
         status.pop(CRITIC_WEIGHT, None)
-        status |= first_wave_stats(record, self.settings.group_size)
+        status |= first_wave_stats(record, self.settings.first_wave)
         status |= step_metrics(record, self.settings, version)
         status["ada/group_scale"] = self.experience_maker.group_scale
         return status | self._logprob_metrics()

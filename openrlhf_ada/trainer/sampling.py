@@ -45,7 +45,7 @@ def make_generator(
         prompt_values=prompt_values,
         restore_engine=restore_engine,
         max_no_score=math.ceil(config.max_no_score * args.rollout.batch_size),
-        scheduler=cast("SchedulerName", config.scheduler),
+        scheduler=cast("SchedulerName", settings.scheduler),
         speculation=config.speculation,
         timeout_s=config.timeout,
         logprob_steps=config.logprob_steps,

@@ -48,10 +48,11 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/lost": record.num_lost,
         "ada/no_score": record.num_no_score,
         "ada/metric_mean": float(scores.mean()),
-        "ada/first_wave_metric_mean": _first_wave_mean(everything, n),
+        "ada/first_wave_metric_mean": _first_wave_mean(everything, settings.first_wave),
         "ada/reward_mean": float(rewards.mean()),
         "ada/signal_share": with_signal / len(groups),
-        "ada/signal_share_uniform": sum(is_spread(g.pool.scores[:n]) for g in everything) / len(everything),
+        "ada/signal_share_uniform": sum(is_spread(g.pool.scores[: settings.first_wave]) for g in everything)
+        / len(everything),
         "ada/resolved_share": sum(is_spread(g.pool.scores) for g in everything) / len(everything),
         "ada/stratum_factor_std": statistics.pstdev(factors),
         "ada/coefficient_max": max(abs(c) for group in groups for c in _trained(group).coefficients),

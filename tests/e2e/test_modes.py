@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from books import ASYNC, EST, OWN_CRITIC, PARTIAL, PPO, SEQ, check_books
-from conftest import Toy, toy_flags, train
+from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 
 pytestmark = pytest.mark.e2e
 
 LORA = {"ds__lora__rank": 4, "ds__lora__alpha": 8, "ada_verify_sync": "always"}
 GRPO = {"algo__advantage__estimator": "dr_grpo"}
+TWO_ROUNDS = {"ada_allocation": "hit", "ada_pilot": 2, "ada_correction": "stratum"}
 POS = {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"}
 
 CASES: dict[str, dict[str, Any]] = {
@@ -27,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "seq, GRPO, async": SEQ | ASYNC | POS | {"ada_loss": "prompt-mean"},
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
+    "est, GRPO, two rounds": EST | GRPO | TWO_ROUNDS,
     "est, PPO, partial rollouts": EST | PPO | PARTIAL | {"ada_estimator": "critic", "ada_trust_steps": 1},
 }
 
@@ -38,3 +40,23 @@ def test_trains_with_exact_books(toy: Toy, tmp_path: Path, name: str) -> None:
     # Two passes over 32 prompts, so that pass rates are known in the second.
     train(toy_flags(toy, run, **changes, train__num_episodes=2))
     check_books(run, changes)
+
+
+@pytest.mark.parametrize("unresolved", ["keep", "refill"])
+def test_dropped_prompts_train_nothing(toy: Toy, tmp_path: Path, unresolved: str) -> None:
+    """Two rollouts, and two more where one is right. Where no fresh prompt is left, the others fill their places."""
+    run = tmp_path / "run"
+    gate = {"ada_exit": "gate", "ada_pilot": 2, "ada_gate_low": 0.5, "ada_gate_high": 0.5, "ada_max_samples": 4}
+    train(toy_flags(toy, run, ada_mode="seq", ada_select="random", ada_unresolved=unresolved, **gate))
+    samples, steps = read_jsonl(run / "samples.jsonl"), steps_of(run)
+    drawn: dict[int, list[dict[str, Any]]] = {}
+    for sample in samples:
+        drawn.setdefault(sample["key"], []).append(sample)
+    assert {len(pool) for pool in drawn.values()} == {2, 4}
+    for pool in drawn.values():
+        assert sum(sample["score"] > 0.5 for sample in pool[:2]) == 1 if len(pool) == 4 else True
+        assert len(pool) == 4 or not any(sample["coefficient"] for sample in pool)
+    for row in steps:
+        assert row["ada/drawn"] == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
+        assert row["ada/prompts"] == 16
+    assert (sum(row["ada/replaced"] for row in steps) > 0) == (unresolved == "refill")

@@ -63,7 +63,7 @@ def test_reference_is_reproducible(document: str, monkeypatch: pytest.MonkeyPatc
     "row",
     [
         "| `--ada_wave` | integer ≥ 1 | `8` | M: rollouts that every open prompt gets per wave (mode seq). |",
-        "| `--ada_exit` | `pos`, `balance`, `fixed` | `balance` |",
+        "| `--ada_exit` | `pos`, `balance`, `gate`, `fixed` | `balance` |",
         "| `--ada_k_pos` | integer ≥ 1 | 1 for exit pos, half of n (rounded down) for exit balance |",
         "| `--ada_verbose`, `--verbose` | switch | – |",
         "| `--ada_format_bonus` | number | `0` |",

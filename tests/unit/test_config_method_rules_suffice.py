@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.fleet import DispatchLimits, run
-from openrlhf_ada.core.scheduling import Request, Scheduler
+from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.types import PromptPool
 
@@ -29,8 +29,13 @@ SIZES: dict[str, list[dict[str, Any]]] = {
     "seq": [
         {"exit": exit_rule, "wave": 2, "max_samples": cap, "spread": spread}
         for exit_rule, cap, spread in itertools.product(("pos", "balance", "fixed"), (2, 4), (None, 0.3))
-    ],
-    "est": [{"budget": budget, "exit": "balance"} for budget in (None, 3.0)],
+    ]
+    + [{"exit": "gate", "pilot": pilot, "max_samples": 4} for pilot in (2, 3)],
+    "est": [
+        {"budget": budget, "allocation": allocation}
+        for budget, allocation in itertools.product((None, 3.0), ("inverse_sqrt", "vip", "hit"))
+    ]
+    + [{"budget": 3.0, "allocation": "hit", "pilot": 3}],
 }
 
 CHOICES: dict[str, Sequence[str | None]] = {
@@ -72,7 +77,7 @@ def train_a_step(settings: Settings, seed: int) -> None:
         pool.critic_value = 0.5
 
     fleet = FakeFleet(lambda r: answers[r.key][r.index], lambda r: r.index, shape=lambda metric: 2.0 * metric - 1.0)
-    scheduler = Scheduler[Request](policy, pools, "stream", least_chance=0.1)
+    scheduler = Scheduler[Request](policy, pools, cast("SchedulerName", settings.scheduler), least_chance=0.1)
     run(scheduler, fleet, DispatchLimits(slots=1000, speculative=20))
     groups = [policy.build(pool, rng) for pool in pools]
     assert sum(len(group.indices) for group in groups) == N * PROMPTS, "what the host's batch holds"

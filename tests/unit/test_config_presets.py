@@ -135,6 +135,18 @@ COMPOSITIONS = {
     "grpo": (None, None, None, None, None, None, "group_norm"),
     "ppo": (None, None, None, None, None, None, "gae"),
     "raft": ("fixed", "all", "none", "none", None, None, "dr_grpo"),
+    "dapo": ("fixed", "random", "pool", "none", None, None, "group_norm"),
+    "pods": ("fixed", "max_variance", "kept", "none", None, None, "group_norm"),
+    "d3s": ("fixed", "max_variance", "pool", "none", None, None, "group_norm"),
+    "maxrl": ("fixed", "all", "pool", "paper", None, None, "dr_grpo"),
+    "vip": (None, "all", "loo", "stratum", "vip", "ema", "rloo"),
+    "knapsack": (None, "all", "pool", "none", "knapsack", "ema", "group_norm"),
+    "gvm": (None, "all", "none", "none", "gvm", "ema", "dr_grpo"),
+    "sgpo": (None, "all", "pool", "none", "inverse", "ema", "group_norm"),
+    "hora": (None, "all", "pool", "none", "hit", "ema", "group_norm"),
+    "aero": ("pos", "balanced", "posterior", "none", None, None, "dr_grpo"),
+    "pilot-commit": ("gate", "random", "pool", "none", None, None, "group_norm"),
+    "speed": ("gate", "random", "pool", "none", None, None, "group_norm"),
 }
 
 

@@ -26,6 +26,9 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "k_pos": ("2", 2),
     "k_neg": ("5", 5),
     "spread": ("0.5", 0.5),
+    "pilot": ("6", 6),
+    "gate_low": ("0.2", 0.2),
+    "gate_high": ("0.6", 0.6),
     "budget": ("6.5", 6.5),
     "allocation": ("odds", "odds"),
     "estimator": ("critic", "critic"),
@@ -122,6 +125,7 @@ def test_dependent_defaults_are_left_open() -> None:
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
         *("correction", "baseline", "select", "speculation", "reward_workers", "loss_length"),
         *("positive_threshold", "scores", "positive_quantile", "quantile_steps"),
+        *("pilot", "gate_low", "gate_high"),
     }
 
 
@@ -174,7 +178,7 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"mode": "sequential"}, "mode", "'sequential'", "expected one of: off, seq, est", "Try --ada_mode est"),
         ({"mode": ""}, "mode", "''", "expected one of", "Try --ada_mode est"),
         ({"mode": "SEQ"}, "mode", "'SEQ'", "expected one of", "Try --ada_mode est"),
-        ({"exit": "both"}, "exit", "'both'", "expected one of: pos, balance, fixed", "Try --ada_exit fixed"),
+        ({"exit": "both"}, "exit", "'both'", "expected one of: pos, balance, gate, fixed", "Try --ada_exit fixed"),
         ({"allocation": "best"}, "allocation", "'best'", "one of: inverse_sqrt, inverse, std, odds, uniform", "Try"),
         ({"estimator": "oracle"}, "estimator", "'oracle'", "expected one of: ema, critic", "--ada_estimator critic"),
         ({"objective": "exp"}, "objective", "'exp'", "one of: linear, sqrt, log, arcsin, power", "--ada_objective"),
@@ -207,6 +211,9 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"positive_quantile": 0.0}, "positive_quantile", "0.0", "between 0 and 1", "0.5 makes half"),
         ({"positive_quantile": 1.0}, "positive_quantile", "1.0", "between 0 and 1", "0.5 makes half"),
         ({"quantile_steps": 0}, "quantile_steps", "0", "at least 1", "Try --ada_quantile_steps 1"),
+        ({"pilot": 1}, "pilot", "1", "at least 2", "Try --ada_pilot 2"),
+        ({"gate_low": -0.1}, "gate_low", "-0.1", "a share of rollouts", "Try 0.125"),
+        ({"gate_high": 1.1}, "gate_high", "1.1", "a share of rollouts", "Try 0.75"),
         ({"spread": 0.0}, "spread", "0.0", "equal ones are not spread", "Try 0.5"),
         ({"spread": 1.1}, "spread", "1.1", "scores lie in [0, 1]", "Try 0.5"),
         ({"budget": 1.9}, "budget", "1.9", "at least two rollouts", "Leave it out"),

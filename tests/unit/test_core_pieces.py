@@ -19,10 +19,11 @@ from openrlhf_ada.config.objective_notes import objective_notes, weights_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn
-from openrlhf_ada.core.allocation import PRIORITIES, priority
+from openrlhf_ada.core.allocation import GAINS, PILOTED, PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
 from openrlhf_ada.core.objectives import OBJECTIVES, Objective
 from openrlhf_ada.core.pieces import Need, Piece, Table, Trait
+from openrlhf_ada.core.policies import Draw, TwoStage
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import EXITS, SPREAD
 from openrlhf_ada.core.types import PromptPool, Sample
@@ -39,7 +40,7 @@ TABLES: dict[str, Table[Any]] = {
 
 @pytest.fixture(autouse=True)
 def tables_as_before() -> Iterator[None]:
-    tables = [*TABLES.values(), OBJECTIVES, ESTIMATORS]
+    tables = [*TABLES.values(), OBJECTIVES, ESTIMATORS, GAINS, PILOTED]
     before = [dict(table) for table in tables]
     yield
     for table, pieces in zip(tables, before, strict=True):
@@ -67,7 +68,7 @@ def test_new_piece_is_offered_by_its_flag(flag: str, capsys: pytest.CaptureFixtu
     assert getattr(AdaConfig(**{flag: "mine"}), flag) == "mine"
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    assert ",mine}" in parser.format_help()
+    assert re.search(r",mine[,}]", parser.format_help())
 
 
 def test_new_baseline_is_trained() -> None:
@@ -119,6 +120,23 @@ def test_new_allocation_is_used_and_checked() -> None:
     check_settings(settings_of(mode="est", allocation="square", correction="none"))
     with pytest.raises(ConfigError, match=r"and --ada_allocation square is no weight\. Use --ada_allocation inverse"):
         check_settings(settings_of(mode="est", allocation="square", correction="paper"))
+
+
+def test_new_gain_is_split_by_and_checked() -> None:
+    GAINS.add("mine", lacks={Need.COUNTS_AS_WEIGHT: "is no weight"})(lambda p, n: p / n)
+    settings = settings_of(mode="est", allocation="mine", correction="none", budget=4.0)
+    check_settings(settings)
+    pools = [PromptPool(key, row=key) for key in range(4)]
+    assert [action.count for action in make_policy(settings).decide(pools)] == [4, 4, 4, 4]
+    with pytest.raises(ConfigError, match=r"and --ada_allocation mine is no weight\. Use --ada_allocation inverse"):
+        check_settings(settings_of(mode="est", allocation="mine", correction="paper"))
+
+
+def test_new_second_round_is_split_by() -> None:
+    PILOTED.add("mine")(lambda a, b, extra: a / (a + b) - 0.01 * extra)
+    policy = make_policy(settings_of(mode="est", allocation="mine", correction="none", baseline="pool", pilot=2))
+    assert isinstance(policy, TwoStage)
+    assert policy.decide([PromptPool(0)]) == [Draw(0, 2)]
 
 
 def test_new_exit_says_how_many_outcomes_it_waits_for() -> None:

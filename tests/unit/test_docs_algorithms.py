@@ -9,6 +9,7 @@ import pytest
 from cases import pool_of, sequential
 from documents import ROOT, section, spans, tables
 
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.objectives import Objective
 
@@ -27,6 +28,20 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize("table", ["weights_table", "variance_table"])
 def test_tables_match_the_benchmark(table: str, aim: str, figures: ModuleType) -> None:
     assert getattr(figures, table)(aim) in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
+
+
+@pytest.mark.parametrize("table", ["named_weights_table", "named_cost_table"])
+def test_tables_of_presets_match_the_benchmark(table: str, figures: ModuleType) -> None:
+    assert getattr(figures, table)() in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_preset_is_in_the_table(name: str) -> None:
+    table = next(tables(section(TEXT, "Presets (`--ada_method`)")))
+    (row,) = [row for row in table if row[0] == f"`{name}`"]
+    method = METHODS[name]
+    assert row[1] == method.summary + (f" ({method.note})" if method.note else "")
+    assert row[2] == method.source
 
 
 @pytest.mark.slow

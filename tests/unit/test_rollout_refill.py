@@ -11,12 +11,16 @@ from typing import Any, ClassVar
 
 import pytest
 from cases import sequential
-from rollouts import GENERATE, INITIAL_STATES, N, Step, TableGenerator, make_args, make_loader, train
+from rollouts import GENERATE, INITIAL_STATES, N, Step, TableGenerator, make_args, make_loader, table, train
 
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.stopping import ExitRule, Gate
 from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 
@@ -129,6 +133,24 @@ def test_policy_observes_replaced_prompts_once_a_step() -> None:
     assert rows_of(record.replaced) == [0]
     state = batch.checkpoint["ada_policy"]["estimated"]["counts"]
     assert (state["step"], state["rows"], state["draws"]) == (1, [0, 1, 2], [4.0, 4.0, 4.0])
+
+
+def test_prompts_that_a_gate_stops_are_replaced() -> None:
+    """Two of each kind are a mixed pilot. At the end of the data a stopped prompt's place trains nothing."""
+    outcomes = {0: [1, 1], 1: [1, 0, 0, 0], 2: [0, 1, 1, 1], 3: [0, 0]}
+    builder = GroupBuilder(Selection("random", 4, 0.5), "dr_grpo")
+    policy = Sequential(ExitRule(0, 0, 0.5, gate=Gate(2, 0.5, 0.5)), 2, 4, builder)
+    args, plan = make_args(), BatchPlan(2, 4, 8, 4, 1)
+    generator = TableGenerator(args, make_loader(4, args), policy, table(outcomes), plan, refill_limit=5)
+    batch, record, *_ = one_batch(generator)
+    assert (rows_of(record.groups), rows_of(record.replaced)) == ([2, 1], [0])
+    assert [sample.tag.coefficient for sample in batch] == [-0.75, 0.25, 0.25, 0.25, 0.75, -0.25, -0.25, -0.25]
+    outcomes[2] = [1, 1]
+    generator = TableGenerator(args, make_loader(3, args), policy, table(outcomes), plan, refill_limit=5)
+    batch, record, *_ = one_batch(generator)
+    assert (rows_of(record.groups), rows_of(record.replaced)) == ([2, 1], [0])
+    assert [(s.tag.index, s.tag.coefficient) for s in batch[:4]] == [(0, 0.0), (0, 0.0), (1, 0.0), (1, 0.0)]
+    assert (batch.ledger.drawn, batch.ledger.kept, batch.ledger.unused) == (8, 6, 2)
 
 
 def test_critic_is_asked_for_fresh_prompts_too() -> None:

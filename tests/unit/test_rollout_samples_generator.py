@@ -210,6 +210,15 @@ MEMORIES = {
     "nothing": {"mode": "seq"},
     "sequential": {"mode": "seq", "baseline": "estimator"},
     "estimated": {"mode": "est", "budget": 3.0, "max_samples": 4, "give_up": 4},
+    "two rounds": {
+        "mode": "est",
+        "budget": 3.0,
+        "max_samples": 4,
+        "allocation": "hit",
+        "pilot": 2,
+        "correction": "none",
+    },
+    "gate": {"mode": "seq", "exit": "gate", "pilot": 2, "baseline": "estimator"},
     "estimated by a critic": {"mode": "est", "budget": 3.0, "max_samples": 4, "estimator": "critic", "trust_steps": 2},
 }
 

@@ -43,7 +43,8 @@ class Policy(Protocol):
         """One action per pool, in order. Called with all that was asked for of these prompts in their pools.
 
         The first call has all prompts of a step. After that an action depends on its own pool alone, so that it does
-        not matter which prompts are asked about together.
+        not matter which prompts are asked about together. `TwoStage` alone decides about all of them twice, under the
+        scheduler `rounds`.
         """
         ...
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.allocation import split
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory
@@ -20,7 +20,7 @@ from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
 class Estimated:
     """One split per batch: `budget` rollouts per prompt on average, between `min_samples` and `max_samples` for each.
 
-    `allocation`: name of the priority u(p) (`allocation.PRIORITIES`), taken at no less than `floor`.
+    `allocation`: one of `allocation.PRIORITIES` or `allocation.GAINS`, with pass rates of no less than `floor`.
     """
 
     budget: float
@@ -42,12 +42,17 @@ class Estimated:
 
     def _split(self, fresh: Sequence[PromptPool]) -> dict[PromptKey, int]:
         keys = [pool.key for pool in fresh]
-        priorities = priority(self.allocation, self.memory.predict(fresh), self.floor)
-        budget = round(self.budget * len(fresh))
-        # Prompts given up get the least number, and more only where all others are at N_max.
-        priorities[self.memory.counts.given_up([pool.row for pool in fresh])] = 0.0
-        split = allocate(priorities, budget, self.min_samples, self.max_samples, keys)
-        return dict(zip(keys, split.tolist(), strict=True))
+        given_up = self.memory.counts.given_up([pool.row for pool in fresh])
+        counts = self.split(self.memory.predict(fresh), given_up, keys)
+        return dict(zip(keys, counts.tolist(), strict=True))
+
+    def split(self, rates: ArrayLike, given_up: ArrayLike, tie_break: ArrayLike) -> NDArray[np.int64]:
+        """Rollouts of prompts whose pass rates are taken to be `rates`, shape (B,)."""
+        rates = np.asarray(rates)
+        budget = round(self.budget * len(rates))
+        return split(
+            self.allocation, rates, budget, self.min_samples, self.max_samples, self.floor, given_up, tie_break
+        )
 
     def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
         """0: the split is all that is drawn."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.grouping import GroupBuilder, untrained_group
 from openrlhf_ada.core.policies.base import Action, Close, Draw
 from openrlhf_ada.core.policies.memory import Memory
-from openrlhf_ada.core.speculation import chance_of_going_on
+from openrlhf_ada.core.speculation import chance_of_count, chance_of_going_on
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
@@ -25,7 +25,7 @@ class Sequential:
     """Wave size M, cap N_max, and the builder of the trained group of n.
 
     The rule is read at multiples of M, from n samples on. Where the cap comes first, the pool is trained as it is;
-    with one outcome only it is *unresolved*.
+    with one outcome only it is *unresolved*. A pool that a gate closed before n samples were there is not trained.
 
     `memory`: counts over steps, for the baseline `estimator`; None where nothing is to be remembered.
     """
@@ -56,8 +56,8 @@ class Sequential:
         return [self._decide_one(pool) for pool in pools]
 
     def _decide_one(self, pool: PromptPool) -> Action:
-        # Nothing can close before n samples are there, so the waves up to n go out at once.
-        if len(pool) >= self.group_size and self.rule.is_met(pool):
+        # Nothing can close before the first look, so the waves up to it go out at once.
+        if len(pool) >= min(self.group_size, self.plan.looks[0]) and self.rule.is_met(pool):
             return Close(pool.key)
         size = self.plan.next_draw(len(pool))
         return Draw(pool.key, size) if size else Close(pool.key)
@@ -76,11 +76,15 @@ class Sequential:
         num_known = len(pool) + len(known)
         # In steps, so that chances repeat and are remembered; a Beta prior has no mean of 0 or 1.
         prior = 0.5 if pool.predicted is None else min(max(round(pool.predicted, 2), 0.01), 0.99)
-        return chance_of_going_on(
-            self.rule.k_pos, self.rule.k_neg, positives, num_known - positives, look - num_known, prior
-        )
+        known_and_not = (positives, num_known - positives, look - num_known, prior)
+        gate = self.rule.gate
+        if gate is not None:
+            return chance_of_count(gate.fewest, gate.most, *known_and_not)
+        return chance_of_going_on(self.rule.k_pos, self.rule.k_neg, *known_and_not)
 
     def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
+        if self.rule.gate is not None and len(pool) < self.group_size:
+            return untrained_group(pool, self.group_size)
         scale = None if self.memory is None else self.memory.rewards.scale
         return self.builder.build(pool, rng, pool.predicted, scale, self.plan.unbiased_rate)
 

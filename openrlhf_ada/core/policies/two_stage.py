@@ -1,0 +1,105 @@
+"""A first round for every prompt, then an exact split of what is left of the budget by what it has shown (HORA)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openrlhf_ada.core.allocation import PILOTED, take_best
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.policies.base import Action, Close, Draw
+from openrlhf_ada.core.policies.memory import Memory
+from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, TrainingGroup
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TwoStage:
+    """`pilot` rollouts of every prompt, then those of the second round; `budget` per prompt on average, exactly.
+
+    Source: HORA (arXiv 2605.07114), with the uniform prior Beta(1, 1). `allocation`: one of `allocation.PILOTED`.
+    Both decisions are about all prompts of a step, so it needs the scheduler `rounds`. What it decides depends on no
+    earlier step; `memory` predicts, for baselines from outside the pool.
+
+    The number of rollouts depends on the first round's outcomes, so the pool's mean is biased. The first round's mean
+    is not: it is what `stratum` and the baseline `unbiased` go by.
+    """
+
+    pilot: int
+    budget: float
+    min_samples: int
+    max_samples: int
+    allocation: str
+    builder: GroupBuilder
+    memory: Memory
+
+    @property
+    def reads_critic(self) -> bool:
+        return self.memory.calibration is not None
+
+    @property
+    def threshold(self) -> float:
+        """A sample is positive iff its score exceeds it."""
+        return self.builder.selection.threshold
+
+    @property
+    def extra_bounds(self) -> tuple[int, int]:
+        """Least and largest number of rollouts of a prompt in the second round."""
+        return max(self.min_samples - self.pilot, 0), self.max_samples - self.pilot
+
+    def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
+        self.memory.predict([pool for pool in pools if not len(pool)])
+        extra = self._second_round([pool for pool in pools if len(pool) == self.pilot])
+        return [self._action(pool, extra) for pool in pools]
+
+    def _action(self, pool: PromptPool, extra: dict[PromptKey, int]) -> Action:
+        if not len(pool):
+            return Draw(pool.key, self.pilot)
+        count = extra.get(pool.key, 0)
+        return Draw(pool.key, count) if count else Close(pool.key)
+
+    def _second_round(self, piloted: Sequence[PromptPool]) -> dict[PromptKey, int]:
+        if not piloted:
+            return {}
+        positives = np.array([pool.count_positives(self.threshold) for pool in piloted])
+        least, _ = self.extra_bounds
+        left = round(self.budget * len(piloted)) - (self.pilot + least) * len(piloted)
+        keys = [pool.key for pool in piloted]
+        extra = least + take_best(self.gains(positives), left, keys)
+        return dict(zip(keys, extra.tolist(), strict=True))
+
+    def gains(self, positives: ArrayLike) -> Floats:
+        """What each rollout that the split decides about is worth after so many positives, shape (B, most - least)."""
+        k = np.asarray(positives, dtype=np.float64)[:, None]
+        extra = np.arange(*self.extra_bounds, dtype=np.float64)[None, :]
+        return PILOTED[self.allocation].function(1.0 + k, 1.0 + self.pilot - k, extra)
+
+    def chance_of_need(self, pool: PromptPool, ahead: Sequence[Sample], sent: int) -> float:
+        """0: a split is all that is drawn."""
+        return 0.0
+
+    def build(self, pool: PromptPool, rng: np.random.Generator) -> TrainingGroup:
+        rate = float((pool.scores[: self.pilot] > self.threshold).mean())
+        return self.builder.build(pool, rng, pool.predicted, self.memory.rewards.scale, lambda drawn, positives: rate)
+
+    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        self.memory.counts.load_prior_counts(draws, positives)
+
+    def observe(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        return self.memory.observe(pools, self.pilot)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"two_stage": self.memory.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if set(state) != {"two_stage"}:
+            raise ValueError(
+                f"the checkpoint holds no state of --ada_allocation {self.allocation} (found: "
+                f"{', '.join(sorted(state)) or 'nothing'}); resume with the --ada_... flags that it was written with"
+            )
+        self.memory.load_state_dict(state["two_stage"])

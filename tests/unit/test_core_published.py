@@ -1,0 +1,217 @@
+"""What published methods optimise: MaxRL and AERO against their own formulas, presets in the simulator."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import pool_of
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.method_rules import check_settings
+from openrlhf_ada.config.objective_notes import objective_notes, weights_of
+from openrlhf_ada.config.presets import METHODS, Flags
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.core.exact import sequential_weight
+from openrlhf_ada.core.objectives import effective_weight
+from openrlhf_ada.core.policies import Sequential
+from openrlhf_ada.simulation.coin_flips import simulate
+
+RATES = (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)
+
+ADAPTIVE = [name for name, method in METHODS.items() if method.flags["ada.mode"] != "off" and "critic" not in name]
+
+
+def settings_of(name: str, estimator: str | None = None, **changed: Any) -> Settings:
+    """`changed`: flags of ours."""
+    flags: Flags = METHODS[name].flags
+    ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=flags["rollout.n_samples_per_prompt"], batch_size=32),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator or flags["algo.advantage.estimator"])),
+    )
+    return resolve(AdaConfig(**ours | changed), host)
+
+
+def sequential_of(name: str, **changed: Any) -> Sequential:
+    policy = make_policy(settings_of(name, **changed))
+    assert isinstance(policy, Sequential)
+    return policy
+
+
+# -- every preset -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_preset_has_no_contradiction_and_states_its_objective(name: str) -> None:
+    settings = settings_of(name)
+    check_settings(settings)
+    note = objective_notes(settings)[0]
+    assert re.search(r"prompts of pass rate 0.01 / 0.1 / 0.5 / 0.9 have the weight [\d.]+ / ", note)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_preset_runs_and_goes_on_from_its_state(name: str) -> None:
+    settings = settings_of(name)
+    rates = np.random.default_rng(0).beta(1, 1, 64)
+    batches = [list(range(32)), list(range(32, 64)), list(range(32)), list(range(16, 48))]
+    whole, resumed = make_policy(settings), make_policy(settings)
+    first = list(simulate(whole, iter(batches[:2]), lambda _, rows: rates[rows], 1))
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    goes_on, again = (
+        list(simulate(policy, iter(batches[2:]), lambda _, rows: rates[rows], 2)) for policy in (whole, resumed)
+    )
+    assert [step.groups for step in goes_on] == [step.groups for step in again]
+    for step in first + goes_on:
+        trained = sum(len(group.indices) for group in step.groups)
+        assert trained == 32 * settings.group_size, "as many as the trainer expects"
+        if settings.config.mode == "est":
+            assert step.ledger.drawn == 32 * settings.budget, "the budget is exact"
+        else:
+            assert step.ledger.drawn <= 32 * settings.max_samples
+
+
+@pytest.mark.parametrize("name", ["knapsack", "gvm", "sgpo", "hora", "vip"])
+def test_stratum_takes_the_weight_of_a_split_out(name: str) -> None:
+    settings = settings_of(name, "dr_grpo", correction="stratum", objective="linear")
+    check_settings(settings)
+    assert [weight.effective for weight in weights_of(settings)] == pytest.approx([1.0] * 4)
+
+
+# -- MaxRL ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_maxrl_is_log_p_truncated_at_one_rollout_less(n: int) -> None:
+    """(r - mean) / mean, and 0 where all are wrong. With -1 there, it would be truncated at n."""
+    policy = make_policy(settings_of_n(n))
+    assert isinstance(policy, Sequential)
+    for p in RATES:
+        weight = sequential_weight(policy, p).effective
+        assert weight == pytest.approx((1 - (1 - p) ** (n - 1)) / p)
+        assert weight + (1 - p) ** (n - 1) == pytest.approx((1 - (1 - p) ** n) / p)
+
+
+def settings_of_n(n: int, **changed: Any) -> Settings:
+    """maxrl with n rollouts."""
+    ours = {
+        flag.removeprefix("ada."): value for flag, value in METHODS["maxrl"].flags.items() if flag.startswith("ada.")
+    }
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=32),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    )
+    return resolve(AdaConfig(**ours | {"max_samples": n} | changed), host)
+
+
+def test_maxrl_divides_by_the_mean() -> None:
+    policy = make_policy(settings_of("maxrl"))
+    for k in range(1, 9):
+        group = policy.build(pool_of([1] * k + [0] * (8 - k)), np.random.default_rng(0))
+        mean = k / 8
+        expected = [(1 - mean) / mean] * k + [-1.0] * (8 - k) if k < 8 else [0.0] * 8
+        assert group.coefficients == pytest.approx(expected)
+    assert set(policy.build(pool_of([0] * 8), np.random.default_rng(0)).coefficients) == {0.0}
+
+
+def test_positives_alone_are_truncated_at_n() -> None:
+    policy = make_policy(settings_of_n(8, correction="positives", baseline=None))
+    assert isinstance(policy, Sequential)
+    for p in RATES:
+        assert sequential_weight(policy, p).effective == pytest.approx((1 - (1 - p) ** 8) / p)
+
+
+# -- AERO -------------------------------------------------------------------------------------------------------------
+
+
+def aero_by_hand(outcomes: tuple[int, ...]) -> tuple[float, float]:
+    """(sum of the coefficients of positives, minus that of negatives) of what AERO itself keeps."""
+    drawn, k = len(outcomes), sum(outcomes)
+    if k in (0, drawn):
+        signal = 2 * (k + 1) / (drawn + 2) - 1
+        return (4 * signal, 0.0) if k else (0.0, -4 * signal)
+    kept_neg = k if k / drawn < 0.5 else drawn - k
+    rewards = np.array([1.0] * k + [0.0] * kept_neg)
+    advantages = (rewards - rewards.mean()) / rewards.std(ddof=1)
+    return float(advantages[:k].sum()), -float(advantages[k:].sum())
+
+
+def aero_stops(outcomes: tuple[int, ...]) -> int:
+    """8 rollouts, then 2 at a time until one is positive, at most 16."""
+    for drawn in range(8, 17, 2):
+        if sum(outcomes[:drawn]):
+            return drawn
+    return 16
+
+
+def test_aero_has_the_published_rules_weight() -> None:
+    policy = sequential_of("aero")
+    for p in RATES:
+        expected = 0.0
+        for (drawn, k), chance in policy.plan.outcomes(p).items():
+            gain, loss = aero_by_hand((1,) * k + (0,) * (drawn - k))
+            expected += chance * (gain / p + loss / (1 - p)) / 8
+        assert sequential_weight(policy, p).effective == pytest.approx(expected)
+
+
+def test_aero_stops_as_published() -> None:
+    policy = sequential_of("aero")
+    for first in range(17):
+        outcomes = tuple(int(i == first) for i in range(16))
+        drawn = 0
+        while (size := getattr(policy.decide([pool_of(outcomes[:drawn])])[0], "count", 0)) > 0:
+            drawn += size
+        assert drawn == aero_stops(outcomes)
+
+
+def test_aero_pulls_prompts_of_one_outcome() -> None:
+    policy = sequential_of("aero")
+    wrong = policy.build(pool_of([0] * 16), np.random.default_rng(0))
+    right = policy.build(pool_of([1] * 8), np.random.default_rng(0))
+    assert sum(wrong.coefficients) == pytest.approx(4 * (2 / 18 - 1))
+    assert sum(right.coefficients) == pytest.approx(4 * (2 * 9 / 10 - 1))
+
+
+@pytest.mark.parametrize(
+    ("changed", "needed"),
+    [
+        ({"correction": "stratum"}, "advantages that carry no weight yet"),
+        ({"unresolved": "refill"}, "prompts of one outcome to have no gradient"),
+        ({"format": "boxed", "format_bonus": 0.1}, "rewards that weigh right answers alike"),
+    ],
+)
+def test_aero_with_what_it_lacks_is_refused(changed: dict[str, Any], needed: str) -> None:
+    with pytest.raises(ConfigError, match=f"it needs {needed}"):
+        check_settings(settings_of("aero", **changed))
+
+
+# -- D3S, PODS, SPEED ---------------------------------------------------------------------------------------------
+
+
+def test_d3s_divides_by_the_deviation_of_all_rollouts() -> None:
+    pool = pool_of([1, *[0] * 15])
+    std = math.sqrt(16 / 15 * (1 / 16) * (15 / 16))
+    group = sequential_of("d3s").build(pool, np.random.default_rng(0))
+    assert sorted(group.coefficients) == pytest.approx([*[-1 / 16 / std] * 3, 15 / 16 / std])
+    kept = sequential_of("pods").build(pool, np.random.default_rng(0))
+    assert sorted(kept.coefficients) == pytest.approx([-0.5] * 3 + [1.5])
+
+
+def test_speed_trains_all_rollouts_of_mixed_screens() -> None:
+    policy = sequential_of("speed")
+    for p in (0.1, 0.5):
+        expected = 0.0
+        for k in range(1, 4):
+            for more in range(21):
+                total = k + more
+                chance = math.comb(4, k) * math.comb(20, more) * p**total * (1 - p) ** (24 - total)
+                rewards = np.array([1.0] * total + [0.0] * (24 - total))
+                advantages = (rewards - rewards.mean()) / rewards.std(ddof=1)
+                expected += chance * effective_weight(advantages, rewards > 0.5, p, 24)
+        assert sequential_weight(policy, p).effective == pytest.approx(expected)
