@@ -68,6 +68,13 @@ def _all() -> Iterator[Method]:
         yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
     yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
     yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
+    for n in (1, 2, 4):
+        yield Method(
+            f"rated-{n}",
+            f"{n} rollouts a prompt, compared with its rating and with each other",
+            estimator="flash_reinforce",
+            **_uniform(n, baseline="blend", estimator="rating"),
+        )
     yield Method("dapo", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
     seq = {"mode": "seq", "wave": 8, "max_samples": 32}
     for exit_rule in ("pos", "balance"):

@@ -6,6 +6,7 @@ from openrlhf_ada.core.pieces import Need, Piece
 
 PREDICTORS = {
     "ema": Piece(None, lacks={Need.CRITICS_RATE: "counts outcomes"}),
+    "rating": Piece(None, lacks={Need.CRITICS_RATE: "rates outcomes"}),
     "critic": Piece(None, lacks={Need.COUNTED_RATE: "asks a critic, whose baseline is called critic"}),
 }
 """--ada_estimator."""

@@ -110,12 +110,12 @@ def _counts(s: Settings) -> Iterator[Problem]:
 
 
 def _sizes(s: Settings) -> Iterator[Problem]:
-    if s.group_size < 2:
+    if s.group_size < 2 and not s.compares_with_prediction:
         yield (
             "--rollout.n_samples_per_prompt",
             s.group_size,
-            f"--ada_mode {s.config.mode} trains a group that shows more than one outcome",
-            "Use --rollout.n_samples_per_prompt 4",
+            "a single rollout has nothing to be compared with but a prediction",
+            "Use --rollout.n_samples_per_prompt 4, or --ada_mode seq --ada_exit fixed --ada_baseline blend",
         )
     if s.max_samples < s.group_size:
         yield (
@@ -259,6 +259,7 @@ def without_effect(s: Settings) -> list[str]:
         cases = [
             (_EST_ONLY if c.mode == "seq" else _SEQ_ONLY, f"--ada_mode is {c.mode}"),
             (() if s.remembers else _MEMORY_ONLY, "nothing is predicted (see --ada_baseline estimator)"),
+            (("prior_strength",) if s.estimator == "rating" else (), "--ada_estimator rating has a prior of its own"),
             (() if s.reads_critic else ("trust_steps",), "no critic predicts pass rates (--ada_estimator critic)"),
             (
                 () if s.aims else ("objective", "objective_power"),

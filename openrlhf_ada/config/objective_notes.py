@@ -50,6 +50,7 @@ def _conditions(s: Settings) -> str:
     """Under which the figures hold."""
     # With f' = 1 and outcomes at their unbiased rate, any baseline gives the same weight.
     exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.config.objective == "linear"
+    exact = exact or (s.config.mode == "seq" and not s.waits and not s.aims)
     reads_prediction = s.pilot is None or s.aims or Need.PREDICTION in BASELINES[s.baseline].needs
     conditions = [
         (s.config.mode == "est", "in a batch of evenly spread pass rates"),

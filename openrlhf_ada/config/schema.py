@@ -122,7 +122,8 @@ class AdaConfig:
     )
     estimator: str | None = flag(
         None,
-        "What predicts pass rates. ema: decayed counts per prompt. critic: PPO's critic, or in critic-free training a "
+        "What predicts pass rates. ema: decayed counts per prompt. rating: ratings of the policy and of every prompt, "
+        "as of players in a game. critic: PPO's critic, or in critic-free training a "
         "critic of its own (--critic... flags) fitted to outcomes. Default: ema, or critic for --ada_baseline critic.",
         choices=PREDICTORS,
     )
@@ -247,7 +248,8 @@ class AdaConfig:
         "b of the advantage reward - b. pool: mean of all rollouts drawn. loo: mean of the others. kept: mean of "
         "the trained ones; group_norm then takes their standard deviation too (PODS). posterior: as kept, divided by "
         "their standard deviation, and a signal for prompts of one outcome (AERO). unbiased: the pool's "
-        "mean without stopping bias. estimator, critic: prediction made before sampling. none: 0. Default: "
+        "mean without stopping bias. estimator, critic: prediction made before sampling. blend: "
+        "the prediction and the other rollouts of the prompt, each by what it is worth. none: 0. Default: "
         "critic for gae; the prediction in mode est and with --ada_correction stratum; else loo for rloo, pool "
         "for the others.",
         choices=BASELINES,

@@ -19,12 +19,13 @@ from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS
-from openrlhf_ada.core.estimators import Calibration, PassRateCounts
+from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RateEstimator
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential, TwoStage
+from openrlhf_ada.core.ratings import PromptRatings
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import SELECTIONS, Selection
 from openrlhf_ada.core.stopping import EXITS, ExitRule, Gate
@@ -102,6 +103,12 @@ class Settings:
             # f' is taken at a pass rate known before sampling; the baseline is the critic's either way.
             return Need.WEIGHT in CORRECTIONS[self.correction].needs
         return Need.PREDICTION in BASELINES[self.baseline].needs
+
+    @property
+    def compares_with_prediction(self) -> bool:
+        """Is the baseline there without other rollouts of the prompt?"""
+        predicted = Need.PREDICTION in BASELINES[self.baseline].needs
+        return predicted and self.config.mode == "seq" and self.advantage != "gae"
 
     @property
     def reads_critic(self) -> bool:
@@ -320,9 +327,11 @@ def _memory(settings: Settings) -> Memory:
     config = settings.config
     # Only Ada-Est has a least number of rollouts to give up to.
     give_up = config.give_up if config.mode == "est" else 0
-    counts = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, give_up)
+    counts: RateEstimator = PassRateCounts(config.half_life, config.prior_mean, config.prior_strength, give_up)
+    if settings.estimator == "rating":
+        counts = PromptRatings(config.prior_mean, give_up)
     calibration = Calibration(config.trust_steps) if settings.reads_critic else None
-    return Memory(counts, settings.positive_above, calibration)
+    return Memory(counts, settings.positive_above, calibration, config.half_life)
 
 
 # -- matched:NAME: the weight that another run's settings really give -------------------------------------------------

@@ -35,13 +35,14 @@ class Drawn:
     """What a baseline reads. rewards, positive: of the whole pool, shapes (N,). A baseline that lacks
     Need.WHOLE_POOL gets those of the kept samples alone.
 
-    `rate`: the pass rate that the baseline needs. `scale`: what an outcome that the pool does not show is worth.
-    `size`: N, samples of the whole pool.
+    `rate`: the pass rate that the baseline needs, and `strength`, the rollouts that a predicted one is worth.
+    `scale`: what an outcome that the pool does not show is worth. `size`: N, samples of the whole pool.
     """
 
     rewards: Floats
     positive: Bools
     rate: float
+    strength: float
     scale: RewardScale
     size: int
 
@@ -82,12 +83,28 @@ def mean_at_rate(drawn: Drawn) -> Floats:
     """b is rate x the mean reward of positives + (1 - rate) x that of negatives. Unbiased at a predicted rate.
 
     The rate of `unbiased` is the pool's without stopping bias (`StoppingPlan.unbiased_rate`), that of `estimator`
-    is predicted from counts of earlier steps, that of `critic` by a critic.
+    is predicted from outcomes of earlier steps, that of `critic` by a critic.
     """
+    return drawn.rewards - _worth(drawn, np.full(len(drawn.rewards), drawn.rate))
+
+
+@BASELINES.add("blend", needs=_PREDICTED | {Need.COUNTED_RATE}, lacks=_OUTSIDE)
+def blend(drawn: Drawn) -> Floats:
+    """As `estimator`, at the rate expected of a prompt after the other rollouts, (s q + K - m) / (s + N - 1).
+
+    q: the prediction, s: its strength, m: whether this sample is one of the K positives. Without evidence that is
+    leave-one-out, with one rollout the prediction. Unbiased where N is fixed, as the sample itself has no part in it.
+    """
+    others = (drawn.positive.sum() - drawn.positive) + drawn.strength * drawn.rate
+    return drawn.rewards - _worth(drawn, others / (drawn.strength + len(drawn.rewards) - 1))
+
+
+def _worth(drawn: Drawn, rates: Floats) -> Floats:
+    """Expected rewards at these pass rates, shape (N,)."""
     rewards, positive = drawn.rewards, drawn.positive
     worth_pos = float(rewards[positive].mean()) if positive.any() else drawn.scale.positive
     worth_neg = float(rewards[~positive].mean()) if not positive.all() else drawn.scale.negative
-    return rewards - (drawn.rate * worth_pos + (1.0 - drawn.rate) * worth_neg)
+    return rates * worth_pos + (1.0 - rates) * worth_neg
 
 
 @BASELINES.add("none", lacks=_OUTSIDE)
@@ -129,6 +146,7 @@ ESTIMATORS: Table[Callable[[Floats, Floats], Floats]] = Table()
 """--algo.advantage.estimator, those that take groups selected from a pool: (r - b, rewards) -> advantages."""
 
 
+@ESTIMATORS.add("flash_reinforce")
 @ESTIMATORS.add("reinforce_baseline")
 @ESTIMATORS.add("rloo")
 @ESTIMATORS.add("dr_grpo")
@@ -159,5 +177,5 @@ def by_token(advantages: Floats, rewards: Floats) -> Floats:
     return np.ones_like(advantages)
 
 
-GROUP_ESTIMATORS = tuple(name for name in ESTIMATORS if name != "gae")
-"""Those whose baseline is taken from a pool."""
+GROUP_ESTIMATORS = tuple(name for name in ESTIMATORS if name not in ("gae", "flash_reinforce"))
+"""Those that compare the samples of one prompt in OpenRLHF. `flash_reinforce` has the batch's mean there."""

@@ -1,4 +1,4 @@
-"""Estimates of a prompt's pass rate before it is sampled.
+"""Estimates of a prompt's pass rate before it is sampled: `RateEstimator`, and those that count.
 
 `PassRateCounts`: counts per prompt with a Beta prior. Old counts fade with the training steps since then, because the
 policy changes with steps. `Calibration`: is a critic's prediction better than the mean pass rate of all prompts?
@@ -8,16 +8,60 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openrlhf_ada.core.row_table import RowTable, missing_names
 from openrlhf_ada.core.types import RewardScale
 
 Floats = NDArray[np.float64]
 
 _COLUMNS = ("draws", "positives", "seen_at", "misses")
+
+
+class RateEstimator(Protocol):
+    """What predicts pass rates by dataset row, from outcomes of earlier steps."""
+
+    give_up: int
+
+    def predict(self, rows: ArrayLike) -> Floats:
+        """Expected pass rate per row, in (0, 1), float64, shape (B,)."""
+        ...
+
+    def strength(self, rows: ArrayLike) -> Floats:
+        """Rollouts that a prediction is worth, shape (B,): n of a Beta distribution as wide as the posterior."""
+        ...
+
+    def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
+        """One pass rate per row from its posterior, shape (B,)."""
+        ...
+
+    @property
+    def population_mean(self) -> float:
+        """Expected pass rate of a prompt that was never seen."""
+        ...
+
+    def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
+        """Which rows had `give_up` rollouts or more in a row without a positive, shape (B,); none if that is 0."""
+        ...
+
+    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
+        """Start from counts by row, shapes (R,), made before the run. Raises ValueError after the first step."""
+        ...
+
+    def observe(self, rows: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> None:
+        """One training step's evidence, shapes (B,); a row may come more than once. Ends the step."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`, to the bit. Raises ValueError for the state of another estimator."""
+        ...
 
 
 @dataclass
@@ -40,14 +84,28 @@ class PassRateCounts:
     give_up: int
     step: int = 0
     _population: Floats = field(default_factory=lambda: np.zeros(2))  # decayed sum of visits' rates, and of visits
-    _table: Floats = field(default_factory=lambda: np.empty((len(_COLUMNS), 0)))
+    _table: RowTable = field(default_factory=lambda: RowTable(_COLUMNS, (0.0,) * len(_COLUMNS)))
 
     def predict(self, rows: ArrayLike) -> Floats:
         """Estimated pass rate per row, in (0, 1), float64, shape (B,)."""
-        draws, positives, seen_at, _ = self._rows(rows)
+        positives, draws = self._posterior(rows)
+        return positives / draws
+
+    def strength(self, rows: ArrayLike) -> Floats:
+        """Rollouts that a prediction is worth, shape (B,)."""
+        return self._posterior(rows)[1]
+
+    def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
+        """One pass rate per row from its posterior, a Beta distribution, shape (B,)."""
+        positives, draws = self._posterior(rows)
+        return rng.beta(positives, draws - positives)
+
+    def _posterior(self, rows: ArrayLike) -> tuple[Floats, Floats]:
+        """(positives, draws), those of the prior included."""
+        draws, positives, seen_at, _ = self._table.of(rows)
         fade = self._fade(seen_at)
-        mean = self.population_mean
-        return (fade * positives + self.prior_strength * mean) / (fade * draws + self.prior_strength)
+        prior = self.prior_strength
+        return fade * positives + prior * self.population_mean, fade * draws + prior
 
     @property
     def population_mean(self) -> float:
@@ -57,7 +115,7 @@ class PassRateCounts:
 
     def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
         """Which rows get the least number of rollouts now, shape (B,)."""
-        return self._rows(rows)[3] >= (self.give_up or np.inf)
+        return self._table.of(rows)[3] >= (self.give_up or np.inf)
 
     def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
         """Start from counts by row, shapes (R,), that were made before the run; rows without draws count as unseen.
@@ -65,14 +123,14 @@ class PassRateCounts:
         Raises ValueError after the first step, or for impossible counts.
         """
         n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
-        if self.step or self._table.shape[1]:
+        if self.step or len(self._table):
             raise ValueError("prior counts can be loaded before the first step only")
         if not ((k >= 0) & (k <= n)).all():
             raise ValueError("every row needs between 0 and all of its draws positive")
-        self._grow(len(n))
+        self._table.grow(len(n))
         seen = np.flatnonzero(n > 0)
         for row in seen:
-            self._observe_visit(self._table[:, row], float(n[row]), float(k[row]))
+            self._observe_visit(int(row), float(n[row]), float(k[row]))
         self._population += (float((k[seen] / n[seen]).sum()), len(seen))
 
     def observe(self, rows: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> None:
@@ -81,39 +139,25 @@ class PassRateCounts:
         n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
         if not (n > 0).all() or not ((k >= 0) & (k <= n)).all():
             raise ValueError("every visit needs at least one draw, and between 0 and all of them positive")
-        self._grow(int(row.max(initial=-1)) + 1)
         for r, drawn, hits in zip(row, n, k, strict=True):
-            self._observe_visit(self._table[:, r], drawn, hits)
+            self._observe_visit(r, drawn, hits)
         self._population *= 0.5 ** (1.0 / self.half_life)
         self._population += (float((k / n).sum()), len(n))
         self.step += 1
 
-    def _observe_visit(self, entry: Floats, drawn: float, hits: float) -> None:
-        fade = float(self._fade(entry[2]))
-        entry[0] = entry[0] * fade + drawn
-        entry[1] = entry[1] * fade + hits
-        entry[2] = self.step
-        entry[3] = 0.0 if hits else entry[3] + drawn
+    def _observe_visit(self, row: int, drawn: float, hits: float) -> None:
+        draws, positives, seen_at, misses = self._table.of([row])[:, 0]
+        fade = float(self._fade(seen_at))
+        visit = (draws * fade + drawn, positives * fade + hits, self.step, 0.0 if hits else misses + drawn)
+        self._table.put([row], [np.array([value]) for value in visit])
 
     def _fade(self, seen_at: Any) -> Any:
         return 0.5 ** ((self.step - seen_at) / self.half_life)
 
-    def _rows(self, rows: ArrayLike) -> Floats:
-        row = np.asarray(rows, dtype=np.int64)
-        self._grow(int(row.max(initial=-1)) + 1)
-        return self._table[:, row]
-
-    def _grow(self, size: int) -> None:
-        missing = size - self._table.shape[1]
-        if missing > 0:
-            fresh = np.zeros((len(_COLUMNS), max(missing, self._table.shape[1])))
-            self._table = np.concatenate([self._table, fresh], axis=1)
-
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and lists; only rows with evidence."""
-        seen = np.flatnonzero(self._table[0] > 0)
-        columns = {name: self._table[i, seen].tolist() for i, name in enumerate(_COLUMNS)}
-        return {"step": self.step, "population": self._population.tolist(), "rows": seen.tolist(), **columns}
+        seen = np.flatnonzero(self._table.column("draws") > 0)
+        return {"step": self.step, "population": self._population.tolist()} | self._table.state(seen)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`, to the bit.
@@ -121,14 +165,11 @@ class PassRateCounts:
         A state that also has `gave_up_at` is of an earlier version, which looked at given-up prompts again after two
         half-lives: its misses count as they are. Raises ValueError for a state that lacks a column.
         """
-        if missing := [name for name in ("step", "population", "rows", *_COLUMNS) if name not in state]:
-            raise ValueError(f"the saved pass rates lack {', '.join(missing)}: start without the checkpoint")
+        if missing := missing_names(state, ("step", "population", "rows", *_COLUMNS)):
+            raise ValueError(f"the saved pass rates lack {missing}: start without the checkpoint")
         self.step = state["step"]
         self._population = np.array(state["population"])
-        self._table = np.empty((len(_COLUMNS), 0))
-        if state["rows"]:
-            self._grow(max(state["rows"]) + 1)
-            self._table[:, state["rows"]] = [state[name] for name in _COLUMNS]
+        self._table.load(state)
 
 
 @dataclass

@@ -77,7 +77,9 @@ class GroupBuilder:
         """
         scores, rewards = pool.scores, pool.rewards
         kept = self.selection.keep(scores, rng)
-        coefficients, critic_weights = self.weigh(scores, rewards, kept, predicted, scale, unbiased_rate)
+        coefficients, critic_weights = self.weigh(
+            scores, rewards, kept, predicted, scale, unbiased_rate, strength=pool.strength
+        )
         return TrainingGroup(
             key=pool.key,
             indices=kept,
@@ -94,9 +96,12 @@ class GroupBuilder:
         predicted: float | None = None,
         scale: RewardScale | None = None,
         unbiased_rate: UnbiasedRate = own_rate,
+        *,
+        strength: float = 1.0,
     ) -> tuple[Floats, Floats]:
         """(coefficients, critic weights) of the samples `kept` of a pool, shapes (k,); arguments as for `build`.
 
+        strength: rollouts that `predicted` is worth, above 0.
         scores, rewards: of the whole pool in index order, shapes (N,).
         """
         index = np.array(kept)
@@ -117,7 +122,7 @@ class GroupBuilder:
             if self._weighs and not self.graded and not self._is_resolved(scores):
                 # f' multiplies what a pool of one outcome says of that outcome, not partial credit within it.
                 rewards = np.full_like(rewards, rewards.mean())
-            drawn = Drawn(rewards, positive, point, scale or RewardScale(), len(rewards))
+            drawn = Drawn(rewards, positive, point, strength, scale or RewardScale(), len(rewards))
             advantages = self._advantages(scores, drawn, index)
             strata = self._stratum_factors(positive[index], share)
         samples = KeptSamples(

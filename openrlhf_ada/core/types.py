@@ -53,17 +53,18 @@ class PromptPool:
     """All samples drawn for one prompt visit, in index order whatever the order of arrival.
 
     Known before sampling: `row`, the prompt's stable identity (position in the training set); `critic_value`, what a
-    critic gives it; `predicted`, the pass rate that the policy goes by. Samples are kept in columns: with 100,000
-    prompts open, objects would take several times the memory.
+    critic gives it; `predicted`, the pass rate that the policy goes by, and `strength`, the rollouts that it is
+    worth. Samples are kept in columns: with 100,000 prompts open, objects would take several times the memory.
     """
 
-    __slots__ = ("_counts", "_values", "critic_value", "key", "predicted", "row")
+    __slots__ = ("_counts", "_values", "critic_value", "key", "predicted", "row", "strength")
 
     def __init__(self, key: PromptKey, samples: Iterable[Sample] = (), *, row: int = 0) -> None:
         self.key = key
         self.row = row
         self.critic_value: float | None = None
         self.predicted: float | None = None
+        self.strength = 0.0
         self._values = array("d")  # score, reward, score, reward, ...
         self._counts = array("i")  # num_tokens, version, last_version, ...
         self.add(samples)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RewardMeans, brier
+from openrlhf_ada.core.estimators import Calibration, RateEstimator, RewardMeans, brier
 from openrlhf_ada.core.types import PromptPool
 
 Floats = NDArray[np.float64]
@@ -17,18 +17,20 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Memory:
-    """Counts per prompt and, with `calibration`, a critic that is used only while it beats knowing nothing.
+    """An estimator of pass rates and, with `calibration`, a critic that is used only while it beats knowing nothing.
 
-    `threshold`: a sample is positive iff its score exceeds it.
+    `threshold`: a sample is positive iff its score exceeds it. `reward_half_life`: steps after which rewards count
+    half in what an outcome is worth.
     """
 
-    counts: PassRateCounts
+    counts: RateEstimator
     threshold: float
     calibration: Calibration | None = None
+    reward_half_life: float = 50.0
     rewards: RewardMeans = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rewards = RewardMeans(self.counts.half_life)
+        self.rewards = RewardMeans(self.reward_half_life)
 
     @property
     def uses_critic(self) -> bool:
@@ -36,17 +38,18 @@ class Memory:
         return self.calibration is not None and self.calibration.trusted
 
     def predict(self, pools: Sequence[PromptPool]) -> Floats:
-        """Pass rates of prompts that are not sampled yet, shape (B,), also written to `predicted` of each pool.
+        """Pass rates of prompts that are not sampled yet, shape (B,); the pools get them and their strength.
 
         Raises ValueError if the critic left a prompt without a value, or gave one that is not finite.
         """
         if not pools:
             return np.empty(0)
         values = None if self.calibration is None else self._critic_values(pools)
-        counted = self.counts.predict([pool.row for pool in pools])
+        rows = [pool.row for pool in pools]
+        counted = self.counts.predict(rows)
         predicted = values if self.uses_critic and values is not None else counted
-        for pool, rate in zip(pools, predicted, strict=True):
-            pool.predicted = float(rate)
+        for pool, rate, strength in zip(pools, predicted, self.counts.strength(rows), strict=True):
+            pool.predicted, pool.strength = float(rate), float(strength)
         return predicted
 
     @staticmethod
