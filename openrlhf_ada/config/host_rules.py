@@ -14,7 +14,7 @@ from openrlhf_ada.config.loss_rules import check_loss
 from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.score_rules import check_scores, with_scores
-from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.config.settings import Settings, resolve
 from openrlhf_ada.config.weight_rules import check_weights
 from openrlhf_ada.core.advantages import ESTIMATORS, GROUP_ESTIMATORS
 from openrlhf_ada.core.batches import BatchPlan
@@ -42,7 +42,7 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
     if config.mode == "off":
         check_loss(settings, host)
         return
-    _check_host_modes(config, host, estimator)
+    _check_host_modes(config, host, settings)
     check_settings(settings)
     check_loss(settings, host)
     _check_asynchronous(config, host)
@@ -59,13 +59,15 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
     _check_batches(host, own_critic=settings.own_critic)
 
 
-def _check_host_modes(config: AdaConfig, host: SimpleNamespace, estimator: str) -> None:
-    if estimator not in ESTIMATORS:
+def _check_host_modes(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
+    estimator = settings.advantage
+    known = [name for name in ESTIMATORS if name != "flash_reinforce" or settings.compares_with_prediction]
+    if estimator not in known:
         raise ConfigError(
             "--algo.advantage.estimator",
             estimator,
             f"it takes its baseline from the whole batch, which adaptive sampling (--ada_mode {config.mode}) biases",
-            f"Use one of {', '.join(ESTIMATORS)}",
+            f"Use one of {', '.join(known)}",
         )
     if host.algo.dynamic_filtering_enable:
         raise ConfigError(

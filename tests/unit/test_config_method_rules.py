@@ -40,8 +40,8 @@ CASES = [
         "group of one",
         PPO | {N: "1", TRAIN: "2"},
         f"{N} is 1",
-        "--ada_mode seq trains a group that shows more than one outcome",
-        f"Use {N} 4",
+        "a single rollout has nothing to be compared with but a prediction",
+        f"Use {N} 4, or --ada_mode seq --ada_exit fixed --ada_baseline blend",
         {N: "4", TRAIN: "8"},
     ),
     Case(
