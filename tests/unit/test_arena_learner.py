@@ -94,7 +94,9 @@ def test_every_method_keeps_its_books(name: str) -> None:
     last = curve.spent[-1]
     assert last["rollouts"] >= 600
     assert last["trained_tokens"] <= last["tokens"]
-    assert last["waves"] >= last["steps"] > 0
+    assert last["trained"] <= last["rollouts"] and last["steps"] > 0
+    assert sum(rollouts for batch in last["batches"] for _, rollouts in batch) == last["rollouts"]
+    assert last["batches"][0][0][0] == 32 * last["steps"]
 
 
 def test_same_seed_gives_the_same_curve() -> None:

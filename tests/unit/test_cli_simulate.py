@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.cli.simulate import GPU_LIKE, main
+from openrlhf_ada.cli.simulate import main
+from openrlhf_ada.simulation.virtual_engines import GPU_LIKE
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.simulation.virtual_engines import EngineModel
 
