@@ -1,6 +1,6 @@
 """Where the arena's seconds come from: the virtual engines' times, and what published step times imply.
 
-    python benchmarks/arena_seconds.py      prints the constants of openrlhf_ada/arena/costs.py (two minutes)
+python benchmarks/arena_seconds.py      prints the constants of openrlhf_ada/arena/costs.py (two minutes)
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,9 +96,7 @@ def sampling_seconds(batches: Sequence[Sequence[Sequence[float]]]) -> float:
     at_once, batch_by_batch = wave_seconds(drawn), sum(map(wave_seconds, totals))
     stream_wait = STREAM_WAIT * SLOTS / (SLOTS + drawn)
     return (
-        at_once
-        + REFILL_WAIT * (batch_by_batch - at_once)
-        + stream_wait * (rounds_seconds(batches) - batch_by_batch)
+        at_once + REFILL_WAIT * (batch_by_batch - at_once) + stream_wait * (rounds_seconds(batches) - batch_by_batch)
     )
 
 
@@ -115,7 +114,7 @@ def _counted(field: str) -> Callable[[Sequence[Point]], list[float]]:
 def _timed(hardware: Hardware) -> Callable[[Sequence[Point]], list[float]]:
     def seconds(spent: Sequence[Point]) -> list[float]:
         found = [0.0]
-        for before, after in zip(spent, spent[1:], strict=False):
+        for before, after in pairwise(spent):
             found.append(found[-1] + _interval_seconds(hardware, before, after))
         return found
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.cli.simulate import main
-from openrlhf_ada.simulation.virtual_engines import GPU_LIKE
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.simulation.virtual_engines import EngineModel
+from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel
 
 ENGINE = EngineModel(batch_sizes=(1, 4), step_seconds=(0.1, 0.1), slots=4)
 
