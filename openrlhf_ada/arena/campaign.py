@@ -192,7 +192,7 @@ def final_cells(
     ]
 
 
-FINGERPRINTS = "settings.json"
+TRIALS, FINGERPRINTS = "trials.jsonl", "settings.json"
 
 
 def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> None:
@@ -213,6 +213,8 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     # As JSON has it: lists for tuples, and text for keys.
     ours = json.loads(json.dumps(ours, default=repr))
     file = folder / FINGERPRINTS
+    if (folder / TRIALS).exists() and not file.exists():
+        raise ValueError(f"--out {folder}: there are trials, but no {FINGERPRINTS} that says how. Name another folder")
     theirs: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for what, setting in ours.items():
         if theirs.setdefault(what, setting) != setting:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.arena.campaign import RUNGS, Results, check_folder, final_cells, run_cells, rung_cells
+from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Results, check_folder, final_cells, run_cells, rung_cells
 from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, SEEDS_FOR_TEST, Row, finals_of, ranks, table
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         _check(args)
         methods = list(dict.fromkeys([REFERENCE, *args.methods]))
         check_folder(args.out, args.tasks, methods)
-        results = Results(args.out / "trials.jsonl")
+        results = Results(args.out / TRIALS)
         for cost in args.cost:
             _run(args, results, methods, cost)
     except ValueError as error:

@@ -12,6 +12,7 @@ from openrlhf_ada.arena.campaign import (
     PROMPTS,
     RATES,
     RUNGS,
+    TRIALS,
     Cell,
     Results,
     check_folder,
@@ -60,7 +61,8 @@ def add_method(results: Results, task: str, method: str, pace: float) -> None:
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """`pos` learns twice as fast as `uniform-8`."""
-    found = Results(tmp_path / "trials.jsonl")
+    check_folder(tmp_path, [], [])
+    found = Results(tmp_path / TRIALS)
     for method, pace in ((REFERENCE, 0.1), ("pos", 0.2)):
         add_method(found, "graded", method, pace)
     return found
@@ -83,7 +85,7 @@ def test_every_rung_tries_the_best_of_the_one_before(results: Results) -> None:
 
 def test_tuning_follows_the_cost(tmp_path: Path) -> None:
     """Small steps learn most per rollout and take longest, so large steps learn most per second."""
-    results = Results(tmp_path / "trials.jsonl")
+    results = Results(tmp_path / TRIALS)
     for rung in RUNGS:
         for rate, prompts in product(RATES, PROMPTS):
             pace = 0.1 / prompts**0.1 if rate == BEST[0] else 0.0
@@ -144,7 +146,7 @@ def test_too_few_seeds_give_no_test() -> None:
 
 
 def test_trials_that_are_kept_are_not_repeated(results: Results, tmp_path: Path) -> None:
-    again = Results(tmp_path / "trials.jsonl")
+    again = Results(tmp_path / TRIALS)
     assert again.by_cell == results.by_cell
     cells = rung_cells(again, ["graded"], [REFERENCE, "pos"], BUDGET, "rollouts", 1)
     assert list(run_cells(cells, again, 2)) == []
@@ -167,8 +169,14 @@ def test_folder_of_another_method_of_that_name_is_refused(tmp_path: Path, monkey
         check_folder(tmp_path, ["graded"], ["pos"])
 
 
+def test_trials_of_an_older_version_are_refused(tmp_path: Path) -> None:
+    (tmp_path / TRIALS).write_text("{}")
+    with pytest.raises(ValueError, match=r"there are trials, but no settings.json that says how"):
+        check_folder(tmp_path, ["graded"], ["pos"])
+
+
 def test_foreign_line_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "trials.jsonl"
+    file = tmp_path / TRIALS
     file.write_text('{"task": "graded"}\n')
     with pytest.raises(ValueError, match=r"trials.jsonl, line 1 is no result of a trial"):
         Results(file)

@@ -1,0 +1,116 @@
+"""Results in small files, and the page that is made from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from documents import ROOT
+
+from openrlhf_ada.arena import costs
+from openrlhf_ada.arena.campaign import TRIALS, Cell, Results
+from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
+from openrlhf_ada.arena.tables import REFERENCE, table
+from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.arena.trial import Spent
+from openrlhf_ada.cli.arena_page import main
+
+BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
+PACKED, PAGE = ROOT / "benchmarks" / "results" / "arena", ROOT / "docs" / "arena.md"
+
+
+def curve(pace: float, seed: int) -> dict[str, object]:
+    """41 measurements; the second wave begins in the middle."""
+    rng, spent, points, accuracy = np.random.default_rng(seed), Spent(), [], []
+    for at in range(41):
+        if at:
+            spent.add_wave(0, 0, 32, 160)
+            if at > 20:
+                spent.add_wave(0, 1, 10, int(rng.integers(20, 60)))
+            spent.steps += 1
+            spent.trained += 128
+            spent.tokens, spent.trained_tokens = 3 * spent.rollouts, 3 * spent.trained
+        fields = ("steps", "rollouts", "tokens", "trained", "trained_tokens")
+        batches = [[list(wave) for wave in waves] for waves in spent.batches]
+        points.append({name: getattr(spent, name) for name in fields} | {"batches": batches})
+        accuracy.append(round(min(0.9, 0.1 + pace * at), 6))
+    return {"spent": points, "accuracy": accuracy}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """Of one setting, so that tuning is short."""
+    monkeypatch.setattr("openrlhf_ada.arena.campaign.RATES", SETTING[:1])
+    monkeypatch.setattr("openrlhf_ada.arena.campaign.PROMPTS", SETTING[1:])
+    found = Results(tmp_path / "campaign" / TRIALS)
+    for method, pace in ((REFERENCE, 0.01), ("pos", 0.015)):
+        for seed in range(SEEDS):
+            found.add(Cell("graded", method, *SETTING, seed, BUDGET), curve(pace, seed))
+        for seed, part in ((1000, 3), (1001, 1), (1002, 1)):
+            found.add(Cell("graded", method, *SETTING, seed, BUDGET // part), curve(pace, seed))
+    return found
+
+
+def test_packed_results_say_what_the_trials_say(results: Results, tmp_path: Path) -> None:
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", ["pos"], SEEDS, BUDGET, file)
+    kept = unpack(file)
+    assert set(kept) == set(PAGE_COSTS)
+    for cost, finals in kept.items():
+        whole = results.by_cell[Cell("graded", "pos", *SETTING, 3, BUDGET)]
+        assert finals.runs["pos"][3]["spent"][-1] == whole["spent"][-1], cost
+        exact = costs.COSTS[cost](whole["spent"])[::2]
+        assert costs.COSTS[cost](finals.runs["pos"][3]["spent"]) == pytest.approx(exact, rel=0.01)
+        assert finals.settings == {REFERENCE: SETTING, "pos": SETTING}
+        ours = next(row for row in table(finals) if row.method == "pos")
+        # Both go the same way, and gain 2 / 3 of it a measurement.
+        assert ours.cost == pytest.approx(2 / 3, rel=0.05)
+    pack(results, "graded", ["pos"], SEEDS, BUDGET, tmp_path / "again.gz")
+    assert (tmp_path / "again.gz").read_bytes() == file.read_bytes()
+
+
+def test_results_of_another_cost_model_are_refused(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", ["pos"], SEEDS, BUDGET, file)
+    monkeypatch.setattr(costs, "SCALE", 4)
+    with pytest.raises(ValueError, match=r"another cost model \(SCALE: 16 there, 4 here\).*pack it anew"):
+        unpack(file)
+
+
+def test_page_is_written_in_one_command(results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results.add(Cell("graded", "est", *SETTING, 0, BUDGET), curve(0.01, 0))
+    page = tmp_path / "arena.md"
+    page.write_text(f"# Arena\n\n{FIRST}\nOutdated.\n{LAST}\n\nMore.\n")
+    argv = [str(page), "--results", str(tmp_path / "packed"), "--pack", str(results.folder)]
+    assert main([*argv, "--seeds", str(SEEDS), "--budget", str(BUDGET)]) == 0
+    assert "graded: est is not finished and left out" in capsys.readouterr().err
+    text = page.read_text()
+    assert "| `pos` | **0.6" in text and "Outdated" not in text and text.endswith("More.\n")
+    assert (tmp_path / "images" / "arena-graded.png").stat().st_size > 10_000
+
+
+def test_bad_calls_of_the_page_say_what_to_do(
+    results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "arena.md"
+    page.write_text("# Arena\n")
+    argv = [str(page), "--results", str(tmp_path / "packed")]
+    for more, says in (
+        ([], "there are no files like graded.jsonl.gz. Make them with --pack DIR"),
+        (["--pack", str(results.folder), "--seeds", "20", "--budget", str(BUDGET)], "--seeds 20 and --budget 8000"),
+        (["--pack", str(results.folder), "--seeds", str(SEEDS), "--budget", str(BUDGET)], "the page has no lines"),
+    ):
+        assert main([*argv, *more]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_committed_page_is_of_the_committed_results() -> None:
+    files = [PACKED / f"{task}.jsonl.gz" for task in TASKS]
+    by_task = [unpack(file) for file in files if file.exists()]
+    assert by_task
+    text = PAGE.read_text(encoding="utf-8")
+    assert inserted(text, render(by_task)) == text, "write it anew: make arena-docs"
+    assert sum(file.stat().st_size for file in files if file.exists()) < 2_000_000
