@@ -58,7 +58,8 @@ def pack_all(folder: Path, out: Path, seeds: int, budget: int) -> None:
     if not packed:
         raise ValueError(
             f"--pack {folder}: {REFERENCE} is not finished with --seeds {seeds} and --budget {budget} on any task, "
-            f"tuned for {' and '.join(PAGE_COSTS)}. Run openrlhf-ada arena --cost {','.join(PAGE_COSTS)} --out {folder}"
+            f"tuned for {' and '.join(PAGE_COSTS)}. Run openrlhf-ada arena --cost {','.join(PAGE_COSTS)} "
+            f"--out {folder}"
         )
 
 

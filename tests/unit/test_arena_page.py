@@ -11,7 +11,7 @@ from documents import ROOT
 from openrlhf_ada.arena import costs
 from openrlhf_ada.arena.campaign import TRIALS, Cell, Results
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
-from openrlhf_ada.arena.tables import REFERENCE, table
+from openrlhf_ada.arena.tables import REFERENCE, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.arena.trial import Spent
 from openrlhf_ada.cli.arena_page import main
@@ -63,9 +63,11 @@ def test_packed_results_say_what_the_trials_say(results: Results, tmp_path: Path
         exact = costs.COSTS[cost](whole["spent"])[::2]
         assert costs.COSTS[cost](finals.runs["pos"][3]["spent"]) == pytest.approx(exact, rel=0.01)
         assert finals.settings == {REFERENCE: SETTING, "pos": SETTING}
-        ours = next(row for row in table(finals) if row.method == "pos")
-        # Both go the same way, and gain 2 / 3 of it a measurement.
-        assert ours.cost == pytest.approx(2 / 3, rel=0.05)
+        for ours, all_of_it in zip(
+            table(finals), table(finals_of(results, "graded", ["pos"], SEEDS, BUDGET, cost)), strict=True
+        ):
+            assert ours.method == all_of_it.method
+            assert (ours.cost, ours.area) == pytest.approx((all_of_it.cost, all_of_it.area), rel=0.01)
     pack(results, "graded", ["pos"], SEEDS, BUDGET, tmp_path / "again.gz")
     assert (tmp_path / "again.gz").read_bytes() == file.read_bytes()
 
