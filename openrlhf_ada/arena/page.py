@@ -75,7 +75,183 @@ def _padded(batches: Sequence[Sequence[Sequence[int]]], shape: Sequence[int]) ->
     """All waves one after the other, 0 where there was none yet."""
     for batch, waves in enumerate(shape):
         for wave in range(waves):
-            colour, label = (colours[name], name) if name in colours else (FAINT, None)
+            known = batch < len(batches) and wave < len(batches[batch])
+            yield batches[batch][wave] if known else (0, 0)
+
+
+def _restored(line: dict[str, Any]) -> Result:
+    columns = {name: np.cumsum(steps).tolist() for name, steps in line["spent"].items()}
+    pairs = np.cumsum(line["batches"], axis=0).reshape(len(line["accuracy"]), -1, 2).tolist()
+    spent: list[dict[str, Any]] = []
+    for at, flat in enumerate(pairs):
+        left = iter(flat)
+        batches = [[next(left) for _ in range(waves)] for waves in line["shape"]]
+        spent.append({name: column[at] for name, column in columns.items()} | {"batches": batches})
+    return {"accuracy": line["accuracy"], "spent": spent}
+
+
+def unpack(file: Path) -> dict[str, Finals]:
+    """By cost. Raises ValueError for a file of another cost model, whose settings were tuned for other seconds."""
+    lines: list[dict[str, Any]] = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    header = lines[0]
+    theirs, ours = header["cost model"], cost_model()
+    for name in {**theirs, **ours}:
+        if theirs.get(name) != ours.get(name):
+            raise ValueError(
+                f"{file} was tuned with another cost model ({name}: {theirs.get(name)} there, {ours.get(name)} here). "
+                "Run the campaign again with its folder, which keeps all trials that still count, and pack it anew"
+            )
+    plans = {line["cost"]: line["settings"] for line in lines[1:] if "cost" in line}
+    runs = {
+        (line["method"], line["rate"], line["prompts"], line["seed"]): _restored(line)
+        for line in lines[1:]
+        if "cost" not in line
+    }
+    return {
+        cost: Finals(
+            header["task"],
+            cost,
+            {method: (rate, prompts) for method, (rate, prompts) in settings.items()},
+            {
+                method: [runs[method, *setting, seed] for seed in range(header["seeds"])]
+                for method, setting in settings.items()
+            },
+        )
+        for cost, settings in plans.items()
+    }
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
+    """Everything between the two marks, for the tasks' results by cost."""
+    parts: list[str] = []
+    for cost in PAGE_COSTS:
+        several = [finals[cost] for finals in by_task]
+        parts += [f"### At equal {cost}", _in_short(several), _rank_table(several)]
+    for finals in by_task:
+        task = finals[PAGE_COSTS[0]].task
+        parts += [f"### Task `{task}`", f"![Accuracy by cost, task {task}](images/arena-{task}.png)"]
+        parts += [_task_table(finals[cost]) for cost in PAGE_COSTS]
+    return "\n\n".join(parts) + "\n"
+
+
+def inserted(text: str, results: str) -> str:
+    """The page with these results between its marks. Raises ValueError where it has no marks."""
+    before, first, rest = text.partition(FIRST)
+    _, last, after = rest.partition(LAST)
+    if not first or not last:
+        raise ValueError(f"the page has no lines {FIRST} and {LAST}, between which the results go")
+    return f"{before}{FIRST}\n\n{results}\n{LAST}{after}"
+
+
+def _in_short(by_task: Sequence[Finals]) -> str:
+    """What pays and what does not, as the tests say."""
+    tested = [rank for rank in ranks(by_task) if rank.p is not None]
+    groups = {
+        "Cheaper than the reference": [rank for rank in tested if _sure(rank) and rank.cost < 1],
+        "Dearer": [rank for rank in tested if _sure(rank) and rank.cost > 1],
+        "Not told apart from it": [rank for rank in tested if not _sure(rank)],
+    }
+    lines = [
+        f"- {title}: " + (", ".join(f"`{rank.method}` {rank.cost:.2f}" for rank in found) or "none") + "."
+        for title, found in groups.items()
+    ]
+    return "\n".join(lines)
+
+
+def _sure(rank: Rank) -> bool:
+    return rank.p is not None and rank.p < 0.05
+
+
+def _rank_table(by_task: Sequence[Finals]) -> str:
+    """Methods by mean rank; a cell is the ratio on a task with its interval, bold where the corrected test is sure."""
+    rows = [{row.method: row for row in table(finals)} for finals in by_task]
+    head = ["method", *(f"`{finals.task}`" for finals in by_task), "all", "mean rank", "p"]
+    body = [
+        [
+            f"`{rank.method}`",
+            *(_cell(of[rank.method]) for of in rows),
+            f"{rank.cost:.2f}",
+            f"{rank.rank:.1f}",
+            _p(rank.p),
+        ]
+        for rank in ranks(by_task)
+    ]
+    return _markdown(head, body)
+
+
+def _cell(row: Row) -> str:
+    ratio = f"**{row.cost:.2f}**" if row.p is not None and row.p < 0.05 else f"{row.cost:.2f}"
+    interval = "" if row.method == REFERENCE else f" ({row.low:.2f} to {row.high:.2f})"
+    return ratio + interval + (f", {row.missed} missed" if row.missed else "")
+
+
+def _task_table(finals: Finals) -> str:
+    head = ["method", "rate", "prompts", f"{finals.cost} to {finals.target():.1%}", "p", "mean accuracy", "at the end"]
+    body = [
+        [
+            f"`{row.method}`",
+            f"{row.rate:g}",
+            str(row.prompts),
+            f"{finals.to_target(row.method)[0].mean():,.0f}",
+            _p(row.p),
+            f"{row.area:.1%}",
+            f"{row.final:.1%}",
+        ]
+        for row in table(finals)
+    ]
+    return f"Tuned for {finals.cost}:\n\n" + _markdown(head, body)
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    rule = "|".join("---" for _ in head)
+    return "\n".join(["| " + " | ".join(head) + " |", f"|{rule}|", *("| " + " | ".join(row) + " |" for row in body)])
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+PANELS = (("rollouts", "rollouts"), ("rollouts", "tokens"), ("seconds", "seconds"))
+"""(tuned for, cost on the axis) of each panel."""
+
+
+def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
+    """Mean accuracy by rollouts, tokens and seconds, and the accuracy to reach."""
+    from matplotlib.figure import Figure
+
+    from openrlhf_ada.reporting.plots import add_legend, new_axes, set_title
+
+    figure = Figure(figsize=(15, 4.6), dpi=110, facecolor="white", layout="constrained")
+    grid = figure.add_gridspec(1, len(PANELS))
+    for place, (tuned_for, cost) in enumerate(PANELS):
+        finals = by_cost[tuned_for]
+        axes = new_axes(figure, grid[0, place])
+        set_title(axes, f"Accuracy by {cost}", x_label=f"{cost} (tuned for {tuned_for})")
+        _draw_curves(axes, finals, cost)
+        if place == 0:
+            add_legend(axes, columns=3)
+    out_png.parent.mkdir(parents=True, exist_ok=True)
+    # No version of matplotlib in the file, so that the same results give the same file.
+    figure.savefig(out_png, metadata={"Software": None})
+
+
+def _draw_curves(axes: Axes, finals: Finals, cost: str) -> None:
+    from matplotlib.ticker import EngFormatter, PercentFormatter
+
+    from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PINK, RED
+
+    colours: dict[str, str] = {table(finals)[0].method: GREEN}
+    colours |= dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
+    end = min(costs.COSTS[cost](run["spent"])[-1] for runs in finals.runs.values() for run in runs)
+    at = np.linspace(0, end, 101)
+    for name, runs in sorted(finals.runs.items(), key=lambda item: item[0] in colours):
+        curves = [np.interp(at, costs.COSTS[cost](run["spent"]), run["accuracy"]) for run in runs]
+        colour, label = (colours[name], name) if name in colours else (FAINT, None)
         axes.plot(at, np.mean(curves, axis=0), color=colour, linewidth=2 if label else 1.2, label=label)
     axes.axhline(finals.target(), color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
