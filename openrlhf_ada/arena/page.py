@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,8 @@ DRAWN = (REFERENCE, "dapo", "pos", "balance", "est")
 
 def cost_model() -> dict[str, Any]:
     """The figures that seconds are computed from, as JSON has them. Settings tuned for seconds depend on them."""
-    figures = {name: asdict(hardware) for name, hardware in costs.HARDWARE.items()}
-    names = ("SCALE", "PROMPT_TOKENS", "ANSWER_TOKENS", "WAVE_SECONDS", "STREAM_WAIT", "REFILL_WAIT")
+    figures = {name: asdict(hardware) for name, hardware in costs.STEP_MODELS.items()}
+    names = ("PROMPT_TOKENS", "ANSWER_TOKENS", "WAVE_SECONDS", "STREAM_WAIT", "REFILL_WAIT")
     return json.loads(json.dumps(figures | {name: getattr(costs, name) for name in names}))
 
 
@@ -130,6 +130,7 @@ def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
     for cost in PAGE_COSTS:
         several = [finals[cost] for finals in by_task]
         parts += [f"### At equal {cost}", _in_short(several), _rank_table(several)]
+    parts += ["### What the seconds depend on", _other_seconds([finals["seconds"] for finals in by_task])]
     for finals in by_task:
         task = finals[PAGE_COSTS[0]].task
         parts += [f"### Task `{task}`", f"![Accuracy by cost, task {task}](images/arena-{task}.png)"]
@@ -180,6 +181,14 @@ def _rank_table(by_task: Sequence[Finals]) -> str:
         for rank in ranks(by_task)
     ]
     return _markdown(head, body)
+
+
+def _other_seconds(by_task: Sequence[Finals]) -> str:
+    """Geometric means over the tasks, for the same trials under other assumptions."""
+    columns = ["seconds", *costs.OTHER_SECONDS]
+    found = [{rank.method: rank.cost for rank in ranks([replace(f, cost=name) for f in by_task])} for name in columns]
+    body = [[f"`{method}`", *(f"{column[method]:.2f}" for column in found)] for method in found[0]]
+    return _markdown(["method", "as above", *costs.OTHER_SECONDS], body)
 
 
 def _cell(row: Row) -> str:
@@ -247,10 +256,10 @@ def _draw_curves(axes: Axes, finals: Finals, cost: str) -> None:
 
     colours: dict[str, str] = {table(finals)[0].method: GREEN}
     colours |= dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
-    end = min(costs.COSTS[cost](run["spent"])[-1] for runs in finals.runs.values() for run in runs)
+    end = min(costs.spent_as(cost, run["spent"])[-1] for runs in finals.runs.values() for run in runs)
     at = np.linspace(0, end, 101)
     for name, runs in sorted(finals.runs.items(), key=lambda item: item[0] in colours):
-        curves = [np.interp(at, costs.COSTS[cost](run["spent"]), run["accuracy"]) for run in runs]
+        curves = [np.interp(at, costs.spent_as(cost, run["spent"]), run["accuracy"]) for run in runs]
         colour, label = (colours[name], name) if name in colours else (FAINT, None)
         axes.plot(at, np.mean(curves, axis=0), color=colour, linewidth=2 if label else 1.2, label=label)
     axes.axhline(finals.target(), color=MUTED, linewidth=1, linestyle=(0, (4, 2)))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openrlhf_ada.arena.campaign import Cell, Result, Results, Setting, tuned
-from openrlhf_ada.arena.costs import COSTS, mean_accuracy
+from openrlhf_ada.arena.costs import mean_accuracy, spent_as
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Finals:
 
     def spent(self, method: str) -> list[list[float]]:
         """Cost at each measurement of each seed."""
-        return [COSTS[self.cost](run["spent"]) for run in self.runs[method]]
+        return [spent_as(self.cost, run["spent"]) for run in self.runs[method]]
 
     def target(self) -> float:
         """The accuracy to reach."""
