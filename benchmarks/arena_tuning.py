@@ -25,7 +25,7 @@ def cell(method: str, setting: Setting, world: int) -> Cell:
 
 
 def replayed(results: Results, method: str, worlds: tuple[int, ...]) -> Results:
-    """What the rungs would have seen with these worlds in their roles. A shorter trial is the beginning of a longer."""
+    """What the rungs would have seen with these worlds in their roles: a shorter trial begins like a longer one."""
     seen = Results(Path(os.devnull))
     for rung, world in zip(RUNGS, worlds, strict=True):
         for setting in SETTINGS:

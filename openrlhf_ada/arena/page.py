@@ -81,10 +81,9 @@ def _padded(batches: Sequence[Sequence[Sequence[int]]], shape: Sequence[int]) ->
 
 def _restored(line: dict[str, Any]) -> Result:
     columns = {name: np.cumsum(steps).tolist() for name, steps in line["spent"].items()}
-    pairs = np.cumsum(line["batches"], axis=0).reshape(len(line["accuracy"]), -1, 2).tolist()
     spent: list[dict[str, Any]] = []
-    for at, flat in enumerate(pairs):
-        left = iter(flat)
+    for at, flat in enumerate(np.cumsum(line["batches"], axis=0).tolist()):
+        left = map(list, zip(flat[::2], flat[1::2], strict=True))
         batches = [[next(left) for _ in range(waves)] for waves in line["shape"]]
         spent.append({name: column[at] for name, column in columns.items()} | {"batches": batches})
     return {"accuracy": line["accuracy"], "spent": spent}
