@@ -40,12 +40,14 @@ def cost_model() -> dict[str, Any]:
 # -- results in small files -------------------------------------------------------------------------------------------
 
 
-def pack(results: Results, task: str, methods: Sequence[str], seeds: int, budget: int, file: Path) -> None:
-    """Write the trials of a task that count, tuned for each of PAGE_COSTS: each once, thinned, with 4 digits."""
+def pack(
+    results: Results, task: str, methods: Mapping[str, Sequence[str]], seeds: int, budget: int, file: Path
+) -> None:
+    """Write the trials of a task that count: each once, thinned, with 4 digits. `methods`: by the cost tuned for."""
     lines: list[dict[str, Any]] = [{"task": task, "seeds": seeds, "budget": budget, "cost model": cost_model()}]
     kept: dict[Cell, None] = {}
-    for cost in PAGE_COSTS:
-        finals = finals_of(results, task, methods, seeds, budget, cost)
+    for cost, names in methods.items():
+        finals = finals_of(results, task, names, seeds, budget, cost)
         lines.append({"cost": cost, "settings": finals.settings})
         kept |= dict.fromkeys(final_cells(results, [task], list(finals.runs), seeds, budget, cost))
     lines += [asdict(cell) | _thinned(results.by_cell[cell]) for cell in kept]
@@ -126,16 +128,25 @@ def unpack(file: Path) -> dict[str, Finals]:
 def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
     """Everything between the two marks, for the tasks' results by cost."""
     parts: list[str] = []
-    for cost in PAGE_COSTS:
-        several = [finals[cost] for finals in by_task]
+    several_by_cost = {cost: [finals[cost] for finals in by_task if cost in finals] for cost in PAGE_COSTS}
+    for cost, several in several_by_cost.items():
+        if not several:
+            parts += [f"### At equal {cost}", "Not run yet."]
+            continue
         ranked = ranks(several)
         parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked)]
-    parts += ["### What the seconds depend on", _other_seconds([finals["seconds"] for finals in by_task])]
+    if several_by_cost["seconds"]:
+        parts += ["### What the seconds depend on", _other_seconds(several_by_cost["seconds"])]
     for finals in by_task:
-        task = finals[PAGE_COSTS[0]].task
+        task = task_of(finals)
         parts += [f"### Task `{task}`", f"![Accuracy by cost, task {task}](images/arena-{task}.png)"]
-        parts += [_task_table(finals[cost]) for cost in PAGE_COSTS]
+        parts += [_task_table(of) for of in finals.values()]
     return "\n\n".join(parts) + "\n"
+
+
+def task_of(by_cost: Mapping[str, Finals]) -> str:
+    """Whose results these are."""
+    return next(iter(by_cost.values())).task
 
 
 def inserted(text: str, results: str) -> str:
@@ -238,8 +249,9 @@ def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
     from openrlhf_ada.reporting.plots import add_legend, new_axes, set_title
 
     figure = Figure(figsize=(15, 4.6), dpi=110, facecolor="white", layout="constrained")
+    panels = [panel for panel in PANELS if panel[0] in by_cost]
     grid = figure.add_gridspec(1, len(PANELS))
-    for place, (tuned_for, cost) in enumerate(PANELS):
+    for place, (tuned_for, cost) in enumerate(panels):
         finals = by_cost[tuned_for]
         axes = new_axes(figure, grid[0, place])
         set_title(axes, f"Accuracy by {cost}", x_label=f"{cost} (tuned for {tuned_for})")

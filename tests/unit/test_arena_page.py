@@ -17,6 +17,7 @@ from openrlhf_ada.arena.trial import Spent
 from openrlhf_ada.cli.arena_page import main
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
+METHODS = dict.fromkeys(PAGE_COSTS, ["pos"])
 PACKED, PAGE = ROOT / "benchmarks" / "results" / "arena", ROOT / "docs" / "arena.md"
 
 
@@ -54,7 +55,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
 
 def test_packed_results_say_what_the_trials_say(results: Results, tmp_path: Path) -> None:
     file = tmp_path / "graded.jsonl.gz"
-    pack(results, "graded", ["pos"], SEEDS, BUDGET, file)
+    pack(results, "graded", METHODS, SEEDS, BUDGET, file)
     kept = unpack(file)
     assert set(kept) == set(PAGE_COSTS)
     for cost, finals in kept.items():
@@ -68,15 +69,22 @@ def test_packed_results_say_what_the_trials_say(results: Results, tmp_path: Path
         ):
             assert ours.method == all_of_it.method
             assert (ours.cost, ours.area) == pytest.approx((all_of_it.cost, all_of_it.area), rel=0.01)
-    pack(results, "graded", ["pos"], SEEDS, BUDGET, tmp_path / "again.gz")
+    pack(results, "graded", METHODS, SEEDS, BUDGET, tmp_path / "again.gz")
     assert (tmp_path / "again.gz").read_bytes() == file.read_bytes()
+
+
+def test_cost_that_was_not_run_is_said(results: Results, tmp_path: Path) -> None:
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    text = render([unpack(file)])
+    assert "### At equal seconds\n\nNot run yet." in text and "depend on" not in text
 
 
 def test_results_of_another_cost_model_are_refused(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "graded.jsonl.gz"
-    pack(results, "graded", ["pos"], SEEDS, BUDGET, file)
+    pack(results, "graded", METHODS, SEEDS, BUDGET, file)
     monkeypatch.setattr(costs, "STREAM_WAIT", 0.5)
     with pytest.raises(ValueError, match=r"another cost model \(STREAM_WAIT: 0.16 there, 0.5 here\).*pack it anew"):
         unpack(file)
@@ -88,7 +96,7 @@ def test_page_is_written_in_one_command(results: Results, tmp_path: Path, capsys
     page.write_text(f"# Arena\n\n{FIRST}\nOutdated.\n{LAST}\n\nMore.\n")
     argv = [str(page), "--results", str(tmp_path / "packed"), "--pack", str(results.folder)]
     assert main([*argv, "--seeds", str(SEEDS), "--budget", str(BUDGET)]) == 0
-    assert "graded: est is not finished and left out" in capsys.readouterr().err
+    assert "graded, seconds: est is not finished and left out" in capsys.readouterr().err
     text = page.read_text()
     assert "| `pos` | **0.6" in text and "Outdated" not in text and text.endswith("More.\n")
     assert (tmp_path / "images" / "arena-graded.png").stat().st_size > 10_000
@@ -102,7 +110,10 @@ def test_bad_calls_of_the_page_say_what_to_do(
     argv = [str(page), "--results", str(tmp_path / "packed")]
     for more, says in (
         ([], "there are no files like graded.jsonl.gz. Make them with --pack DIR"),
-        (["--pack", str(results.folder), "--seeds", "20", "--budget", str(BUDGET)], "--seeds 20 and --budget 8000"),
+        (
+            ["--pack", str(results.folder), "--seeds", "20", "--budget", str(BUDGET)],
+            "uniform-8 is not finished on any task with --seeds 20 and --budget 8000",
+        ),
         (["--pack", str(results.folder), "--seeds", str(SEEDS), "--budget", str(BUDGET)], "the page has no lines"),
     ):
         assert main([*argv, *more]) == 2
