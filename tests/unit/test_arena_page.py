@@ -17,7 +17,7 @@ from openrlhf_ada.arena.trial import Spent
 from openrlhf_ada.cli.arena_page import main
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
-METHODS = dict.fromkeys(PAGE_COSTS, ["pos"])
+METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
 PACKED, PAGE = ROOT / "benchmarks" / "results" / "arena", ROOT / "docs" / "arena.md"
 
 
