@@ -75,7 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--methods", type=_names, default=list(METHODS), metavar="NAME,...", help=f"of {', '.join(METHODS)}")
     add("--tasks", type=_names, default=list(TASKS), metavar="NAME,...", help=f"of {', '.join(TASKS)}")
     add("--seeds", type=int, default=10, metavar="N", help="worlds for each method and task, at least 3 (default 10)")
-    add("--budget", type=int, default=64_000, metavar="N", help="rollouts of a trial (default 64000)")
+    add(
+        "--budget",
+        type=int,
+        default=64_000,
+        metavar="N",
+        help="rollouts of a trial, or the seconds in which uniform-8 draws them (default 64000)",
+    )
     add(
         "--cost",
         type=_names,

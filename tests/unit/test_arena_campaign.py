@@ -15,13 +15,14 @@ from openrlhf_ada.arena.campaign import (
     TRIALS,
     Cell,
     Results,
+    Rung,
     check_folder,
     final_cells,
     run_cells,
     rung_cells,
     tuned,
 )
-from openrlhf_ada.arena.costs import COSTS
+from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, holm, ranks, sign_flip_p, table
 from openrlhf_ada.cli.arena import main
@@ -29,6 +30,7 @@ from openrlhf_ada.cli.arena import main
 BUDGET = 1200
 BEST = (1e-3, 16)
 SEEDS = 6
+UNITS = ("rollouts", *STEP_MODELS)
 
 
 def curve(*accuracy: float, prompts: int = 16) -> dict[str, list[object]]:
@@ -47,15 +49,24 @@ def curve(*accuracy: float, prompts: int = 16) -> dict[str, list[object]]:
     return {"spent": list(spent), "accuracy": list(accuracy)}
 
 
+def tuning_trial(
+    results: Results, task: str, method: str, setting: tuple[float, int], rung: Rung, pace: float
+) -> None:
+    """With a budget of rollouts, and with those of seconds. The trial ends at 1200 rollouts in each case."""
+    result = curve(*(0.1 + pace * at for at in range(5)), prompts=setting[1])
+    for cost in UNITS:
+        limit = budget_of(BUDGET // rung.part, cost)
+        results.add(Cell(task, method, *setting, rung.seed, limit, cost), result)
+
+
 def add_method(results: Results, task: str, method: str, pace: float) -> None:
     """All trials of a method that learns `pace` per 300 rollouts with one setting, and with others nothing."""
     for rung in RUNGS:
         for setting in product(RATES, PROMPTS):
-            accuracy = [0.1 + (pace if setting == BEST else 0.0) * at for at in range(5)]
-            cell = Cell(task, method, *setting, rung.seed, BUDGET // rung.part)
-            results.add(cell, curve(*accuracy, prompts=setting[1]))
-    for seed in range(SEEDS):
-        results.add(Cell(task, method, *BEST, seed, BUDGET), curve(*(0.1 + pace * at for at in range(5))))
+            tuning_trial(results, task, method, setting, rung, pace if setting == BEST else 0.0)
+    for seed, cost in product(range(SEEDS), UNITS):
+        cell = Cell(task, method, *BEST, seed, budget_of(BUDGET, cost), cost)
+        results.add(cell, curve(*(0.1 + pace * at for at in range(5))))
 
 
 @pytest.fixture
@@ -89,8 +100,7 @@ def test_tuning_follows_the_cost(tmp_path: Path) -> None:
     for rung in RUNGS:
         for rate, prompts in product(RATES, PROMPTS):
             pace = 0.1 / prompts**0.1 if rate == BEST[0] else 0.0
-            cell = Cell("graded", "pos", rate, prompts, rung.seed, BUDGET // rung.part)
-            results.add(cell, curve(*(pace * at for at in range(5)), prompts=prompts))
+            tuning_trial(results, "graded", "pos", (rate, prompts), rung, pace)
     chosen = {cost: tuned(results, "graded", "pos", BUDGET, cost)[1] for cost in ("rollouts", "seconds")}
     assert chosen["rollouts"] == min(PROMPTS) and chosen["seconds"] > 32
 

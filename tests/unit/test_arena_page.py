@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from documents import ROOT
 
 from openrlhf_ada.arena import costs
-from openrlhf_ada.arena.campaign import TRIALS, Cell, Results
+from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
 from openrlhf_ada.arena.tables import REFERENCE, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
@@ -39,6 +40,10 @@ def curve(pace: float, seed: int) -> dict[str, object]:
     return {"spent": points, "accuracy": accuracy}
 
 
+def cell(method: str, seed: int, rollouts: int, cost: str) -> Cell:
+    return Cell("graded", method, *SETTING, seed, costs.budget_of(rollouts, cost), cost)
+
+
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     """Of one setting, so that tuning is short."""
@@ -46,10 +51,10 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     monkeypatch.setattr("openrlhf_ada.arena.campaign.PROMPTS", SETTING[1:])
     found = Results(tmp_path / "campaign" / TRIALS)
     for method, pace in ((REFERENCE, 0.01), ("pos", 0.015)):
-        for seed in range(SEEDS):
-            found.add(Cell("graded", method, *SETTING, seed, BUDGET), curve(pace, seed))
-        for seed, part in ((1000, 3), (1001, 1), (1002, 1)):
-            found.add(Cell("graded", method, *SETTING, seed, BUDGET // part), curve(pace, seed))
+        for cost, seed in product(PAGE_COSTS, range(SEEDS)):
+            found.add(cell(method, seed, BUDGET, cost), curve(pace, seed))
+        for cost, rung in product(PAGE_COSTS, RUNGS):
+            found.add(cell(method, rung.seed, BUDGET // rung.part, cost), curve(pace, rung.seed))
     return found
 
 
@@ -59,7 +64,7 @@ def test_packed_results_say_what_the_trials_say(results: Results, tmp_path: Path
     kept = unpack(file)
     assert set(kept) == set(PAGE_COSTS)
     for cost, finals in kept.items():
-        whole = results.by_cell[Cell("graded", "pos", *SETTING, 3, BUDGET)]
+        whole = results.by_cell[cell("pos", 3, BUDGET, cost)]
         assert finals.runs["pos"][3]["spent"][-1] == whole["spent"][-1], cost
         exact = costs.COSTS[cost](whole["spent"])[::2]
         assert costs.COSTS[cost](finals.runs["pos"][3]["spent"]) == pytest.approx(exact, rel=0.01)
@@ -91,7 +96,7 @@ def test_results_of_another_cost_model_are_refused(
 
 
 def test_page_is_written_in_one_command(results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results.add(Cell("graded", "est", *SETTING, 0, BUDGET), curve(0.01, 0))
+    results.add(cell("est", 0, BUDGET, "rollouts"), curve(0.01, 0))
     page = tmp_path / "arena.md"
     page.write_text(f"# Arena\n\n{FIRST}\nOutdated.\n{LAST}\n\nMore.\n")
     argv = [str(page), "--results", str(tmp_path / "packed"), "--pack", str(results.folder)]
