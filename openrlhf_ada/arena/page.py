@@ -23,9 +23,6 @@ FIRST, LAST = "<!-- results: written by `make arena-docs` -->", "<!-- end of res
 PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
 
-THINNED = 2
-"""Of the measurements of a trial every second is kept."""
-
 DRAWN = (REFERENCE, "dapo", "pos", "balance", "est")
 """Methods that have a colour of their own in every figure; the cheapest of all gets one as well."""
 
@@ -43,23 +40,23 @@ def cost_model() -> dict[str, Any]:
 def pack(
     results: Results, task: str, methods: Mapping[str, Sequence[str]], seeds: int, budget: int, file: Path
 ) -> None:
-    """Write the trials of a task that count: each once, thinned, with 4 digits. `methods`: by the cost tuned for."""
+    """Write the trials of a task that count: each once, in columns of differences. `methods`: by the cost tuned for."""
     lines: list[dict[str, Any]] = [{"task": task, "seeds": seeds, "budget": budget, "cost model": cost_model()}]
     kept: dict[Cell, None] = {}
     for cost, names in methods.items():
         finals = finals_of(results, task, names, seeds, budget, cost)
         lines.append({"cost": cost, "settings": finals.settings})
         kept |= dict.fromkeys(final_cells(results, [task], list(finals.runs), seeds, budget, cost))
-    lines += [asdict(cell) | _thinned(results.by_cell[cell]) for cell in kept]
+    lines += [asdict(cell) | _columns(results.by_cell[cell]) for cell in kept]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     file.parent.mkdir(parents=True, exist_ok=True)
     # Without a time, so that the same results give the same file.
     file.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
-def _thinned(result: Result) -> Result:
-    accuracy = [round(value, 4) for value in result["accuracy"][::THINNED]]
-    points = result["spent"][::THINNED]
+def _columns(result: Result) -> Result:
+    accuracy = [round(value, 4) for value in result["accuracy"]]
+    points = result["spent"]
     columns = {
         name: np.diff([point[name] for point in points], prepend=0).tolist() for name in points[0] if name != "batches"
     }
