@@ -24,7 +24,7 @@ PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
 
 DRAWN = (REFERENCE, "dapo", "pos", "balance", "est")
-"""Methods that have a colour of their own in every figure; the cheapest of all gets one as well."""
+"""Methods that have a colour of their own in every figure; the cheapest for each cost gets one as well."""
 
 
 def cost_model() -> dict[str, Any]:
@@ -40,7 +40,7 @@ def cost_model() -> dict[str, Any]:
 def pack(
     results: Results, task: str, methods: Mapping[str, Sequence[str]], seeds: int, budget: int, file: Path
 ) -> None:
-    """Write the trials of a task that count: each once, in columns of differences. `methods`: by the cost tuned for."""
+    """Write the trials of a task that count: each once, in differences. `methods`: by the cost tuned for."""
     lines: list[dict[str, Any]] = [{"task": task, "seeds": seeds, "budget": budget, "cost model": cost_model()}]
     kept: dict[Cell, None] = {}
     for cost, names in methods.items():
@@ -243,30 +243,32 @@ def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
     """Mean accuracy by rollouts, tokens and seconds, and the accuracy to reach."""
     from matplotlib.figure import Figure
 
-    from openrlhf_ada.reporting.plots import add_legend, new_axes, set_title
+    from openrlhf_ada.reporting.plots import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY, new_axes, set_title
 
-    figure = Figure(figsize=(15, 4.6), dpi=110, facecolor="white", layout="constrained")
+    figure = Figure(figsize=(15, 5), dpi=110, facecolor="white", layout="constrained")
+    colours = dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
+    cheapest = dict.fromkeys(table(finals)[0].method for finals in by_cost.values())
+    colours |= dict(zip((name for name in cheapest if name not in colours), (GREEN, SKY), strict=False))
     panels = [panel for panel in PANELS if panel[0] in by_cost]
-    grid = figure.add_gridspec(1, len(PANELS))
+    grid = figure.add_gridspec(1, len(panels))
     for place, (tuned_for, cost) in enumerate(panels):
         finals = by_cost[tuned_for]
         axes = new_axes(figure, grid[0, place])
         set_title(axes, f"Accuracy by {cost}", x_label=f"{cost} (tuned for {tuned_for})")
-        _draw_curves(axes, finals, cost)
+        _draw_curves(axes, finals, cost, colours)
         if place == 0:
-            add_legend(axes, columns=3)
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
     out_png.parent.mkdir(parents=True, exist_ok=True)
     # No version of matplotlib in the file, so that the same results give the same file.
     figure.savefig(out_png, metadata={"Software": None})
 
 
-def _draw_curves(axes: Axes, finals: Finals, cost: str) -> None:
+def _draw_curves(axes: Axes, finals: Finals, cost: str, colours: Mapping[str, str]) -> None:
+    """`colours`: of methods that are named; the others are drawn faint."""
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
-    from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PINK, RED
+    from openrlhf_ada.reporting.plots import FAINT, MUTED
 
-    colours: dict[str, str] = {table(finals)[0].method: GREEN}
-    colours |= dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
     end = min(costs.spent_as(cost, run["spent"])[-1] for runs in finals.runs.values() for run in runs)
     at = np.linspace(0, end, 101)
     for name, runs in sorted(finals.runs.items(), key=lambda item: item[0] in colours):
