@@ -25,7 +25,8 @@ from openrlhf_ada.arena.campaign import (
 from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, holm, ranks, sign_flip_p, table
-from openrlhf_ada.cli.arena import main
+from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.cli.arena import QUICK_METHODS, QUICK_TASKS, main
 
 BUDGET = 1200
 BEST = (1e-3, 16)
@@ -216,3 +217,7 @@ def test_table_of_finished_trials_starts_nothing(results: Results, capsys: pytes
     told = capsys.readouterr().out
     assert "Target 42.0%" in told
     assert told.splitlines()[-1] == '{"cost_to_target": {"pos": 0.5, "uniform-8": 1.0}}'
+
+
+def test_quick_comparison_is_of_known_names() -> None:
+    assert set(QUICK_METHODS) <= set(METHODS) and set(QUICK_TASKS) <= set(TASKS)
