@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 # Tests that start no Ray. Real runs would only take each other's cores.
 SIDE_BY_SIDE := --numprocesses=2 --dist=worksteal
 
-.PHONY: help setup demo demo-toy test check quick-tests lint format docs api-docs build clean
+.PHONY: help setup demo demo-toy test check quick-tests lint format docs arena-docs api-docs build clean
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
 help: ## show this text
@@ -73,6 +73,9 @@ docs: $(READY) ## write docs/flags.md and docs/metrics.md anew, from the parsers
 	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
 	@$(BIN)/python -c 'from openrlhf_ada.reporting.metrics import render_metrics_table as render; print(render(), end="")' \
 	  > docs/metrics.md
+
+arena-docs: $(READY) ## write the results in docs/arena.md and their figures anew, from benchmarks/results/arena
+	@$(BIN)/python -m openrlhf_ada.cli.arena_page docs/arena.md
 
 api-docs: $(READY) ## pages of all docstrings: build/api/index.html
 	@PDOC_ALLOW_EXEC=1 $(BIN)/python -c "$$API_PAGES"

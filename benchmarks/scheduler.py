@@ -29,11 +29,10 @@ from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
-from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf, VirtualFleet
+from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel, SampleOf, VirtualFleet
 from openrlhf_ada.simulation.workload import SyntheticRollouts
 
 HERE = Path(__file__).parent
-GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=256)
 NUM_ENGINES, NUM_PROMPTS, GROUP, WAVE, CAP = 8, 512, 4, 8, 32
 
 PUBLISHED_RATIO = 2.8

@@ -6,10 +6,14 @@ import json
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openrlhf_ada.arena.costs import COSTS, budget_of, mean_accuracy, unit_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,16 +21,33 @@ if TYPE_CHECKING:
     from openrlhf_ada.arena.tasks import World
 
 RATES = (3e-4, 1e-3, 3e-3)
-PROMPTS = (8, 16, 32, 64)
+PROMPTS = (8, 16, 32, 64, 128)
 """Learning rates, and prompts of a step, that every method is tried with: all pairs."""
 
-TUNING_SEEDS = (1000, 1001, 1002)
-"""Other worlds than those that count."""
+TRIAL_VERSION = 2
+"""Raised when a change of code changes what the same trial gives: results of other versions are refused."""
+
+Setting = tuple[float, int]
+"""Learning rate, prompts of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One round of tuning: `tried` settings on the world `seed`, with 1/`part` of the budget."""
+
+    seed: int
+    part: int
+    tried: int
+
+
+RUNGS = (Rung(1000, 3, len(RATES) * len(PROMPTS)), Rung(1001, 1, 4), Rung(1002, 1, 2))
+"""Successive halving (Jamieson and Talwalkar, 2016), the same for every method, on other worlds than those that count:
+in each rung the best settings of the one before. Costs 11 budgets, where all settings on three worlds cost 45."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One trial. `prompts`: of a step. `budget`: rollouts."""
+    """One trial. `prompts`: of a step. `budget`: of the cost `unit`."""
 
     task: str
     method: str
@@ -34,6 +55,7 @@ class Cell:
     prompts: int
     seed: int
     budget: int
+    unit: str = "rollouts"
 
 
 Result = dict[str, Any]
@@ -62,9 +84,14 @@ class Results:
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(self.by_cell[cell]) + "\n")
 
-    def area(self, cell: Cell) -> float:
-        """Mean accuracy over the budget."""
-        return sum(self.by_cell[cell]["accuracy"]) / len(self.by_cell[cell]["accuracy"])
+    def total(self, cell: Cell, cost: str) -> float:
+        """What the trial spent in all."""
+        return COSTS[cost](self.by_cell[cell]["spent"])[-1]
+
+    def area(self, cell: Cell, cost: str, limit: float) -> float:
+        """Mean accuracy over the cost from 0 to `limit`."""
+        result = self.by_cell[cell]
+        return mean_accuracy(COSTS[cost](result["spent"]), result["accuracy"], limit)
 
 
 def run_cells(cells: Iterable[Cell], results: Results, processes: int) -> Iterator[Cell]:
@@ -91,7 +118,7 @@ def run_cell(cell: Cell, folder: Path) -> Result:
     torch.set_num_threads(1)
     world, weights = _start(cell.task, cell.seed, folder)
     learner = Learner(world, weights, cell.rate, cell.seed)
-    curve = Trial(learner, METHODS[cell.method], cell.prompts, cell.seed).run(cell.budget)
+    curve = Trial(learner, METHODS[cell.method], cell.prompts, cell.seed).run(cell.budget, cell.unit)
     return {"spent": curve.spent, "accuracy": [round(value, 6) for value in curve.accuracy]}
 
 
@@ -113,32 +140,94 @@ def _start(task: str, seed: int, folder: Path) -> tuple[World, dict[str, Tensor]
     return world, torch.load(kept, weights_only=True)
 
 
-def tuning_cells(tasks: Sequence[str], methods: Sequence[str], budget: int) -> list[Cell]:
-    """Ordered so that a process meets the same world again and again."""
+def rung_cells(
+    results: Results, tasks: Sequence[str], methods: Sequence[str], budget: int, cost: str, rung: int
+) -> list[Cell]:
+    """Trials of RUNGS[rung]; those of the rungs before must be there."""
     return [
-        Cell(task, method, rate, prompts, seed, budget)
+        cell
         for task in tasks
-        for seed in TUNING_SEEDS
         for method in methods
-        for rate, prompts in product(RATES, PROMPTS)
+        for cell in _rung_cells(task, method, budget, cost, rung, _settings(results, task, method, budget, cost, rung))
     ]
 
 
-def tuned(results: Results, task: str, method: str, budget: int) -> tuple[float, int]:
-    """(rate, prompts of a step) of most mean accuracy over the budget, averaged over the tuning seeds."""
-
-    def area(setting: tuple[float, int]) -> float:
-        return sum(results.area(Cell(task, method, *setting, seed, budget)) for seed in TUNING_SEEDS)
-
-    return max(product(RATES, PROMPTS), key=area)
+def tuned(results: Results, task: str, method: str, budget: int, cost: str) -> Setting:
+    """The setting that is best in the last rung."""
+    return _settings(results, task, method, budget, cost, len(RUNGS))[0]
 
 
-def final_cells(results: Results, tasks: Sequence[str], methods: Sequence[str], seeds: int, budget: int) -> list[Cell]:
-    """With each method's own rate and number of prompts."""
-    settings = {(task, method): tuned(results, task, method, budget) for task in tasks for method in methods}
+def _rung_cells(task: str, method: str, budget: int, cost: str, rung: int, settings: Sequence[Setting]) -> list[Cell]:
+    seed, limit = RUNGS[rung].seed, budget_of(budget // RUNGS[rung].part, cost)
+    return [Cell(task, method, *setting, seed, limit, unit_of(cost)) for setting in settings]
+
+
+def _settings(results: Results, task: str, method: str, budget: int, cost: str, rung: int) -> list[Setting]:
+    """What is tried in RUNGS[rung], best first: the settings of most mean accuracy in the rung before.
+
+    Rungs of one budget count together. The mean is over the range of `cost` that all trials of the rung cover.
+    """
+    if rung == 0:
+        return list(product(RATES, PROMPTS))
+    before = _settings(results, task, method, budget, cost, rung - 1)
+    alike = [at for at in range(rung) if RUNGS[at].part == RUNGS[rung - 1].part]
+    areas = np.zeros(len(before))
+    for at in alike:
+        cells = _rung_cells(task, method, budget, cost, at, before)
+        limit = min(results.total(cell, cost) for cell in cells)
+        areas += [results.area(cell, cost, limit) for cell in cells]
+    kept = RUNGS[rung].tried if rung < len(RUNGS) else 1
+    return [before[i] for i in np.argsort(-areas, kind="stable")[:kept]]
+
+
+def final_cells(
+    results: Results, tasks: Sequence[str], methods: Sequence[str], seeds: int, budget: int, cost: str
+) -> list[Cell]:
+    """With each method's own rate and number of prompts. `budget`: rollouts, or what takes as long (`budget_of`)."""
+    settings = {(task, method): tuned(results, task, method, budget, cost) for task in tasks for method in methods}
     return [
-        Cell(task, method, *settings[task, method], seed, budget)
+        Cell(task, method, *settings[task, method], seed, budget_of(budget, cost), unit_of(cost))
         for task in tasks
         for seed in range(seeds)
         for method in methods
     ]
+
+
+TRIALS, FINGERPRINTS = "trials.jsonl", "settings.json"
+
+
+def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> None:
+    """Note there how trials are made, or compare. Raises ValueError where the folder's trials were made otherwise.
+
+    A changed cost model is no reason: seconds are computed from what a result records.
+    """
+    from openrlhf_ada.arena.methods import METHODS
+    from openrlhf_ada.arena.tasks import TASKS
+    from openrlhf_ada.arena.trial import MARKS, REFILL_LIMIT
+
+    ours = {
+        "tuning grid": {"rates": RATES, "prompts": PROMPTS, "rungs": [astuple(rung) for rung in RUNGS]},
+        "trials": {"version": TRIAL_VERSION, "marks": MARKS, "refill limit": REFILL_LIMIT},
+        **{f"task {name}": asdict(TASKS[name]) for name in tasks},
+        **{f"method {name}": asdict(METHODS[name]) for name in methods},
+    }
+    # As JSON has it: lists for tuples, and text for keys.
+    ours = json.loads(json.dumps(ours, default=repr))
+    file = folder / FINGERPRINTS
+    if (folder / TRIALS).exists() and not file.exists():
+        raise ValueError(f"--out {folder}: there are trials, but no {FINGERPRINTS} that says how. Name another folder")
+    theirs: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for what, setting in ours.items():
+        if theirs.setdefault(what, setting) != setting:
+            raise ValueError(
+                f"--out {folder}: its trials were made with another {what} "
+                f"({_difference(theirs[what], setting)}). Name another folder, or remove this one"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(theirs, indent=1), encoding="utf-8")
+
+
+def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    """The first that differs."""
+    name = next(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name))
+    return f"{name}: {theirs.get(name)} there, {ours.get(name)} here"

@@ -1,28 +1,116 @@
-"""What the trials say: cost to a target beside that of the reference, with intervals over seeds."""
+"""What the trials say: cost to a target beside that of the reference, with intervals and tests over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.arena.campaign import Cell, Result, Results, tuned
+from openrlhf_ada.arena.campaign import Result, Results, Setting, final_cells, tuned
+from openrlhf_ada.arena.costs import mean_accuracy, spent_as
+
+Floats = NDArray[np.float64]
 
 REFERENCE = "uniform-8"
-COSTS = ("rollouts", "tokens", "trained_tokens", "steps")
 TARGET_SHARE = 0.8
 """Of the reference's mean gain over the whole budget."""
 
 RESAMPLES = 2000
+EXACT_UP_TO = 12
+"""Differences whose signs are flipped in all ways; of more, FLIPS ways are drawn."""
+
+FLIPS = 20_000
+
+SEEDS_FOR_TEST = 6
+"""With fewer, no result of a sign-flip test is below 0.05."""
+
+
+@dataclass(frozen=True, eq=False)
+class Finals:
+    """The trials of one task that count, tuned for `cost`: `runs` by method, one for each seed."""
+
+    task: str
+    cost: str
+    settings: Mapping[str, Setting]
+    runs: Mapping[str, Sequence[Result]]
+
+    @cached_property
+    def spent(self) -> dict[str, list[list[float]]]:
+        """By method: the cost at each measurement of each seed."""
+        return {method: [spent_as(self.cost, run["spent"]) for run in runs] for method, runs in self.runs.items()}
+
+    @cached_property
+    def target(self) -> float:
+        """The accuracy to reach."""
+        curves = [run["accuracy"] for run in self.runs[REFERENCE]]
+        first, last = (float(np.mean([curve[at] for curve in curves])) for at in (0, -1))
+        return first + TARGET_SHARE * (last - first)
+
+    @cached_property
+    def budget(self) -> float:
+        """What the reference spends in all, on average."""
+        return float(np.mean([spent[-1] for spent in self.spent[REFERENCE]]))
+
+    @cached_property
+    def to_target(self) -> dict[str, tuple[Floats, int]]:
+        """By method: (cost to the target by seed, number of seeds that did not reach it).
+
+        These count with the whole budget: the reference's, or their own if it is more.
+        """
+        return {method: self._to_target(method) for method in self.runs}
+
+    def _to_target(self, method: str) -> tuple[Floats, int]:
+        found = [
+            cost_to(self.target, run["accuracy"], spent)
+            for run, spent in zip(self.runs[method], self.spent[method], strict=True)
+        ]
+        costs = [value if reached else max(value, self.budget) for value, reached in found]
+        return np.array(costs), sum(not reached for _, reached in found)
+
+    @cached_property
+    def log_ratios(self) -> dict[str, Floats]:
+        """By method: log of the cost to the target over the reference's on the same world, by seed."""
+        # Where the starting model reaches the target, the cost is 0.
+        least = self.budget / 1000
+        costs = {method: np.log(np.maximum(found, least)) for method, (found, _) in self.to_target.items()}
+        return {method: values - costs[REFERENCE] for method, values in costs.items()}
+
+    @cached_property
+    def common_range(self) -> float:
+        """The cost that all trials cover."""
+        return min(spent[-1] for curves in self.spent.values() for spent in curves)
+
+    def area(self, method: str) -> float:
+        """Mean accuracy over that range, over all seeds."""
+        both = zip(self.spent[method], self.runs[method], strict=True)
+        return float(np.mean([mean_accuracy(spent, run["accuracy"], self.common_range) for spent, run in both]))
+
+
+def finals_of(results: Results, task: str, methods: Sequence[str], seeds: int, budget: int, cost: str) -> Finals:
+    """Of the reference and these methods. Raises KeyError for a trial that has not ended."""
+    names = list(dict.fromkeys([REFERENCE, *methods]))
+    settings = {name: tuned(results, task, name, budget, cost) for name in names}
+    runs = {
+        name: [results.by_cell[cell] for cell in final_cells(results, [task], [name], seeds, budget, cost)]
+        for name in names
+    }
+    return Finals(task, cost, settings, runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method on one task. `cost`: mean cost to the target over that of the reference, `low` to `high`: its 95 %
-    interval over seeds (paired bootstrap). `missed`: seeds that did not reach the target, counted at their budget.
-    `final`: mean accuracy at the end."""
+    """One method on one task.
+
+    `cost`: mean cost to the target over that of the reference, `low` to `high`: its 95 % interval over seeds (paired
+    bootstrap). `p`: of the paired test against the reference, corrected for the number of methods; None with too few
+    seeds, and for the reference. `missed`: seeds that did not reach the target. `area`: mean accuracy over the cost
+    that all trials cover. `final`: mean accuracy at the end.
+    """
 
     method: str
     rate: float
@@ -30,21 +118,14 @@ class Row:
     cost: float
     low: float
     high: float
+    p: float | None
     missed: int
+    area: float
     final: float
 
 
-def target_of(results: Results, task: str, seeds: int, budget: int) -> float:
-    """The accuracy to reach."""
-    setting = tuned(results, task, REFERENCE, budget)
-    curves = [results.by_cell[Cell(task, REFERENCE, *setting, seed, budget)]["accuracy"] for seed in range(seeds)]
-    first, last = (float(np.mean([curve[at] for curve in curves])) for at in (0, -1))
-    return first + TARGET_SHARE * (last - first)
-
-
-def cost_to(target: float, result: Result, cost: str) -> tuple[float, bool]:
+def cost_to(target: float, accuracy: Sequence[float], spent: Sequence[float]) -> tuple[float, bool]:
     """(cost at which accuracy first reaches the target, between two measurements by a line; was it reached)."""
-    accuracy, spent = result["accuracy"], [point[cost] for point in result["spent"]]
     for at, value in enumerate(accuracy):
         if value >= target:
             if at == 0:
@@ -54,25 +135,84 @@ def cost_to(target: float, result: Result, cost: str) -> tuple[float, bool]:
     return float(spent[-1]), False
 
 
-def table(
-    results: Results, task: str, methods: Sequence[str], seeds: int, budget: int, cost: str = "rollouts"
-) -> list[Row]:
+@lru_cache
+def table(finals: Finals) -> Sequence[Row]:
     """Cheapest first."""
-    target = target_of(results, task, seeds, budget)
-    costs: dict[str, NDArray[np.float64]] = {}
+    reference, _ = finals.to_target[REFERENCE]
+    tests = corrected_tests({name: values for name, values in finals.log_ratios.items() if name != REFERENCE})
     rows: list[Row] = []
-    for method in dict.fromkeys([REFERENCE, *methods]):
-        rate, prompts = tuned(results, task, method, budget)
-        runs = [results.by_cell[Cell(task, method, rate, prompts, seed, budget)] for seed in range(seeds)]
-        found = [cost_to(target, run, cost) for run in runs]
-        costs[method] = np.array([value for value, _ in found])
-        ratio, low, high = _ratio(costs[method], costs[REFERENCE])
+    for name, runs in finals.runs.items():
+        costs, missed = finals.to_target[name]
         final = float(np.mean([run["accuracy"][-1] for run in runs]))
-        rows.append(Row(method, rate, prompts, ratio, low, high, sum(not reached for _, reached in found), final))
+        ratio = _ratio(costs, reference)
+        rows.append(Row(name, *finals.settings[name], *ratio, tests.get(name), missed, finals.area(name), final))
     return sorted(rows, key=lambda row: row.cost)
 
 
-def _ratio(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> tuple[float, float, float]:
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One method over several tasks.
+
+    `cost`: geometric mean of its ratios to the reference. `rank`: mean of its places. `p`: as in a row, of the paired
+    test over all seeds of all tasks.
+    """
+
+    method: str
+    cost: float
+    rank: float
+    p: float | None
+
+
+def ranks(by_task: Sequence[Finals]) -> list[Rank]:
+    """Of the methods that were tried on every task, lowest mean rank first."""
+    names = [name for name in by_task[0].runs if all(name in finals.runs for finals in by_task)]
+    costs = np.array([[row.cost for row in _in_order(finals, names)] for finals in by_task])
+    places = costs.argsort(axis=1).argsort(axis=1) + 1
+    ratios = {name: np.concatenate([f.log_ratios[name] for f in by_task]) for name in names if name != REFERENCE}
+    tests = corrected_tests(ratios)
+    found = [
+        Rank(name, math.exp(float(np.log(costs[:, i]).mean())), float(places[:, i].mean()), tests.get(name))
+        for i, name in enumerate(names)
+    ]
+    return sorted(found, key=lambda rank: (rank.rank, rank.cost))
+
+
+def _in_order(finals: Finals, names: Sequence[str]) -> list[Row]:
+    rows = {row.method: row for row in table(finals)}
+    return [rows[name] for name in names]
+
+
+def corrected_tests(differences: Mapping[str, Floats]) -> dict[str, float | None]:
+    """p of each sign-flip test, corrected for their number (Holm, 1979); None with fewer than SEEDS_FOR_TEST."""
+    if any(len(values) < SEEDS_FOR_TEST for values in differences.values()):
+        return dict.fromkeys(differences)
+    return dict(zip(differences, holm([sign_flip_p(values) for values in differences.values()]), strict=True))
+
+
+def sign_flip_p(differences: Floats) -> float:
+    """Two-sided p of mean 0, if each difference might as well have the other sign. Exact up to EXACT_UP_TO of them."""
+    count = len(differences)
+    if count <= EXACT_UP_TO:
+        signs = np.array(list(product((1.0, -1.0), repeat=count)))
+    else:
+        signs = np.random.default_rng(0).choice((1.0, -1.0), size=(FLIPS, count))
+        signs[0] = 1.0
+    means = np.abs(signs @ differences)
+    # The differences as they are count as one of the ways, up to rounding.
+    return float(np.mean(means >= means[0] * (1 - 1e-12)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrected for their number, in their order."""
+    order = np.argsort(p_values, kind="stable")
+    found, highest = [0.0] * len(p_values), 0.0
+    for place, at in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[at]))
+        found[at] = highest
+    return found
+
+
+def _ratio(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
     """Ratio of means with its 95 % interval; both arrays are by seed."""
     rng = np.random.default_rng(0)
     picks = rng.integers(0, len(ours), (RESAMPLES, len(ours)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
 from openrlhf_ada.arena.choice import PromptQueue
+from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
 from openrlhf_ada.core.policies import Draw, Policy
@@ -24,20 +26,36 @@ MARKS = 40
 
 @dataclass(slots=True)
 class Spent:
-    """What a run has used."""
+    """What a run has used. `tokens`: of answers; `trained`: rollouts with a place in the loss.
+
+    `batches`: [prompts, rollouts] of each wave of each batch of prompts of a step, summed over steps. The second batch
+    and later ones are those that replace prompts.
+    """
 
     steps: int = 0
     rollouts: int = 0
     tokens: int = 0
+    trained: int = 0
     trained_tokens: int = 0
-    waves: int = 0
+    batches: list[list[list[int]]] = field(default_factory=list[list[list[int]]])
+
+    def add_wave(self, batch: int, wave: int, prompts: int, rollouts: int) -> None:
+        """Count one wave. `batch`, `wave`: which of the step, and which of that batch, from 0."""
+        while len(self.batches) <= batch:
+            self.batches.append([])
+        waves = self.batches[batch]
+        if wave == len(waves):
+            waves.append([0, 0])
+        waves[wave][0] += prompts
+        waves[wave][1] += rollouts
+        self.rollouts += rollouts
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """`spent` and exact held-out `accuracy` at each measurement."""
 
-    spent: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    spent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     accuracy: list[float] = field(default_factory=list[float])
 
     def add(self, spent: Spent, accuracy: float) -> None:
@@ -46,7 +64,7 @@ class Curve:
 
 
 class Trial:
-    """Trains `learner` by `method`, `prompts` of them in a step, until a budget of rollouts is drawn."""
+    """Trains `learner` by `method`, `prompts` of them in a step, until a budget is spent."""
 
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
@@ -56,18 +74,21 @@ class Trial:
         self._key = 0
         self.spent = Spent()
 
-    def run(self, budget: int) -> Curve:
-        """Measured before the first step and MARKS times after it."""
-        curve, held_out = Curve(), self._learner.world.held_out
+    def run(self, budget: int, cost: str = "rollouts") -> Curve:
+        """Measured before the first step and MARKS times after it. `budget`: of this cost."""
+        curve, held_out, used = Curve(), self._learner.world.held_out, 0.0
         for mark in range(MARKS + 1):
-            while self.spent.rollouts < budget * mark / MARKS:
+            while used < budget * mark / MARKS:
+                before = asdict(self.spent)
                 self._step()
+                earlier, now = COSTS[cost]([before, asdict(self.spent)])
+                used += now - earlier
             curve.add(self.spent, float(pass_rates(self._learner.model, held_out).mean()))
         return curve
 
     def _step(self) -> None:
         drawn = _Drawn()
-        pools = self._sampled(self._prompts, drawn)
+        pools = self._sampled(self._prompts, drawn, batch=0)
         trained = pools
         if self._method.refill:
             pools, trained = self._refilled(pools, drawn)
@@ -79,27 +100,30 @@ class Trial:
         rows, positives = [pool.row for pool in pools], [pool.count_positives(THRESHOLD) for pool in pools]
         self._queue.observe(rows, [len(pool) for pool in pools], positives)
         self.spent.steps += 1
+        self.spent.trained += len(index)
         self.spent.trained_tokens += int(drawn.answers().num_tokens[index].sum())
 
     def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""
-        wanted = self._prompts
+        wanted, batch = self._prompts, 1
         while sum(map(self._is_trainable, pools)) < wanted and len(pools) < REFILL_LIMIT * wanted:
             missing = wanted - sum(map(self._is_trainable, pools))
-            pools = pools + self._sampled(missing, drawn)
+            pools = pools + self._sampled(missing, drawn, batch)
+            batch += 1
         return pools, [pool for pool in pools if self._is_trainable(pool)][:wanted]
 
     def _is_trainable(self, pool: PromptPool) -> bool:
         """Has it two outcomes, and enough samples for a group? A gate ends some before that."""
         return has_signal(pool) and len(pool) >= self._method.n
 
-    def _sampled(self, count: int, drawn: _Drawn) -> list[PromptPool]:
+    def _sampled(self, count: int, drawn: _Drawn, batch: int) -> list[PromptPool]:
         """The next prompts' closed pools, in waves as the policy decides."""
         rows, weights = self._queue.take(count)
         pools = [PromptPool(self._key + i, row=row) for i, row in enumerate(rows)]
         drawn.weights |= {pool.key: weight for pool, weight in zip(pools, weights, strict=True)}
         self._key += count
         still_open = {pool.key: pool for pool in pools}
+        wave_number = 0
         while still_open:
             actions = self._policy.decide(list(still_open.values()))
             wave = [action for action in actions if isinstance(action, Draw)]
@@ -108,6 +132,8 @@ class Trial:
                     del still_open[action.key]
             if wave:
                 self._draw(wave, still_open, drawn)
+                self.spent.add_wave(batch, wave_number, len(wave), sum(draw.count for draw in wave))
+                wave_number += 1
         return pools
 
     def _draw(self, wave: Sequence[Draw], pools: dict[int, PromptPool], drawn: _Drawn) -> None:
@@ -122,8 +148,6 @@ class Trial:
             drawn.places.setdefault(draw.key, []).extend(range(drawn.size + at, drawn.size + at + draw.count))
             at += draw.count
         drawn.add(answers)
-        self.spent.waves += 1
-        self.spent.rollouts += at
         self.spent.tokens += sum(lengths)
 
 

@@ -7,17 +7,20 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from openrlhf_ada.arena.campaign import Results, final_cells, run_cells, tuning_cells
+from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Results, check_folder, final_cells, run_cells, rung_cells
+from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tables import COSTS, REFERENCE, Row, table, target_of
+from openrlhf_ada.arena.tables import REFERENCE, SEEDS_FOR_TEST, Row, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
 
 PROG = "openrlhf-ada arena"
 
 QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET = (
-    ("uniform-8", "balance", "est", "choose-4"),
+    ("uniform-8", "balance", "est", "choose-4-best"),
     ("graded",),
     3,
     24_000,
@@ -31,18 +34,11 @@ def main(argv: Sequence[str]) -> int:
         args.methods, args.tasks, args.seeds, args.budget = QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET
     try:
         _check(args)
-        results = Results(args.out / "trials.jsonl")
         methods = list(dict.fromkeys([REFERENCE, *args.methods]))
-        for what, cells in (
-            ("tuning", lambda: tuning_cells(args.tasks, methods, args.budget)),
-            ("comparing", lambda: final_cells(results, args.tasks, methods, args.seeds, args.budget)),
-        ):
-            planned = cells()
-            done = sum(cell in results.by_cell for cell in planned)
-            for _ in run_cells(planned, results, args.processes):
-                done += 1
-                print(f"\r{what}: {done} of {len(planned)} trials", end="", file=sys.stderr, flush=True)
-            print(file=sys.stderr)
+        check_folder(args.out, args.tasks, methods)
+        results = Results(args.out / TRIALS)
+        for cost in args.cost:
+            _run(args, results, methods, cost)
     except ValueError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
@@ -53,6 +49,25 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _run(args: argparse.Namespace, results: Results, methods: Sequence[str], cost: str) -> None:
+    """Tune for this cost and run the trials that count; what the results hold is not repeated."""
+    stages = [
+        (
+            f"tuning {rung + 1} of {len(RUNGS)}",
+            partial(rung_cells, results, args.tasks, methods, args.budget, cost, rung),
+        )
+        for rung in range(len(RUNGS))
+    ]
+    finals = partial(final_cells, results, args.tasks, methods, args.seeds, args.budget, cost)
+    for what, cells in [*stages, ("comparing", finals)]:
+        planned = cells()
+        done = sum(cell in results.by_cell for cell in planned)
+        for _ in run_cells(planned, results, args.processes):
+            done += 1
+            print(f"\r{cost}, {what}: {done} of {len(planned)} trials", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
     add = parser.add_argument
@@ -60,8 +75,20 @@ def build_parser() -> argparse.ArgumentParser:
     add("--methods", type=_names, default=list(METHODS), metavar="NAME,...", help=f"of {', '.join(METHODS)}")
     add("--tasks", type=_names, default=list(TASKS), metavar="NAME,...", help=f"of {', '.join(TASKS)}")
     add("--seeds", type=int, default=10, metavar="N", help="worlds for each method and task, at least 3 (default 10)")
-    add("--budget", type=int, default=64_000, metavar="N", help="rollouts of a trial (default 64000)")
-    add("--cost", choices=COSTS, default="rollouts", help="what the target is to be reached with (default rollouts)")
+    add(
+        "--budget",
+        type=int,
+        default=64_000,
+        metavar="N",
+        help="rollouts of a trial, or the seconds in which uniform-8 draws them (default 64000)",
+    )
+    add(
+        "--cost",
+        type=_names,
+        default=["rollouts"],
+        metavar="NAME,...",
+        help=f"what methods are tuned for and compared by, of {', '.join(COSTS)} (default rollouts)",
+    )
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="trials side by side (default: cores)")
     add("--out", type=Path, default=Path("runs/arena"), metavar="DIR", help="results; an existing folder is resumed")
     return parser
@@ -73,7 +100,11 @@ def _names(text: str) -> list[str]:
 
 def _check(args: argparse.Namespace) -> None:
     """Raises ValueError."""
-    for flag, names, known in (("--methods", args.methods, METHODS), ("--tasks", args.tasks, TASKS)):
+    for flag, names, known in (
+        ("--methods", args.methods, METHODS),
+        ("--tasks", args.tasks, TASKS),
+        ("--cost", args.cost, COSTS),
+    ):
         unknown = [name for name in names if name not in known]
         if unknown:
             raise ValueError(f"{flag} {','.join(unknown)}: there is no such name. Known are {', '.join(known)}")
@@ -84,14 +115,24 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace, results: Results, methods: Sequence[str]) -> None:
-    summary: dict[str, dict[str, float]] = {}
-    for task in args.tasks:
-        rows = table(results, task, methods, args.seeds, args.budget, args.cost)
-        print(f"\n{task}: {TASKS[task].summary}. Target {target_of(results, task, args.seeds, args.budget):.1%}")
-        print(f"{'method':22}{'rate':>8}{'prompts':>9}  {args.cost} to target, {REFERENCE} = 1  missed   final")
-        for row in rows:
-            print(_line(row))
-        summary[task] = {row.method: round(row.cost, 3) for row in rows}
+    summary: dict[str, Any] = {}
+    for cost in args.cost:
+        by_task = [finals_of(results, task, methods, args.seeds, args.budget, cost) for task in args.tasks]
+        ratios: dict[str, dict[str, float]] = {}
+        for finals in by_task:
+            rows = table(finals)
+            print(f"\n{finals.task}: {TASKS[finals.task].summary}. Target {finals.target:.1%}")
+            print(f"{'method':22}{'rate':>8}{'prompts':>9}  {f'{cost}, {REFERENCE} = 1':25}p  missed    area   final")
+            for row in rows:
+                print(_line(row))
+            ratios[finals.task] = {row.method: round(row.cost, 3) for row in rows}
+        if len(by_task) > 1:
+            print(f"\nall tasks by {cost}: mean rank, geometric mean of the ratios, p")
+            for rank in ranks(by_task):
+                print(f"{rank.method:22}{rank.rank:8.1f}{rank.cost:9.2f}{_p(rank.p):>9}")
+        summary[cost] = next(iter(ratios.values())) if len(ratios) == 1 else ratios
+    if args.seeds < SEEDS_FOR_TEST:
+        print(f"\np needs --seeds {SEEDS_FOR_TEST} or more")
     only = next(iter(summary.values())) if len(summary) == 1 else summary
     print(json.dumps({"cost_to_target": only}))
 
@@ -99,5 +140,9 @@ def _show(args: argparse.Namespace, results: Results, methods: Sequence[str]) ->
 def _line(row: Row) -> str:
     return (
         f"{row.method:22}{row.rate:8.0e}{row.prompts:9}  {row.cost:8.2f} [{row.low:.2f}, {row.high:.2f}]"
-        f"{row.missed:18}   {row.final:6.1%}"
+        f"{_p(row.p):>12}{row.missed:8}  {row.area:6.1%}  {row.final:6.1%}"
     )
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -23,16 +23,12 @@ from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
-from openrlhf_ada.simulation.virtual_engines import EngineModel, SampleOf
-from openrlhf_ada.simulation.workload import RecordedRollouts, SyntheticRollouts, recorded_steps
+from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel, SampleOf
+from openrlhf_ada.simulation.workload import SYNTHETIC, RecordedRollouts, recorded_steps
 
 PROG = "openrlhf-ada simulate"
 ENGINE_FILE = "engine.json"
 
-GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=256)
-"""Memory-bound decoding: 256 rollouts at a time take not three times as long as one."""
-
-SYNTHETIC = SyntheticRollouts(alpha=1.5, beta=1.5, median=500.0, spread=0.9, longest=4096)
 SYNTHETIC_PROMPTS, SYNTHETIC_ENGINES = 512, 8
 
 POLICIES = ("recorded", "uniform", "pos", "balance")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, RED, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"
+BLUE, ORANGE, RED, GREEN, PINK, SKY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
 INK, MUTED, FAINT = "#222222", "#6b6b6b", "#dddddd"
 
 SMOOTHED_FROM = 15
@@ -34,17 +34,18 @@ def plot_run(run: Run, out_png: Path) -> Path:
     figure = Figure(figsize=(12, 8.2), dpi=200, facecolor="white", layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, wspace=0.04, hspace=0.06)  # pyright: ignore
     grid = figure.add_gridspec(2, 2)
-    _draw_accuracy(_axes(figure, grid[0, 0]), run)
-    _draw_signal(_axes(figure, grid[0, 1]), run)
-    _draw_allocation(_axes(figure, grid[1, 0]), run)
+    _draw_accuracy(new_axes(figure, grid[0, 0]), run)
+    _draw_signal(new_axes(figure, grid[0, 1]), run)
+    _draw_allocation(new_axes(figure, grid[1, 0]), run)
     cost = grid[1, 1].subgridspec(1, 2, wspace=0.06)
-    _draw_cost(_axes(figure, cost[0, 0]), run.steps, "", "What did it cost? Rollouts", legend=True)
-    _draw_cost(_axes(figure, cost[0, 1]), run.steps, "_tokens", "Tokens", legend=False)
+    _draw_cost(new_axes(figure, cost[0, 0]), run.steps, "", "What did it cost? Rollouts", legend=True)
+    _draw_cost(new_axes(figure, cost[0, 1]), run.steps, "_tokens", "Tokens", legend=False)
     figure.savefig(out_png)
     return out_png
 
 
-def _axes(figure: Figure, cell: object) -> Axes:
+def new_axes(figure: Figure, cell: object) -> Axes:
+    """Axes in a cell of the figure's grid, in this package's style."""
     axes: Axes = figure.add_subplot(cell)  # pyright: ignore
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
@@ -54,7 +55,8 @@ def _axes(figure: Figure, cell: object) -> Axes:
     return axes
 
 
-def _title(axes: Axes, text: str, *, x_label: str) -> None:
+def set_title(axes: Axes, text: str, *, x_label: str) -> None:
+    """Above the axes on the left, with room for a legend below it; and what x is."""
     axes.set_title(text, loc="left", fontsize=13, fontweight="bold", color=INK, pad=26)
     axes.set_xlabel(x_label, fontsize=11, color=INK)
 
@@ -123,7 +125,7 @@ def _curve(axes: Axes, steps: list[int], values: list[float], color: str, label:
 
 
 def _draw_accuracy(axes: Axes, run: Run) -> None:
-    _title(axes, "Did it learn? Share of right answers", x_label="training step")
+    set_title(axes, "Did it learn? Share of right answers", x_label="training step")
     steps, values = column(run.steps, "ada/first_wave_metric_mean")
     if not values and not run.evaluations:
         _draw_placeholder(axes, "no evaluation and no step recorded yet")
@@ -186,7 +188,7 @@ def _draw_evaluations(axes: Axes, rows: list[Row]) -> None:
 
 
 def _draw_signal(axes: Axes, run: Run) -> None:
-    _title(axes, "Was there a signal? Groups with a gradient", x_label="training step")
+    set_title(axes, "Was there a signal? Groups with a gradient", x_label="training step")
     rows = [row for row in run.steps if row.get("ada/signal_share_uniform") is not None]
     if not rows:
         _draw_placeholder(axes, _placeholder_text(run.steps))
@@ -209,7 +211,7 @@ def _draw_allocation(axes: Axes, run: Run) -> None:
 
     name = "ada/allocation_by_pass_rate"
     bins = add_allocations(row[name] for row in run.steps if row.get(name) is not None)
-    _title(axes, "Where did the rollouts go? Mean per prompt", x_label="share of right answers seen for the prompt")
+    set_title(axes, "Where did the rollouts go? Mean per prompt", x_label="share of right answers seen for the prompt")
     if not bins:
         _draw_placeholder(axes, _placeholder_text(run.steps))
         return
@@ -247,7 +249,7 @@ def _bin_label(label: str) -> str:
 def _draw_cost(axes: Axes, recorded: list[Row], suffix: str, title: str, *, legend: bool) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    _title(axes, title, x_label="training step")
+    set_title(axes, title, x_label="training step")
     names = [f"ada/{part}{suffix}" for part in ("kept", "unused", "aborted")]
     rows = [row for row in recorded if all(row.get(name) is not None for name in names)]
     if not rows:

@@ -5,80 +5,189 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from openrlhf_ada.arena.campaign import (
     PROMPTS,
     RATES,
-    TUNING_SEEDS,
+    RUNGS,
+    TRIALS,
     Cell,
     Results,
+    Rung,
+    check_folder,
     final_cells,
     run_cells,
+    rung_cells,
     tuned,
-    tuning_cells,
 )
-from openrlhf_ada.arena.tables import REFERENCE, cost_to, table, target_of
-from openrlhf_ada.cli.arena import main
+from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
+from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, holm, ranks, sign_flip_p, table
+from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.cli.arena import QUICK_METHODS, QUICK_TASKS, main
 
-BUDGET = 1000
+BUDGET = 1200
 BEST = (1e-3, 16)
+SEEDS = 6
+UNITS = ("rollouts", *STEP_MODELS)
 
 
-def curve(*accuracy: float) -> dict[str, list[object]]:
-    """Measured every 100 rollouts, two tokens each."""
+def curve(*accuracy: float, prompts: int = 16) -> dict[str, list[object]]:
+    """Measured every 300 rollouts, two tokens each; everything is trained."""
     spent = [
-        {"steps": at, "rollouts": 100 * at, "tokens": 200 * at, "trained_tokens": 100 * at, "waves": at}
+        {
+            "steps": round(300 * at / (8 * prompts)),
+            "rollouts": 300 * at,
+            "tokens": 600 * at,
+            "trained": 300 * at,
+            "trained_tokens": 600 * at,
+            "batches": [[[300 * at // 8, 300 * at]]],
+        }
         for at in range(len(accuracy))
     ]
     return {"spent": list(spent), "accuracy": list(accuracy)}
 
 
+def tuning_trial(
+    results: Results, task: str, method: str, setting: tuple[float, int], rung: Rung, pace: float
+) -> None:
+    """With a budget of rollouts, and with those of seconds. The trial ends at 1200 rollouts in each case."""
+    result = curve(*(0.1 + pace * at for at in range(5)), prompts=setting[1])
+    for cost in UNITS:
+        limit = budget_of(BUDGET // rung.part, cost)
+        results.add(Cell(task, method, *setting, rung.seed, limit, cost), result)
+
+
+def add_method(results: Results, task: str, method: str, pace: float) -> None:
+    """All trials of a method that learns `pace` per 300 rollouts with one setting, and with others nothing."""
+    for rung in RUNGS:
+        for setting in product(RATES, PROMPTS):
+            tuning_trial(results, task, method, setting, rung, pace if setting == BEST else 0.0)
+    for seed, cost in product(range(SEEDS), UNITS):
+        cell = Cell(task, method, *BEST, seed, budget_of(BUDGET, cost), cost)
+        results.add(cell, curve(*(0.1 + pace * at for at in range(5))))
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
-    """`uniform-8` learns .1 per 100 rollouts and `pos` .2, with one setting; with others they learn nothing."""
-    found = Results(tmp_path / "trials.jsonl")
+    """`pos` learns twice as fast as `uniform-8`."""
+    check_folder(tmp_path, [], [])
+    found = Results(tmp_path / TRIALS)
     for method, pace in ((REFERENCE, 0.1), ("pos", 0.2)):
-        for seed in (*TUNING_SEEDS, 0, 1, 2):
-            for setting in product(RATES, PROMPTS) if seed in TUNING_SEEDS else (BEST,):
-                learned = pace if setting == BEST else 0.0
-                accuracy = [0.1 + learned * at for at in range(5)]
-                found.add(Cell("graded", method, *setting, seed, BUDGET), curve(*accuracy))
+        add_method(found, "graded", method, pace)
     return found
 
 
-def test_best_setting_has_most_accuracy_on_the_tuning_seeds(results: Results) -> None:
-    assert tuned(results, "graded", "pos", BUDGET) == BEST
-    cells = final_cells(results, ["graded"], [REFERENCE, "pos"], 3, BUDGET)
+@pytest.mark.parametrize("cost", COSTS)
+def test_best_setting_has_most_accuracy_on_the_tuning_worlds(cost: str, results: Results) -> None:
+    assert tuned(results, "graded", "pos", BUDGET, cost) == BEST
+    cells = final_cells(results, ["graded"], [REFERENCE, "pos"], 3, BUDGET, cost)
     assert {(cell.rate, cell.prompts) for cell in cells} == {BEST} and len(cells) == 6
 
 
+def test_every_rung_tries_the_best_of_the_one_before(results: Results) -> None:
+    tried = [rung_cells(results, ["graded"], ["pos"], BUDGET, "rollouts", at) for at in range(len(RUNGS))]
+    assert [len(cells) for cells in tried] == [rung.tried for rung in RUNGS] == [15, 4, 2]
+    for cells, rung in zip(tried, RUNGS, strict=True):
+        assert {(cell.seed, cell.budget) for cell in cells} == {(rung.seed, BUDGET // rung.part)}
+        assert BEST in {(cell.rate, cell.prompts) for cell in cells}
+
+
+def test_tuning_follows_the_cost(tmp_path: Path) -> None:
+    """Small steps learn most per rollout and take longest, so large steps learn most per second."""
+    results = Results(tmp_path / TRIALS)
+    for rung in RUNGS:
+        for rate, prompts in product(RATES, PROMPTS):
+            pace = 0.1 / prompts**0.1 if rate == BEST[0] else 0.0
+            tuning_trial(results, "graded", "pos", (rate, prompts), rung, pace)
+    chosen = {cost: tuned(results, "graded", "pos", BUDGET, cost)[1] for cost in ("rollouts", "seconds")}
+    assert chosen["rollouts"] == min(PROMPTS) and chosen["seconds"] > 32
+
+
 def test_cost_is_read_between_measurements() -> None:
-    assert cost_to(0.25, curve(0.1, 0.2, 0.3), "rollouts") == (pytest.approx(150), True)
-    assert cost_to(0.25, curve(0.1, 0.2, 0.3), "tokens") == (pytest.approx(300), True)
-    assert cost_to(0.9, curve(0.1, 0.2, 0.3), "rollouts") == (200, False)
-    assert cost_to(0.1, curve(0.1, 0.2), "rollouts") == (0, True)
+    assert cost_to(0.25, [0.1, 0.2, 0.3], [0, 100, 200]) == (pytest.approx(150), True)
+    assert cost_to(0.9, [0.1, 0.2, 0.3], [0, 100, 200]) == (200, False)
+    assert cost_to(0.1, [0.1, 0.2], [0, 100]) == (0, True)
 
 
-def test_twice_as_fast_costs_half(results: Results) -> None:
-    assert target_of(results, "graded", 3, BUDGET) == pytest.approx(0.1 + 0.8 * 0.4)
-    first, second = table(results, "graded", ["pos"], 3, BUDGET)
+@pytest.mark.parametrize("cost", ["rollouts", "tokens", "seconds"])
+def test_twice_as_fast_costs_half(cost: str, results: Results) -> None:
+    finals = finals_of(results, "graded", ["pos"], SEEDS, BUDGET, cost)
+    assert finals.target == pytest.approx(0.1 + 0.8 * 0.4)
+    first, second = table(finals)
     assert (first.method, second.method) == ("pos", REFERENCE)
-    assert first.cost == pytest.approx(0.5) and second.cost == 1.0
-    assert (first.low, first.high) == pytest.approx((0.5, 0.5))
+    # Steps are whole, so seconds are not quite in proportion to rollouts.
+    assert first.cost == pytest.approx(0.5, rel=0.05) and second.cost == 1.0
+    assert (first.low, first.high) == pytest.approx((0.5, 0.5), rel=0.05)
     assert first.missed == 0 and first.final == pytest.approx(0.9)
+    assert first.p == pytest.approx(2 / 2**SEEDS) and second.p is None
+
+
+def test_trial_that_misses_counts_with_the_whole_budget(results: Results) -> None:
+    add_method(results, "graded", "est", 0.01)
+    row = next(row for row in table(finals_of(results, "graded", ["est"], SEEDS, BUDGET, "rollouts")) if row.missed)
+    assert (row.method, row.missed) == ("est", SEEDS) and row.cost == pytest.approx(1 / 0.8)
+
+
+def test_ranks_are_means_over_tasks(results: Results) -> None:
+    for method, pace in ((REFERENCE, 0.1), ("pos", 0.05)):
+        add_method(results, "hard", method, pace)
+    by_task = [finals_of(results, task, ["pos"], SEEDS, BUDGET, "rollouts") for task in ("graded", "hard")]
+    found = {rank.method: rank for rank in ranks(by_task)}
+    assert found["pos"].rank == found[REFERENCE].rank == 1.5
+    assert found["pos"].cost == pytest.approx((0.5 * 1.25) ** 0.5)
+
+
+def test_sign_flips_by_hand() -> None:
+    """Of the 8 ways, those of at least the mean 2 are itself and its mirror image."""
+    assert sign_flip_p(np.array([1.0, 2.0, 3.0])) == 2 / 8
+    assert sign_flip_p(np.array([1.0, -1.0])) == 1.0
+    assert sign_flip_p(np.full(40, 1.0)) < 0.001
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+
+
+def test_too_few_seeds_give_no_test() -> None:
+    assert corrected_tests({"pos": np.ones(5)}) == {"pos": None}
 
 
 def test_trials_that_are_kept_are_not_repeated(results: Results, tmp_path: Path) -> None:
-    again = Results(tmp_path / "trials.jsonl")
+    again = Results(tmp_path / TRIALS)
     assert again.by_cell == results.by_cell
-    cells = tuning_cells(["graded"], [REFERENCE, "pos"], BUDGET)
-    assert len(cells) == 2 * len(RATES) * len(PROMPTS) * len(TUNING_SEEDS)
+    cells = rung_cells(again, ["graded"], [REFERENCE, "pos"], BUDGET, "rollouts", 1)
     assert list(run_cells(cells, again, 2)) == []
 
 
+def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_folder(tmp_path, ["graded"], ["pos"])
+    check_folder(tmp_path, ["hard"], ["balance"])
+    monkeypatch.setattr("openrlhf_ada.arena.campaign.RATES", (1e-3,))
+    with pytest.raises(
+        ValueError, match=r"another tuning grid \(rates: \[0.0003, 0.001, 0.003\] there, \[0.001\] here"
+    ):
+        check_folder(tmp_path, ["graded"], ["pos"])
+
+
+def test_folder_of_another_method_of_that_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_folder(tmp_path, ["graded"], ["pos", "balance"])
+    monkeypatch.setitem(METHODS, "pos", METHODS["balance"])
+    with pytest.raises(ValueError, match=r"another method pos \(name: pos there, balance here\). Name another folder"):
+        check_folder(tmp_path, ["graded"], ["pos"])
+
+
+def test_trials_of_an_older_version_are_refused(tmp_path: Path) -> None:
+    (tmp_path / TRIALS).write_text("{}")
+    with pytest.raises(ValueError, match=r"there are trials, but no settings.json that says how"):
+        check_folder(tmp_path, ["graded"], ["pos"])
+
+
 def test_foreign_line_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "trials.jsonl"
+    file = tmp_path / TRIALS
     file.write_text('{"task": "graded"}\n')
     with pytest.raises(ValueError, match=r"trials.jsonl, line 1 is no result of a trial"):
         Results(file)
@@ -89,6 +198,7 @@ def test_foreign_line_is_named(tmp_path: Path) -> None:
     [
         (["--methods", "posh"], "--methods posh: there is no such name. Known are uniform-4"),
         (["--tasks", "grade"], "--tasks grade: there is no such name"),
+        (["--cost", "euros"], "--cost euros: there is no such name. Known are rollouts, tokens"),
         (["--seeds", "2"], "an interval needs at least 3"),
         (["--budget", "10"], "nothing is learned of so few rollouts"),
     ],
@@ -102,8 +212,12 @@ def test_bad_input_is_refused_at_once(
 
 
 def test_table_of_finished_trials_starts_nothing(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--methods", "pos", "--tasks", "graded", "--seeds", "3", "--budget", str(BUDGET)]
+    argv = ["--methods", "pos", "--tasks", "graded", "--seeds", str(SEEDS), "--budget", str(BUDGET)]
     assert main([*argv, "--out", str(results.folder)]) == 0
     told = capsys.readouterr().out
     assert "Target 42.0%" in told
     assert told.splitlines()[-1] == '{"cost_to_target": {"pos": 0.5, "uniform-8": 1.0}}'
+
+
+def test_quick_comparison_is_of_known_names() -> None:
+    assert set(QUICK_METHODS) <= set(METHODS) and set(QUICK_TASKS) <= set(TASKS)

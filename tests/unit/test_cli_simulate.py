@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.cli.simulate import GPU_LIKE, main
+from openrlhf_ada.cli.simulate import main
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.simulation.virtual_engines import EngineModel
+from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel
 
 ENGINE = EngineModel(batch_sizes=(1, 4), step_seconds=(0.1, 0.1), slots=4)
 

@@ -1,0 +1,280 @@
+"""Results that are kept with the code, and the part of docs/arena.md that is made from them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openrlhf_ada.arena import costs
+from openrlhf_ada.arena.campaign import Cell, Result, Results, final_cells
+from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, ranks, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FIRST, LAST = "<!-- results: written by `make arena-docs` -->", "<!-- end of results -->"
+
+PAGE_COSTS = ("rollouts", "seconds")
+"""What methods are tuned for and compared by on the page."""
+
+DRAWN = (REFERENCE, "dapo", "pos", "balance", "est")
+"""Methods that have a colour of their own in every figure; the cheapest for each cost gets one as well."""
+
+
+def cost_model() -> dict[str, Any]:
+    """The figures that seconds are computed from, as JSON has them. Settings tuned for seconds depend on them."""
+    figures = {name: asdict(hardware) for name, hardware in costs.STEP_MODELS.items()}
+    names = ("PROMPT_TOKENS", "ANSWER_TOKENS", "WAVE_SECONDS", "STREAM_WAIT", "REFILL_WAIT")
+    return json.loads(json.dumps(figures | {name: getattr(costs, name) for name in names}))
+
+
+# -- results in small files -------------------------------------------------------------------------------------------
+
+
+def pack(
+    results: Results, task: str, methods: Mapping[str, Sequence[str]], seeds: int, budget: int, file: Path
+) -> None:
+    """Write the trials of a task that count: each once, in differences. `methods`: by the cost tuned for."""
+    lines: list[dict[str, Any]] = [{"task": task, "seeds": seeds, "budget": budget, "cost model": cost_model()}]
+    kept: dict[Cell, None] = {}
+    for cost, names in methods.items():
+        finals = finals_of(results, task, names, seeds, budget, cost)
+        lines.append({"cost": cost, "settings": finals.settings})
+        kept |= dict.fromkeys(final_cells(results, [task], list(finals.runs), seeds, budget, cost))
+    lines += [asdict(cell) | _columns(results.by_cell[cell]) for cell in kept]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Without a time, so that the same results give the same file.
+    file.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+def _columns(result: Result) -> Result:
+    accuracy = [round(value, 4) for value in result["accuracy"]]
+    points = result["spent"]
+    columns = {
+        name: np.diff([point[name] for point in points], prepend=0).tolist() for name in points[0] if name != "batches"
+    }
+    shape = [len(waves) for waves in points[-1]["batches"]]
+    flat = [[count for wave in _padded(point["batches"], shape) for count in wave] for point in points]
+    return {
+        "accuracy": accuracy,
+        "spent": columns,
+        "shape": shape,
+        "batches": np.diff(flat, axis=0, prepend=0).tolist(),
+    }
+
+
+def _padded(batches: Sequence[Sequence[Sequence[int]]], shape: Sequence[int]) -> Iterator[Sequence[int]]:
+    """All waves one after the other, 0 where there was none yet."""
+    for batch, waves in enumerate(shape):
+        for wave in range(waves):
+            known = batch < len(batches) and wave < len(batches[batch])
+            yield batches[batch][wave] if known else (0, 0)
+
+
+def _restored(line: dict[str, Any]) -> Result:
+    columns = {name: np.cumsum(steps).tolist() for name, steps in line["spent"].items()}
+    spent: list[dict[str, Any]] = []
+    for at, flat in enumerate(np.cumsum(line["batches"], axis=0).tolist()):
+        left = map(list, zip(flat[::2], flat[1::2], strict=True))
+        batches = [[next(left) for _ in range(waves)] for waves in line["shape"]]
+        spent.append({name: column[at] for name, column in columns.items()} | {"batches": batches})
+    return {"accuracy": line["accuracy"], "spent": spent}
+
+
+def unpack(file: Path) -> dict[str, Finals]:
+    """By cost. Raises ValueError for a file of another cost model, whose settings were tuned for other seconds."""
+    lines: list[dict[str, Any]] = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    header = lines[0]
+    theirs, ours = header["cost model"], cost_model()
+    for name in {**theirs, **ours}:
+        if theirs.get(name) != ours.get(name):
+            raise ValueError(
+                f"{file} was tuned with another cost model ({name}: {theirs.get(name)} there, {ours.get(name)} here). "
+                "Run the campaign again with its folder, which keeps all trials that still count, and pack it anew"
+            )
+    plans = {line["cost"]: line["settings"] for line in lines[1:] if "cost" in line}
+    runs = {
+        (line["method"], line["rate"], line["prompts"], line["seed"]): _restored(line)
+        for line in lines[1:]
+        if "cost" not in line
+    }
+    return {
+        cost: Finals(
+            header["task"],
+            cost,
+            {method: (rate, prompts) for method, (rate, prompts) in settings.items()},
+            {
+                method: [runs[method, *setting, seed] for seed in range(header["seeds"])]
+                for method, setting in settings.items()
+            },
+        )
+        for cost, settings in plans.items()
+    }
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
+    """Everything between the two marks, for the tasks' results by cost."""
+    parts: list[str] = []
+    several_by_cost = {cost: [finals[cost] for finals in by_task if cost in finals] for cost in PAGE_COSTS}
+    for cost, several in several_by_cost.items():
+        if not several:
+            parts += [f"### At equal {cost}", "Not run yet."]
+            continue
+        ranked = ranks(several)
+        parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked)]
+    if several_by_cost["seconds"]:
+        parts += ["### What the seconds depend on", _other_seconds(several_by_cost["seconds"])]
+    for finals in by_task:
+        task = task_of(finals)
+        parts += [f"### Task `{task}`", f"![Accuracy by cost, task {task}](images/arena-{task}.png)"]
+        parts += [_task_table(of) for of in finals.values()]
+    return "\n\n".join(parts) + "\n"
+
+
+def task_of(by_cost: Mapping[str, Finals]) -> str:
+    """Whose results these are."""
+    return next(iter(by_cost.values())).task
+
+
+def inserted(text: str, results: str) -> str:
+    """The page with these results between its marks. Raises ValueError where it has no marks."""
+    before, first, rest = text.partition(FIRST)
+    _, last, after = rest.partition(LAST)
+    if not first or not last:
+        raise ValueError(f"the page has no lines {FIRST} and {LAST}, between which the results go")
+    return f"{before}{FIRST}\n\n{results}\n{LAST}{after}"
+
+
+def _in_short(ranked: Sequence[Rank]) -> str:
+    """What pays and what does not, as the tests say."""
+    tested = [rank for rank in ranked if rank.p is not None]
+    groups = {
+        "Cheaper than the reference": [rank for rank in tested if _sure(rank) and rank.cost < 1],
+        "Dearer": [rank for rank in tested if _sure(rank) and rank.cost > 1],
+        "Not told apart from it": [rank for rank in tested if not _sure(rank)],
+    }
+    lines = [
+        f"- {title}: " + (", ".join(f"`{rank.method}` {rank.cost:.2f}" for rank in found) or "none") + "."
+        for title, found in groups.items()
+    ]
+    return "\n".join(lines)
+
+
+def _sure(rank: Rank) -> bool:
+    return rank.p is not None and rank.p < 0.05
+
+
+def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
+    """Methods by mean rank; a cell is the ratio on a task with its interval, bold where the corrected test is sure."""
+    rows = [{row.method: row for row in table(finals)} for finals in by_task]
+    head = ["method", *(f"`{finals.task}`" for finals in by_task), "all", "mean rank", "p"]
+    body = [
+        [
+            f"`{rank.method}`",
+            *(_cell(of[rank.method]) for of in rows),
+            f"{rank.cost:.2f}",
+            f"{rank.rank:.1f}",
+            _p(rank.p),
+        ]
+        for rank in ranked
+    ]
+    left_out = sorted({name for of in rows for name in of} - {rank.method for rank in ranked})
+    note = f"\n\nNot run on every task: {', '.join(f'`{name}`' for name in left_out)}." if left_out else ""
+    return _markdown(head, body) + note
+
+
+def _other_seconds(by_task: Sequence[Finals]) -> str:
+    """Geometric means over the tasks, for the same trials under other assumptions."""
+    columns = ["seconds", *costs.OTHER_SECONDS]
+    found = [{rank.method: rank.cost for rank in ranks([replace(f, cost=name) for f in by_task])} for name in columns]
+    body = [[f"`{method}`", *(f"{column[method]:.2f}" for column in found)] for method in found[0]]
+    return _markdown(["method", "as above", *costs.OTHER_SECONDS], body)
+
+
+def _cell(row: Row) -> str:
+    ratio = f"**{row.cost:.2f}**" if row.p is not None and row.p < 0.05 else f"{row.cost:.2f}"
+    interval = "" if row.method == REFERENCE else f" ({row.low:.2f} to {row.high:.2f})"
+    return ratio + interval + (f", {row.missed} missed" if row.missed else "")
+
+
+def _task_table(finals: Finals) -> str:
+    head = ["method", "rate", "prompts", f"{finals.cost} to {finals.target:.1%}", "p", "mean accuracy", "at the end"]
+    body = [
+        [
+            f"`{row.method}`",
+            f"{row.rate:g}",
+            str(row.prompts),
+            f"{finals.to_target[row.method][0].mean():,.0f}",
+            _p(row.p),
+            f"{row.area:.1%}",
+            f"{row.final:.1%}",
+        ]
+        for row in table(finals)
+    ]
+    return f"Tuned for {finals.cost}:\n\n" + _markdown(head, body)
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    rule = "|".join("---" for _ in head)
+    return "\n".join(["| " + " | ".join(head) + " |", f"|{rule}|", *("| " + " | ".join(row) + " |" for row in body)])
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+PANELS = (("rollouts", "rollouts"), ("rollouts", "tokens"), ("seconds", "seconds"))
+"""(tuned for, cost on the axis) of each panel."""
+
+
+def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
+    """Mean accuracy by rollouts, tokens and seconds, and the accuracy to reach."""
+    from matplotlib.figure import Figure
+
+    from openrlhf_ada.reporting.plots import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY, new_axes, set_title
+
+    figure = Figure(figsize=(15, 5), dpi=110, facecolor="white", layout="constrained")
+    colours = dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
+    cheapest = dict.fromkeys(table(finals)[0].method for finals in by_cost.values())
+    colours |= dict(zip((name for name in cheapest if name not in colours), (GREEN, SKY), strict=False))
+    panels = [panel for panel in PANELS if panel[0] in by_cost]
+    grid = figure.add_gridspec(1, len(panels))
+    for place, (tuned_for, cost) in enumerate(panels):
+        finals = by_cost[tuned_for]
+        axes = new_axes(figure, grid[0, place])
+        set_title(axes, f"Accuracy by {cost}", x_label=f"{cost} (tuned for {tuned_for})")
+        _draw_curves(axes, finals, cost, colours)
+        if place == 0:
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
+    out_png.parent.mkdir(parents=True, exist_ok=True)
+    # No version of matplotlib in the file, so that the same results give the same file.
+    figure.savefig(out_png, metadata={"Software": None})
+
+
+def _draw_curves(axes: Axes, finals: Finals, cost: str, colours: Mapping[str, str]) -> None:
+    """`colours`: of methods that are named; the others are drawn faint."""
+    from matplotlib.ticker import EngFormatter, PercentFormatter
+
+    from openrlhf_ada.reporting.plots import FAINT, MUTED
+
+    end = min(costs.spent_as(cost, run["spent"])[-1] for runs in finals.runs.values() for run in runs)
+    at = np.linspace(0, end, 101)
+    for name, runs in sorted(finals.runs.items(), key=lambda item: item[0] in colours):
+        curves = [np.interp(at, costs.spent_as(cost, run["spent"]), run["accuracy"]) for run in runs]
+        colour, label = (colours[name], name) if name in colours else (FAINT, None)
+        axes.plot(at, np.mean(curves, axis=0), color=colour, linewidth=2 if label else 1.2, label=label)
+    axes.axhline(finals.target, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))

@@ -1,0 +1,90 @@
+"""Write the results in docs/arena.md anew, from the small files that are kept with the code.
+
+With --pack, these files are made first, from the folder of a finished campaign.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
+from openrlhf_ada.arena.page import PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
+from openrlhf_ada.arena.tables import REFERENCE
+from openrlhf_ada.arena.tasks import TASKS
+
+PROG = "python -m openrlhf_ada.cli.arena_page"
+PACKED = Path("benchmarks/results/arena")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit status (2: bad input)."""
+    args = build_parser().parse_args(argv)
+    try:
+        if args.pack:
+            pack_all(args.pack, args.results, args.seeds, args.budget)
+        page_of(args.results, args.page)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
+    add = parser.add_argument
+    add("page", type=Path, help="docs/arena.md; figures go to the folder images beside it")
+    add("--results", type=Path, default=PACKED, metavar="DIR", help=f"small files of results (default {PACKED})")
+    add("--pack", type=Path, metavar="DIR", help="folder of a campaign, whose trials are packed first")
+    add("--seeds", type=int, default=10, metavar="N", help="seeds of that campaign (default 10)")
+    add("--budget", type=int, default=64_000, metavar="N", help="rollouts of its trials (default 64000)")
+    return parser
+
+
+def pack_all(folder: Path, out: Path, seeds: int, budget: int) -> None:
+    """One file per task, with all methods that are finished. Raises ValueError where there is none."""
+    results = Results(folder / TRIALS)
+    packed = 0
+    for task in TASKS:
+        names = dict.fromkeys(cell.method for cell in results.by_cell if cell.task == task)
+        methods: dict[str, list[str]] = {}
+        for cost in PAGE_COSTS:
+            done = [name for name in names if is_finished(results, task, name, seeds, budget, cost)]
+            for name in names.keys() - set(done):
+                print(f"{task}, {cost}: {name} is not finished and left out", file=sys.stderr)
+            if REFERENCE in done:
+                methods[cost] = done
+        if methods:
+            pack(results, task, methods, seeds, budget, out / f"{task}.jsonl.gz")
+            packed += 1
+    if not packed:
+        raise ValueError(
+            f"--pack {folder}: {REFERENCE} is not finished on any task with --seeds {seeds} and --budget {budget}. "
+            f"Run openrlhf-ada arena --cost {','.join(PAGE_COSTS)} --out {folder}"
+        )
+
+
+def is_finished(results: Results, task: str, method: str, seeds: int, budget: int, cost: str) -> bool:
+    """Are all trials there, tuning included?"""
+    try:
+        cells = final_cells(results, [task], [method], seeds, budget, cost)
+    except KeyError:
+        return False
+    return all(cell in results.by_cell for cell in cells)
+
+
+def page_of(folder: Path, page: Path) -> None:
+    """Write text and figures. Raises ValueError where there are no results."""
+    files = [folder / f"{task}.jsonl.gz" for task in TASKS]
+    by_task = [unpack(file) for file in files if file.exists()]
+    if not by_task:
+        raise ValueError(f"--results {folder}: there are no files like {files[0].name}. Make them with --pack DIR")
+    page.write_text(inserted(page.read_text(encoding="utf-8"), render(by_task)), encoding="utf-8")
+    for by_cost in by_task:
+        draw(by_cost, page.parent / "images" / f"arena-{task_of(by_cost)}.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,159 @@
+"""Seconds of a step: the formula beside the simulation, the fit beside published times, the curves by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+from documents import ROOT
+
+from openrlhf_ada.arena.costs import (
+    ANSWER_TOKENS,
+    COSTS,
+    OTHER_SECONDS,
+    PROMPT_TOKENS,
+    SCALE,
+    STEP_MODELS,
+    WAVE_ROLLOUTS,
+    WAVE_SECONDS,
+    budget_of,
+    mean_accuracy,
+    rounds_seconds,
+    sampling_seconds,
+    spent_as,
+    unit_of,
+    wave_seconds,
+)
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.simulation.workload import SYNTHETIC
+
+
+@pytest.fixture
+def derivation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import arena_seconds
+
+    return arena_seconds
+
+
+def test_one_wave_takes_what_the_engines_take(derivation: ModuleType) -> None:
+    for rollouts in (300, 1500, 3000):
+        simulated = derivation.wave(rollouts, replace(SYNTHETIC, seed=9))
+        assert wave_seconds(rollouts) == pytest.approx(simulated, rel=0.05)
+
+
+def test_mean_length_is_that_of_the_workload() -> None:
+    lengths = [SYNTHETIC(Request(key, 0)).num_tokens for key in range(8000)]
+    assert sum(lengths) / len(lengths) == pytest.approx(ANSWER_TOKENS, rel=0.03)
+
+
+def test_small_step_of_several_waves_agrees_with_the_simulation(derivation: ModuleType) -> None:
+    _agrees(derivation, "balance", 128, 1.5, 1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exit_rule", ["pos", "balance"])
+@pytest.mark.parametrize(
+    ("prompts", "alpha", "beta"),
+    [(128, 0.8, 0.8), (256, 0.5, 3.5), (512, 1.5, 1.5), (512, 3.0, 3.0), (1024, 0.8, 0.8)],
+)
+def test_waves_agree_with_the_simulation(
+    exit_rule: str, prompts: int, alpha: float, beta: float, derivation: ModuleType
+) -> None:
+    _agrees(derivation, exit_rule, prompts, alpha, beta)
+
+
+def _agrees(derivation: ModuleType, exit_rule: str, prompts: int, alpha: float, beta: float) -> None:
+    """Single steps differ by a few percent from seed to seed, so three of them are averaged."""
+    answers = [replace(SYNTHETIC, alpha=alpha, beta=beta, seed=seed) for seed in range(3)]
+    steps = [[derivation.waves_of(exit_rule, prompts, answer)] for answer in answers]
+    tolerance = 0.06 if prompts > 128 else 0.1
+    for scheduler, formula in (("stream", sampling_seconds), ("rounds", rounds_seconds)):
+        simulated = sum(derivation.step(exit_rule, prompts, scheduler, answer).seconds for answer in answers)
+        assert sum(map(formula, steps)) == pytest.approx(simulated, rel=tolerance), scheduler
+
+
+def test_replaced_prompts_wait_more_than_further_waves() -> None:
+    first, later = [512, 4096], [100, 800]
+    assert sampling_seconds([[first]]) < sampling_seconds([[first, later]]) < sampling_seconds([[first], [later]])
+    assert sampling_seconds([[first], [later]]) < rounds_seconds([[first], [later]])
+
+
+def test_table_goes_on_at_its_last_slope() -> None:
+    slope = (WAVE_SECONDS[-1] - WAVE_SECONDS[-2]) / (WAVE_ROLLOUTS[-1] - WAVE_ROLLOUTS[-2])
+    assert wave_seconds(2 * WAVE_ROLLOUTS[-1]) == pytest.approx(WAVE_SECONDS[-1] + slope * WAVE_ROLLOUTS[-1])
+    assert wave_seconds(0) == 0
+
+
+@pytest.mark.slow
+def test_hardware_is_what_published_step_times_imply(derivation: ModuleType) -> None:
+    """To their rounding; and the token of the 1.5B model is what its FLOPs say. 7B: a quarter more."""
+    sampling = derivation.published_sampling()
+    for name, published in derivation.PUBLISHED.items():
+        found, used = derivation.fitted(published, sampling), STEP_MODELS[name]
+        assert used.sampling == pytest.approx(found.sampling, rel=0.01)
+        assert used.per_token == pytest.approx(found.per_token, rel=0.01)
+        assert used.fixed == pytest.approx(found.fixed, abs=0.5)
+
+
+def test_training_of_a_token_takes_about_what_its_flops_say(derivation: ModuleType) -> None:
+    assert STEP_MODELS["seconds"].per_token == pytest.approx(derivation.physics("seconds"), rel=0.02)
+    assert STEP_MODELS["seconds-7b"].per_token == pytest.approx(derivation.physics("seconds-7b"), rel=0.25)
+
+
+@pytest.mark.parametrize("name", STEP_MODELS)
+def test_step_times_are_near_the_published_ones(name: str, derivation: ModuleType) -> None:
+    """Uniform sampling, n = 4 and 8, 512 prompts."""
+    for method, n in (("grpo-4", 4), ("est", 8)):
+        seconds = STEP_MODELS[name].step_seconds([[[512, 512 * n]]], 512 * n)
+        assert seconds == pytest.approx(derivation.PUBLISHED[name][method], rel=0.05)
+
+
+def point(steps: int, rollouts: int, trained: int, batches: list[list[list[int]]]) -> dict[str, object]:
+    return {"steps": steps, "rollouts": rollouts, "trained": trained, "batches": batches}
+
+
+def test_seconds_are_those_of_the_steps_between_measurements() -> None:
+    """Two steps of 32 x 8 that train all, then one that draws a second wave for half of its prompts and trains 4."""
+    spent = [
+        point(0, 0, 0, []),
+        point(2, 512, 512, [[[64, 512]]]),
+        point(2, 512, 512, [[[64, 512]]]),
+        point(3, 896, 640, [[[96, 768], [16, 128]]]),
+    ]
+    hardware, s = STEP_MODELS["seconds"], SCALE
+    first = 2 * hardware.step_seconds([[[32 * s, 256 * s]]], 256 * s)
+    second = hardware.step_seconds([[[32 * s, 256 * s], [16 * s, 128 * s]]], 128 * s)
+    assert COSTS["seconds"](spent) == pytest.approx([0, first, first, first + second])
+    assert COSTS["rollouts"](spent) == [0, 512, 512, 896]
+
+
+def test_other_assumptions_change_seconds_as_they_should() -> None:
+    spent = [point(0, 0, 0, []), point(1, 384, 128, [[[32, 256], [16, 128]]])]
+    known = {name: spent_as(name, spent)[-1] for name in ("seconds", *OTHER_SECONDS)}
+    assert known["4 B prompts"] < known["seconds"] < known["in rounds"] < known["64 B prompts"]
+    assert known["seconds"] < known["7B on A100"]
+
+
+def test_budget_of_seconds_is_what_plain_steps_take() -> None:
+    assert budget_of(24_000, "rollouts") == budget_of(24_000, "tokens") == 24_000
+    step = STEP_MODELS["seconds"].step_seconds([[[512, 4096]]], 4096)
+    assert budget_of(25_600, "seconds") == round(100 * step)
+    assert (unit_of("tokens"), unit_of("seconds-7b")) == ("rollouts", "seconds-7b")
+
+
+def test_prompts_count_as_tokens() -> None:
+    hardware = STEP_MODELS["seconds"]
+    trained = hardware.step_seconds([[[1, 1]]], 1) - hardware.step_seconds([[[1, 1]]], 0)
+    assert trained == pytest.approx(hardware.per_token * (PROMPT_TOKENS + ANSWER_TOKENS))
+    read = hardware.step_seconds([[[1, 1]]], 0) - hardware.fixed - hardware.sampling * wave_seconds(1)
+    assert read == pytest.approx(hardware.per_token * PROMPT_TOKENS / 4)
+
+
+def test_mean_accuracy_by_hand() -> None:
+    assert mean_accuracy([0, 10, 20], [0.0, 1.0, 1.0], 10) == pytest.approx(0.5)
+    assert mean_accuracy([0, 10, 20], [0.0, 1.0, 1.0], 5) == pytest.approx(0.25)
+    assert mean_accuracy([0, 10], [0.0, 1.0], 20) == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="is empty"):
+        mean_accuracy([0, 1], [0.0, 1.0], 0)

@@ -1,0 +1,134 @@
+"""Results in small files, and the page that is made from them."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from documents import ROOT
+
+from openrlhf_ada.arena import costs
+from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
+from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
+from openrlhf_ada.arena.tables import REFERENCE, finals_of, table
+from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.arena.trial import Spent
+from openrlhf_ada.cli.arena_page import main
+
+BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
+METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
+PACKED, PAGE = ROOT / "benchmarks" / "results" / "arena", ROOT / "docs" / "arena.md"
+
+
+def curve(pace: float, seed: int) -> dict[str, object]:
+    """41 measurements; the second wave begins in the middle."""
+    rng, spent, points, accuracy = np.random.default_rng(seed), Spent(), [], []
+    for at in range(41):
+        if at:
+            spent.add_wave(0, 0, 32, 160)
+            if at > 20:
+                spent.add_wave(0, 1, 10, int(rng.integers(20, 60)))
+            spent.steps += 1
+            spent.trained += 128
+            spent.tokens, spent.trained_tokens = 3 * spent.rollouts, 3 * spent.trained
+        fields = ("steps", "rollouts", "tokens", "trained", "trained_tokens")
+        batches = [[list(wave) for wave in waves] for waves in spent.batches]
+        points.append({name: getattr(spent, name) for name in fields} | {"batches": batches})
+        accuracy.append(round(min(0.9, 0.1 + pace * at), 6))
+    return {"spent": points, "accuracy": accuracy}
+
+
+def cell(method: str, seed: int, rollouts: int, cost: str) -> Cell:
+    return Cell("graded", method, *SETTING, seed, costs.budget_of(rollouts, cost), cost)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """Of one setting, so that tuning is short."""
+    monkeypatch.setattr("openrlhf_ada.arena.campaign.RATES", SETTING[:1])
+    monkeypatch.setattr("openrlhf_ada.arena.campaign.PROMPTS", SETTING[1:])
+    found = Results(tmp_path / "campaign" / TRIALS)
+    for method, pace in ((REFERENCE, 0.01), ("pos", 0.015)):
+        for cost, seed in product(PAGE_COSTS, range(SEEDS)):
+            found.add(cell(method, seed, BUDGET, cost), curve(pace, seed))
+        for cost, rung in product(PAGE_COSTS, RUNGS):
+            found.add(cell(method, rung.seed, BUDGET // rung.part, cost), curve(pace, rung.seed))
+    return found
+
+
+def test_packed_results_say_what_the_trials_say(results: Results, tmp_path: Path) -> None:
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", METHODS, SEEDS, BUDGET, file)
+    kept = unpack(file)
+    assert set(kept) == set(PAGE_COSTS)
+    for cost, finals in kept.items():
+        whole = results.by_cell[cell("pos", 3, BUDGET, cost)]
+        assert finals.runs["pos"][3]["spent"][-1] == whole["spent"][-1], cost
+        exact = costs.COSTS[cost](whole["spent"])
+        assert costs.COSTS[cost](finals.runs["pos"][3]["spent"]) == pytest.approx(exact)
+        assert finals.settings == {REFERENCE: SETTING, "pos": SETTING}
+        for ours, all_of_it in zip(
+            table(finals), table(finals_of(results, "graded", ["pos"], SEEDS, BUDGET, cost)), strict=True
+        ):
+            assert ours.method == all_of_it.method
+            assert (ours.cost, ours.area) == pytest.approx((all_of_it.cost, all_of_it.area), rel=0.001)
+    pack(results, "graded", METHODS, SEEDS, BUDGET, tmp_path / "again.gz")
+    assert (tmp_path / "again.gz").read_bytes() == file.read_bytes()
+
+
+def test_cost_that_was_not_run_is_said(results: Results, tmp_path: Path) -> None:
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    text = render([unpack(file)])
+    assert "### At equal seconds\n\nNot run yet." in text and "depend on" not in text
+
+
+def test_results_of_another_cost_model_are_refused(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", METHODS, SEEDS, BUDGET, file)
+    monkeypatch.setattr(costs, "STREAM_WAIT", 0.5)
+    with pytest.raises(ValueError, match=r"another cost model \(STREAM_WAIT: 0.16 there, 0.5 here\).*pack it anew"):
+        unpack(file)
+
+
+def test_page_is_written_in_one_command(results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results.add(cell("est", 0, BUDGET, "rollouts"), curve(0.01, 0))
+    page = tmp_path / "arena.md"
+    page.write_text(f"# Arena\n\n{FIRST}\nOutdated.\n{LAST}\n\nMore.\n")
+    argv = [str(page), "--results", str(tmp_path / "packed"), "--pack", str(results.folder)]
+    assert main([*argv, "--seeds", str(SEEDS), "--budget", str(BUDGET)]) == 0
+    assert "graded, seconds: est is not finished and left out" in capsys.readouterr().err
+    text = page.read_text()
+    assert "| `pos` | **0.6" in text and "Outdated" not in text and text.endswith("More.\n")
+    assert (tmp_path / "images" / "arena-graded.png").stat().st_size > 10_000
+
+
+def test_bad_calls_of_the_page_say_what_to_do(
+    results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "arena.md"
+    page.write_text("# Arena\n")
+    argv = [str(page), "--results", str(tmp_path / "packed")]
+    for more, says in (
+        ([], "there are no files like graded.jsonl.gz. Make them with --pack DIR"),
+        (
+            ["--pack", str(results.folder), "--seeds", "20", "--budget", str(BUDGET)],
+            "uniform-8 is not finished on any task with --seeds 20 and --budget 8000",
+        ),
+        (["--pack", str(results.folder), "--seeds", str(SEEDS), "--budget", str(BUDGET)], "the page has no lines"),
+    ):
+        assert main([*argv, *more]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_committed_page_is_of_the_committed_results() -> None:
+    files = [PACKED / f"{task}.jsonl.gz" for task in TASKS]
+    by_task = [unpack(file) for file in files if file.exists()]
+    assert by_task
+    text = PAGE.read_text(encoding="utf-8")
+    assert inserted(text, render(by_task)) == text, "write it anew: make arena-docs"
+    assert sum(file.stat().st_size for file in files if file.exists()) < 2_000_000
