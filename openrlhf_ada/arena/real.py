@@ -138,8 +138,6 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
     trained = prompts * method.n
     return _method_flags(method) | {
         "ada_eval_ends": True,
-        # Rollouts that no method has asked for would count against it.
-        "ada_speculation": 0,
         "algo.advantage.estimator": method.estimator,
         "rollout.batch_size": prompts,
         "rollout.n_samples_per_prompt": method.n,
@@ -160,8 +158,16 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
 
 
 def _method_flags(method: Method) -> Flags:
-    refill: Flags = {"unresolved": "refill"} if method.refill else {}
-    return {f"ada_{name}": value for name, value in (method.ada | refill).items()}
+    ours = dict(method.ada)
+    if method.refill:
+        ours["unresolved"] = "refill"
+        if ours.get("select") == "all":
+            # Refilling asks for a selection. Pools have n rollouts, so it keeps all.
+            ours["select"] = "random"
+    if ours["mode"] == "seq" and method.settings(SIMULATED_PROMPTS).waits:
+        # Rollouts that the method has not asked for would count against it.
+        ours["speculation"] = 0
+    return {f"ada_{name}": value for name, value in ours.items()}
 
 
 # -- a run's record ---------------------------------------------------------------------------------------------------
