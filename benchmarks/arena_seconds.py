@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.arena.costs import ANSWER_TOKENS, ENGINES, HARDWARE, PROMPT_TOKENS, WAVE_ROLLOUTS, Hardware
+from openrlhf_ada.arena.costs import ANSWER_TOKENS, ENGINES, PROMPT_TOKENS, STEP_MODELS, WAVE_ROLLOUTS, StepModel
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.policies import Policy
@@ -90,14 +90,14 @@ def waves_of(exit_rule: str, prompts: int, answer: SyntheticRollouts = SYNTHETIC
     return found
 
 
-def fitted(published: dict[str, float], sampling: dict[str, float]) -> Hardware:
+def fitted(published: dict[str, float], sampling: dict[str, float]) -> StepModel:
     """Least squares in seconds: a factor on sampling, seconds per trained token, and a fixed part."""
     tokens = PROMPTS * (PROMPT_TOKENS + ANSWER_TOKENS)
     trained = {name: (8 if name == "est" else 4) * tokens for name in published}
     # Millions of tokens, so that the columns are of one size.
     columns = np.array([[sampling[name], trained[name] / 1e6, 1.0] for name in published])
     factor, per_million, fixed = np.linalg.lstsq(columns, np.array(list(published.values())))[0]
-    return Hardware(float(factor), float(per_million) / 1e6, float(fixed))
+    return StepModel(float(factor), float(per_million) / 1e6, float(fixed))
 
 
 def published_sampling(alpha: float = SYNTHETIC.alpha, beta: float = SYNTHETIC.beta) -> dict[str, float]:
@@ -119,7 +119,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("WAVE_SECONDS =", tuple(round(seconds, 2) for seconds in wave_table()))
     for name in PUBLISHED:
-        print(f"{name}: {HARDWARE[name]}; by FLOPs {physics(name):.2g} s per token")
+        print(f"{name}: {STEP_MODELS[name]}; by FLOPs {physics(name):.2g} s per token")
     for shape in PASS_RATES:
         sampling = published_sampling(*shape)
         print(f"pass rates Beta{shape}, in rounds:", {name: round(seconds, 1) for name, seconds in sampling.items()})

@@ -8,7 +8,7 @@ docs/arena.md says how the figures were derived; `python benchmarks/arena_second
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -49,22 +49,26 @@ REFILL_WAIT = 0.57
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class StepModel:
     """Seconds of a step with one model on one machine.
 
     `sampling`: factor on the virtual engines' seconds. `per_token`: seconds of training per token, prompts' tokens
-    included. `fixed`: seconds of every step.
+    included. `fixed`: seconds of every step. `scale`: prompts of a real step for each of the small model's. `rounds`:
+    under that scheduler instead of `stream`.
     """
 
     sampling: float
     per_token: float
     fixed: float
+    scale: int = SCALE
+    rounds: bool = False
 
     def step_seconds(self, batches: Sequence[Sequence[Sequence[float]]], trained: float) -> float:
         """One step. `batches`: [prompts, rollouts] of each wave of each batch; `trained`: rollouts in the loss."""
         reads = sum(waves[0][0] * min(ENGINES, _draws(waves)) for waves in batches if waves and waves[0][0])
         tokens = trained * (PROMPT_TOKENS + ANSWER_TOKENS) + reads * PROMPT_TOKENS * PREFILL_SHARE
-        return self.sampling * sampling_seconds(batches) + self.per_token * tokens + self.fixed
+        sampling = rounds_seconds(batches) if self.rounds else sampling_seconds(batches)
+        return self.sampling * sampling + self.per_token * tokens + self.fixed
 
 
 def _draws(waves: Sequence[Sequence[float]]) -> float:
@@ -100,9 +104,9 @@ def sampling_seconds(batches: Sequence[Sequence[Sequence[float]]]) -> float:
     )
 
 
-HARDWARE = {
-    "seconds": Hardware(sampling=1.32, per_token=3.9e-6, fixed=35.0),
-    "seconds-7b": Hardware(sampling=0.99, per_token=75e-6, fixed=60.0),
+STEP_MODELS = {
+    "seconds": StepModel(sampling=1.32, per_token=3.9e-6, fixed=35.0),
+    "seconds-7b": StepModel(sampling=0.99, per_token=75e-6, fixed=60.0),
 }
 """Fitted to published step times: Qwen2.5-Math-1.5B on 8 H100, Qwen2.5-Math-7B on 8 A100."""
 
@@ -111,25 +115,25 @@ def _counted(field: str) -> Callable[[Sequence[Point]], list[float]]:
     return lambda spent: [float(point[field]) for point in spent]
 
 
-def _timed(hardware: Hardware) -> Callable[[Sequence[Point]], list[float]]:
+def _timed(model: StepModel) -> Callable[[Sequence[Point]], list[float]]:
     def seconds(spent: Sequence[Point]) -> list[float]:
         found = [0.0]
         for before, after in pairwise(spent):
-            found.append(found[-1] + _interval_seconds(hardware, before, after))
+            found.append(found[-1] + _interval_seconds(model, before, after))
         return found
 
     return seconds
 
 
-def _interval_seconds(hardware: Hardware, before: Point, after: Point) -> float:
+def _interval_seconds(model: StepModel, before: Point, after: Point) -> float:
     """Of the steps between two measurements, each with their mean numbers of draws.
 
-    A real step has SCALE times as many prompts, so its numbers fluctuate less than those of one small step.
+    A real step has `scale` times as many prompts, so its numbers fluctuate less than those of one small step.
     """
     steps = after["steps"] - before["steps"]
     if not steps:
         return 0.0
-    share = SCALE / steps
+    share = model.scale / steps
     batches = [
         [
             [(count - earlier) * share for count, earlier in zip(wave, _at(before["batches"], b, w), strict=True)]
@@ -137,7 +141,7 @@ def _interval_seconds(hardware: Hardware, before: Point, after: Point) -> float:
         ]
         for b, waves in enumerate(after["batches"])
     ]
-    return steps * hardware.step_seconds(batches, (after["trained"] - before["trained"]) * share)
+    return steps * model.step_seconds(batches, (after["trained"] - before["trained"]) * share)
 
 
 def _at(batches: Sequence[Sequence[Sequence[int]]], batch: int, wave: int) -> Sequence[int]:
@@ -148,9 +152,22 @@ def _at(batches: Sequence[Sequence[Sequence[int]]], batch: int, wave: int) -> Se
 
 COSTS: dict[str, Callable[[Sequence[Point]], list[float]]] = {
     **{name: _counted(name) for name in ("rollouts", "tokens", "trained_tokens", "steps")},
-    **{name: _timed(hardware) for name, hardware in HARDWARE.items()},
+    **{name: _timed(model) for name, model in STEP_MODELS.items()},
 }
 """By name: from what a trial has spent at each measurement to its cost there."""
+
+OTHER_SECONDS = {
+    "7B on A100": STEP_MODELS["seconds-7b"],
+    "in rounds": replace(STEP_MODELS["seconds"], rounds=True),
+    "4 B prompts": replace(STEP_MODELS["seconds"], scale=4),
+    "64 B prompts": replace(STEP_MODELS["seconds"], scale=64),
+}
+"""What else might be assumed, for the same trials."""
+
+
+def spent_as(cost: str, spent: Sequence[Point]) -> list[float]:
+    """A trial's cost at each measurement, of COSTS or OTHER_SECONDS."""
+    return _timed(OTHER_SECONDS[cost])(spent) if cost in OTHER_SECONDS else COSTS[cost](spent)
 
 
 def mean_accuracy(spent: Sequence[float], accuracy: Sequence[float], limit: float) -> float:

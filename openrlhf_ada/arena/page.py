@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,8 @@ DRAWN = (REFERENCE, "dapo", "pos", "balance", "est")
 
 def cost_model() -> dict[str, Any]:
     """The figures that seconds are computed from, as JSON has them. Settings tuned for seconds depend on them."""
-    figures = {name: asdict(hardware) for name, hardware in costs.HARDWARE.items()}
-    names = ("SCALE", "PROMPT_TOKENS", "ANSWER_TOKENS", "WAVE_SECONDS", "STREAM_WAIT", "REFILL_WAIT")
+    figures = {name: asdict(hardware) for name, hardware in costs.STEP_MODELS.items()}
+    names = ("PROMPT_TOKENS", "ANSWER_TOKENS", "WAVE_SECONDS", "STREAM_WAIT", "REFILL_WAIT")
     return json.loads(json.dumps(figures | {name: getattr(costs, name) for name in names}))
 
 
@@ -81,10 +81,9 @@ def _padded(batches: Sequence[Sequence[Sequence[int]]], shape: Sequence[int]) ->
 
 def _restored(line: dict[str, Any]) -> Result:
     columns = {name: np.cumsum(steps).tolist() for name, steps in line["spent"].items()}
-    pairs = np.cumsum(line["batches"], axis=0).reshape(len(line["accuracy"]), -1, 2).tolist()
     spent: list[dict[str, Any]] = []
-    for at, flat in enumerate(pairs):
-        left = iter(flat)
+    for at, flat in enumerate(np.cumsum(line["batches"], axis=0).tolist()):
+        left = map(list, zip(flat[::2], flat[1::2], strict=True))
         batches = [[next(left) for _ in range(waves)] for waves in line["shape"]]
         spent.append({name: column[at] for name, column in columns.items()} | {"batches": batches})
     return {"accuracy": line["accuracy"], "spent": spent}
@@ -129,7 +128,9 @@ def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
     parts: list[str] = []
     for cost in PAGE_COSTS:
         several = [finals[cost] for finals in by_task]
-        parts += [f"### At equal {cost}", _in_short(several), _rank_table(several)]
+        ranked = ranks(several)
+        parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked)]
+    parts += ["### What the seconds depend on", _other_seconds([finals["seconds"] for finals in by_task])]
     for finals in by_task:
         task = finals[PAGE_COSTS[0]].task
         parts += [f"### Task `{task}`", f"![Accuracy by cost, task {task}](images/arena-{task}.png)"]
@@ -146,9 +147,9 @@ def inserted(text: str, results: str) -> str:
     return f"{before}{FIRST}\n\n{results}\n{LAST}{after}"
 
 
-def _in_short(by_task: Sequence[Finals]) -> str:
+def _in_short(ranked: Sequence[Rank]) -> str:
     """What pays and what does not, as the tests say."""
-    tested = [rank for rank in ranks(by_task) if rank.p is not None]
+    tested = [rank for rank in ranked if rank.p is not None]
     groups = {
         "Cheaper than the reference": [rank for rank in tested if _sure(rank) and rank.cost < 1],
         "Dearer": [rank for rank in tested if _sure(rank) and rank.cost > 1],
@@ -165,7 +166,7 @@ def _sure(rank: Rank) -> bool:
     return rank.p is not None and rank.p < 0.05
 
 
-def _rank_table(by_task: Sequence[Finals]) -> str:
+def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
     """Methods by mean rank; a cell is the ratio on a task with its interval, bold where the corrected test is sure."""
     rows = [{row.method: row for row in table(finals)} for finals in by_task]
     head = ["method", *(f"`{finals.task}`" for finals in by_task), "all", "mean rank", "p"]
@@ -177,9 +178,19 @@ def _rank_table(by_task: Sequence[Finals]) -> str:
             f"{rank.rank:.1f}",
             _p(rank.p),
         ]
-        for rank in ranks(by_task)
+        for rank in ranked
     ]
-    return _markdown(head, body)
+    left_out = sorted({name for of in rows for name in of} - {rank.method for rank in ranked})
+    note = f"\n\nNot run on every task: {', '.join(f'`{name}`' for name in left_out)}." if left_out else ""
+    return _markdown(head, body) + note
+
+
+def _other_seconds(by_task: Sequence[Finals]) -> str:
+    """Geometric means over the tasks, for the same trials under other assumptions."""
+    columns = ["seconds", *costs.OTHER_SECONDS]
+    found = [{rank.method: rank.cost for rank in ranks([replace(f, cost=name) for f in by_task])} for name in columns]
+    body = [[f"`{method}`", *(f"{column[method]:.2f}" for column in found)] for method in found[0]]
+    return _markdown(["method", "as above", *costs.OTHER_SECONDS], body)
 
 
 def _cell(row: Row) -> str:
@@ -189,13 +200,13 @@ def _cell(row: Row) -> str:
 
 
 def _task_table(finals: Finals) -> str:
-    head = ["method", "rate", "prompts", f"{finals.cost} to {finals.target():.1%}", "p", "mean accuracy", "at the end"]
+    head = ["method", "rate", "prompts", f"{finals.cost} to {finals.target:.1%}", "p", "mean accuracy", "at the end"]
     body = [
         [
             f"`{row.method}`",
             f"{row.rate:g}",
             str(row.prompts),
-            f"{finals.to_target(row.method)[0].mean():,.0f}",
+            f"{finals.to_target[row.method][0].mean():,.0f}",
             _p(row.p),
             f"{row.area:.1%}",
             f"{row.final:.1%}",
@@ -247,12 +258,12 @@ def _draw_curves(axes: Axes, finals: Finals, cost: str) -> None:
 
     colours: dict[str, str] = {table(finals)[0].method: GREEN}
     colours |= dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
-    end = min(costs.COSTS[cost](run["spent"])[-1] for runs in finals.runs.values() for run in runs)
+    end = min(costs.spent_as(cost, run["spent"])[-1] for runs in finals.runs.values() for run in runs)
     at = np.linspace(0, end, 101)
     for name, runs in sorted(finals.runs.items(), key=lambda item: item[0] in colours):
-        curves = [np.interp(at, costs.COSTS[cost](run["spent"]), run["accuracy"]) for run in runs]
+        curves = [np.interp(at, costs.spent_as(cost, run["spent"]), run["accuracy"]) for run in runs]
         colour, label = (colours[name], name) if name in colours else (FAINT, None)
         axes.plot(at, np.mean(curves, axis=0), color=colour, linewidth=2 if label else 1.2, label=label)
-    axes.axhline(finals.target(), color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
+    axes.axhline(finals.target, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))

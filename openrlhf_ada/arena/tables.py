@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from openrlhf_ada.arena.campaign import Cell, Result, Results, Setting, tuned
-from openrlhf_ada.arena.costs import COSTS, mean_accuracy
+from openrlhf_ada.arena.costs import mean_accuracy, spent_as
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +30,7 @@ SEEDS_FOR_TEST = 6
 """With fewer, no result of a sign-flip test is below 0.05."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Finals:
     """The trials of one task that count, tuned for `cost`: `runs` by method, one for each seed."""
 
@@ -38,41 +39,56 @@ class Finals:
     settings: Mapping[str, Setting]
     runs: Mapping[str, Sequence[Result]]
 
-    def spent(self, method: str) -> list[list[float]]:
-        """Cost at each measurement of each seed."""
-        return [COSTS[self.cost](run["spent"]) for run in self.runs[method]]
+    @cached_property
+    def spent(self) -> dict[str, list[list[float]]]:
+        """By method: the cost at each measurement of each seed."""
+        return {method: [spent_as(self.cost, run["spent"]) for run in runs] for method, runs in self.runs.items()}
 
+    @cached_property
     def target(self) -> float:
         """The accuracy to reach."""
         curves = [run["accuracy"] for run in self.runs[REFERENCE]]
         first, last = (float(np.mean([curve[at] for curve in curves])) for at in (0, -1))
         return first + TARGET_SHARE * (last - first)
 
+    @cached_property
     def budget(self) -> float:
         """What the reference spends in all, on average."""
-        return float(np.mean([spent[-1] for spent in self.spent(REFERENCE)]))
+        return float(np.mean([spent[-1] for spent in self.spent[REFERENCE]]))
 
-    def to_target(self, method: str) -> tuple[Floats, int]:
-        """(cost to the target by seed, number of seeds that did not reach it).
+    @cached_property
+    def to_target(self) -> dict[str, tuple[Floats, int]]:
+        """By method: (cost to the target by seed, number of seeds that did not reach it).
 
         These count with the whole budget: the reference's, or their own if it is more.
         """
-        target, budget = self.target(), self.budget()
+        return {method: self._to_target(method) for method in self.runs}
+
+    def _to_target(self, method: str) -> tuple[Floats, int]:
         found = [
-            cost_to(target, run["accuracy"], spent)
-            for run, spent in zip(self.runs[method], self.spent(method), strict=True)
+            cost_to(self.target, run["accuracy"], spent)
+            for run, spent in zip(self.runs[method], self.spent[method], strict=True)
         ]
-        costs = [value if reached else max(value, budget) for value, reached in found]
+        costs = [value if reached else max(value, self.budget) for value, reached in found]
         return np.array(costs), sum(not reached for _, reached in found)
 
-    def range(self) -> float:
-        """The cost that all trials cover."""
-        return min(spent[-1] for method in self.runs for spent in self.spent(method))
+    @cached_property
+    def log_ratios(self) -> dict[str, Floats]:
+        """By method: log of the cost to the target over the reference's on the same world, by seed."""
+        # Where the starting model reaches the target, the cost is 0.
+        least = self.budget / 1000
+        costs = {method: np.log(np.maximum(found, least)) for method, (found, _) in self.to_target.items()}
+        return {method: values - costs[REFERENCE] for method, values in costs.items()}
 
-    def area(self, method: str, limit: float) -> float:
-        """Mean accuracy over the cost from 0 to `limit`, over all seeds."""
-        both = zip(self.spent(method), self.runs[method], strict=True)
-        return float(np.mean([mean_accuracy(spent, run["accuracy"], limit) for spent, run in both]))
+    @cached_property
+    def common_range(self) -> float:
+        """The cost that all trials cover."""
+        return min(spent[-1] for curves in self.spent.values() for spent in curves)
+
+    def area(self, method: str) -> float:
+        """Mean accuracy over that range, over all seeds."""
+        both = zip(self.spent[method], self.runs[method], strict=True)
+        return float(np.mean([mean_accuracy(spent, run["accuracy"], self.common_range) for spent, run in both]))
 
 
 def finals_of(results: Results, task: str, methods: Sequence[str], seeds: int, budget: int, cost: str) -> Finals:
@@ -119,17 +135,17 @@ def cost_to(target: float, accuracy: Sequence[float], spent: Sequence[float]) ->
     return float(spent[-1]), False
 
 
-def table(finals: Finals) -> list[Row]:
+@lru_cache
+def table(finals: Finals) -> Sequence[Row]:
     """Cheapest first."""
-    reference, _ = finals.to_target(REFERENCE)
-    limit = finals.range()
-    tests = corrected_tests({name: log_ratios(finals, name) for name in finals.runs if name != REFERENCE})
+    reference, _ = finals.to_target[REFERENCE]
+    tests = corrected_tests({name: values for name, values in finals.log_ratios.items() if name != REFERENCE})
     rows: list[Row] = []
     for name, runs in finals.runs.items():
-        costs, missed = finals.to_target(name)
+        costs, missed = finals.to_target[name]
         final = float(np.mean([run["accuracy"][-1] for run in runs]))
-        area = finals.area(name, limit)
-        rows.append(Row(name, *finals.settings[name], *_ratio(costs, reference), tests.get(name), missed, area, final))
+        ratio = _ratio(costs, reference)
+        rows.append(Row(name, *finals.settings[name], *ratio, tests.get(name), missed, finals.area(name), final))
     return sorted(rows, key=lambda row: row.cost)
 
 
@@ -152,9 +168,7 @@ def ranks(by_task: Sequence[Finals]) -> list[Rank]:
     names = [name for name in by_task[0].runs if all(name in finals.runs for finals in by_task)]
     costs = np.array([[row.cost for row in _in_order(finals, names)] for finals in by_task])
     places = costs.argsort(axis=1).argsort(axis=1) + 1
-    ratios = {
-        name: np.concatenate([log_ratios(finals, name) for finals in by_task]) for name in names if name != REFERENCE
-    }
+    ratios = {name: np.concatenate([f.log_ratios[name] for f in by_task]) for name in names if name != REFERENCE}
     tests = corrected_tests(ratios)
     found = [
         Rank(name, math.exp(float(np.log(costs[:, i]).mean())), float(places[:, i].mean()), tests.get(name))
@@ -166,14 +180,6 @@ def ranks(by_task: Sequence[Finals]) -> list[Rank]:
 def _in_order(finals: Finals, names: Sequence[str]) -> list[Row]:
     rows = {row.method: row for row in table(finals)}
     return [rows[name] for name in names]
-
-
-def log_ratios(finals: Finals, method: str) -> Floats:
-    """log of the cost to the target over the reference's on the same world, by seed."""
-    # Where the starting model reaches the target, the cost is 0.
-    least = finals.budget() / 1000
-    ours, theirs = (np.maximum(finals.to_target(name)[0], least) for name in (method, REFERENCE))
-    return np.log(ours / theirs)
 
 
 def corrected_tests(differences: Mapping[str, Floats]) -> dict[str, float | None]:

@@ -119,7 +119,7 @@ def _show(args: argparse.Namespace, results: Results, methods: Sequence[str]) ->
         ratios: dict[str, dict[str, float]] = {}
         for finals in by_task:
             rows = table(finals)
-            print(f"\n{finals.task}: {TASKS[finals.task].summary}. Target {finals.target():.1%}")
+            print(f"\n{finals.task}: {TASKS[finals.task].summary}. Target {finals.target:.1%}")
             print(f"{'method':22}{'rate':>8}{'prompts':>9}  {f'{cost}, {REFERENCE} = 1':25}p  missed    area   final")
             for row in rows:
                 print(_line(row))

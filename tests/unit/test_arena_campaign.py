@@ -104,7 +104,7 @@ def test_cost_is_read_between_measurements() -> None:
 @pytest.mark.parametrize("cost", ["rollouts", "tokens", "seconds"])
 def test_twice_as_fast_costs_half(cost: str, results: Results) -> None:
     finals = finals_of(results, "graded", ["pos"], SEEDS, BUDGET, cost)
-    assert finals.target() == pytest.approx(0.1 + 0.8 * 0.4)
+    assert finals.target == pytest.approx(0.1 + 0.8 * 0.4)
     first, second = table(finals)
     assert (first.method, second.method) == ("pos", REFERENCE)
     # Steps are whole, so seconds are not quite in proportion to rollouts.

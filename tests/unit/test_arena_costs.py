@@ -11,14 +11,16 @@ from documents import ROOT
 from openrlhf_ada.arena.costs import (
     ANSWER_TOKENS,
     COSTS,
-    HARDWARE,
+    OTHER_SECONDS,
     PROMPT_TOKENS,
     SCALE,
+    STEP_MODELS,
     WAVE_ROLLOUTS,
     WAVE_SECONDS,
     mean_accuracy,
     rounds_seconds,
     sampling_seconds,
+    spent_as,
     wave_seconds,
 )
 from openrlhf_ada.core.scheduling import Request
@@ -87,22 +89,22 @@ def test_hardware_is_what_published_step_times_imply(derivation: ModuleType) -> 
     """To their rounding; and the token of the 1.5B model is what its FLOPs say. 7B: a quarter more."""
     sampling = derivation.published_sampling()
     for name, published in derivation.PUBLISHED.items():
-        found, used = derivation.fitted(published, sampling), HARDWARE[name]
+        found, used = derivation.fitted(published, sampling), STEP_MODELS[name]
         assert used.sampling == pytest.approx(found.sampling, rel=0.01)
         assert used.per_token == pytest.approx(found.per_token, rel=0.01)
         assert used.fixed == pytest.approx(found.fixed, abs=0.5)
 
 
 def test_training_of_a_token_takes_about_what_its_flops_say(derivation: ModuleType) -> None:
-    assert HARDWARE["seconds"].per_token == pytest.approx(derivation.physics("seconds"), rel=0.02)
-    assert HARDWARE["seconds-7b"].per_token == pytest.approx(derivation.physics("seconds-7b"), rel=0.25)
+    assert STEP_MODELS["seconds"].per_token == pytest.approx(derivation.physics("seconds"), rel=0.02)
+    assert STEP_MODELS["seconds-7b"].per_token == pytest.approx(derivation.physics("seconds-7b"), rel=0.25)
 
 
-@pytest.mark.parametrize("name", HARDWARE)
+@pytest.mark.parametrize("name", STEP_MODELS)
 def test_step_times_are_near_the_published_ones(name: str, derivation: ModuleType) -> None:
     """Uniform sampling, n = 4 and 8, 512 prompts."""
     for method, n in (("grpo-4", 4), ("est", 8)):
-        seconds = HARDWARE[name].step_seconds([[[512, 512 * n]]], 512 * n)
+        seconds = STEP_MODELS[name].step_seconds([[[512, 512 * n]]], 512 * n)
         assert seconds == pytest.approx(derivation.PUBLISHED[name][method], rel=0.05)
 
 
@@ -118,15 +120,22 @@ def test_seconds_are_those_of_the_steps_between_measurements() -> None:
         point(2, 512, 512, [[[64, 512]]]),
         point(3, 896, 640, [[[96, 768], [16, 128]]]),
     ]
-    hardware, s = HARDWARE["seconds"], SCALE
+    hardware, s = STEP_MODELS["seconds"], SCALE
     first = 2 * hardware.step_seconds([[[32 * s, 256 * s]]], 256 * s)
     second = hardware.step_seconds([[[32 * s, 256 * s], [16 * s, 128 * s]]], 128 * s)
     assert COSTS["seconds"](spent) == pytest.approx([0, first, first, first + second])
     assert COSTS["rollouts"](spent) == [0, 512, 512, 896]
 
 
+def test_other_assumptions_change_seconds_as_they_should() -> None:
+    spent = [point(0, 0, 0, []), point(1, 384, 128, [[[32, 256], [16, 128]]])]
+    known = {name: spent_as(name, spent)[-1] for name in ("seconds", *OTHER_SECONDS)}
+    assert known["4 B prompts"] < known["seconds"] < known["in rounds"] < known["64 B prompts"]
+    assert known["seconds"] < known["7B on A100"]
+
+
 def test_prompts_count_as_tokens() -> None:
-    hardware = HARDWARE["seconds"]
+    hardware = STEP_MODELS["seconds"]
     trained = hardware.step_seconds([[[1, 1]]], 1) - hardware.step_seconds([[[1, 1]]], 0)
     assert trained == pytest.approx(hardware.per_token * (PROMPT_TOKENS + ANSWER_TOKENS))
     read = hardware.step_seconds([[[1, 1]]], 0) - hardware.fixed - hardware.sampling * wave_seconds(1)

@@ -77,8 +77,8 @@ def test_results_of_another_cost_model_are_refused(
 ) -> None:
     file = tmp_path / "graded.jsonl.gz"
     pack(results, "graded", ["pos"], SEEDS, BUDGET, file)
-    monkeypatch.setattr(costs, "SCALE", 4)
-    with pytest.raises(ValueError, match=r"another cost model \(SCALE: 16 there, 4 here\).*pack it anew"):
+    monkeypatch.setattr(costs, "STREAM_WAIT", 0.5)
+    with pytest.raises(ValueError, match=r"another cost model \(STREAM_WAIT: 0.16 there, 0.5 here\).*pack it anew"):
         unpack(file)
 
 

@@ -1,0 +1,75 @@
+"""Does successive halving find the setting that is best of all? Every setting on every tuning world, then replayed.
+
+python benchmarks/arena_tuning.py [--out runs/arena-tuning]      a quarter of an hour on two cores; can be resumed
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from itertools import permutations, product
+from pathlib import Path
+from statistics import mean, median
+
+from openrlhf_ada.arena.campaign import PROMPTS, RATES, RUNGS, TRIALS, Cell, Result, Results, Setting, run_cells, tuned
+
+TASK, METHODS, BUDGET = "graded", ("uniform-8", "balance", "est", "choose-4-best"), 24_000
+COSTS = ("rollouts", "seconds")
+SETTINGS: list[Setting] = list(product(RATES, PROMPTS))
+WORLDS = [rung.seed for rung in RUNGS]
+
+
+def cell(method: str, setting: Setting, world: int) -> Cell:
+    return Cell(TASK, method, *setting, world, BUDGET)
+
+
+def replayed(results: Results, method: str, worlds: tuple[int, ...]) -> Results:
+    """What the rungs would have seen with these worlds in their roles: a shorter trial begins like a longer one."""
+    seen = Results(Path(os.devnull))
+    for rung, world in zip(RUNGS, worlds, strict=True):
+        for setting in SETTINGS:
+            result = results.by_cell[cell(method, setting, world)]
+            at = Cell(TASK, method, *setting, rung.seed, BUDGET // rung.part)
+            seen.by_cell[at] = beginning(result, BUDGET // rung.part)
+    return seen
+
+
+def beginning(result: Result, rollouts: int) -> Result:
+    """Up to the first measurement at so many rollouts or more."""
+    end = next(at for at, point in enumerate(result["spent"]) if point["rollouts"] >= rollouts) + 1
+    return {name: result[name][:end] for name in ("spent", "accuracy")}
+
+
+def figures(results: Results, method: str, cost: str) -> str:
+    """One row of the table in docs/arena.md."""
+    limit = min(results.total(cell(method, setting, world), cost) for setting in SETTINGS for world in WORLDS)
+    area = {s: mean(results.area(cell(method, s, world), cost, limit) for world in WORLDS) for s in SETTINGS}
+    best = max(area, key=lambda setting: area[setting])
+    found = [tuned(replayed(results, method, worlds), TASK, method, BUDGET, cost) for worlds in permutations(WORLDS)]
+    worst = max(area[best] - area[setting] for setting in found)
+    spread = area[best] - median(area.values())
+    cells = (
+        f"`{method}`",
+        cost,
+        f"{best[0]:g}, {best[1]}",
+        f"{sum(setting == best for setting in found)} of {len(found)}",
+    )
+    return "| " + " | ".join((*cells, f"{100 * worst:.2f}", f"{100 * spread:.1f}")) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/arena-tuning"))
+    results = Results(parser.parse_args().out / TRIALS)
+    cells = [cell(*of) for of in product(METHODS, SETTINGS, WORLDS)]
+    for done, _ in enumerate(run_cells(cells, results, os.cpu_count() or 1), start=1):
+        print(f"\r{done} trials", end="", file=sys.stderr)
+    print("| method | cost | best: rate, prompts | found | worst loss, points | best less median, points |")
+    print("|---|---|---|---|---|---|")
+    for method, cost in product(METHODS, COSTS):
+        print(figures(results, method, cost))
+
+
+if __name__ == "__main__":
+    main()
