@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
     if args.quick:
         args.methods, args.tasks, args.seeds, args.budget = QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET
     try:
+        arena_real.check_absent(args)
         _check(args)
         methods = list(dict.fromkeys([REFERENCE, *args.methods]))
         check_folder(args.out, args.tasks, methods)

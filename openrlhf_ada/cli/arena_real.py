@@ -45,6 +45,8 @@ DEFAULTS: dict[str, Any] = {
     "budget": 6144,
     "out": Path("runs/arena-real"),
 }
+ONLY_REAL = ("model", "minutes", "resume")
+NOT_REAL = ("quick", "tasks", "cost", "processes")
 EXIT_FAILED = 1
 
 LOG = "train.log"
@@ -59,7 +61,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "with --real",
         f"Defaults: --methods {','.join(METHODS_DEFAULT)} --seeds {DEFAULTS['seeds']} --budget {DEFAULTS['budget']} "
-        f"--out {DEFAULTS['out']}. --quick, --tasks, --cost and --processes have no effect.",
+        f"--out {DEFAULTS['out']}.",
     )
     add = group.add_argument
     add("--real", action="store_true", help="train a language model with Ray, DeepSpeed and vLLM instead")
@@ -70,13 +72,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--resume", type=Path, metavar="DIR", help="go on with this folder, with its model and budget")
 
 
+def check_absent(args: argparse.Namespace) -> None:
+    """Raises ValueError for a flag that needs --real."""
+    for name in ONLY_REAL:
+        if getattr(args, name) is not None:
+            raise ValueError(f"--{name} goes with --real only. Add --real, or leave it out")
+
+
 def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (1: a training failed, 2: bad input, 130: interrupted)."""
     parser.set_defaults(**DEFAULTS | {"budget": None})
     args = parser.parse_args(argv)
     folder: Path = args.resume or args.out
     try:
-        results = _results(args, folder)
+        results = _results(parser, args, folder)
         with _alone(folder) as lock, _sigterm_as_interrupt():
             Campaign(args, results, lock).run()
     except (ValueError, OSError) as error:
@@ -92,8 +101,11 @@ def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     return 0
 
 
-def _results(args: argparse.Namespace, folder: Path) -> Results:
+def _results(parser: argparse.ArgumentParser, args: argparse.Namespace, folder: Path) -> Results:
     """Of a new folder or an existing one; writes its settings. Raises ValueError."""
+    for name in NOT_REAL:
+        if getattr(args, name) != parser.get_default(name):
+            raise ValueError(f"--{name} does not go with --real. Leave it out")
     known = read_conditions(folder)
     if args.resume and known is None:
         raise ValueError(f"--resume {folder}: there is no {SETTINGS}. Start a new folder with --out")

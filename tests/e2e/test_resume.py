@@ -1,5 +1,7 @@
-"""A killed run that is resumed goes on as an uninterrupted one would, pass rates and evaluations included. A comparison
-of methods that is resumed keeps the runs that have ended."""
+"""A killed run that is resumed goes on as an uninterrupted one would, pass rates and evaluations included.
+
+A comparison of methods that is resumed keeps the runs that have ended.
+"""
 
 from __future__ import annotations
 

@@ -234,6 +234,8 @@ def test_method_without_the_reference_is_not_compared(tmp_path: Path) -> None:
         (["--budget", "100"], "--budget 100: a run needs at least 384 rollouts"),
         (["--budget", "0"], "--budget 0: a run needs at least 384 rollouts"),
         (["--minutes", "0"], "--minutes 0: it must be above 0"),
+        (["--tasks", "graded"], "--tasks does not go with --real"),
+        (["--quick"], "--quick does not go with --real"),
     ],
 )
 def test_bad_input_is_refused_at_once(
@@ -242,6 +244,11 @@ def test_bad_input_is_refused_at_once(
     assert main(["--real", *argv, "--out", str(tmp_path)]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_flag_of_real_runs_needs_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--minutes", "5"]) == 2
+    assert "--minutes goes with --real only" in capsys.readouterr().err
 
 
 def test_folder_that_is_not_one_of_ours_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
