@@ -84,19 +84,34 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _prepare(toy: bool, recipe: Recipe, cache: Path, steps: int) -> tuple[Path, Path]:
     """Model and prompt folders; built on the first call."""
+    data = cache / f"{_name(toy)}-data"
+    write_prompts(toy, recipe, data, num_train=recipe.num_prompts(steps), seed=0)
+    return prepare_model(toy, cache), data
+
+
+def prepare_model(toy: bool, cache: Path) -> Path:
+    """Its folder; built on the first call."""
+    _choose_platform()
+    from openrlhf_ada.demo.model import build_smollm2
+    from openrlhf_ada.demo.toy import build_toy_model
+
+    # An answer ends with its line: text after it is neither sampled nor trained.
+    folder = cache / f"{_name(toy)}-model"
+    return build_toy_model(folder) if toy else build_smollm2(folder, end_at_newline=True)
+
+
+def write_prompts(toy: bool, recipe: Recipe, folder: Path, *, num_train: int, seed: int) -> None:
+    """Write train.jsonl and heldout.jsonl."""
     _choose_platform()
     from openrlhf_ada.demo.arithmetic import write_demo_data
-    from openrlhf_ada.demo.model import build_smollm2
-    from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
+    from openrlhf_ada.demo.toy import write_toy_data
 
-    name = "toy" if toy else "smollm2"
-    # An answer ends with its line: text after it is neither sampled nor trained.
-    folder = cache / f"{name}-model"
-    model = build_toy_model(folder) if toy else build_smollm2(folder, end_at_newline=True)
-    data = cache / f"{name}-data"
     write = write_toy_data if toy else write_demo_data
-    write(data, num_train=recipe.num_prompts(steps), num_heldout=recipe.num_heldout, seed=0)
-    return model, data
+    write(folder, num_train=num_train, num_heldout=recipe.num_heldout, seed=seed)
+
+
+def _name(toy: bool) -> str:
+    return "toy" if toy else "smollm2"
 
 
 def _choose_platform() -> None:
@@ -116,41 +131,55 @@ def training_flags(recipe: Recipe, model: Path, data: Path, run_dir: Path, steps
     """Flags of `openrlhf-ada train`."""
     trained = recipe.batch_size * GROUP_SIZE
     flags: dict[str, Any] = {
-        "--ada_mode": "seq",
-        "--ada_exit": "balance",
-        "--ada_wave": GROUP_SIZE,
-        "--ada_max_samples": MAX_SAMPLES,
-        "--ada_run_dir": run_dir,
-        "--actor.model_name_or_path": model,
-        "--actor.num_gpus_per_node": 1,
-        "--actor.adam.lr": recipe.learning_rate,
-        "--vllm.num_engines": 1,
-        "--vllm.sync_backend": "gloo",
-        "--ds.attn_implementation": "sdpa",
-        # With one process ZeRO has nothing to shard, and its copies of all gradients cost seconds a step.
-        "--ds.zero_stage": 0,
-        "--algo.advantage.estimator": "dr_grpo",
-        "--algo.kl.init_coef": 0,
-        "--data.prompt_dataset": data / "train.jsonl",
-        "--data.input_key": "input",
-        "--data.label_key": "label",
-        "--data.max_len": 64,
-        "--train.num_episodes": recipe.episodes(steps),
-        "--reward.remote_url": reward_file.__file__,
-        "--rollout.batch_size": recipe.batch_size,
-        "--rollout.n_samples_per_prompt": GROUP_SIZE,
-        "--rollout.micro_batch_size": trained,
-        "--rollout.max_new_tokens": recipe.max_new_tokens,
-        "--train.batch_size": trained,
-        "--train.micro_batch_size": trained,
-        "--eval.dataset": data / "heldout.jsonl",
-        "--eval.temperature": 1.0,
-        "--eval.n_samples_per_prompt": recipe.eval_samples,
-        "--ckpt.output_dir": run_dir / "model",
+        "ada_mode": "seq",
+        "ada_exit": "balance",
+        "ada_wave": GROUP_SIZE,
+        "ada_max_samples": MAX_SAMPLES,
+        "actor.adam.lr": recipe.learning_rate,
+        "algo.advantage.estimator": "dr_grpo",
+        "train.num_episodes": recipe.episodes(steps),
+        "rollout.batch_size": recipe.batch_size,
+        "rollout.n_samples_per_prompt": GROUP_SIZE,
+        "rollout.micro_batch_size": trained,
+        "train.batch_size": trained,
+        "train.micro_batch_size": trained,
+        "ada_eval_ends": True,
     }
-    return [str(part) for item in flags.items() for part in item] + [
-        "--ada_eval_ends",
-        "--vllm.enable_prefix_caching",
+    return words(flags | flags_of_any_run(recipe, model, data, run_dir))
+
+
+def flags_of_any_run(recipe: Recipe, model: Path, data: Path, run_dir: Path) -> dict[str, Any]:
+    """Those that have nothing to do with the method, by name; True is a switch."""
+    return {
+        "ada_run_dir": run_dir,
+        "actor.model_name_or_path": model,
+        "actor.num_gpus_per_node": 1,
+        "vllm.num_engines": 1,
+        "vllm.sync_backend": "gloo",
+        "vllm.enable_prefix_caching": True,
+        "ds.attn_implementation": "sdpa",
+        # With one process ZeRO has nothing to shard, and its copies of all gradients cost seconds a step.
+        "ds.zero_stage": 0,
+        "algo.kl.init_coef": 0,
+        "data.prompt_dataset": data / "train.jsonl",
+        "data.input_key": "input",
+        "data.label_key": "label",
+        "data.max_len": 64,
+        "reward.remote_url": reward_file.__file__,
+        "rollout.max_new_tokens": recipe.max_new_tokens,
+        "eval.dataset": data / "heldout.jsonl",
+        "eval.temperature": 1.0,
+        "eval.n_samples_per_prompt": recipe.eval_samples,
+        "ckpt.output_dir": run_dir / "model",
+    }
+
+
+def words(flags: Mapping[str, Any]) -> list[str]:
+    """A command line."""
+    return [
+        word
+        for name, value in flags.items()
+        for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
     ]
 
 

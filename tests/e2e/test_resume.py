@@ -1,4 +1,7 @@
-"""A killed run that is resumed goes on as an uninterrupted one would, pass rates and evaluations included."""
+"""A killed run that is resumed goes on as an uninterrupted one would, pass rates and evaluations included.
+
+A comparison of methods that is resumed keeps the runs that have ended.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ import pytest
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 from interrupted_runs import Interruption, interrupt
 
+from openrlhf_ada.arena.real import CELLS
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.estimators import PassRateCounts
 
 pytestmark = pytest.mark.e2e
 
+CLI = "openrlhf_ada.cli.main"
 BATCH, N, HALF_LIFE = 16, 4, 3
 FLAGS: dict[str, Any] = {
     "ada_mode": "est",
@@ -68,3 +73,24 @@ def check_replay(samples: list[dict[str, Any]]) -> None:
         split = allocate(priority("inverse_sqrt", rates, 0.02), BATCH * N, 2, 4 * N, list(pools))
         assert drawn == split.tolist(), f"step {step}"
         counts.observe(rows, drawn, [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()])
+
+
+def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: Path) -> None:
+    """Two runs, one in each call. Each is ended when its budget is spent, before its prompts are used up."""
+    out, budget = tmp_path / "arena", 384
+    say = ["arena", "--real", "--seeds", "1"]
+    train([*say, "--model", "toy", "--budget", str(budget), "--methods", "uniform-8", "--out", str(out)], CLI)
+    first = (out / CELLS).read_text()
+    done = train([*say, "--resume", str(out), "--methods", "balance"], CLI)
+
+    assert (out / CELLS).read_text().startswith(first)
+    results = read_jsonl(out / CELLS)
+    assert [result["method"] for result in results] == ["uniform-8", "balance"]
+    for result in results:
+        assert result["evaluations"]["step"] == list(range(len(result["by_step"]["rollouts"]) + 1))
+        assert budget <= sum(result["by_step"]["rollouts"]) < budget + 200
+        assert min(result["by_step"]["sampling_seconds"] + result["by_step"]["training_seconds"]) > 0
+    assert results[0]["by_step"]["rollouts"] == [128] * 3
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["runs"], told["planned"], told["seeds"]) == (2, 2, {"uniform-8": 1, "balance": 1})
+    assert not list(out.glob("runs/*/ckpt")), "of no use any more"

@@ -1,0 +1,309 @@
+"""Methods on the real stack: which runs there are, with which flags, and what their run directories say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from openrlhf_ada.arena.methods import METHODS, Method
+from openrlhf_ada.arena.tables import REFERENCE
+from openrlhf_ada.core.advantages import is_spread
+from openrlhf_ada.reporting.run_record import Row, Run
+from openrlhf_ada.simulation.coin_flips import simulate
+
+STEP_ROLLOUTS = 128
+"""Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps. With one
+learning rate for all, no method wins by taking more of them."""
+
+MEASUREMENTS = 8
+"""Evaluations within the budget, beside the one at the start."""
+
+LEAST_BUDGET = 3 * STEP_ROLLOUTS
+"""A start, a middle and an end."""
+
+PASS_RATES = (1.0, 1.5)
+"""Beta distribution of the prompts' pass rates in the middle of a run, for the mean number of draws of a prompt."""
+
+SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
+
+METHODS_DEFAULT = ("uniform-4", REFERENCE, "uniform-16", "dapo", "est", "pos", "balance")
+
+SETTINGS, CELLS = "settings.json", "cells.jsonl"
+
+Flags = dict[str, Any]
+"""By name without dashes; True is a switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What is the same for all runs of a folder. `budget`: rollouts of a run. `rate`: learning rate, constant."""
+
+    model: str
+    budget: int
+    rate: float
+    prompts: int
+    """Training prompts of a seed."""
+
+    @property
+    def eval_steps(self) -> int:
+        """Steps between two evaluations."""
+        return max(1, round(self.budget / STEP_ROLLOUTS / MEASUREMENTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run. `seed`: of the prompts, of their order and of all samples."""
+
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-seed{self.seed}"
+
+
+Result = dict[str, Any]
+"""A cell's fields, its `flags`, and three objects of lists: `by_step`, `evaluations`."""
+
+
+# -- plan -------------------------------------------------------------------------------------------------------------
+
+
+def plan(methods: Sequence[str], seeds: int) -> list[Cell]:
+    """A seed with all methods, then the next: partial results are of whole seeds as far as possible."""
+    names = list(dict.fromkeys([REFERENCE, *methods]))
+    return [Cell(method, seed) for seed in range(seeds) for method in names]
+
+
+def check(methods: Sequence[str], seeds: int, budget: int, minutes: float | None) -> None:
+    """Raises ValueError for what cannot be run."""
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise ValueError(
+            f"--methods {','.join(unknown)}: there is no such name. Known are {', '.join(on_real_stack())}"
+        )
+    elsewhere = [name for name in methods if name not in on_real_stack()]
+    if elsewhere:
+        raise ValueError(
+            f"--methods {','.join(elsewhere)}: prompts are chosen in the small model's arena only. "
+            f"Leave it out, or leave out --real"
+        )
+    if not methods:
+        raise ValueError(f"--methods names no method. Known are {', '.join(on_real_stack())}")
+    if seeds < 1:
+        raise ValueError(f"--seeds {seeds}: at least 1 is needed, and 3 for an interval")
+    if budget < LEAST_BUDGET:
+        raise ValueError(
+            f"--budget {budget}: a run needs at least {LEAST_BUDGET} rollouts for a start, a middle and an end, and "
+            f"several thousand to learn. Try 6144"
+        )
+    if minutes is not None and minutes <= 0:
+        raise ValueError(f"--minutes {minutes:g}: it must be above 0. Leave it out for no limit")
+
+
+def on_real_stack() -> list[str]:
+    """Names of the methods that the flags of `openrlhf-ada train` can express."""
+    return [name for name, method in METHODS.items() if method.candidates == 1]
+
+
+@cache
+def rollouts_per_prompt(method: str) -> float:
+    """Mean rollouts for a trained prompt, in simulation; prompts that are replaced count."""
+    of, prompts = METHODS[method], SIMULATED_PROMPTS
+    rng = np.random.default_rng(0)
+    rates = rng.beta(*PASS_RATES, size=prompts)
+    batches = (range(prompts) for _ in range(SIMULATED_STEPS))
+    drawn = trained = 0
+    for step in simulate(of.policy(prompts), batches, lambda _, rows: rates[rows], seed=0):
+        drawn += sum(len(pool) for pool in step.pools)
+        trained += sum(len(pool) >= of.n and is_spread(pool.scores) for pool in step.pools)
+    return drawn / (trained if of.refill else prompts * SIMULATED_STEPS)
+
+
+def prompts_per_step(method: str) -> int:
+    """As many as make a step of about STEP_ROLLOUTS."""
+    return max(2, round(STEP_ROLLOUTS / rollouts_per_prompt(method)))
+
+
+def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
+    """What a run's command line has beside the model, the prompts and the folders. One optimiser step per step."""
+    method, prompts = METHODS[cell.method], prompts_per_step(cell.method)
+    trained = prompts * method.n
+    return _method_flags(method) | {
+        "ada_eval_ends": True,
+        "algo.advantage.estimator": method.estimator,
+        "rollout.batch_size": prompts,
+        "rollout.n_samples_per_prompt": method.n,
+        "rollout.micro_batch_size": trained,
+        "train.batch_size": trained,
+        "train.micro_batch_size": trained,
+        # Enough even if a prompt had one rollout: the run is ended when its budget is spent.
+        "train.num_episodes": -(-conditions.budget // conditions.prompts) + 1,
+        "train.seed": 1000 + cell.seed,
+        "actor.adam.lr": conditions.rate,
+        # A schedule would depend on the number of steps, which differs and is not known before.
+        "actor.lr_scheduler": "constant",
+        "eval.steps": conditions.eval_steps,
+        "ckpt.save_steps": conditions.eval_steps,
+        "ckpt.max_num": 1,
+        "ckpt.best_metric_key": "none",
+    }
+
+
+def _method_flags(method: Method) -> Flags:
+    ours = dict(method.ada)
+    if method.refill:
+        ours["unresolved"] = "refill"
+        if ours.get("select") == "all":
+            # Refilling asks for a selection. Pools have n rollouts, so it keeps all.
+            ours["select"] = "random"
+    if ours["mode"] == "seq" and method.settings(SIMULATED_PROMPTS).waits:
+        # Rollouts that the method has not asked for would count against it.
+        ours["speculation"] = 0
+    return {f"ada_{name}": value for name, value in ours.items()}
+
+
+# -- a run's record ---------------------------------------------------------------------------------------------------
+
+
+def is_finished(run: Run, budget: int) -> bool:
+    """Has it been evaluated at the start, and once its budget was spent?"""
+    measured = [row["step"] for row in run.evaluations]
+    return bool(measured) and measured[0] == 0 and rollouts_until(run, measured[-1]) >= budget
+
+
+def rollouts_until(run: Run, step: int) -> int:
+    """Drawn in steps up to this one, waste included."""
+    return sum(row["ada/drawn"] for row in run.steps if row["step"] <= step)
+
+
+def result_of(cell: Cell, flags: Flags, run: Run) -> Result:
+    """Costs of every step up to the last evaluation, and the evaluations. Seconds are of this machine."""
+    last = run.evaluations[-1]["step"]
+    steps = [row for row in run.steps if row["step"] <= last]
+    return asdict(cell) | {
+        "flags": flags,
+        "by_step": {name: [_rounded(of(row)) for row in steps] for name, of in _BY_STEP.items()},
+        "evaluations": {
+            "step": [row["step"] for row in run.evaluations],
+            "accuracy": [round(row["eval/accuracy"], 5) for row in run.evaluations],
+            "half_width": [round(row["eval/ci95"], 5) for row in run.evaluations],
+        },
+    }
+
+
+def _training_seconds(row: Row) -> float:
+    """Log-probabilities and advantages, the policy's update, and a critic's if there is one."""
+    return sum(row.get(f"timing/{part}", 0.0) for part in ("make_experience", "ppo_train", "critic_fit"))
+
+
+_BY_STEP = {
+    "rollouts": lambda row: row["ada/drawn"],
+    "tokens": lambda row: row["ada/drawn_tokens"],
+    "trained_tokens": lambda row: row["ada/kept_tokens"],
+    "sampling_seconds": lambda row: row["timing/generation"],
+    "training_seconds": _training_seconds,
+    "seconds": lambda row: row["ada/step_s"],
+}
+"""`seconds`: all of the step, weights to the engine included, evaluation not."""
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else round(value, 2)
+
+
+def curve(result: Result, cost: str) -> tuple[list[float], list[float]]:
+    """(cost at each evaluation, accuracy there)."""
+    spent = [0, *accumulate(result["by_step"][cost])]
+    return [spent[step] for step in result["evaluations"]["step"]], result["evaluations"]["accuracy"]
+
+
+def total(result: Result, cost: str) -> float:
+    """Up to the last evaluation."""
+    return sum(result["by_step"][cost])
+
+
+# -- results on disk --------------------------------------------------------------------------------------------------
+
+
+class Results:
+    """A folder with settings.json and a JSON line for each run that has ended.
+
+    Raises ValueError for a folder of other conditions, of runs with other flags, or with a line that is no result.
+    """
+
+    def __init__(self, folder: Path, conditions: Conditions) -> None:
+        self.folder, self.conditions = folder, conditions
+        self.by_cell: dict[Cell, Result] = {}
+        known = read_conditions(folder)
+        if known is not None:
+            _check_equal(folder / SETTINGS, asdict(known), asdict(conditions), "Take another --out")
+        for number, result in _lines(folder / CELLS):
+            cell = Cell(result["method"], result["seed"])
+            where = f"{folder / CELLS}, line {number} ({cell.name})"
+            if cell.method in METHODS:
+                _check_equal(where, result["flags"], _as_json(cell_flags(cell, conditions)), "Remove this line")
+            self.by_cell[cell] = result
+
+    def start(self) -> None:
+        """Write the settings, if this is a new folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if read_conditions(self.folder) is None:
+            text = json.dumps(asdict(self.conditions), indent=2) + "\n"
+            (self.folder / SETTINGS).write_text(text, encoding="utf-8")
+
+    def add(self, cell: Cell, run: Run) -> None:
+        """Keep it, in memory and on disk."""
+        self.by_cell[cell] = result_of(cell, _as_json(cell_flags(cell, self.conditions)), run)
+        with (self.folder / CELLS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(self.by_cell[cell]) + "\n")
+
+    def of(self, method: str, seeds: int) -> dict[int, Result]:
+        """By seed, as far as they have ended."""
+        cells = [Cell(method, seed) for seed in range(seeds)]
+        return {cell.seed: self.by_cell[cell] for cell in cells if cell in self.by_cell}
+
+
+def read_conditions(folder: Path) -> Conditions | None:
+    """Of an existing folder; None without settings. Raises ValueError for a file that holds none."""
+    file = folder / SETTINGS
+    if not file.exists():
+        return None
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return Conditions(**{field.name: found[field.name] for field in fields(Conditions)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} holds no settings of this command ({error!r}). Take another --out") from error
+
+
+def _lines(file: Path) -> Iterator[tuple[int, Result]]:
+    if not file.exists():
+        return
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            result: Result = json.loads(line)
+            missing = [name for name in ("method", "seed", "flags", "by_step", "evaluations") if name not in result]
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{file}, line {number} is no result of a run ({error!r}). Remove this line") from error
+        if missing:
+            raise ValueError(f"{file}, line {number} is no result of a run: it has no {missing[0]}. Remove this line")
+        yield number, result
+
+
+def _check_equal(where: object, theirs: Mapping[str, Any], ours: Mapping[str, Any], remedy: str) -> None:
+    for name in {**theirs, **ours}:
+        if theirs.get(name) != ours.get(name):
+            raise ValueError(
+                f"{where} has other settings: {name} is {theirs.get(name)} there and {ours.get(name)} here. {remedy}"
+            )
+
+
+def _as_json(flags: Flags) -> Flags:
+    return json.loads(json.dumps(flags))
