@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openrlhf_ada.arena.tasks import END, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, World
+from openrlhf_ada.config.presets import RECIPE
 
 WIDTH = 64
-MAX_NORM = 1.0
-"""Gradients are clipped to this, as in the published recipe."""
+MAX_NORM: float = RECIPE["actor.max_norm"]
+CLIP: tuple[float, float] = RECIPE["actor.eps_clip_low_high"]
+"""Of gradients, and of PPO's ratio: those of the published recipe."""
 
 WARM_STEPS, WARM_BATCH, WARM_RATE = 600, 512, 3e-3
 
@@ -99,18 +101,22 @@ def sample(model: ChainModel, prompts: PromptBatch, generator: torch.Generator) 
     return Answers(prompts, tokens, right, (tokens != PAD).sum(dim=1))
 
 
-def log_probs(model: ChainModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
-    """Of whole answers, shape (N,). Tokens that cannot be said (PAD in the place of the first) give -inf."""
+def token_log_probs(model: ChainModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+    """Of every token of these answers, 0 after their end; shape (N, T)."""
     function, state = model.read(prompts)
     said = torch.full((len(tokens),), PAD)
-    total = torch.zeros(len(tokens))
+    columns: list[Tensor] = []
     for position in range(tokens.shape[1]):
         by_token, state = model.step(function, state, said)
         said = tokens[:, position]
-        is_said = said != PAD
         chosen = by_token.gather(1, said.clamp_max(NUM_TOKENS - 1).unsqueeze(1)).squeeze(1)
-        total = total + torch.where(is_said, chosen, 0.0)
-    return total.masked_fill(tokens[:, 0] == PAD, -math.inf)
+        columns.append(torch.where(said != PAD, chosen, 0.0))
+    return torch.stack(columns, dim=1)
+
+
+def log_probs(model: ChainModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+    """Of whole answers, shape (N,). Tokens that cannot be said (PAD in the place of the first) give -inf."""
+    return token_log_probs(model, prompts, tokens).sum(dim=1).masked_fill(tokens[:, 0] == PAD, -math.inf)
 
 
 @torch.no_grad()
@@ -121,7 +127,7 @@ def pass_rates(model: ChainModel, prompts: Prompts) -> np.ndarray:
 
 
 class Learner:
-    """The model and its optimiser. A step is on-policy: one gradient of the samples just drawn."""
+    """The model and its optimiser."""
 
     def __init__(self, world: World, weights: dict[str, Tensor], learning_rate: float, seed: int) -> None:
         self.world = world
@@ -129,23 +135,48 @@ class Learner:
         self.model.load_state_dict(weights)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, weight_decay=0.0)
         self._generator = torch.Generator().manual_seed(seed)
+        self._shuffle = np.random.default_rng([seed, 5])
 
     def sample(self, rows: Sequence[int]) -> Answers:
         """One answer for each row of the training set; a row may stand there several times."""
         return sample(self.model, PromptBatch.of(self.world.train, rows), self._generator)
 
-    def train(self, answers: Answers, index: Sequence[int], coefficients: Sequence[float]) -> None:
-        """One step up the mean of coefficient x log-probability over the trained answers `index`."""
-        chosen = torch.tensor([i for i, c in zip(index, coefficients, strict=True) if c])
-        if not len(chosen):
+    def train(self, answers: Answers, index: Sequence[int], coefficients: Sequence[float], passes: int = 1) -> None:
+        """Up the mean of coefficient x log-probability over the trained answers `index`, in one step.
+
+        With more than one pass over the answers, as many steps in each, with PPO's clipped ratio of every token.
+        """
+        trained = np.flatnonzero(coefficients)
+        if not len(trained):
             return
-        weights = torch.tensor([c for c in coefficients if c], dtype=torch.float32)
-        prompts = PromptBatch(*(column[chosen] for column in answers.prompts.columns))
-        loss = -(weights * log_probs(self.model, prompts, answers.tokens[chosen])).sum() / len(index)
+        rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
+        if passes == 1:
+            chosen = torch.from_numpy(trained)
+            self._update(_surrogate(self.model, answers, rows[chosen], weights[chosen], None), len(index))
+            return
+        with torch.no_grad():
+            before = token_log_probs(self.model, answers.prompts, answers.tokens)
+        for _ in range(passes):
+            for part in np.array_split(self._shuffle.permutation(trained), passes):
+                chosen = torch.from_numpy(part)
+                gain = _surrogate(self.model, answers, rows[chosen], weights[chosen], before)
+                self._update(gain, len(index) / passes)
+
+    def _update(self, gain: Tensor, size: float) -> None:
         self._optimizer.zero_grad()
-        loss.backward()
+        (-gain / size).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
         self._optimizer.step()
+
+
+def _surrogate(model: ChainModel, answers: Answers, rows: Tensor, weights: Tensor, before: Tensor | None) -> Tensor:
+    """Sum of weight x log-probability, or of PPO's objective where the log-probabilities `before` are given."""
+    prompts = PromptBatch(*(column[rows] for column in answers.prompts.columns))
+    now, weights = token_log_probs(model, prompts, answers.tokens[rows]), weights.unsqueeze(1)
+    if before is None:
+        return (weights * now).sum()
+    ratio = (now - before[rows]).exp()
+    return torch.minimum(ratio * weights, ratio.clamp(1.0 - CLIP[0], 1.0 + CLIP[1]) * weights).sum()
 
 
 def warm_start(world: World, seed: int) -> dict[str, Tensor]:

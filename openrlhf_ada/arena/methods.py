@@ -19,7 +19,7 @@ class Method:
     """n: --rollout.n_samples_per_prompt. ada: our flags. estimator: --algo.advantage.estimator.
 
     `candidates`: so many times as many prompts are considered as are sampled, by `choice`.
-    `refill`: prompts of one outcome are replaced until the step is full (DAPO).
+    `refill`: prompts of one outcome are replaced until the step is full (DAPO). `passes`: over the rollouts of a step.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Method:
     candidates: int = 1
     choice: str = "best"
     refill: bool = False
+    passes: int = 1
 
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""
@@ -63,9 +64,14 @@ PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
 """Presets by their names here."""
 
 
+_RATED = {"baseline": "blend", "estimator": "rating"}
+
+
 def _all() -> Iterator[Method]:
-    for n in (4, 8, 16, 32):
+    for n in (2, 4, 8, 16, 32):
         yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
+    twice = {"passes": 2, **_uniform(4)}
+    yield Method("uniform-4-twice", "uniform-4 with two passes over each step", estimator="rloo", **twice)
     yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
     yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
     for n in (1, 2, 4):
@@ -73,8 +79,10 @@ def _all() -> Iterator[Method]:
             f"rated-{n}",
             f"{n} rollouts a prompt, compared with its rating and with each other",
             estimator="flash_reinforce",
-            **_uniform(n, baseline="blend", estimator="rating"),
+            **_uniform(n, **_RATED),
         )
+    twice = {"passes": 2, **_uniform(1, **_RATED)}
+    yield Method("rated-1-twice", "rated-1 with two passes over each step", estimator="flash_reinforce", **twice)
     yield Method("dapo", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
     seq = {"mode": "seq", "wave": 8, "max_samples": 32}
     for exit_rule in ("pos", "balance"):

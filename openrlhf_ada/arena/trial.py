@@ -26,7 +26,7 @@ MARKS = 40
 
 @dataclass(slots=True)
 class Spent:
-    """What a run has used. `tokens`: of answers; `trained`: rollouts with a place in the loss.
+    """What a run has used. `tokens`: of answers; `trained`: rollouts with a place in the loss, once for each pass.
 
     `batches`: [prompts, rollouts] of each wave of each batch of prompts of a step, summed over steps. The second batch
     and later ones are those that replace prompts.
@@ -95,13 +95,14 @@ class Trial:
         groups = [self._policy.build(pool, self._rng) for pool in trained]
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
         coefficients = [c * drawn.weights[group.key] for group in groups for c in group.coefficients]
-        self._learner.train(drawn.answers(), index, coefficients)
+        passes = self._method.passes
+        self._learner.train(drawn.answers(), index, coefficients, passes)
         self._policy.observe(pools)
         rows, positives = [pool.row for pool in pools], [pool.count_positives(THRESHOLD) for pool in pools]
         self._queue.observe(rows, [len(pool) for pool in pools], positives)
         self.spent.steps += 1
-        self.spent.trained += len(index)
-        self.spent.trained_tokens += int(drawn.answers().num_tokens[index].sum())
+        self.spent.trained += passes * len(index)
+        self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[index].sum())
 
     def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""
