@@ -35,8 +35,8 @@ def test_unbroken_command_line_is_valid(argv_with: Callable[[Flags], list[str]])
 COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
     # id, changes, flag in front of the message with its value, part of the rule, part of the remedy
     ("unknown mode", {"--ada_mode": "foo"}, "--ada_mode is 'foo'", "off, seq, est", "--ada_mode est"),
-    ("unknown exit", {"--ada_exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, fixed", "--ada_exit fixed"),
-    ("dotted flag", {"--ada.exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, fixed", "--ada_exit fixed"),
+    ("unknown exit", {"--ada_exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, gate, fixed", "--ada_exit fixed"),
+    ("dotted flag", {"--ada.exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, gate, fixed", "--ada_exit fixed"),
     ("wave 0", {"--ada_wave": "0"}, "--ada_wave is 0", "at least 1", "--ada_wave 1"),
     ("negative threshold", {"--ada_positive_threshold": "-1"}, "--ada_positive_threshold is -1.0", "[0, 1)", "0.5"),
     ("threshold 1", {"--ada_positive_threshold": "1"}, "--ada_positive_threshold is 1.0", "[0, 1)", "0.5"),
