@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from openrlhf_ada.arena.tasks import World
 
 RATES = (3e-4, 1e-3, 3e-3)
-PROMPTS = (8, 16, 32, 64, 128)
+PROMPTS = (8, 16, 32, 64, 128, 256, 512)
 """Learning rates, and prompts of a step, that every method is tried with: all pairs."""
 
-TRIAL_VERSION = 2
+TRIAL_VERSION = 3
 """Raised when a change of code changes what the same trial gives: results of other versions are refused."""
 
 Setting = tuple[float, int]
@@ -42,7 +42,7 @@ class Rung:
 
 RUNGS = (Rung(1000, 3, len(RATES) * len(PROMPTS)), Rung(1001, 1, 4), Rung(1002, 1, 2))
 """Successive halving (Jamieson and Talwalkar, 2016), the same for every method, on other worlds than those that count:
-in each rung the best settings of the one before. Costs 11 budgets, where all settings on three worlds cost 45."""
+in each rung the best settings of the one before. Costs 13 budgets, where all settings on three worlds cost 63."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
