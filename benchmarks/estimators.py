@@ -1,7 +1,7 @@
 """How well pass rates are known before a prompt is sampled, on simulated prompts whose pass rates drift.
 
 Logits start normal and rise, each prompt at its own pace (gamma, mean `pace` per 100 steps). Figures are root mean
-square errors of Ada-Est's prediction and of the mean of the prompt's last group, from the second visit on.
+square errors of counts, of ratings, and of the mean of the prompt's last group, from the second visit on.
 
     python benchmarks/estimators.py [--quick]     last line: one JSON object; full results in benchmarks/results/
 """
@@ -17,9 +17,10 @@ import numpy as np
 from machine import machine
 from numpy.typing import NDArray
 
-from openrlhf_ada.core.estimators import PassRateCounts
+from openrlhf_ada.core.estimators import PassRateCounts, RateEstimator
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Estimated, Memory
+from openrlhf_ada.core.ratings import PromptRatings
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.simulation.coin_flips import simulate
 
@@ -37,7 +38,7 @@ def batches(size: int) -> Iterator[Sequence[int]]:
         yield from (order[i : i + size].tolist() for i in range(0, ROWS, size))
 
 
-def errors(half_life: float, pace: float, batch: int) -> tuple[float, float]:
+def errors(estimator: RateEstimator, pace: float, batch: int) -> tuple[float, float]:
     """(ours, last group)."""
     rng = np.random.default_rng(1)
     start, speed = rng.normal(-1, 2, ROWS), pace / 100 * rng.gamma(2, 0.5, ROWS)
@@ -47,7 +48,7 @@ def errors(half_life: float, pace: float, batch: int) -> tuple[float, float]:
 
     policy = Estimated(
         8, 2, 32, "inverse_sqrt", 0.02, GroupBuilder(Selection("all", 8, 0.5), "dr_grpo"),
-        Memory(PassRateCounts(half_life, 0.5, 2, 64), 0.5),
+        Memory(estimator, 0.5),
     )  # fmt: skip
     last: dict[int, float] = {}
     ours, theirs = [], []
@@ -68,7 +69,10 @@ def main() -> None:
     table: dict[str, dict[str, float]] = {}
     for batch in BATCHES[:1] if args.quick else BATCHES:
         for pace in (1.0,) if args.quick else PACES:
-            row = {str(half_life): errors(half_life, pace, batch) for half_life in HALF_LIVES}
+            row = {
+                str(half_life): errors(PassRateCounts(half_life, 0.5, 2, 64), pace, batch) for half_life in HALF_LIVES
+            }
+            row["rating"] = errors(PromptRatings(0.5, 64), pace, batch)
             name = f"{ROWS // batch} steps per episode, logits +{pace} per 100 steps"
             table[name] = {k: round(ours, 4) for k, (ours, _) in row.items()}
             table[name]["last group"] = round(row["50"][1], 4)

@@ -13,10 +13,11 @@
 # not steps: EPISODES is 400 steps x 512 prompts per step / number of prompts.
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
-  local group=4
+  local group=4 batch=512
   case $METHOD in
     reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero) group=8 ;;
     dapo | hora) group=16 ;;
+    rated) group=1 batch=2048 ;;
     speed) group=24 ;;
     pilot-commit) group=32 ;;
   esac
@@ -36,8 +37,8 @@ reproduce() {
 
   if [[ $DEVICE == cpu ]]; then
     batches
-  elif [[ ${BATCH:=512} != 512 || $GROUP != "$group" ]]; then
-    echo "BATCH is $BATCH and GROUP is $GROUP: the published setting has 512 prompts a step and trains $group of each" >&2
+  elif [[ ${BATCH:=$batch} != "$batch" || $GROUP != "$group" ]]; then
+    echo "BATCH is $BATCH and GROUP is $GROUP: the setting has $batch prompts a step and trains $group of each" >&2
     exit 2
   fi
   flags=(--ada_method "$METHOD" "${flags[@]}")

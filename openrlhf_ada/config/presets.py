@@ -91,6 +91,8 @@ def _gated(pilot: int, most: int, low: float, high: float) -> Flags:
     return gate | kept | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"])
 
 
+RATED_PROMPTS = RECIPE["rollout.batch_size"] * RECIPE["rollout.n_samples_per_prompt"]
+
 BATCHES = 9
 """Further batches of prompts that DAPO may draw in a step (10 in all in its code)."""
 
@@ -143,6 +145,15 @@ METHODS: dict[str, Method] = {
         "RAFT (arXiv 2304.06767; arXiv 2504.11343), the recipe of Reinforce-Ada for the rest",
         RECIPE | _fixed(4, select="all", baseline="none"),
         "for rewards of 0 and 1; negatives stay in the batch with weight 0, so the loss is averaged over them too",
+    ),
+    "rated": Method(
+        "one rollout a prompt, compared with the prompt's rating; two passes over each step",
+        "this package; its parts: SPO (arXiv 2509.13232) for single rollouts, Glicko for ratings, PPO for passes",
+        RECIPE
+        | _trains(1, "flash_reinforce")
+        | _fixed(1, select="all", baseline="blend", estimator="rating")
+        | {"rollout.batch_size": RATED_PROMPTS, "train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
+        "as many rollouts a step as the recipe, of four times as many prompts",
     ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",

@@ -35,7 +35,7 @@ every_method = pytest.mark.parametrize("name", METHODS)
 def argv(valid_flags: Flags, tmp_path: Path) -> list[str]:
     """Model, reward, one GPU, and enough prompts for a published batch: what no preset sets."""
     data = tmp_path / "many.jsonl"
-    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(512)))
+    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(2048)))
     set_by_presets = {f"--{name}" for method in METHODS.values() for name in method.flags} | {"--ada_mode"}
     needed = {name: value for name, value in valid_flags.items() if name not in set_by_presets}
     return [part for pair in (needed | {"--data.prompt_dataset": str(data)}).items() for part in pair if part]
@@ -101,8 +101,9 @@ def test_every_preset_has_the_recipe_of_the_run_scripts(name: str) -> None:
         "rollout.top_p": 1.0,
         "algo.kl.init_coef": 0.0,
     }
+    passes = {"train.max_epochs": 2} if name == "rated" else {}
     flags = METHODS[name].flags
-    assert {flag: flags[flag] for flag in published} == published
+    assert {flag: flags[flag] for flag in published} == published | passes
 
 
 @every_method
@@ -110,8 +111,17 @@ def test_warm_up_of_400_steps_is_10_steps(name: str) -> None:
     """The host counts updates of the weights: 512 prompts times n samples, in parts of --train.batch_size."""
     flags = METHODS[name].flags
     updates = flags["rollout.batch_size"] * flags["rollout.n_samples_per_prompt"] // flags["train.batch_size"]
-    assert updates == 4, "mini-batches of 128 prompts"
+    # Ours: twice as many passes of half as many.
+    assert updates * flags["train.max_epochs"] == 4, "mini-batches of 128 prompts"
     assert 400 * updates * flags["actor.lr_warmup_ratio"] == 10 * updates
+
+
+def test_rated_draws_as_many_rollouts_a_step_as_grpo() -> None:
+    rated, grpo = (
+        METHODS[name].flags["rollout.batch_size"] * METHODS[name].flags["rollout.n_samples_per_prompt"]
+        for name in ("rated", "grpo")
+    )
+    assert rated == grpo
 
 
 @every_method
@@ -135,6 +145,7 @@ COMPOSITIONS = {
     "grpo": (None, None, None, None, None, None, "group_norm"),
     "ppo": (None, None, None, None, None, None, "gae"),
     "raft": ("fixed", "all", "none", "none", None, None, "dr_grpo"),
+    "rated": ("fixed", "all", "blend", "none", None, None, "flash_reinforce"),
     "dapo": ("fixed", "random", "pool", "none", None, None, "group_norm"),
     "pods": ("fixed", "max_variance", "kept", "none", None, None, "group_norm"),
     "d3s": ("fixed", "max_variance", "pool", "none", None, None, "group_norm"),
@@ -198,16 +209,16 @@ def test_raft_trains_all_positives_with_equal_weight(argv: list[str]) -> None:
 
 # -- the name and other flags -------------------------------------------------------------------------------------
 
-SMALL = ["--rollout.batch_size", "4", "--train.batch_size", "8"]
+SMALL = ["--rollout.batch_size", "8", "--train.batch_size", "8"]
 
 
 @every_method
 def test_explicit_flag_wins_and_is_reported(argv: list[str], name: str, caplog: pytest.LogCaptureFixture) -> None:
     args, _ = parse([*argv, *SMALL, "--ada_method", name])
-    assert (args.rollout.batch_size, args.train.batch_size) == (4, 8)
-    train = METHODS[name].flags["train.batch_size"]
+    assert (args.rollout.batch_size, args.train.batch_size) == (8, 8)
+    prompts, train = (METHODS[name].flags[flag] for flag in ("rollout.batch_size", "train.batch_size"))
     assert said(caplog) == [
-        f"deviation: --rollout.batch_size is 4, {name} has 512",
+        f"deviation: --rollout.batch_size is 8, {name} has {prompts}",
         f"deviation: --train.batch_size is 8, {name} has {train}",
     ]
     others = [flag for flag in METHODS[name].flags if flag not in ("rollout.batch_size", "train.batch_size")]
