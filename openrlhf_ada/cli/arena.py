@@ -17,7 +17,7 @@ from openrlhf_ada.arena.tasks import TASKS
 PROG = "openrlhf-ada arena"
 
 QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET = (
-    ("uniform-8", "balance", "est", "choose-4"),
+    ("uniform-8", "balance", "est", "choose-4-share"),
     ("graded",),
     3,
     24_000,

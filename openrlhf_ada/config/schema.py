@@ -17,6 +17,7 @@ from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, 
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import ALLOCATIONS
+from openrlhf_ada.core.choice import CHOICES
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.scheduling import SCHEDULERS
@@ -24,6 +25,8 @@ from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import EXITS
 
 FORMATS = ("none", "boxed", "think", "answer")
+
+CHOICE_WEIGHTS = ("none", "inverse")
 
 LOSSES = ("host", "sequence-constant", "prompt-mean")
 
@@ -169,6 +172,29 @@ class AdaConfig:
         minimum=1,
     )
     # -- both -------------------------------------------------------------------------------------------------------
+    candidates: int | None = flag(
+        None,
+        "C: for every prompt that is sampled, C are considered. They are chosen at random, with a chance in "
+        "proportion to their value (--ada_choice) at a draw of their pass rate from what counts say of it. Those "
+        "that are not chosen come back. Default: 1, every prompt once per episode.",
+        metavar="C",
+        minimum=1,
+        read_by={"mode": ("seq", "est")},
+    )
+    choice: str | None = flag(
+        None,
+        "The value of a prompt of pass rate p for --ada_candidates, at least a tenth of the largest. std: √(p(1-p)). "
+        "vade: p(1-p)². mopps: nearness to 1/2. Default: std.",
+        choices=CHOICES,
+        read_by={"mode": ("seq", "est")},
+    )
+    choice_weight: str | None = flag(
+        None,
+        "Weight of a chosen prompt's coefficients. none: 1, so what is chosen more often counts more. inverse: 1 / (C "
+        "x its chance), so that on average all candidates count alike. Default: none.",
+        choices=CHOICE_WEIGHTS,
+        read_by={"mode": ("seq", "est")},
+    )
     min_samples: int | None = flag(
         None,
         "Least number of rollouts per prompt (mode est). Default: n if groups are selected from the pool, else 2.",

@@ -18,6 +18,7 @@ from openrlhf_ada.config.presets import METHODS, nested
 from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
+from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
@@ -47,6 +48,7 @@ class Settings:
 
     `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its score exceeds it. `pilot`: rollouts of
     every prompt that decide how many follow; None where there are none. `gate`: of exit `gate` (mode seq).
+    `candidates`: prompts that are considered for each that is sampled.
     """
 
     config: AdaConfig
@@ -67,6 +69,9 @@ class Settings:
     positive_above: float
     pilot: int | None = None
     gate: Gate | None = None
+    candidates: int = 1
+    choice: str = "std"
+    choice_weight: str = "none"
 
     @property
     def first_wave(self) -> int:
@@ -96,6 +101,16 @@ class Settings:
     @property
     def remembers(self) -> bool:
         """Are pass rates carried from step to step?"""
+        return self.predicts or self.chooses
+
+    @property
+    def chooses(self) -> bool:
+        """Are prompts chosen out of more?"""
+        return self.candidates > 1
+
+    @property
+    def predicts(self) -> bool:
+        """Does the split, the baseline or the weight read a predicted pass rate?"""
         if self.config.mode != "seq":
             return self.config.mode == "est"
         if self.advantage == "gae":
@@ -106,7 +121,7 @@ class Settings:
     @property
     def reads_critic(self) -> bool:
         """Does a critic predict pass rates?"""
-        return self.remembers and self.estimator == "critic"
+        return self.predicts and self.estimator == "critic"
 
     @property
     def own_critic(self) -> bool:
@@ -174,6 +189,9 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         positive_above=positive_above(config),
         pilot=_pilot(config) if gate is None else gate.pilot,
         gate=gate,
+        candidates=config.candidates or 1,
+        choice=config.choice or "std",
+        choice_weight=config.choice_weight or "none",
     )
 
 
@@ -257,6 +275,22 @@ def make_policy(settings: Settings) -> Policy:
     if not isinstance(policy, Policy):
         raise TypeError(f"make_policy returned {type(policy).__name__}, which lacks methods of core.policies.Policy")
     return policy
+
+
+def make_chooser(settings: Settings, policy: Policy, num_rows: int, seed: int) -> PromptChooser:
+    """What chooses prompts of a data set of so many rows, by what `policy` remembers. Raises TypeError where prompts
+    are to be chosen and the policy is not one of ours, which remembers."""
+    memory = policy.memory if isinstance(policy, Sequential | Estimated | TwoStage) else None
+    if settings.chooses and memory is None:
+        raise TypeError(f"--ada_candidates needs pass rates, and {type(policy).__name__} has no memory of them")
+    return PromptChooser(
+        num_rows,
+        settings.candidates,
+        seed,
+        None if memory is None else memory.counts,
+        value=settings.choice,
+        inverse=settings.choice_weight == "inverse",
+    )
 
 
 def published_policy(settings: Settings) -> Policy:
@@ -354,6 +388,8 @@ def _why_no_table(other: Settings) -> tuple[str, str] | None:
     if config.mode == "est":
         rule = "the weight of a split depends on the other prompts of the batch"
         return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
+    if other.chooses and other.choice_weight == "none":
+        return "which prompts it samples depends on the other prompts of the batch", "Name another run"
     if config.policy is not None or config.spread is not None or other.scores == "raw":
         return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
     if not other.is_enumerable:
@@ -406,7 +442,7 @@ def self_contained(objective: str) -> str:
 _WEIGHT_FLAGS = (
     *("mode", "exit", "wave", "k_pos", "k_neg", "spread", "policy", "max_samples", "objective", "objective_power"),
     *("correction", "baseline", "select", "estimator", "floor", "loss", "scores", "positive_quantile"),
-    *("pilot", "gate_low", "gate_high"),
+    *("pilot", "gate_low", "gate_high", "candidates", "choice", "choice_weight"),
 )
 """Of our flags, those that decide which weight a prompt has, or that it has no table."""
 
