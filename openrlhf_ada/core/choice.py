@@ -94,6 +94,8 @@ class PromptChooser:
     def take(self, count: int, avoid: Collection[int] = ()) -> list[Choice]:
         """`count` different prompts, none of the rows in `avoid`. Where C times as many are not left, fewer are
         considered. Raises ValueError where `count` are not left."""
+        if not count:
+            return []
         number = min(count * self._candidates, self.num_rows - len(avoid))
         if number < count:
             raise ValueError(f"{count} prompts are wanted, and {number} of {self.num_rows} are left to choose from")
