@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
-from openrlhf_ada.config.settings import make_chooser
+from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import PromptPool, Sample
 

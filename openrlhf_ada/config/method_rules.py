@@ -238,19 +238,6 @@ def _candidates(s: Settings) -> Iterator[Problem]:
         yield "--ada_candidates", s.candidates, rule, "Leave it out"
 
 
-def check_candidates(s: Settings, prompts: int, rows: int) -> None:
-    """Raises ConfigError where C times the prompts of a step are more than the data set has rows."""
-    if s.chooses and s.candidates * prompts > rows:
-        most = rows // prompts
-        raise ConfigError(
-            "--ada_candidates",
-            s.candidates,
-            f"times --rollout.batch_size {prompts} these are {s.candidates * prompts} different prompts, and the data "
-            f"has {rows}",
-            f"Use --ada_candidates {most}" if most > 1 else "Leave it out, or give more prompts",
-        )
-
-
 def _weights(s: Settings) -> Iterator[Problem]:
     """Combinations in which f' multiplies something else than r - b at p."""
     c = s.config

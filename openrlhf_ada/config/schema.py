@@ -26,8 +26,6 @@ from openrlhf_ada.core.stopping import EXITS
 
 FORMATS = ("none", "boxed", "think", "answer")
 
-CHOICE_WEIGHTS = ("none", "inverse")
-
 LOSSES = ("host", "sequence-constant", "prompt-mean")
 
 MATCHED = "matched:"
@@ -174,25 +172,23 @@ class AdaConfig:
     # -- both -------------------------------------------------------------------------------------------------------
     candidates: int | None = flag(
         None,
-        "C: for every prompt that is sampled, C are considered. They are chosen at random, with a chance in "
-        "proportion to their value (--ada_choice) at a draw of their pass rate from what counts say of it. Those "
-        "that are not chosen come back. Default: 1, every prompt once per episode.",
+        "C: consider C prompts for every one that is sampled, and choose by --ada_choice. Default: 1.",
         metavar="C",
         minimum=1,
         read_by={"mode": ("seq", "est")},
     )
     choice: str | None = flag(
         None,
-        "The value of a prompt of pass rate p for --ada_candidates, at least a tenth of the largest. std: √(p(1-p)). "
-        "vade: p(1-p)². mopps: nearness to 1/2. Default: std.",
+        "With --ada_candidates, prompts are chosen with a chance in proportion to this value at a draw of their pass "
+        "rate p from counts. std: √(p(1-p)). vade: p(1-p)². mopps: nearness to 1/2. Default: std.",
         choices=CHOICES,
         read_by={"mode": ("seq", "est")},
     )
     choice_weight: str | None = flag(
         None,
-        "Weight of a chosen prompt's coefficients. none: 1, so what is chosen more often counts more. inverse: 1 / (C "
-        "x its chance), so that on average all candidates count alike. Default: none.",
-        choices=CHOICE_WEIGHTS,
+        "Factor on a chosen prompt's coefficients. none: 1. inverse: 1 / (C x its chance), so that on average all "
+        "candidates count alike. Default: none.",
+        choices=("none", "inverse"),
         read_by={"mode": ("seq", "est")},
     )
     min_samples: int | None = flag(

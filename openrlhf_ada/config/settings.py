@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import runpy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.presets import METHODS, nested
+from openrlhf_ada.config.other_runs import flags_of, unreadable
 from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
-from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
@@ -277,22 +274,6 @@ def make_policy(settings: Settings) -> Policy:
     return policy
 
 
-def make_chooser(settings: Settings, policy: Policy, num_rows: int, seed: int) -> PromptChooser:
-    """What chooses prompts of a data set of so many rows, by what `policy` remembers. Raises TypeError where prompts
-    are to be chosen and the policy is not one of ours, which remembers."""
-    memory = policy.memory if isinstance(policy, Sequential | Estimated | TwoStage) else None
-    if settings.chooses and memory is None:
-        raise TypeError(f"--ada_candidates needs pass rates, and {type(policy).__name__} has no memory of them")
-    return PromptChooser(
-        num_rows,
-        settings.candidates,
-        seed,
-        None if memory is None else memory.counts,
-        value=settings.choice,
-        inverse=settings.choice_weight == "inverse",
-    )
-
-
 def published_policy(settings: Settings) -> Policy:
     """The policy that --ada_mode and its flags describe, whatever --ada_policy says: a file may build on it."""
     if settings.config.mode == "est":
@@ -369,7 +350,7 @@ _TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist
 def _matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
-        other = resolve(*_flags_of(objective.removeprefix(MATCHED)))
+        other = resolve(*flags_of(objective.removeprefix(MATCHED)))
         rule = _why_no_table(other)
         if rule is not None:
             raise ConfigError("--ada_objective", objective, *rule)
@@ -377,9 +358,9 @@ def _matched(objective: str) -> TabulatedObjective:
     except ConfigError as error:
         if error.flag == "--ada_objective":
             raise
-        raise _unreadable(objective, f"its flags are wrong: {error}") from error
+        raise unreadable(objective, f"its flags are wrong: {error}") from error
     except ValueError as error:
-        raise _unreadable(objective, str(error)) from error
+        raise unreadable(objective, str(error)) from error
 
 
 def _why_no_table(other: Settings) -> tuple[str, str] | None:
@@ -408,79 +389,3 @@ def _weight_at(other: Settings, p: float) -> float:
         return sequential_weight(_sequential(other), p).effective
     whole = Selection("all", other.group_size, other.positive_above)
     return drawn_weight(GroupBuilder(whole, other.advantage, other.baseline), other.group_size, p).effective
-
-
-def _unreadable(objective: str, reason: str) -> ConfigError:
-    return ConfigError(
-        "--ada_objective",
-        objective,
-        f"what comes after {MATCHED!r} is the name of a method or the directory of a run ({reason})",
-        f"Name a run directory, or one of: {', '.join(METHODS)}",
-    )
-
-
-def self_contained(objective: str) -> str:
-    """`matched:DIR` with what is needed of that run in the place of DIR, so that other machines need no file of it.
-
-    Other objectives as they are. Raises ConfigError where the record cannot be read.
-    """
-    name = objective.removeprefix(MATCHED)
-    if name == objective or name in METHODS or name.startswith("{"):
-        return objective
-    try:
-        config, host = _flags_of(name)
-    except (ConfigError, ValueError) as error:
-        raise _unreadable(objective, str(error)) from error
-    defaults = AdaConfig()
-    changed = {f.name: getattr(config, f.name) for f in fields(config) if f.name in _WEIGHT_FLAGS}
-    ada = {name: value for name, value in changed.items() if value != getattr(defaults, name)}
-    sizes = {"n_samples_per_prompt": host.rollout.n_samples_per_prompt, "batch_size": host.rollout.batch_size}
-    estimator = {"advantage": {"estimator": host.algo.advantage.estimator}}
-    return MATCHED + json.dumps({"ada": ada, "rollout": sizes, "algo": estimator})
-
-
-_WEIGHT_FLAGS = (
-    *("mode", "exit", "wave", "k_pos", "k_neg", "spread", "policy", "max_samples", "objective", "objective_power"),
-    *("correction", "baseline", "select", "estimator", "floor", "loss", "scores", "positive_quantile"),
-    *("pilot", "gate_low", "gate_high", "candidates", "choice", "choice_weight"),
-)
-"""Of our flags, those that decide which weight a prompt has, or that it has no table."""
-
-
-def _flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
-    """Our flags, and those of the host that `resolve` reads, of a method, a run directory or a JSON object.
-
-    Raises ValueError for what is none of these, ConfigError for flags that are wrong.
-    """
-    record = _record_of(name)
-    try:
-        ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
-        n, batch = int(record["rollout"]["n_samples_per_prompt"]), int(record["rollout"]["batch_size"])
-        estimator = str(record["algo"]["advantage"]["estimator"])
-        actor = record.get("actor", {})
-        if actor.get("policy_loss_type") == "gspo" or actor.get("loss_agg_mode", "token-mean") != "token-mean":
-            raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"its config.json is not that of a run: {error!r}") from error
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
-    )
-    try:
-        return AdaConfig(**ours), host
-    except TypeError as error:
-        raise ValueError(f"its config.json is not that of a run: {error}") from error
-
-
-def _record_of(name: str) -> dict[str, Any]:
-    if name in METHODS:
-        return nested(METHODS[name].flags)
-    if name.startswith("{"):
-        return json.loads(name)
-    file = Path(name) / "config.json"
-    if not name or not file.is_file():
-        raise ValueError(f"there is no {file}")
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error

@@ -63,6 +63,7 @@ class PromptChooser:
     by systematic sampling, so the chance is exact. Candidates that are not taken come back in the next pass.
 
     Args:
+        rng: of its own; its state is saved.
         rates: where draws come from; needed for C > 1.
         inverse: weigh prompts by the inverse of their chance, with mean 1, so that all candidates count alike on
             average (Horvitz and Thompson, 1952).
@@ -72,7 +73,7 @@ class PromptChooser:
         self,
         num_rows: int,
         candidates: int,
-        seed: int,
+        rng: np.random.Generator,
         rates: RateDraws | None = None,
         *,
         value: str = "std",
@@ -80,7 +81,7 @@ class PromptChooser:
     ) -> None:
         self._candidates, self._rates = candidates, rates
         self._value, self._inverse = CHOICES[value].function, inverse
-        self._rng = np.random.default_rng([seed, 3])
+        self._rng = rng
         self._waiting: list[int] = []  # of this pass
         self._step = 0
         self._sampled_at = np.full(num_rows, -1)  # -1: never
@@ -111,7 +112,8 @@ class PromptChooser:
         value = np.maximum(self._value(self._rates.draw(rows, self._rng)), LEAST_VALUE)
         chance = chances(value, count)
         weight = count / (len(rows) * chance) if self._inverse else np.ones(len(rows))
-        return [Choice(rows[i], float(chance[i]), float(weight[i])) for i in systematic(chance, self._rng)]
+        taken: list[int] = systematic(chance, self._rng).tolist()
+        return [Choice(rows[i], float(chance[i]), float(weight[i])) for i in taken]
 
     def _next(self, count: int, avoid: Collection[int]) -> list[int]:
         """The first `count` rows of the pass but those of `avoid`, which keep their places."""

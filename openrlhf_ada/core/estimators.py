@@ -56,9 +56,9 @@ class PassRateCounts:
         """
         draws, positives, seen_at, _ = self._rows(rows)
         fade, mean = self._fade(seen_at), self.population_mean
-        right = fade * positives + self.prior_strength * mean
-        wrong = fade * (draws - positives) + self.prior_strength * (1.0 - mean)
-        return rng.beta(right, wrong)
+        right: Floats = fade * positives + self.prior_strength * mean
+        wrong: Floats = fade * (draws - positives) + self.prior_strength * (1.0 - mean)
+        return np.asarray(rng.beta(right, wrong))
 
     @property
     def population_mean(self) -> float:

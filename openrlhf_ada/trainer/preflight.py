@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import batch_plan, check_against_host
 from openrlhf_ada.config.host_values import check_values
-from openrlhf_ada.config.method_rules import check_candidates
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import make_policy, settings_of
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets

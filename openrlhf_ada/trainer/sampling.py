@@ -9,10 +9,10 @@ from typing import Any, cast
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
+from openrlhf_ada.config.choosing import check_candidates, make_chooser
 from openrlhf_ada.config.host_rules import batch_plan
-from openrlhf_ada.config.method_rules import check_candidates
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.config.settings import make_chooser, make_policy, score_threshold, settings_of
+from openrlhf_ada.config.settings import make_policy, score_threshold, settings_of
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.classes import first_process

@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 from interrupted_runs import Interruption, interrupt
@@ -63,7 +64,7 @@ def check_replay(samples: list[dict[str, Any]]) -> None:
     """Replayed from the record with the same counts, every choice and every split comes out again, before and after
     the stop."""
     counts = PassRateCounts(HALF_LIFE, prior_mean=0.5, prior_strength=2.0, give_up=64)
-    chooser = PromptChooser(ROWS, CANDIDATES, SEED, counts)
+    chooser = PromptChooser(ROWS, CANDIDATES, np.random.default_rng([SEED, 3]), counts)
     for step in range(1, 5):
         pools: dict[int, list[dict[str, Any]]] = {}
         for sample in samples:

@@ -106,7 +106,9 @@ def test_chosen_shares_are_those_of_the_chooser(choice: str) -> None:
     )
     settings = resolve(AdaConfig(mode="seq", candidates=4, choice=choice), host)
     rates = np.arange(1, 100) / 100
-    chooser = PromptChooser(99, 4, 0, SimpleNamespace(draw=lambda rows, rng: rates[rows]), value=choice)
+    chooser = PromptChooser(
+        99, 4, np.random.default_rng(0), SimpleNamespace(draw=lambda rows, rng: rates[rows]), value=choice
+    )
     shares: dict[int, float] = {}
     while len(shares) < 99:
         shares |= {choice.row: 99 / 25 * choice.chance for choice in chooser.take(25)}

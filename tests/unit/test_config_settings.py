@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from cases import pool_of
 
+from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.objective_notes import weights_of
+from openrlhf_ada.config.other_runs import self_contained
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import Settings, make_chooser, make_policy, resolve, self_contained
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.exact import sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,10 @@ class Known:
 
     def draw(self, rows: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
         return self.rates[np.asarray(rows)]
+
+
+def chooser_of(num_rows: int, candidates: int, seed: int, *args: Any, **options: Any) -> PromptChooser:
+    return PromptChooser(num_rows, candidates, np.random.default_rng(seed), *args, **options)
 
 
 def rows_of(choices: Sequence[Choice]) -> list[int]:
@@ -83,14 +88,14 @@ class Scripted:
 def test_inverse_weights_average_to_one(name: str) -> None:
     """Chance x weight = 1 / C for every candidate: a sum over chosen prompts has the mean of all of them."""
     rates = np.linspace(0.0, 1.0, 12)
-    chooser = PromptChooser(12, 4, 0, Known(rates), value=name, inverse=True)
+    chooser = chooser_of(12, 4, 0, Known(rates), value=name, inverse=True)
     seen: dict[int, Choice] = {}
     while len(seen) < 12:
         for choice in chooser.take(3):
             seen[choice.row] = choice
     assert all(choice.chance * choice.weight == pytest.approx(1 / 4) for choice in seen.values())
     assert sum(choice.chance for choice in seen.values()) == pytest.approx(3)
-    plain = PromptChooser(12, 4, 0, Known(rates), value=name)
+    plain = chooser_of(12, 4, 0, Known(rates), value=name)
     assert {choice.weight for choice in plain.take(3)} == {1.0}
 
 
@@ -109,7 +114,7 @@ def test_values_are_between_0_and_1(name: str) -> None:
 @pytest.mark.parametrize("candidates", [1, 2, 4])
 def test_every_prompt_is_considered_once_in_a_pass(candidates: int) -> None:
     """Rows of chance 1 (as many as are taken) and of the least chance: the pass holds each row once."""
-    chooser = PromptChooser(64, candidates, 0, Known(np.full(64, 0.5)))
+    chooser = chooser_of(64, candidates, 0, Known(np.full(64, 0.5)))
     considered: list[int] = []
     for _ in range(64 // (4 * candidates) * 3):
         before = set(chooser.state_dict()["waiting"]) or set(range(64))
@@ -120,7 +125,7 @@ def test_every_prompt_is_considered_once_in_a_pass(candidates: int) -> None:
 
 @pytest.mark.parametrize(("rows", "candidates", "count"), [(10, 2, 4), (10, 2, 5), (11, 3, 3), (7, 1, 3)])
 def test_no_batch_has_a_prompt_twice_over_passes(rows: int, candidates: int, count: int) -> None:
-    chooser = PromptChooser(rows, candidates, 0, Known(np.full(rows, 0.5)))
+    chooser = chooser_of(rows, candidates, 0, Known(np.full(rows, 0.5)))
     taken: Counter[int] = Counter()
     for _ in range(400):
         batch = rows_of(chooser.take(count))
@@ -131,7 +136,7 @@ def test_no_batch_has_a_prompt_twice_over_passes(rows: int, candidates: int, cou
 
 
 def test_avoided_rows_keep_their_place() -> None:
-    chooser, same = (PromptChooser(8, 1, 0) for _ in range(2))
+    chooser, same = (chooser_of(8, 1, 0) for _ in range(2))
     order = rows_of(same.take(8))
     assert rows_of(chooser.take(3, avoid=order[:2])) == order[2:5]
     assert rows_of(chooser.take(5)) == order[:2] + order[5:]
@@ -139,7 +144,7 @@ def test_avoided_rows_keep_their_place() -> None:
 
 def test_fewer_candidates_where_few_are_left() -> None:
     """3 rows are not avoided, and 2 of them are taken: a mean chance of 2/3, not 1/4, and the weights know."""
-    chooser = PromptChooser(8, 4, 0, Known(np.full(8, 0.5)), inverse=True)
+    chooser = chooser_of(8, 4, 0, Known(np.full(8, 0.5)), inverse=True)
     chosen = chooser.take(2, avoid=range(5))
     assert set(rows_of(chosen)) < {5, 6, 7}
     assert [(c.chance, c.weight) for c in chosen] == [pytest.approx((2 / 3, 1.0))] * 2
@@ -149,18 +154,18 @@ def test_fewer_candidates_where_few_are_left() -> None:
 
 def test_candidates_need_rates() -> None:
     with pytest.raises(ValueError, match="only where pass rates are known"):
-        PromptChooser(8, 2, 0).take(2)
+        chooser_of(8, 2, 0).take(2)
 
 
 def test_mixed_prompts_are_taken_as_often_as_their_value_says() -> None:
     """Half of 40 prompts have value 1, half the least value: with C = 4, 10 : 1 in chance."""
-    chooser = PromptChooser(40, 4, 0, Known(np.repeat([0.5, 1.0], 20)))
+    chooser = chooser_of(40, 4, 0, Known(np.repeat([0.5, 1.0], 20)))
     taken = Counter(row < 20 for _ in range(2000) for row in rows_of(chooser.take(5)))
     assert taken[False] / taken.total() == pytest.approx(LEAST_VALUE / (1.0 + LEAST_VALUE), abs=0.01)
 
 
 def test_figures_of_a_step() -> None:
-    chooser = PromptChooser(4, 1, 0)
+    chooser = chooser_of(4, 1, 0)
     first = rows_of(chooser.take(2))
     assert chooser.end_step() == {"ada/coverage": 0.5, "ada/prompt_age": 0.5, "ada/choice_chance": 1.0}
     assert not set(first) & set(rows_of(chooser.take(2)))
@@ -185,16 +190,16 @@ def steps(chooser: PromptChooser, memory: PassRateCounts, first: int, last: int)
 
 def test_resumed_chooser_takes_the_same_prompts() -> None:
     memory = counts()
-    chooser = PromptChooser(17, 3, 5, memory)
+    chooser = chooser_of(17, 3, 5, memory)
     whole = steps(chooser, memory, 0, 12)
     for cut in range(12):
         memory = counts()
-        chooser = PromptChooser(17, 3, 5, memory)
+        chooser = chooser_of(17, 3, 5, memory)
         steps(chooser, memory, 0, cut)
         # As text, which a checkpoint may be.
         states = json.loads(json.dumps([chooser.state_dict(), memory.state_dict()]))
         memory = counts()
-        chooser = PromptChooser(17, 3, 99, memory)
+        chooser = chooser_of(17, 3, 99, memory)
         chooser.load_state_dict(states[0])
         memory.load_state_dict(states[1])
         assert steps(chooser, memory, cut, 12) == whole[cut:], f"stopped after step {cut}"
@@ -202,7 +207,7 @@ def test_resumed_chooser_takes_the_same_prompts() -> None:
 
 def test_state_of_other_data_is_refused() -> None:
     with pytest.raises(ValueError, match=r"queue is of 8 prompts, and the data set has 9; resume with the same data"):
-        PromptChooser(9, 2, 0).load_state_dict(PromptChooser(8, 2, 0).state_dict())
+        chooser_of(9, 2, 0).load_state_dict(chooser_of(8, 2, 0).state_dict())
 
 
 # -- nothing starves --------------------------------------------------------------------------------------------------
@@ -252,10 +257,10 @@ def test_prompts_that_become_learnable_late_are_learned() -> None:
     of 0.000 that uniform sampling raised to 0.891.
     """
     memory = counts()
-    ours, visits = train(PromptChooser(EASY + HARD, 4, 0, memory), memory, 400)
+    ours, visits = train(chooser_of(EASY + HARD, 4, 0, memory), memory, 400)
     memory = counts(half_life=1e9)
     greedy, _ = train(Greedy(memory), memory, 400)
-    uniform, uniform_visits = train(PromptChooser(EASY + HARD, 1, 0), counts(), 400)
+    uniform, uniform_visits = train(chooser_of(EASY + HARD, 1, 0), counts(), 400)
     assert greedy[0] > 0.6 and greedy[1] < 0.06, "the trap: learnable by now, and not looked at"
     assert uniform[1] > 0.85 and ours[1] > 0.85
     # The stated rate, while they look hopeless: a tenth of the visits of uniform sampling.
@@ -270,6 +275,6 @@ def test_posterior_draws_alone_would_forget_a_hopeless_prompt() -> None:
     rng = np.random.default_rng(0)
     value = CHOICES["std"].function(memory.draw(range(40), rng))
     assert value[20:].mean() < LEAST_VALUE / 2
-    chooser = PromptChooser(40, 4, 0, memory)
+    chooser = chooser_of(40, 4, 0, memory)
     taken = Counter(row < 20 for _ in range(500) for row in rows_of(chooser.take(5)))
     assert taken[False] / taken.total() > 0.08

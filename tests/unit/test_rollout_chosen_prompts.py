@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from rollouts import GENERATE, INITIAL_STATES, N, Step, TableGenerator, make_args, make_loader, train
 
+from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import make_chooser, make_policy, resolve
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.rollout.prompts import ChosenPrompts, PromptRequest, PromptSource
@@ -105,7 +106,7 @@ def test_number_of_steps_is_that_without_choosing() -> None:
         args = make_args(batch=batch, num_episodes=episodes)
         plan = BatchPlan(batch, N, batch * N, 1, 1)
         plain = PromptSource(make_loader(rows, args), plan, 0, episodes)
-        chooser = PromptChooser(rows, candidates, 0, Unknown())
+        chooser = PromptChooser(rows, candidates, np.random.default_rng(0), Unknown())
         chosen = ChosenPrompts(make_loader(rows, args), plan, 0, episodes, chooser)
         expected, found = serve_all(plain, episodes), serve_all(chosen, episodes)
         assert [[r.key for r in requests] for requests in found] == [[r.key for r in b] for b in expected], case
@@ -117,7 +118,7 @@ def test_number_of_steps_is_that_without_choosing() -> None:
 
 def test_spare_prompts_are_others_and_of_this_episode() -> None:
     args = make_args()
-    chooser = PromptChooser(6, 2, 0, Unknown())
+    chooser = PromptChooser(6, 2, np.random.default_rng(0), Unknown())
     source = ChosenPrompts(make_loader(6, args), BatchPlan(2, N, 2 * N, 1, 1), 0, 1, chooser)
     assert source.take_extra(1) == ([], True), "no episode has begun"
     batch, _ = source.next_batch()
