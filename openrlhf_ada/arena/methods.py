@@ -53,7 +53,21 @@ def _published(name: str, preset: str) -> Method:
     return Method(name, summary, n, ada, estimator, refill=ada.get("unresolved") == "refill")
 
 
-_BY_PRESET = ("pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo", "hora", "aero", "pilot-commit", "speed")
+_BY_PRESET = (
+    "pods",
+    "d3s",
+    "maxrl",
+    "vip",
+    "knapsack",
+    "gvm",
+    "sgpo",
+    "hora",
+    "aero",
+    "pilot-commit",
+    "speed",
+    "mopps",
+    "vade",
+)
 
 PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
 """Presets by their names here."""

@@ -218,6 +218,7 @@ def test_weight_of_a_run_directory(tmp_path: Path) -> None:
         ({"actor": {"policy_loss_type": "gspo", "loss_agg_mode": "token-mean"}}, "divides by the length of a rollout"),
         ({"ada": {"mode": "seq", "scores": "raw", "positive_threshold": 0.0}}, "can be enumerated"),
         ({"ada": {"mode": "seq", "correction": "stratum", "objective": "matched:grpo"}}, "matches a weight itself"),
+        ({"ada": {"mode": "seq", "max_samples": 12, "candidates": 4}}, "which prompts it samples depends on the"),
     ],
 )
 def test_records_without_a_weight_are_refused(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
