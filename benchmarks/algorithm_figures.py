@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.config.objective_notes import weights_of
+from openrlhf_ada.config.objective_notes import choice_shares, weights_of
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
@@ -160,7 +160,7 @@ def variance_table(aim: str) -> str:
 
 NAMED = (
     *("dapo", "pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo"),
-    *("hora", "aero", "pilot-commit", "speed"),
+    *("hora", "aero", "pilot-commit", "speed", "mopps", "vade"),
 )
 """Presets of other methods."""
 
@@ -173,8 +173,13 @@ def named_settings(name: str) -> Settings:
 
 def named_weights_table() -> str:
     """Markdown: effective weight of the presets, by pass rate."""
-    lines = [[f"`{n}`", *(_number(w.effective) for w in weights_of(named_settings(n), RATES))] for n in NAMED]
+    lines = [[f"`{name}`", *map(_number, _named_weights(named_settings(name)))] for name in NAMED]
     return _table([_HEADER, *lines])
+
+
+def _named_weights(settings: Settings) -> list[float]:
+    shares = choice_shares(settings, RATES)
+    return [weight.effective * share for weight, share in zip(weights_of(settings, RATES), shares, strict=True)]
 
 
 def named_cost_table() -> str:

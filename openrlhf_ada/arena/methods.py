@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.arena.choice import RULES
 from openrlhf_ada.config import presets
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
@@ -18,7 +17,6 @@ from openrlhf_ada.core.policies import Policy
 class Method:
     """n: --rollout.n_samples_per_prompt. ada: our flags. estimator: --algo.advantage.estimator.
 
-    `candidates`: so many times as many prompts are considered as are sampled, by `choice`.
     `refill`: prompts of one outcome are replaced until the step is full (DAPO). `passes`: over the rollouts of a step.
     """
 
@@ -27,8 +25,6 @@ class Method:
     n: int
     ada: dict[str, Any]
     estimator: str = "dr_grpo"
-    candidates: int = 1
-    choice: str = "best"
     refill: bool = False
     passes: int = 1
 
@@ -58,7 +54,21 @@ def _published(name: str, preset: str) -> Method:
     return Method(name, summary, n, ada, estimator, refill=ada.get("unresolved") == "refill")
 
 
-_BY_PRESET = ("pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo", "hora", "aero", "pilot-commit", "speed")
+_BY_PRESET = (
+    "pods",
+    "d3s",
+    "maxrl",
+    "vip",
+    "knapsack",
+    "gvm",
+    "sgpo",
+    "hora",
+    "aero",
+    "pilot-commit",
+    "speed",
+    "mopps",
+    "vade",
+)
 
 PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
 """Presets by their names here."""
@@ -100,14 +110,12 @@ def _all() -> Iterator[Method]:
     for name, preset in PUBLISHED.items():
         yield _published(name, preset)
     for n in (4, 8):
-        for choice in RULES:
+        for name, weight in (("share", "none"), ("share-corrected", "inverse")):
             yield Method(
-                f"choose-{n}-{choice}",
-                f"{n} rollouts each of one in four prompts, chosen by expected spread ({choice})",
+                f"choose-{n}-{name}",
+                f"{n} rollouts each of one in four prompts, chosen by expected spread (weight: {weight})",
                 estimator="rloo",
-                candidates=4,
-                choice=choice,
-                **_uniform(n),
+                **_uniform(n, candidates=4, choice_weight=weight),
             )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.arena.choice import PromptQueue
 from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
+from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import PromptPool, Sample
 
@@ -69,7 +69,7 @@ class Trial:
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
         self._policy: Policy = method.policy(prompts)
-        self._queue = PromptQueue(len(learner.world.train), method.candidates, seed, rule=method.choice)
+        self._chooser = make_chooser(method.settings(prompts), self._policy, len(learner.world.train), seed)
         self._rng = np.random.default_rng([seed, 4])
         self._key = 0
         self.spent = Spent()
@@ -98,8 +98,7 @@ class Trial:
         passes = self._method.passes
         self._learner.train(drawn.answers(), index, coefficients, passes)
         self._policy.observe(pools)
-        rows, positives = [pool.row for pool in pools], [pool.count_positives(THRESHOLD) for pool in pools]
-        self._queue.observe(rows, [len(pool) for pool in pools], positives)
+        self._chooser.end_step()
         self.spent.steps += 1
         self.spent.trained += passes * len(index)
         self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[index].sum())
@@ -119,9 +118,9 @@ class Trial:
 
     def _sampled(self, count: int, drawn: _Drawn, batch: int) -> list[PromptPool]:
         """The next prompts' closed pools, in waves as the policy decides."""
-        rows, weights = self._queue.take(count)
-        pools = [PromptPool(self._key + i, row=row) for i, row in enumerate(rows)]
-        drawn.weights |= {pool.key: weight for pool, weight in zip(pools, weights, strict=True)}
+        chosen = self._chooser.take(count)
+        pools = [PromptPool(self._key + i, row=choice.row) for i, choice in enumerate(chosen)]
+        drawn.weights |= {pool.key: choice.weight for pool, choice in zip(pools, chosen, strict=True)}
         self._key += count
         still_open = {pool.key: pool for pool in pools}
         wave_number = 0

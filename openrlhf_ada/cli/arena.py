@@ -21,7 +21,7 @@ from openrlhf_ada.cli import arena_real
 PROG = "openrlhf-ada arena"
 
 QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET = (
-    ("uniform-8", "balance", "est", "choose-4-best"),
+    ("uniform-8", "balance", "est", "rated-1"),
     ("graded",),
     3,
     24_000,

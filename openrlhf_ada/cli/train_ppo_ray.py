@@ -19,10 +19,11 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
+from openrlhf_ada.config.other_runs import self_contained
 from openrlhf_ada.config.presets import apply_method, deviations, is_given, named_method
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
-from openrlhf_ada.config.settings import resolve, self_contained
+from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError, check_read
 from openrlhf_ada.config.host_values import check_equal, models_in_use
 from openrlhf_ada.config.loss_rules import check_loss
 from openrlhf_ada.config.method_rules import check_settings
@@ -40,6 +40,7 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
     settings = resolve(with_scores(config, host), host)
     check_scores(settings, host)
     if config.mode == "off":
+        check_read(config, "candidates", "choice", "choice_weight")
         check_loss(settings, host)
         return
     _check_host_modes(config, host, settings)

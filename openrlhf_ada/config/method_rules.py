@@ -16,6 +16,7 @@ from openrlhf_ada.config.flags import ConfigError, check_read, unread
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import ALLOCATIONS
+from openrlhf_ada.core.choice import CHOICES
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.pieces import Need, Piece
@@ -31,7 +32,7 @@ Pieces = Mapping[str, Piece[Any]]
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
     check_read(settings.config)
-    for rules in (_counts, _sizes, _budget, _first_rollouts, _unread, _needs, _select_all, _weights):
+    for rules in (_counts, _sizes, _budget, _first_rollouts, _unread, _candidates, _needs, _select_all, _weights):
         for problem in rules(settings):
             raise ConfigError(*problem)
 
@@ -76,6 +77,8 @@ def _choices(s: Settings) -> list[_Choice]:
         found.append(_Choice("--ada_exit", c.exit, DROPPING if s.drops_prompts else EXITS[c.exit], EXITS))
     if c.spread is not None:
         found.append(_Choice("--ada_spread", c.spread, SPREAD, {}))
+    if s.chooses:
+        found.append(_Choice("--ada_candidates", s.candidates, CHOICES[s.choice], {}))
     if c.format != "none":
         found.append(_Choice("--ada_format", c.format, SHAPED, {}))
     return found
@@ -216,6 +219,25 @@ def _unread(s: Settings) -> Iterator[Problem]:
         yield "--ada_baseline", c.baseline, f"--ada_correction {s.correction} has no baseline", "Leave it out"
 
 
+def _candidates(s: Settings) -> Iterator[Problem]:
+    """Prompts are to be chosen, and nothing says by what; or a flag says how, and none are."""
+    c = s.config
+    if not s.chooses:
+        for flag, value in (("--ada_choice", c.choice), ("--ada_choice_weight", c.choice_weight)):
+            if value is not None:
+                yield flag, value, "without --ada_candidates every prompt is sampled", "Add --ada_candidates 4"
+        return
+    if c.policy is not None:
+        rule = "prompts are chosen by pass rates that Ada-Seq and Ada-Est remember, and a policy of your own may not"
+        yield "--ada_candidates", s.candidates, rule, "Leave it out, or leave --ada_policy out"
+    if s.scores == "raw":
+        rule = (
+            "a prompt is valued by the spread of scores of 0 and 1, and raw scores teach also where all of a prompt's "
+            "are on one side of the threshold"
+        )
+        yield "--ada_candidates", s.candidates, rule, "Leave it out"
+
+
 def _weights(s: Settings) -> Iterator[Problem]:
     """Combinations in which f' multiplies something else than r - b at p."""
     c = s.config
@@ -260,6 +282,10 @@ def without_effect(s: Settings) -> list[str]:
             (_EST_ONLY if c.mode == "seq" else _SEQ_ONLY, f"--ada_mode is {c.mode}"),
             (() if s.remembers else _MEMORY_ONLY, "nothing is predicted (see --ada_baseline estimator)"),
             (("prior_strength",) if s.estimator == "rating" else (), "--ada_estimator rating has a prior of its own"),
+            (
+                ("estimator",) if s.estimator == "critic" and s.remembers and not s.predicts else (),
+                "--ada_candidates reads outcomes, and nothing else is predicted",
+            ),
             (() if s.reads_critic else ("trust_steps",), "no critic predicts pass rates (--ada_estimator critic)"),
             (
                 () if s.aims else ("objective", "objective_power"),

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openrlhf_ada.config.settings import Settings, published_policy
 from openrlhf_ada.core.advantages import BASELINES
+from openrlhf_ada.core.choice import CHOICES, LEAST_VALUE, chances
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight, two_stage_weights
 from openrlhf_ada.core.grouping import GroupBuilder
@@ -18,6 +20,11 @@ from openrlhf_ada.core.selection import Selection
 
 RATES = (0.01, 0.1, 0.5, 0.9)
 """Pass rates that the notes have figures for."""
+
+_EVEN = np.arange(1, 100) / 100
+
+_COPIES = 20
+"""Copies of a prompt that is chosen as often as the mean, for batches of prompts that are not."""
 
 LARGEST_CAP = 2048
 """Above this many rollouts of a prompt, enumeration would hold up the start."""
@@ -32,7 +39,9 @@ def objective_notes(s: Settings) -> list[str]:
         return [f"objective: not computed, since {reason}", *_group_norm_warning(s, None)]
     weights = weights_of(s)
     notes = [f"objective (for rewards of 0 and 1): prompts of pass rate {_list(RATES)} have the weight "]
-    notes[0] += f"{_weights(weights)}{_conditions(s)}{_aim(s)}"
+    shares = choice_shares(s)
+    seen = [weight.effective * share for weight, share in zip(weights, shares, strict=True)]
+    notes[0] += f"{_list(seen)}{_conditions(s)}{_choice(s, shares)}{_aim(s)}"
     return [*notes, *_group_norm_warning(s, weights)]
 
 
@@ -52,13 +61,27 @@ def _conditions(s: Settings) -> str:
     exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.config.objective == "linear"
     exact = exact or (s.config.mode == "seq" and not s.waits and not s.aims)
     reads_prediction = s.pilot is None or s.aims or Need.PREDICTION in BASELINES[s.baseline].needs
+    chooses_by_rate = s.chooses and (s.config.mode == "est" or s.choice_weight == "none")
     conditions = [
-        (s.config.mode == "est", "in a batch of evenly spread pass rates"),
-        (s.remembers and reads_prediction and not exact, "if predictions are right"),
+        (s.config.mode == "est" or chooses_by_rate, f"{_population(s)} of evenly spread pass rates"),
+        ((s.predicts and reads_prediction and not exact) or chooses_by_rate, "if predictions are right"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
         (s.config.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)
+
+
+def _population(s: Settings) -> str:
+    return "with candidates" if s.chooses else "in a batch"
+
+
+def _choice(s: Settings, shares: Sequence[float]) -> str:
+    """What choosing prompts does to the weights."""
+    if not s.chooses:
+        return ""
+    if s.choice_weight == "inverse":
+        return ", whatever their chance to be chosen"
+    return f"; how often they are chosen is a factor of {_list(shares)} in it"
 
 
 def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[str]:
@@ -82,17 +105,36 @@ def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[s
 def weights_of(s: Settings, at_rates: Sequence[float] = RATES) -> list[Weight]:
     """At these pass rates, whole percents, with right predictions where there are any.
 
-    In mode est, in a batch with one prompt of each per cent. A spread reads scores of 0 and 1 as counts.
+    In mode est, in a batch with one prompt of each per cent, or chosen from candidates of which there is one each. A
+    spread reads scores of 0 and 1 as counts.
     """
     policy = published_policy(s)
     if isinstance(policy, Sequential):
         return [sequential_weight(policy, p) for p in at_rates]
-    rates = np.arange(1, 100) / 100
-    at = [round(100 * p) - 1 for p in at_rates]
+    # Prompts that are chosen more often are more of a batch.
+    copies = np.rint(_COPIES * _shares(s)).astype(int) if s.chooses else np.ones(len(_EVEN), dtype=int)
+    rates = np.repeat(_EVEN, copies)
+    at = [int(np.searchsorted(rates, round(100 * p) / 100)) for p in at_rates]
     if isinstance(policy, TwoStage):
         return two_stage_weights(policy, rates, at)
     assert isinstance(policy, Estimated)
     return estimated_weights(policy, rates, at)
+
+
+def choice_shares(s: Settings, at_rates: Sequence[float] = RATES) -> list[float]:
+    """How often prompts of these pass rates, whole percents, are chosen, against the mean of the candidates.
+
+    Of candidates with one prompt of each per cent, predicted right. 1 where none are chosen, or where weights undo it.
+    """
+    if not s.chooses or s.choice_weight == "inverse":
+        return [1.0] * len(at_rates)
+    shares = _shares(s)
+    return [float(shares[round(100 * p) - 1]) for p in at_rates]
+
+
+def _shares(s: Settings) -> NDArray[np.float64]:
+    value = np.maximum(CHOICES[s.choice].function(_EVEN), LEAST_VALUE)
+    return s.candidates * chances(value, len(value) / s.candidates)
 
 
 def _aim(s: Settings) -> str:

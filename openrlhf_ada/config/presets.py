@@ -84,6 +84,11 @@ def _split(mean: int, allocation: str, **flags: Any) -> Flags:
 EST = _split(8, "inverse_sqrt", objective="log", correction="paper", baseline="pool") | _trains(8)
 
 
+def _chosen(choice: str) -> Flags:
+    """8 rollouts of one in 4 prompts, all trained."""
+    return _trains(8, "group_norm") | _fixed(8, select="all", candidates=4, choice=choice)
+
+
 def _gated(pilot: int, most: int, low: float, high: float) -> Flags:
     """The first rollouts decide whether a prompt gets `most`, all trained, or is replaced."""
     gate = _ada(mode="seq", exit="gate", pilot=pilot, gate_low=low, gate_high=high, max_samples=most)
@@ -238,6 +243,18 @@ METHODS: dict[str, Method] = {
         "SPEED (arXiv 2506.09016; withdrawn by its authors, for errors in the experiments)",
         RECIPE | _trains(24, "group_norm") | _gated(4, 24, 0.25, 0.75),
         "screening does not overlap with the step before",
+    ),
+    "mopps": Method(
+        "8 rollouts of one in 4 prompts, chosen by how near 1/2 a draw of their pass rate is",
+        "MoPPS (arXiv 2507.04632), criterion",
+        RECIPE | _chosen("mopps"),
+        "drawn in proportion to nearness, where the original takes the nearest; sizes unverified",
+    ),
+    "vade": Method(
+        "8 rollouts of one in 4 prompts, chosen by p(1-p)² at a draw of their pass rate",
+        "VADE (arXiv 2511.18902), criterion",
+        RECIPE | _chosen("vade"),
+        "drawn in proportion, where the original takes the best; one decay of counts, by steps; constants unverified",
     ),
 }
 

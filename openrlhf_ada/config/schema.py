@@ -17,6 +17,7 @@ from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, 
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import ALLOCATIONS
+from openrlhf_ada.core.choice import CHOICES
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.scheduling import SCHEDULERS
@@ -170,6 +171,27 @@ class AdaConfig:
         minimum=1,
     )
     # -- both -------------------------------------------------------------------------------------------------------
+    candidates: int | None = flag(
+        None,
+        "C: consider C prompts for every one that is sampled, and choose by --ada_choice. Default: 1.",
+        metavar="C",
+        minimum=1,
+        read_by={"mode": ("seq", "est")},
+    )
+    choice: str | None = flag(
+        None,
+        "With --ada_candidates, prompts are chosen with a chance in proportion to this value at a draw of their pass "
+        "rate p from counts. std: √(p(1-p)). vade: p(1-p)². mopps: nearness to 1/2. Default: std.",
+        choices=CHOICES,
+        read_by={"mode": ("seq", "est")},
+    )
+    choice_weight: str | None = flag(
+        None,
+        "Factor on a chosen prompt's coefficients. none: 1. inverse: 1 / (C x its chance), so that on average all "
+        "candidates count alike. Default: none.",
+        choices=("none", "inverse"),
+        read_by={"mode": ("seq", "est")},
+    )
     min_samples: int | None = flag(
         None,
         "Least number of rollouts per prompt (mode est). Default: n if groups are selected from the pool, else 2.",

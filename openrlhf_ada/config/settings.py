@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import runpy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.presets import METHODS, nested
+from openrlhf_ada.config.other_runs import flags_of, unreadable
 from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
@@ -48,6 +46,7 @@ class Settings:
 
     `scores`: "unit" or "raw". `positive_above`: a sample is positive iff its score exceeds it. `pilot`: rollouts of
     every prompt that decide how many follow; None where there are none. `gate`: of exit `gate` (mode seq).
+    `candidates`: prompts that are considered for each that is sampled.
     """
 
     config: AdaConfig
@@ -68,6 +67,9 @@ class Settings:
     positive_above: float
     pilot: int | None = None
     gate: Gate | None = None
+    candidates: int = 1
+    choice: str = "std"
+    choice_weight: str = "none"
 
     @property
     def first_wave(self) -> int:
@@ -97,6 +99,16 @@ class Settings:
     @property
     def remembers(self) -> bool:
         """Are pass rates carried from step to step?"""
+        return self.predicts or self.chooses
+
+    @property
+    def chooses(self) -> bool:
+        """Are prompts chosen out of more?"""
+        return self.candidates > 1
+
+    @property
+    def predicts(self) -> bool:
+        """Does the split, the baseline or the weight read a predicted pass rate?"""
         if self.config.mode != "seq":
             return self.config.mode == "est"
         if self.advantage == "gae":
@@ -113,7 +125,7 @@ class Settings:
     @property
     def reads_critic(self) -> bool:
         """Does a critic predict pass rates?"""
-        return self.remembers and self.estimator == "critic"
+        return self.predicts and self.estimator == "critic"
 
     @property
     def own_critic(self) -> bool:
@@ -181,6 +193,9 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         positive_above=positive_above(config),
         pilot=_pilot(config) if gate is None else gate.pilot,
         gate=gate,
+        candidates=config.candidates or 1,
+        choice=config.choice or "std",
+        choice_weight=config.choice_weight or "none",
     )
 
 
@@ -344,7 +359,7 @@ _TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist
 def _matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
-        other = resolve(*_flags_of(objective.removeprefix(MATCHED)))
+        other = resolve(*flags_of(objective.removeprefix(MATCHED)))
         rule = _why_no_table(other)
         if rule is not None:
             raise ConfigError("--ada_objective", objective, *rule)
@@ -352,9 +367,9 @@ def _matched(objective: str) -> TabulatedObjective:
     except ConfigError as error:
         if error.flag == "--ada_objective":
             raise
-        raise _unreadable(objective, f"its flags are wrong: {error}") from error
+        raise unreadable(objective, f"its flags are wrong: {error}") from error
     except ValueError as error:
-        raise _unreadable(objective, str(error)) from error
+        raise unreadable(objective, str(error)) from error
 
 
 def _why_no_table(other: Settings) -> tuple[str, str] | None:
@@ -363,6 +378,8 @@ def _why_no_table(other: Settings) -> tuple[str, str] | None:
     if config.mode == "est":
         rule = "the weight of a split depends on the other prompts of the batch"
         return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
+    if other.chooses and other.choice_weight == "none":
+        return "which prompts it samples depends on the other prompts of the batch", "Name another run"
     if config.policy is not None or config.spread is not None or other.scores == "raw":
         return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
     if not other.is_enumerable:
@@ -381,79 +398,3 @@ def _weight_at(other: Settings, p: float) -> float:
         return sequential_weight(_sequential(other), p).effective
     whole = Selection("all", other.group_size, other.positive_above)
     return drawn_weight(GroupBuilder(whole, other.advantage, other.baseline), other.group_size, p).effective
-
-
-def _unreadable(objective: str, reason: str) -> ConfigError:
-    return ConfigError(
-        "--ada_objective",
-        objective,
-        f"what comes after {MATCHED!r} is the name of a method or the directory of a run ({reason})",
-        f"Name a run directory, or one of: {', '.join(METHODS)}",
-    )
-
-
-def self_contained(objective: str) -> str:
-    """`matched:DIR` with what is needed of that run in the place of DIR, so that other machines need no file of it.
-
-    Other objectives as they are. Raises ConfigError where the record cannot be read.
-    """
-    name = objective.removeprefix(MATCHED)
-    if name == objective or name in METHODS or name.startswith("{"):
-        return objective
-    try:
-        config, host = _flags_of(name)
-    except (ConfigError, ValueError) as error:
-        raise _unreadable(objective, str(error)) from error
-    defaults = AdaConfig()
-    changed = {f.name: getattr(config, f.name) for f in fields(config) if f.name in _WEIGHT_FLAGS}
-    ada = {name: value for name, value in changed.items() if value != getattr(defaults, name)}
-    sizes = {"n_samples_per_prompt": host.rollout.n_samples_per_prompt, "batch_size": host.rollout.batch_size}
-    estimator = {"advantage": {"estimator": host.algo.advantage.estimator}}
-    return MATCHED + json.dumps({"ada": ada, "rollout": sizes, "algo": estimator})
-
-
-_WEIGHT_FLAGS = (
-    *("mode", "exit", "wave", "k_pos", "k_neg", "spread", "policy", "max_samples", "objective", "objective_power"),
-    *("correction", "baseline", "select", "estimator", "floor", "loss", "scores", "positive_quantile"),
-    *("pilot", "gate_low", "gate_high"),
-)
-"""Of our flags, those that decide which weight a prompt has, or that it has no table."""
-
-
-def _flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
-    """Our flags, and those of the host that `resolve` reads, of a method, a run directory or a JSON object.
-
-    Raises ValueError for what is none of these, ConfigError for flags that are wrong.
-    """
-    record = _record_of(name)
-    try:
-        ours = {f.name: record["ada"][f.name] for f in fields(AdaConfig) if f.name in record["ada"]}
-        n, batch = int(record["rollout"]["n_samples_per_prompt"]), int(record["rollout"]["batch_size"])
-        estimator = str(record["algo"]["advantage"]["estimator"])
-        actor = record.get("actor", {})
-        if actor.get("policy_loss_type") == "gspo" or actor.get("loss_agg_mode", "token-mean") != "token-mean":
-            raise ValueError("its loss divides by the length of a rollout, which is a weight as well")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"its config.json is not that of a run: {error!r}") from error
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
-    )
-    try:
-        return AdaConfig(**ours), host
-    except TypeError as error:
-        raise ValueError(f"its config.json is not that of a run: {error}") from error
-
-
-def _record_of(name: str) -> dict[str, Any]:
-    if name in METHODS:
-        return nested(METHODS[name].flags)
-    if name.startswith("{"):
-        return json.loads(name)
-    file = Path(name) / "config.json"
-    if not name or not file.is_file():
-        raise ValueError(f"there is no {file}")
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error

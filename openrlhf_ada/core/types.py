@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -133,6 +133,10 @@ class TrainingGroup:
     def __post_init__(self) -> None:
         if not len(self.indices) == len(self.coefficients) == len(self.critic_weights):
             raise ValueError(f"group of prompt {self.key}: indices, coefficients and weights differ in length")
+
+    def weighed(self, weight: float) -> TrainingGroup:
+        """The group with its coefficients multiplied. Critic weights stay: they are about shares within the pool."""
+        return replace(self, coefficients=tuple(weight * c for c in self.coefficients))
 
 
 @dataclass(slots=True)

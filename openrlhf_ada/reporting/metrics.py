@@ -265,6 +265,24 @@ METRICS: dict[str, Metric] = {
         "positive (`0`) and without a negative (`1`) have bins of their own.",
         "Most rollouts in bin `0`: unsolvable prompts take the budget.",
     ),
+    # -- which prompts are sampled: --ada_candidates ------------------------------------------------------------------
+    "ada/coverage": Metric(
+        "share, 0 to 1",
+        "Share of the data set's prompts that were sampled at least once so far.",
+        "Stays far below 1: few prompts take the whole run. Lower `ada.candidates`.",
+    ),
+    "ada/prompt_age": Metric(
+        "steps",
+        "Median over the data set of the steps since a prompt was last sampled; 0: in this step. Prompts that were "
+        "never sampled count from before the first step.",
+        "Many times the steps of an episode: most prompts wait, and their pass rates are old. Lower `ada.candidates` "
+        "or `ada.half_life`.",
+    ),
+    "ada/choice_chance": Metric(
+        "share, 0 to 1",
+        "Mean chance of this step's prompts to be chosen out of their candidates.",
+        "At 1 / `ada.candidates`: the candidates are all worth the same, and choosing brings nothing.",
+    ),
     # -- since the start of the run ---------------------------------------------------------------------------------
     "ada/total_drawn": Metric("rollouts", "Sum of `ada/drawn` since the first step, resumes included.", "-"),
     "ada/total_drawn_tokens": Metric("tokens", "Sum of `ada/drawn_tokens` since the first step.", "-"),

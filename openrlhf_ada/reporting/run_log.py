@@ -11,8 +11,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from openrlhf_ada.core.choice import Choice
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting.jsonl import JsonValue, encode, keep_rows_up_to, read_rows, to_json_value, write_atomically
 from openrlhf_ada.reporting.metrics import check_metric_name
@@ -33,7 +34,7 @@ class SampleRecord:
 
     `coefficient`: None if the sample was not kept. `predicted`, `critic_value`: the pass rate that decided the
     prompt's rollouts, and what a critic predicted. `grade`: of a grader of ours. `raw_score`: if scores may
-    be any number.
+    be any number. `choice`: how the prompt was chosen, where prompts are; its weight is in the coefficient.
     """
 
     prompt_id: str
@@ -45,6 +46,7 @@ class SampleRecord:
     critic_value: float | None = None
     grade: TimedGrade | None = None
     raw_score: float | None = None
+    choice: Choice | None = None
 
     @property
     def kept(self) -> bool:
@@ -60,6 +62,7 @@ def sample_records(
     group: TrainingGroup | None,
     grades_R: Sequence[TimedGrade | None] = (),
     raw_scores_R: Sequence[float] = (),
+    choice: Choice | None = None,
 ) -> list[SampleRecord]:
     """The records of one prompt's pool, in index order.
 
@@ -67,6 +70,7 @@ def sample_records(
         responses_R: text of each sample of the pool, by index.
         grades_R: grade of each sample; empty if no grader of ours gave any.
         raw_scores_R: of each sample; empty if scores are in [0, 1].
+        choice: how the prompt was chosen; None where all are sampled.
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
@@ -79,7 +83,7 @@ def sample_records(
     nothing = [None] * len(pool)
     columns = zip(pool.samples, responses_R, grades_R or nothing, raw_scores_R or nothing, strict=True)
     kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
-    of_prompt = {"predicted": pool.predicted, "critic_value": pool.critic_value}
+    of_prompt: dict[str, Any] = {"predicted": pool.predicted, "critic_value": pool.critic_value, "choice": choice}
     return [
         SampleRecord(
             prompt_id, prompt, sample, response, kept.get(sample.index), **of_prompt, grade=grade, raw_score=raw_score
@@ -225,6 +229,8 @@ class RunLog:
         if sample.index == 0:
             # These belong to the prompt, so its first row holds them.
             known = {"predicted": record.predicted, "critic_value": record.critic_value}
+            if record.choice is not None:
+                known |= {"chance": record.choice.chance, "choice_weight": record.choice.weight}
             row |= {name: value for name, value in known.items() if value is not None}
         if with_text and sample.index == 0:
             row["prompt"] = self._shortened(record.prompt)

@@ -129,6 +129,7 @@ class Batch:
             texts=texts,
             grades=[payload.grade if isinstance(payload, GradedExperience) else None for payload in payloads],
             raw_scores=_raw_scores(payloads),
+            choice=request.choice,
         )
 
 

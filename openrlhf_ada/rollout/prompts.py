@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.choice import Choice, PromptChooser
 from openrlhf_ada.core.types import PromptKey
 from openrlhf_ada.host.data import number_rows, seed_order
 
@@ -17,13 +18,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """One prompt visit. `key` counts visits since the start of the run; `row` is the position in the training set."""
+    """One prompt visit. `key` counts visits since the start of the run; `row` is the position in the training set.
+    `choice`: how it was chosen, with --ada_candidates."""
 
     key: PromptKey
     row: int
     prompt: str
     label: str
     image: Any
+    choice: Choice | None = None
 
 
 def take_prompts(loader: Iterator[Any], count: int, first_key: PromptKey) -> tuple[list[PromptRequest], bool]:
@@ -63,9 +66,8 @@ class PromptSource:
 
     def next_batch(self) -> tuple[list[PromptRequest], bool]:
         """The next batch and whether the episode ends with it. No prompts if an incomplete batch waits."""
-        if self._iterator is None:
-            seed_order(self._source, self._seed + self.episodes_done)
-            self._iterator = iter(self._source)
+        if not self._in_episode:
+            self._begin_episode()
         taken, exhausted = self._take(self._plan.prompts - len(self._waiting))
         requests, self._waiting = self._waiting + taken, []
         if not exhausted:
@@ -84,15 +86,38 @@ class PromptSource:
 
     def take_extra(self, count: int) -> tuple[list[PromptRequest], bool]:
         """Up to `count` prompts of this episode beyond the batch, and whether the episode ends with them."""
-        if self._iterator is None:
-            return [], True
-        return self._take(count)
+        return self._take(count) if self._in_episode else ([], True)
 
     def repeat_prompts(self, requests: Sequence[PromptRequest], count: int) -> list[PromptRequest]:
         """`count` of these prompts once more, as new visits, for an episode that has no others left."""
         again = [replace(request, key=self.next_key + i) for i, request in enumerate(islice(cycle(requests), count))]
         self.next_key += len(again)
         return again
+
+    def end_step(self) -> dict[str, float]:
+        """A batch was sampled; returns what to log of how its prompts were chosen."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the position of the host's loader."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ValueError for a state of chosen prompts, whose run has not moved the host's loader."""
+        if state:
+            raise ValueError(
+                "the checkpoint holds a queue of chosen prompts (--ada_candidates); resume with the --ada_... flags "
+                "that it was written with"
+            )
+
+    @property
+    def _in_episode(self) -> bool:
+        """Has the episode begun, and not come to its end?"""
+        return self._iterator is not None
+
+    def _begin_episode(self) -> None:
+        seed_order(self._source, self._seed + self.episodes_done)
+        self._iterator = iter(self._source)
 
     def _take(self, count: int) -> tuple[list[PromptRequest], bool]:
         taken, exhausted = take_prompts(self._iterator, count, self.next_key)
@@ -101,3 +126,59 @@ class PromptSource:
             self._iterator = None
             self.episodes_done += 1
         return taken, exhausted
+
+
+class ChosenPrompts(PromptSource):
+    """The same for prompts that a chooser takes (--ada_candidates). An episode samples as many prompts as the data
+    has rows, some of them more than once and others not; no batch has a row twice.
+    """
+
+    def __init__(self, loader: Any, plan: BatchPlan, seed: int, num_episodes: int, chooser: PromptChooser) -> None:
+        super().__init__(loader, plan, seed, num_episodes)
+        self._chooser = chooser
+        self._left: int | None = None  # prompts to come in this episode; None between episodes
+        self._rows_in_batch: set[int] = set()
+
+    def next_batch(self) -> tuple[list[PromptRequest], bool]:
+        self._rows_in_batch = {request.row for request in self._waiting}
+        return super().next_batch()
+
+    def end_step(self) -> dict[str, float]:
+        return self._chooser.end_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": self._left, "chooser": self._chooser.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not state:
+            raise ValueError(
+                "the checkpoint has no queue of prompts: its run chose none. Resume without --ada_candidates, or "
+                "start without the checkpoint"
+            )
+        self._left = state["left"]
+        self._chooser.load_state_dict(state["chooser"])
+
+    @property
+    def _in_episode(self) -> bool:
+        return self._left is not None
+
+    def _begin_episode(self) -> None:
+        self._left = self._chooser.num_rows
+
+    def _take(self, count: int) -> tuple[list[PromptRequest], bool]:
+        assert self._left is not None
+        fresh = self._chooser.num_rows - len(self._rows_in_batch)
+        choices = self._chooser.take(min(count, self._left, fresh), self._rows_in_batch)
+        taken = [self._request(self.next_key + i, choice) for i, choice in enumerate(choices)]
+        self._rows_in_batch |= {choice.row for choice in choices}
+        self.next_key += len(taken)
+        exhausted = self._left < count
+        self._left -= len(taken)
+        if exhausted:
+            self._left = None
+            self.episodes_done += 1
+        return taken, exhausted
+
+    def _request(self, key: PromptKey, choice: Choice) -> PromptRequest:
+        _, prompt, label, image = self._source.dataset[choice.row]
+        return PromptRequest(key, choice.row, prompt, label, image, choice)

@@ -8,6 +8,7 @@ from typing import Any
 
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_ada.core.choice import Choice
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.reward.grade import TimedGrade
 
@@ -42,7 +43,8 @@ class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
     By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
-    empty), `grades` (of graders of ours) and `raw_scores` (empty where scores are in [0, 1]).
+    empty), `grades` (of graders of ours) and `raw_scores` (empty where scores are in [0, 1]). `choice`: how the prompt
+    was chosen (--ada_candidates).
     """
 
     row: int
@@ -54,6 +56,7 @@ class GroupRecord:
     texts: Sequence[str]
     grades: Sequence[TimedGrade | None] = ()
     raw_scores: Sequence[float] = ()
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.fleet import DispatchLimits, Ended, Fleet, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
@@ -26,7 +27,7 @@ from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections, Restore
-from openrlhf_ada.rollout.prompts import PromptRequest, PromptSource
+from openrlhf_ada.rollout.prompts import ChosenPrompts, PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.records import RolloutBatch
@@ -50,7 +51,7 @@ class SamplingOptions:
     `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never). `known_counts`: draws
     and positives by row, from before the run. `threshold`: makes scores of raw scores, and learns from the first
     `first_scores` samples of every prompt; None where they are in [0, 1]. `score`: scores answers, where the engines
-    have no reward function.
+    have no reward function. `chooser`: chooses prompts; None where all are sampled in the loader's order.
     """
 
     plan: BatchPlan
@@ -71,6 +72,7 @@ class SamplingOptions:
     threshold: ScoreThreshold | None = None
     first_scores: int = 1
     score: ScoreAnswers | None = None
+    chooser: PromptChooser | None = None
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -81,9 +83,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self.policy = policy
         self.options = options
         self._num_batches = 0
-        self.prompts = PromptSource(
-            self.prompts_dataloader, options.plan, self.args.train.seed, self.args.train.num_episodes
-        )
+        self.prompts = self._prompt_source()
         self._connections = EngineConnections(
             self.vllm_engines,
             options.restore_engine,
@@ -92,10 +92,16 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             patience_s=options.timeout_s + SILENCE_S,
         )
 
+    def _prompt_source(self) -> PromptSource:
+        train, options = self.args.train, self.options
+        source = (self.prompts_dataloader, options.plan, train.seed, train.num_episodes)
+        return PromptSource(*source) if options.chooser is None else ChosenPrompts(*source, options.chooser)
+
     def restore(self, states: dict[str, Any]) -> None:
         """Go on from a checkpoint's states (or from the host's initial ones)."""
         self.prompts.restore(consumed=states["total_consumed_prompts"], episode=states["episode"])
         if states["global_step"]:
+            self.prompts.load_state_dict(states.get("ada_prompts", {}))
             # A policy that remembers refuses a checkpoint that does not.
             self.policy.load_state_dict(states.get("ada_policy", {}))
             self._restore_threshold(states.get("ada_threshold", {}))
@@ -113,23 +119,30 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self._sample(batch, requests, self._critic_values(requests), generate_kwargs)
         exhausted = self._replace(batch, exhausted, generate_kwargs)
         self._num_batches += 1
-        figures = self.policy.observe(batch.pools()) | self._observe_scores(batch)
+        figures = self.policy.observe(batch.pools()) | self._observe_scores(batch) | self.prompts.end_step()
         record = batch.record(self._texts_of(batch), figures)
         self._tell_of_failures(batch)
         samples = batch.samples()
         self._check_size(samples, len(requests))
-        checkpoint: dict[str, Any] = {"ada_policy": self.policy.state_dict()}
-        if self.options.threshold is not None:
-            checkpoint["ada_threshold"] = self.options.threshold.state_dict()
-        if exhausted:
-            # The host would note a finished loader of this episode, and serve the episode again.
-            checkpoint |= {"episode": self.prompts.episodes_done, "data_loader_state_dict": {}}
         return (
-            RolloutBatch(samples, record.ledger, record, checkpoint),
+            RolloutBatch(samples, record.ledger, record, self._checkpoint(exhausted)),
             None,
             self.prompts.next_key - first_key,
             exhausted,
         )
+
+    def _checkpoint(self, exhausted: bool) -> dict[str, Any]:
+        """What a checkpoint after this step holds of sampling. `exhausted`: the episode ends with it."""
+        checkpoint: dict[str, Any] = {"ada_policy": self.policy.state_dict()}
+        if self.options.threshold is not None:
+            checkpoint["ada_threshold"] = self.options.threshold.state_dict()
+        if self.options.chooser is not None:
+            # Nothing is read from the host's loader.
+            checkpoint |= {"ada_prompts": self.prompts.state_dict(), "data_loader_state_dict": {}}
+        if exhausted:
+            # The host would note a finished loader of this episode, and serve the episode again.
+            checkpoint |= {"episode": self.prompts.episodes_done, "data_loader_state_dict": {}}
+        return checkpoint
 
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
         """As the host's, of scores and not of shaped rewards; once more from the start if an engine dies."""
@@ -208,7 +221,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         with self._engines_awake():
             on_give_up = partial(self._on_prompt_failed, batch)
             run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
-        batch.add(scheduler, self._build, at)
+        batch.add(scheduler, partial(self._build, batch.requests), at)
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
         """Fresh prompts in place of given-up and, within the limit, of unresolved ones; does the episode end here?
@@ -248,9 +261,11 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
                 f"(--ada_max_no_score): a rollout without a score is not a wrong one, so the run ends here."
             )
 
-    def _build(self, pool: PromptPool) -> TrainingGroup:
+    def _build(self, requests: Mapping[PromptKey, PromptRequest], pool: PromptPool) -> TrainingGroup:
         # Seeded by identity, so that the choice depends neither on the order of prompts nor on a shared stream.
-        return self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
+        group = self.policy.build(pool, np.random.default_rng([self.args.train.seed, pool.key]))
+        choice = requests[pool.key].choice
+        return group if choice is None else group.weighed(choice.weight)
 
     def _reader(self, generate_kwargs: dict[str, Any], *, logprobs: bool) -> ResponseReader:
         process = partial(self.read_response, **generate_kwargs)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import batch_plan, check_against_host
 from openrlhf_ada.config.host_values import check_values
@@ -177,7 +178,10 @@ def check_data(args: SimpleNamespace) -> None:
     if args.data.prompt_probs is not None:
         _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
     elif rows != UNKNOWN:
-        _check_enough(args, min(rows, args.data.max_samples))
+        prompts = min(rows, args.data.max_samples)
+        _check_enough(args, prompts)
+        if args.ada.mode != "off":
+            check_candidates(settings_of(args), args.rollout.batch_size, prompts)
 
 
 def _check_enough(args: SimpleNamespace, prompts: int) -> None:

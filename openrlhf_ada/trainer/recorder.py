@@ -123,7 +123,8 @@ def note(args: Any, text: str) -> None:
 
 def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     texts = group.texts or [""] * len(group.pool)
-    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, group.grades, group.raw_scores)
+    of_samples = (group.grades, group.raw_scores)
+    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, *of_samples, group.choice)
 
 
 def _plain(value: Any) -> Any:

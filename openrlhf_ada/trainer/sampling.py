@@ -9,6 +9,7 @@ from typing import Any, cast
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
+from openrlhf_ada.config.choosing import check_candidates, make_chooser
 from openrlhf_ada.config.host_rules import batch_plan
 from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.settings import make_policy, score_threshold, settings_of
@@ -38,6 +39,8 @@ def make_generator(
     config = settings.config
     if config.mode == "off":
         return RecordedGenerator(host)
+    policy, num_prompts = make_policy(settings), len(host.prompts_dataloader.dataset)
+    check_candidates(settings, args.rollout.batch_size, num_prompts)
     options = SamplingOptions(
         plan=batch_plan(args),
         refill_limit=settings.refill_limit if settings.refills else 0,
@@ -56,8 +59,9 @@ def make_generator(
         binary_reward_above=settings.positive_above if settings.reads_critic and not settings.own_critic else None,
         on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
         on_note=partial(note, args),
+        chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,
     )
-    return AdaptiveSamplesGenerator(host, make_policy(settings), options)
+    return AdaptiveSamplesGenerator(host, policy, options)
 
 
 def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:

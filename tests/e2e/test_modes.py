@@ -21,6 +21,7 @@ LORA = {"ds__lora__rank": 4, "ds__lora__alpha": 8, "ada_verify_sync": "always"}
 GRPO = {"algo__advantage__estimator": "dr_grpo"}
 TWO_ROUNDS = {"ada_allocation": "hit", "ada_pilot": 2, "ada_correction": "stratum"}
 POS = {"algo__advantage__estimator": "reinforce_baseline", "ada_exit": "pos"}
+CHOSEN = {"ada_candidates": 2, "ada_choice_weight": "inverse"}
 
 CASES: dict[str, dict[str, Any]] = {
     "off, GRPO, async, LoRA": GRPO | ASYNC | LORA | {"ada_loss": "prompt-mean"},
@@ -29,7 +30,11 @@ CASES: dict[str, dict[str, Any]] = {
     "est, GRPO, two critics": EST | GRPO | OWN_CRITIC | {"critic__num_gpus_per_node": 2},
     "est, PPO": EST | PPO | {"ada_estimator": "critic", "ada_trust_steps": 1},
     "est, GRPO, two rounds": EST | GRPO | TWO_ROUNDS,
-    "est, PPO, partial rollouts": EST | PPO | PARTIAL | {"ada_estimator": "critic", "ada_trust_steps": 1},
+    "est, PPO, partial rollouts, chosen": EST
+    | PPO
+    | PARTIAL
+    | CHOSEN
+    | {"ada_estimator": "critic", "ada_trust_steps": 1},
 }
 
 

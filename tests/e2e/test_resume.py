@@ -1,5 +1,6 @@
-"""A killed run that is resumed goes on as an uninterrupted one would, pass rates and evaluations included.
+"""A killed run that is resumed goes on as an uninterrupted one would: prompts, pass rates and evaluations.
 
+Prompts are chosen here (--ada_candidates). The order of OpenRLHF's own loader is resumed in test_reward_model.py.
 A comparison of methods that is resumed keeps the runs that have ended.
 """
 
@@ -10,21 +11,25 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 from interrupted_runs import Interruption, interrupt
 
 from openrlhf_ada.arena.real import CELLS
 from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.estimators import PassRateCounts
 
 pytestmark = pytest.mark.e2e
 
 CLI = "openrlhf_ada.cli.main"
-BATCH, N, HALF_LIFE = 16, 4, 3
+BATCH, N, HALF_LIFE, ROWS, CANDIDATES, SEED = 16, 4, 3, 32, 2, 42
 FLAGS: dict[str, Any] = {
     "ada_mode": "est",
     "ada_half_life": HALF_LIFE,
+    "ada_candidates": CANDIDATES,
+    "train.seed": SEED,
     "algo.advantage.estimator": "dr_grpo",
     "train.num_episodes": 2,
     "ckpt.save_steps": 2,
@@ -32,7 +37,7 @@ FLAGS: dict[str, Any] = {
     "eval.steps": 2,
     "eval.n_samples_per_prompt": 2,
 }
-"""Two episodes of 32 prompts: four steps, and every prompt comes twice."""
+"""Two episodes of 32 prompts: four steps, each of which chooses half of them."""
 
 
 def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> None:
@@ -49,8 +54,8 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     firsts = [s for s in samples if s["index"] == 0]
     assert [s["key"] for s in firsts] == list(range(4 * BATCH))
-    for episode in (firsts[: 2 * BATCH], firsts[2 * BATCH :]):
-        assert {int(s["prompt_id"]) for s in episode} == set(range(2 * BATCH)), "every prompt once per episode"
+    assert all(row["ada/choice_chance"] >= 1 / CANDIDATES for row in steps)
+    assert 0.5 <= steps[0]["ada/coverage"] <= steps[-1]["ada/coverage"] <= 1.0
     assert steps[-1]["ada/total_drawn"] == len(samples) == 4 * BATCH * N
     assert json.loads((run / "summary.json").read_text())["rollouts"] == len(samples)
     evaluations = [row["step"] for row in read_jsonl(run / "metrics.jsonl") if "eval/accuracy" in row]
@@ -59,19 +64,26 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
 
 
 def check_replay(samples: list[dict[str, Any]]) -> None:
-    """Replayed from the record with the same counts, every split comes out again, before and after the stop."""
+    """Replayed from the record with the same counts, every choice and every split comes out again, before and after
+    the stop."""
     counts = PassRateCounts(HALF_LIFE, prior_mean=0.5, prior_strength=2.0, give_up=64)
+    chooser = PromptChooser(ROWS, CANDIDATES, np.random.default_rng([SEED, 3]), counts)
     for step in range(1, 5):
         pools: dict[int, list[dict[str, Any]]] = {}
         for sample in samples:
             if sample["step"] == step:
                 pools.setdefault(sample["key"], []).append(sample)
         rows = [int(pool[0]["prompt_id"]) for pool in pools.values()]
+        chosen = chooser.take(BATCH)
+        assert [choice.row for choice in chosen] == rows, f"step {step}"
+        recorded = [(pool[0]["chance"], pool[0]["choice_weight"]) for pool in pools.values()]
+        assert recorded == [pytest.approx((choice.chance, 1.0)) for choice in chosen]
         rates = counts.predict(rows)
         assert [pool[0]["predicted"] for pool in pools.values()] == pytest.approx(rates.tolist(), abs=1e-12)
         drawn = [len(pool) for pool in pools.values()]
         split = allocate(priority("inverse_sqrt", rates, 0.02), BATCH * N, 2, 4 * N, list(pools))
         assert drawn == split.tolist(), f"step {step}"
+        chooser.end_step()
         counts.observe(rows, drawn, [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()])
 
 

@@ -42,6 +42,8 @@ def check_books(run: Path, changes: dict[str, Any]) -> None:
         assert all(row["ada/critic_brier"] >= 0 and row["critic_loss"] >= 0 for row in steps)
     if changes.get("ada_exit") == "pos":
         check_pool_baseline(run)
+    if "ada_candidates" in changes:
+        check_choices(run, steps, changes["ada_candidates"])
     stale = [row.get("ada/staleness_mean", 0.0) for row in steps]
     assert all(0 <= s <= 2 for s in stale) if "train__async_enable" in changes else set(stale) == {0.0}
 
@@ -55,6 +57,19 @@ def check_against_samples(run: Path, steps: list[dict[str, Any]]) -> None:
         assert row["ada/kept"] == sum(s["kept"] for s in drawn)
         assert row["ada/drawn_tokens"] - row["ada/aborted_tokens"] == sum(s["tokens"] for s in drawn)
         assert len({s["key"] for s in drawn}) == BATCH
+
+
+def check_choices(run: Path, steps: list[dict[str, Any]], candidates: int) -> None:
+    """No step has a prompt twice. All prompts are candidates, and weights are the inverse of what is recorded."""
+    samples = read_jsonl(run / "samples.jsonl")
+    seen: set[str] = set()
+    for row in steps:
+        firsts = [s for s in samples if s["step"] == row["step"] and s["index"] == 0]
+        prompts = {s["prompt_id"] for s in firsts}
+        assert len(prompts) == len(firsts) == BATCH
+        assert all(s["choice_weight"] == pytest.approx(1 / (candidates * s["chance"])) for s in firsts)
+        seen |= prompts
+        assert row["ada/coverage"] == len(seen) / (BATCH * candidates)
 
 
 def check_pool_baseline(run: Path) -> None:

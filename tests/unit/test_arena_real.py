@@ -226,8 +226,8 @@ def test_method_without_the_reference_is_not_compared(tmp_path: Path) -> None:
     [
         (["--methods", "posh"], "--methods posh: there is no such name. Known are uniform-4"),
         (
-            ["--methods", "choose-4-best"],
-            "--methods choose-4-best: prompts are chosen in the small model's arena only",
+            ["--methods", "choose-4-share"],
+            "--methods choose-4-share: prompts are chosen in the small model's arena only",
         ),
         (["--methods", ","], "--methods names no method"),
         (["--seeds", "0"], "--seeds 0: at least 1 is needed, and 3 for an interval"),

@@ -20,6 +20,8 @@ N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estima
 EST = {"--ada_mode": "est", ESTIMATOR: "dr_grpo"}
 SEQ = {"--ada_mode": "seq", ESTIMATOR: "dr_grpo"}
 PPO = {"--ada_mode": "seq", ESTIMATOR: "gae"}
+ONE_PROMPT = {"--rollout.batch_size": "1", TRAIN: "4"}
+"""The data has three prompts, so two or three candidates are as many as there can be."""
 REFILL = SEQ | {"--ada_unresolved": "refill"}
 POWER = SEQ | {"--ada_objective": "power", "--ada_objective_power": "0.5"}
 
@@ -276,6 +278,78 @@ CASES = [
         "it needs prompts of one outcome to have no gradient, and --ada_baseline none gives them one",
         f"Use --ada_baseline pool, or use {ESTIMATOR} dr_grpo",
         {ESTIMATOR: "dr_grpo"},
+    ),
+    Case(
+        "a way to choose without candidates",
+        SEQ | {"--ada_choice": "mopps"},
+        "--ada_choice is 'mopps'",
+        "without --ada_candidates every prompt is sampled",
+        "Add --ada_candidates 4",
+        {"--ada_candidates": "3"} | ONE_PROMPT,
+    ),
+    Case(
+        "weights of a choice without candidates",
+        EST | {"--ada_candidates": "1", "--ada_choice_weight": "inverse"},
+        "--ada_choice_weight is 'inverse'",
+        "without --ada_candidates every prompt is sampled",
+        "Add --ada_candidates 4",
+        {"--ada_choice_weight": None},
+    ),
+    Case(
+        "candidates in mode off",
+        {"--ada_mode": "off", "--ada_candidates": "2"},
+        "--ada_candidates is 2",
+        "only --ada_mode seq or est reads it, and --ada_mode is 'off'",
+        "Add --ada_mode est, or leave it out",
+        {"--ada_candidates": None},
+    ),
+    Case(
+        "candidates of scores with partial credit",
+        SEQ | {"--ada_candidates": "2", "--ada_spread": "0.5"},
+        "--ada_candidates is 2",
+        "it needs a pass rate, and --ada_spread 0.5 reads partial credit, which has none",
+        "Leave --ada_spread out, or leave --ada_candidates out",
+        {"--ada_spread": None} | ONE_PROMPT,
+    ),
+    Case(
+        "candidates of raw scores",
+        EST | {"--ada_candidates": "2", "--ada_scores": "raw", "--ada_positive_threshold": "1.5"},
+        "--ada_candidates is 2",
+        "raw scores teach also where all of a prompt's are on one side of the threshold",
+        "Leave it out",
+        {"--ada_candidates": None},
+    ),
+    Case(
+        "candidates for a policy that may not remember",
+        SEQ | {"--ada_candidates": "2", "--ada_policy": "examples/policies/give_up.py"},
+        "--ada_candidates is 2",
+        "and a policy of your own may not",
+        "Leave it out, or leave --ada_policy out",
+        {"--ada_policy": None} | ONE_PROMPT,
+    ),
+    Case(
+        "more candidates than prompts",
+        SEQ | ONE_PROMPT | {"--ada_candidates": "4"},
+        "--ada_candidates is 4",
+        "times --rollout.batch_size 1 these are 4 different prompts, and the data has 3",
+        "Use --ada_candidates 3",
+        {"--ada_candidates": "3"},
+    ),
+    Case(
+        "candidates where every batch has most of the data",
+        SEQ | {"--ada_candidates": "2"},
+        "--ada_candidates is 2",
+        "times --rollout.batch_size 2 these are 4 different prompts, and the data has 3",
+        "Leave it out, or give more prompts",
+        {"--ada_candidates": None},
+    ),
+    Case(
+        "no candidates",
+        SEQ | {"--ada_candidates": "0"},
+        "--ada_candidates is 0",
+        "it must be at least 1",
+        "Try --ada_candidates 1",
+        {"--ada_candidates": "1"},
     ),
     Case(
         "limit on nothing",

@@ -30,7 +30,8 @@ SIZES: dict[str, list[dict[str, Any]]] = {
         {"exit": exit_rule, "wave": 2, "max_samples": cap, "spread": spread}
         for exit_rule, cap, spread in itertools.product(("pos", "balance", "fixed"), (2, 4), (None, 0.3))
     ]
-    + [{"exit": "gate", "pilot": pilot, "max_samples": 4} for pilot in (2, 3)],
+    + [{"exit": "gate", "pilot": pilot, "max_samples": 4} for pilot in (2, 3)]
+    + [{"exit": "balance", "wave": 2, "max_samples": 4, "candidates": 2}],
     "est": [
         {"budget": budget, "allocation": allocation}
         for budget, allocation in itertools.product((None, 3.0), ("inverse_sqrt", "vip", "hit"))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.objective_notes import objective_notes
+from openrlhf_ada.config.objective_notes import choice_shares, objective_notes
+from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.core.choice import CHOICES, PromptChooser
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
 
 ESTIMATOR = "--algo.advantage.estimator"
+
+CHOSEN: Flags = {"--ada_candidates": "3", "--rollout.batch_size": "1", "--train.batch_size": "4"}
 
 
 def notes_of(argv_with: ArgvWith, flags: Flags) -> list[str]:
@@ -60,6 +67,19 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
             {"--ada_mode": "est", "--ada_budget": "8"},
             "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates, if predictions are right; --ada_objective",
         ),
+        (
+            {"--ada_mode": "seq"} | CHOSEN,
+            "1.89 / 2.99 / 1.26 / 2.99, with candidates of evenly spread pass rates, if predictions are right; how "
+            "often they are chosen is a factor of 0.251 / 0.757 / 1.26 / 0.757 in it",
+        ),
+        (
+            {"--ada_mode": "seq", "--ada_choice_weight": "inverse"} | CHOSEN,
+            "7.52 / 3.95 / 1 / 3.95, whatever their chance to be chosen",
+        ),
+        (
+            {"--ada_mode": "est", "--ada_budget": "8", "--ada_choice_weight": "inverse"} | CHOSEN,
+            "50 / 10 / 2 / 1.11, with candidates of evenly spread pass rates, if predictions are right, whatever",
+        ),
     ],
 )
 def test_every_other_run_notes_its_prompt_weights(flags: Flags, said: str, argv_with: ArgvWith) -> None:
@@ -75,6 +95,25 @@ def test_group_norm_of_fixed_fully_trained_is_uniform(argv_with: ArgvWith) -> No
     fixed = {"--ada_mode": "seq", "--ada_exit": "fixed", "--ada_max_samples": "4", ESTIMATOR: "group_norm"}
     (note,) = notes_of(argv_with, fixed)
     assert "1.5 / 1.46 / 1.4 / 1.46" in note
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_chosen_shares_are_those_of_the_chooser(choice: str) -> None:
+    """One prompt of each per cent, whose pass rates are known, and a quarter of them chosen: the chances, exactly."""
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=25),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    )
+    settings = resolve(AdaConfig(mode="seq", candidates=4, choice=choice), host)
+    rates = np.arange(1, 100) / 100
+    chooser = PromptChooser(
+        99, 4, np.random.default_rng(0), SimpleNamespace(draw=lambda rows, rng: rates[rows]), value=choice
+    )
+    shares: dict[int, float] = {}
+    while len(shares) < 99:
+        shares |= {choice.row: 99 / 25 * choice.chance for choice in chooser.take(25)}
+    assert choice_shares(settings, rates.tolist()) == pytest.approx([shares[row] for row in range(99)], rel=0.02)
+    assert choice_shares(replace(settings, choice_weight="inverse"), [0.1]) == [1.0]
 
 
 def test_slow_enumeration_is_noted(argv_with: ArgvWith) -> None:

@@ -33,9 +33,9 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 @pytest.fixture
 def argv(valid_flags: Flags, tmp_path: Path) -> list[str]:
-    """Model, reward, one GPU, and enough prompts for a published batch: what no preset sets."""
+    """Model, reward, one GPU, and prompts for four published batches: what no preset sets."""
     data = tmp_path / "many.jsonl"
-    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(2048)))
+    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(4 * 512)))
     set_by_presets = {f"--{name}" for method in METHODS.values() for name in method.flags} | {"--ada_mode"}
     needed = {name: value for name, value in valid_flags.items() if name not in set_by_presets}
     return [part for pair in (needed | {"--data.prompt_dataset": str(data)}).items() for part in pair if part]
@@ -158,6 +158,8 @@ COMPOSITIONS = {
     "aero": ("pos", "balanced", "posterior", "none", None, None, "dr_grpo"),
     "pilot-commit": ("gate", "random", "pool", "none", None, None, "group_norm"),
     "speed": ("gate", "random", "pool", "none", None, None, "group_norm"),
+    "mopps": ("fixed", "all", "pool", "none", None, None, "group_norm"),
+    "vade": ("fixed", "all", "pool", "none", None, None, "group_norm"),
 }
 
 

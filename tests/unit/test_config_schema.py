@@ -38,6 +38,9 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "floor": ("0.05", 0.05),
     "give_up": ("0", 0),
     "trust_steps": ("3", 3),
+    "candidates": ("4", 4),
+    "choice": ("mopps", "mopps"),
+    "choice_weight": ("inverse", "inverse"),
     "min_samples": ("3", 3),
     "max_samples": ("17", 17),
     "positive_threshold": ("0.25", 0.25),
@@ -126,6 +129,7 @@ def test_dependent_defaults_are_left_open() -> None:
         *("correction", "baseline", "select", "speculation", "reward_workers", "loss_length"),
         *("positive_threshold", "scores", "positive_quantile", "quantile_steps"),
         *("pilot", "gate_low", "gate_high"),
+        *("candidates", "choice", "choice_weight"),
     }
 
 

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from cases import pool_of
 
+from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.objective_notes import weights_of
+from openrlhf_ada.config.other_runs import self_contained
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import Settings, make_policy, resolve, self_contained
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.exact import sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective
@@ -216,6 +218,7 @@ def test_weight_of_a_run_directory(tmp_path: Path) -> None:
         ({"actor": {"policy_loss_type": "gspo", "loss_agg_mode": "token-mean"}}, "divides by the length of a rollout"),
         ({"ada": {"mode": "seq", "scores": "raw", "positive_threshold": 0.0}}, "can be enumerated"),
         ({"ada": {"mode": "seq", "correction": "stratum", "objective": "matched:grpo"}}, "matches a weight itself"),
+        ({"ada": {"mode": "seq", "max_samples": 12, "candidates": 4}}, "which prompts it samples depends on the"),
     ],
 )
 def test_records_without_a_weight_are_refused(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
@@ -284,6 +287,8 @@ def test_predictor_is_counts_unless_a_critic_is_asked_for(
         ("seq", {"baseline": "estimator"}, True),
         ("seq", {"baseline": "critic"}, True),
         ("est", {}, True),
+        ("seq", {"candidates": 1}, False),
+        ("seq", {"candidates": 2}, True),
     ],
 )
 def test_pass_rates_are_remembered_where_needed(mode: str, flags: dict[str, Any], remembers: bool) -> None:
@@ -293,6 +298,31 @@ def test_pass_rates_are_remembered_where_needed(mode: str, flags: dict[str, Any]
 def test_sequential_ppo_remembers_nothing() -> None:
     """Its baseline is the critic's value of each token; no pass rate enters anything."""
     assert not settings_of("seq", advantage="gae").remembers
+    assert settings_of("seq", advantage="gae", candidates=2).remembers
+
+
+def test_choosing_prompts_starts_no_critic() -> None:
+    """Counts say what a pass rate may be; a critic gives no distribution."""
+    settings = settings_of("seq", candidates=2, estimator="critic")
+    assert (settings.remembers, settings.predicts, settings.reads_critic) == (True, False, False)
+
+
+@pytest.mark.parametrize("flags", [{"mode": "seq"}, {"mode": "est"}, {"mode": "est", "allocation": "hit"}])
+def test_chooser_draws_from_what_the_policy_remembers(flags: dict[str, Any]) -> None:
+    settings = settings_of(candidates=4, choice_weight="inverse", **flags)
+    policy = make_policy(settings)
+    policy.load_prior_counts([400] * 8, [200] * 2 + [0] * 6)
+    chooser = make_chooser(settings, policy, 8, seed=0)
+    chosen = [choice for _ in range(40) for choice in chooser.take(2)]
+    mixed, hopeless = ([c.chance for c in chosen if (c.row < 2) is is_mixed] for is_mixed in (True, False))
+    assert min(mixed) > 5 * max(hopeless)
+    assert all(choice.chance * choice.weight == pytest.approx(1 / 4) for choice in chosen)
+
+
+def test_chooser_needs_a_policy_that_remembers() -> None:
+    settings = settings_of("seq", candidates=2)
+    with pytest.raises(TypeError, match="--ada_candidates needs pass rates, and Sequential has no memory of them"):
+        make_chooser(settings, make_policy(settings_of("seq")), 8, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,21 @@ def test_evidence_halves_with_steps_not_with_visits() -> None:
     assert fresh > counts.predict([1])[0]
 
 
+def test_draws_are_of_the_beta_posterior() -> None:
+    """Mean as predicted, variance of Beta(a, b): narrow where much was seen, and wide again as counts fade."""
+    counts = make_counts(half_life=10)
+    counts.observe([1], [8], [8])
+    rng = np.random.default_rng(0)
+    for steps in (0, 10, 100):
+        idle(counts, steps)
+        mean = counts.predict([1])[0]
+        size = 8 * 0.5 ** ((counts.step - 0) / 10) + 2
+        draws = counts.draw([1] * 40_000, rng)
+        assert draws.mean() == pytest.approx(mean, abs=0.01)
+        assert draws.var() == pytest.approx(mean * (1 - mean) / (size + 1), rel=0.05)
+        assert (draws >= 0).all() and (draws <= 1).all()
+
+
 def test_population_mean_weighs_every_visit_alike() -> None:
     """A hard prompt that drew ten times as much must not pull the mean down ten times as hard."""
     counts = make_counts(half_life=1e9, strength=1e-9)

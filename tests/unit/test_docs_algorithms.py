@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from cases import pool_of, sequential
 from documents import ROOT, section, spans, tables
 
+from openrlhf_ada.config.objective_notes import choice_shares
 from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.choice import CHOICES
 from openrlhf_ada.core.objectives import Objective
 
 TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
@@ -48,6 +52,20 @@ def test_every_preset_is_in_the_table(name: str) -> None:
 @pytest.mark.parametrize("table", ["cost_table", "prediction_table", "matched_table"])
 def test_costs_and_predictions_match_the_benchmark(table: str, figures: ModuleType) -> None:
     assert getattr(figures, table)() in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
+
+
+def test_shares_of_chosen_prompts() -> None:
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=64),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    )
+    part = section(TEXT, "Which prompts to sample (`--ada_candidates`)")
+    _, *rows_of_choices = list(tables(part))[-1]
+    rows = {row[0].strip("`"): [float(cell) for cell in row[1:]] for row in rows_of_choices}
+    assert list(rows) == list(CHOICES)
+    for choice, shown in rows.items():
+        settings = resolve(AdaConfig(mode="seq", candidates=4, choice=choice), host)
+        assert shown == pytest.approx(choice_shares(settings, (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)), rel=0.005)
 
 
 def test_figures_in_sentences(figures: ModuleType) -> None:

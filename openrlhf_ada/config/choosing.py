@@ -1,0 +1,42 @@
+"""What --ada_candidates chooses by, and which numbers of candidates there can be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.settings import Settings
+from openrlhf_ada.core.choice import PromptChooser
+from openrlhf_ada.core.policies import Estimated, Policy, Sequential, TwoStage
+
+_STREAM = 3
+"""Keeps its random numbers apart from others of the run's seed."""
+
+
+def make_chooser(settings: Settings, policy: Policy, num_rows: int, seed: int) -> PromptChooser:
+    """What chooses prompts of a data set of so many rows, by what `policy` remembers. Raises TypeError where prompts
+    are to be chosen and the policy is not one of ours, which remembers."""
+    memory = policy.memory if isinstance(policy, Sequential | Estimated | TwoStage) else None
+    if settings.chooses and memory is None:
+        raise TypeError(f"--ada_candidates needs pass rates, and {type(policy).__name__} has no memory of them")
+    return PromptChooser(
+        num_rows,
+        settings.candidates,
+        np.random.default_rng([seed, _STREAM]),
+        None if memory is None else memory.counts,
+        value=settings.choice,
+        inverse=settings.choice_weight == "inverse",
+    )
+
+
+def check_candidates(s: Settings, prompts: int, rows: int) -> None:
+    """Raises ConfigError where C times the prompts of a step are more than the data set has rows."""
+    if s.chooses and s.candidates * prompts > rows:
+        most = rows // prompts
+        raise ConfigError(
+            "--ada_candidates",
+            s.candidates,
+            f"times --rollout.batch_size {prompts} these are {s.candidates * prompts} different prompts, and the data "
+            f"has {rows}",
+            f"Use --ada_candidates {most}" if most > 1 else "Leave it out, or give more prompts",
+        )
