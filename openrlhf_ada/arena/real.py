@@ -50,6 +50,8 @@ class Conditions:
     rate: float
     prompts: int
     """Training prompts of a seed."""
+    answers: int
+    """To each held-out prompt in an evaluation."""
 
     @property
     def eval_steps(self) -> int:
@@ -151,6 +153,7 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
         # A schedule would depend on the number of steps, which differs and is not known before.
         "actor.lr_scheduler": "constant",
         "eval.steps": conditions.eval_steps,
+        "eval.n_samples_per_prompt": conditions.answers,
         "ckpt.save_steps": conditions.eval_steps,
         "ckpt.max_num": 1,
         "ckpt.best_metric_key": "none",

@@ -38,7 +38,7 @@ from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.preflight import check_without_files
 
-CONDITIONS = Conditions("toy", 1024, 3e-4, 256)
+CONDITIONS = Conditions("toy", 1024, 3e-4, 256, 8)
 
 
 def record(run_dir: Path, accuracy: Sequence[float], *, drawn: int = 128, first_step: int = 1) -> Run:
@@ -111,8 +111,8 @@ def test_replaced_prompts_count() -> None:
 
 
 def test_budget_is_measured_at_eight_places() -> None:
-    assert Conditions("smollm2", 6144, 2e-5, 1024).eval_steps == 6
-    assert Conditions("toy", 384, 3e-4, 256).eval_steps == 1
+    assert Conditions("smollm2", 6144, 2e-5, 1024, 2).eval_steps == 6
+    assert Conditions("toy", 384, 3e-4, 256, 8).eval_steps == 1
 
 
 # -- a run's record ---------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_finished_runs_are_read_again(results: Results) -> None:
 
 
 def test_folder_of_other_conditions_is_refused(results: Results) -> None:
-    other = Conditions("toy", 2048, 3e-4, 256)
+    other = Conditions("toy", 2048, 3e-4, 256, 8)
     with pytest.raises(ValueError, match="other settings: budget is 1024 there and 2048 here"):
         Results(results.folder, other)
 
