@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openrlhf_ada.arena.costs import COSTS, mean_accuracy
+from openrlhf_ada.arena.costs import COSTS, budget_of, mean_accuracy, unit_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 PROMPTS = (8, 16, 32, 64, 128)
 """Learning rates, and prompts of a step, that every method is tried with: all pairs."""
 
-TRIAL_VERSION = 1
+TRIAL_VERSION = 2
 """Raised when a change of code changes what the same trial gives: results of other versions are refused."""
 
 Setting = tuple[float, int]
@@ -47,7 +47,7 @@ in each rung the best settings of the one before. Costs 11 budgets, where all se
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One trial. `prompts`: of a step. `budget`: rollouts."""
+    """One trial. `prompts`: of a step. `budget`: of the cost `unit`."""
 
     task: str
     method: str
@@ -55,6 +55,7 @@ class Cell:
     prompts: int
     seed: int
     budget: int
+    unit: str = "rollouts"
 
 
 Result = dict[str, Any]
@@ -117,7 +118,7 @@ def run_cell(cell: Cell, folder: Path) -> Result:
     torch.set_num_threads(1)
     world, weights = _start(cell.task, cell.seed, folder)
     learner = Learner(world, weights, cell.rate, cell.seed)
-    curve = Trial(learner, METHODS[cell.method], cell.prompts, cell.seed).run(cell.budget)
+    curve = Trial(learner, METHODS[cell.method], cell.prompts, cell.seed).run(cell.budget, cell.unit)
     return {"spent": curve.spent, "accuracy": [round(value, 6) for value in curve.accuracy]}
 
 
@@ -147,7 +148,7 @@ def rung_cells(
         cell
         for task in tasks
         for method in methods
-        for cell in _rung_cells(task, method, budget, rung, _settings(results, task, method, budget, cost, rung))
+        for cell in _rung_cells(task, method, budget, cost, rung, _settings(results, task, method, budget, cost, rung))
     ]
 
 
@@ -156,9 +157,9 @@ def tuned(results: Results, task: str, method: str, budget: int, cost: str) -> S
     return _settings(results, task, method, budget, cost, len(RUNGS))[0]
 
 
-def _rung_cells(task: str, method: str, budget: int, rung: int, settings: Sequence[Setting]) -> list[Cell]:
-    seed, part = RUNGS[rung].seed, RUNGS[rung].part
-    return [Cell(task, method, *setting, seed, budget // part) for setting in settings]
+def _rung_cells(task: str, method: str, budget: int, cost: str, rung: int, settings: Sequence[Setting]) -> list[Cell]:
+    seed, limit = RUNGS[rung].seed, budget_of(budget // RUNGS[rung].part, cost)
+    return [Cell(task, method, *setting, seed, limit, unit_of(cost)) for setting in settings]
 
 
 def _settings(results: Results, task: str, method: str, budget: int, cost: str, rung: int) -> list[Setting]:
@@ -172,7 +173,7 @@ def _settings(results: Results, task: str, method: str, budget: int, cost: str, 
     alike = [at for at in range(rung) if RUNGS[at].part == RUNGS[rung - 1].part]
     areas = np.zeros(len(before))
     for at in alike:
-        cells = _rung_cells(task, method, budget, at, before)
+        cells = _rung_cells(task, method, budget, cost, at, before)
         limit = min(results.total(cell, cost) for cell in cells)
         areas += [results.area(cell, cost, limit) for cell in cells]
     kept = RUNGS[rung].tried if rung < len(RUNGS) else 1
@@ -182,10 +183,10 @@ def _settings(results: Results, task: str, method: str, budget: int, cost: str, 
 def final_cells(
     results: Results, tasks: Sequence[str], methods: Sequence[str], seeds: int, budget: int, cost: str
 ) -> list[Cell]:
-    """With each method's own rate and number of prompts."""
+    """With each method's own rate and number of prompts. `budget`: rollouts, or what takes as long (`budget_of`)."""
     settings = {(task, method): tuned(results, task, method, budget, cost) for task in tasks for method in methods}
     return [
-        Cell(task, method, *settings[task, method], seed, budget)
+        Cell(task, method, *settings[task, method], seed, budget_of(budget, cost), unit_of(cost))
         for task in tasks
         for seed in range(seeds)
         for method in methods

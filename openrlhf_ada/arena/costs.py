@@ -170,6 +170,24 @@ def spent_as(cost: str, spent: Sequence[Point]) -> list[float]:
     return _timed(OTHER_SECONDS[cost])(spent) if cost in OTHER_SECONDS else COSTS[cost](spent)
 
 
+USUAL_DRAWS, USUAL_PROMPTS = 8, 32
+"""Rollouts per prompt and prompts of a step in the plain step that makes a budget of rollouts one of seconds."""
+
+
+def unit_of(cost: str) -> str:
+    """What a trial's budget is counted in when methods are compared by this cost: seconds, or else rollouts."""
+    return cost if cost in STEP_MODELS else "rollouts"
+
+
+def budget_of(rollouts: int, cost: str) -> int:
+    """In the unit of `cost`: the seconds that uniform sampling takes for so many rollouts, in plain steps."""
+    if cost not in STEP_MODELS:
+        return rollouts
+    model, drawn = STEP_MODELS[cost], USUAL_DRAWS * USUAL_PROMPTS
+    batches = [[[USUAL_PROMPTS * model.scale, drawn * model.scale]]]
+    return round(rollouts / drawn * model.step_seconds(batches, drawn * model.scale))
+
+
 def mean_accuracy(spent: Sequence[float], accuracy: Sequence[float], limit: float) -> float:
     """Area under the curve from cost 0 to `limit`, over `limit`. After its end a curve goes on at its last value.
 

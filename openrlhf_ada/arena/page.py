@@ -23,11 +23,8 @@ FIRST, LAST = "<!-- results: written by `make arena-docs` -->", "<!-- end of res
 PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
 
-THINNED = 2
-"""Of the measurements of a trial every second is kept."""
-
 DRAWN = (REFERENCE, "dapo", "pos", "balance", "est")
-"""Methods that have a colour of their own in every figure; the cheapest of all gets one as well."""
+"""Methods that have a colour of their own in every figure; the cheapest for each cost gets one as well."""
 
 
 def cost_model() -> dict[str, Any]:
@@ -40,24 +37,26 @@ def cost_model() -> dict[str, Any]:
 # -- results in small files -------------------------------------------------------------------------------------------
 
 
-def pack(results: Results, task: str, methods: Sequence[str], seeds: int, budget: int, file: Path) -> None:
-    """Write the trials of a task that count, tuned for each of PAGE_COSTS: each once, thinned, with 4 digits."""
+def pack(
+    results: Results, task: str, methods: Mapping[str, Sequence[str]], seeds: int, budget: int, file: Path
+) -> None:
+    """Write the trials of a task that count: each once, in differences. `methods`: by the cost tuned for."""
     lines: list[dict[str, Any]] = [{"task": task, "seeds": seeds, "budget": budget, "cost model": cost_model()}]
     kept: dict[Cell, None] = {}
-    for cost in PAGE_COSTS:
-        finals = finals_of(results, task, methods, seeds, budget, cost)
+    for cost, names in methods.items():
+        finals = finals_of(results, task, names, seeds, budget, cost)
         lines.append({"cost": cost, "settings": finals.settings})
         kept |= dict.fromkeys(final_cells(results, [task], list(finals.runs), seeds, budget, cost))
-    lines += [asdict(cell) | _thinned(results.by_cell[cell]) for cell in kept]
+    lines += [asdict(cell) | _columns(results.by_cell[cell]) for cell in kept]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     file.parent.mkdir(parents=True, exist_ok=True)
     # Without a time, so that the same results give the same file.
     file.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
-def _thinned(result: Result) -> Result:
-    accuracy = [round(value, 4) for value in result["accuracy"][::THINNED]]
-    points = result["spent"][::THINNED]
+def _columns(result: Result) -> Result:
+    accuracy = [round(value, 4) for value in result["accuracy"]]
+    points = result["spent"]
     columns = {
         name: np.diff([point[name] for point in points], prepend=0).tolist() for name in points[0] if name != "batches"
     }
@@ -126,16 +125,25 @@ def unpack(file: Path) -> dict[str, Finals]:
 def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
     """Everything between the two marks, for the tasks' results by cost."""
     parts: list[str] = []
-    for cost in PAGE_COSTS:
-        several = [finals[cost] for finals in by_task]
+    several_by_cost = {cost: [finals[cost] for finals in by_task if cost in finals] for cost in PAGE_COSTS}
+    for cost, several in several_by_cost.items():
+        if not several:
+            parts += [f"### At equal {cost}", "Not run yet."]
+            continue
         ranked = ranks(several)
         parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked)]
-    parts += ["### What the seconds depend on", _other_seconds([finals["seconds"] for finals in by_task])]
+    if several_by_cost["seconds"]:
+        parts += ["### What the seconds depend on", _other_seconds(several_by_cost["seconds"])]
     for finals in by_task:
-        task = finals[PAGE_COSTS[0]].task
+        task = task_of(finals)
         parts += [f"### Task `{task}`", f"![Accuracy by cost, task {task}](images/arena-{task}.png)"]
-        parts += [_task_table(finals[cost]) for cost in PAGE_COSTS]
+        parts += [_task_table(of) for of in finals.values()]
     return "\n\n".join(parts) + "\n"
+
+
+def task_of(by_cost: Mapping[str, Finals]) -> str:
+    """Whose results these are."""
+    return next(iter(by_cost.values())).task
 
 
 def inserted(text: str, results: str) -> str:
@@ -235,29 +243,32 @@ def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
     """Mean accuracy by rollouts, tokens and seconds, and the accuracy to reach."""
     from matplotlib.figure import Figure
 
-    from openrlhf_ada.reporting.plots import add_legend, new_axes, set_title
+    from openrlhf_ada.reporting.plots import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY, new_axes, set_title
 
-    figure = Figure(figsize=(15, 4.6), dpi=110, facecolor="white", layout="constrained")
-    grid = figure.add_gridspec(1, len(PANELS))
-    for place, (tuned_for, cost) in enumerate(PANELS):
+    figure = Figure(figsize=(15, 5), dpi=110, facecolor="white", layout="constrained")
+    colours = dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
+    cheapest = dict.fromkeys(table(finals)[0].method for finals in by_cost.values())
+    colours |= dict(zip((name for name in cheapest if name not in colours), (GREEN, SKY), strict=False))
+    panels = [panel for panel in PANELS if panel[0] in by_cost]
+    grid = figure.add_gridspec(1, len(panels))
+    for place, (tuned_for, cost) in enumerate(panels):
         finals = by_cost[tuned_for]
         axes = new_axes(figure, grid[0, place])
         set_title(axes, f"Accuracy by {cost}", x_label=f"{cost} (tuned for {tuned_for})")
-        _draw_curves(axes, finals, cost)
+        _draw_curves(axes, finals, cost, colours)
         if place == 0:
-            add_legend(axes, columns=3)
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
     out_png.parent.mkdir(parents=True, exist_ok=True)
     # No version of matplotlib in the file, so that the same results give the same file.
     figure.savefig(out_png, metadata={"Software": None})
 
 
-def _draw_curves(axes: Axes, finals: Finals, cost: str) -> None:
+def _draw_curves(axes: Axes, finals: Finals, cost: str, colours: Mapping[str, str]) -> None:
+    """`colours`: of methods that are named; the others are drawn faint."""
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
-    from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, INK, MUTED, ORANGE, PINK, RED
+    from openrlhf_ada.reporting.plots import FAINT, MUTED
 
-    colours: dict[str, str] = {table(finals)[0].method: GREEN}
-    colours |= dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
     end = min(costs.spent_as(cost, run["spent"])[-1] for runs in finals.runs.values() for run in runs)
     at = np.linspace(0, end, 101)
     for name, runs in sorted(finals.runs.items(), key=lambda item: item[0] in colours):

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.arena.campaign import Cell, Result, Results, Setting, tuned
+from openrlhf_ada.arena.campaign import Result, Results, Setting, final_cells, tuned
 from openrlhf_ada.arena.costs import mean_accuracy, spent_as
 
 Floats = NDArray[np.float64]
@@ -96,7 +96,7 @@ def finals_of(results: Results, task: str, methods: Sequence[str], seeds: int, b
     names = list(dict.fromkeys([REFERENCE, *methods]))
     settings = {name: tuned(results, task, name, budget, cost) for name in names}
     runs = {
-        name: [results.by_cell[Cell(task, name, *settings[name], seed, budget)] for seed in range(seeds)]
+        name: [results.by_cell[cell] for cell in final_cells(results, [task], [name], seeds, budget, cost)]
         for name in names
     }
     return Finals(task, cost, settings, runs)

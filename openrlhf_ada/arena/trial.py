@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.arena.choice import PromptQueue
+from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
 from openrlhf_ada.core.policies import Draw, Policy
@@ -63,7 +64,7 @@ class Curve:
 
 
 class Trial:
-    """Trains `learner` by `method`, `prompts` of them in a step, until a budget of rollouts is drawn."""
+    """Trains `learner` by `method`, `prompts` of them in a step, until a budget is spent."""
 
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
@@ -73,12 +74,15 @@ class Trial:
         self._key = 0
         self.spent = Spent()
 
-    def run(self, budget: int) -> Curve:
-        """Measured before the first step and MARKS times after it."""
-        curve, held_out = Curve(), self._learner.world.held_out
+    def run(self, budget: int, cost: str = "rollouts") -> Curve:
+        """Measured before the first step and MARKS times after it. `budget`: of this cost."""
+        curve, held_out, used = Curve(), self._learner.world.held_out, 0.0
         for mark in range(MARKS + 1):
-            while self.spent.rollouts < budget * mark / MARKS:
+            while used < budget * mark / MARKS:
+                before = asdict(self.spent)
                 self._step()
+                earlier, now = COSTS[cost]([before, asdict(self.spent)])
+                used += now - earlier
             curve.add(self.spent, float(pass_rates(self._learner.model, held_out).mean()))
         return curve
 

@@ -21,7 +21,7 @@ from openrlhf_ada.cli import arena_real
 PROG = "openrlhf-ada arena"
 
 QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET = (
-    ("uniform-8", "balance", "est", "choose-4"),
+    ("uniform-8", "balance", "est", "choose-4-best"),
     ("graded",),
     3,
     24_000,
@@ -79,7 +79,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--methods", type=_names, default=list(METHODS), metavar="NAME,...", help=f"of {', '.join(METHODS)}")
     add("--tasks", type=_names, default=list(TASKS), metavar="NAME,...", help=f"of {', '.join(TASKS)}")
     add("--seeds", type=int, default=10, metavar="N", help="worlds for each method and task, at least 3 (default 10)")
-    add("--budget", type=int, default=64_000, metavar="N", help="rollouts of a trial (default 64000)")
+    add(
+        "--budget",
+        type=int,
+        default=64_000,
+        metavar="N",
+        help="rollouts of a trial, or the seconds in which uniform-8 draws them (default 64000)",
+    )
     add(
         "--cost",
         type=_names,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
-from openrlhf_ada.arena.page import PAGE_COSTS, draw, inserted, pack, render, unpack
+from openrlhf_ada.arena.page import PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.arena.tasks import TASKS
 
@@ -44,29 +44,32 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def pack_all(folder: Path, out: Path, seeds: int, budget: int) -> None:
-    """One file per task, with all methods that are finished for every cost. Raises ValueError where there is none."""
+    """One file per task, with all methods that are finished. Raises ValueError where there is none."""
     results = Results(folder / TRIALS)
     packed = 0
     for task in TASKS:
         names = dict.fromkeys(cell.method for cell in results.by_cell if cell.task == task)
-        done = [name for name in names if is_finished(results, task, name, seeds, budget)]
-        for name in names.keys() - set(done):
-            print(f"{task}: {name} is not finished and left out", file=sys.stderr)
-        if REFERENCE in done:
-            pack(results, task, done, seeds, budget, out / f"{task}.jsonl.gz")
+        methods: dict[str, list[str]] = {}
+        for cost in PAGE_COSTS:
+            done = [name for name in names if is_finished(results, task, name, seeds, budget, cost)]
+            for name in names.keys() - set(done):
+                print(f"{task}, {cost}: {name} is not finished and left out", file=sys.stderr)
+            if REFERENCE in done:
+                methods[cost] = done
+        if methods:
+            pack(results, task, methods, seeds, budget, out / f"{task}.jsonl.gz")
             packed += 1
     if not packed:
         raise ValueError(
-            f"--pack {folder}: {REFERENCE} is not finished with --seeds {seeds} and --budget {budget} on any task, "
-            f"tuned for {' and '.join(PAGE_COSTS)}. Run openrlhf-ada arena --cost {','.join(PAGE_COSTS)} "
-            f"--out {folder}"
+            f"--pack {folder}: {REFERENCE} is not finished on any task with --seeds {seeds} and --budget {budget}. "
+            f"Run openrlhf-ada arena --cost {','.join(PAGE_COSTS)} --out {folder}"
         )
 
 
-def is_finished(results: Results, task: str, method: str, seeds: int, budget: int) -> bool:
+def is_finished(results: Results, task: str, method: str, seeds: int, budget: int, cost: str) -> bool:
     """Are all trials there, tuning included?"""
     try:
-        cells = [cell for cost in PAGE_COSTS for cell in final_cells(results, [task], [method], seeds, budget, cost)]
+        cells = final_cells(results, [task], [method], seeds, budget, cost)
     except KeyError:
         return False
     return all(cell in results.by_cell for cell in cells)
@@ -80,7 +83,7 @@ def page_of(folder: Path, page: Path) -> None:
         raise ValueError(f"--results {folder}: there are no files like {files[0].name}. Make them with --pack DIR")
     page.write_text(inserted(page.read_text(encoding="utf-8"), render(by_task)), encoding="utf-8")
     for by_cost in by_task:
-        draw(by_cost, page.parent / "images" / f"arena-{by_cost[PAGE_COSTS[0]].task}.png")
+        draw(by_cost, page.parent / "images" / f"arena-{task_of(by_cost)}.png")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, RED, GREEN, PINK = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7"
+BLUE, ORANGE, RED, GREEN, PINK, SKY = "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
 INK, MUTED, FAINT = "#222222", "#6b6b6b", "#dddddd"
 
 SMOOTHED_FROM = 15
@@ -61,7 +61,7 @@ def set_title(axes: Axes, text: str, *, x_label: str) -> None:
     axes.set_xlabel(x_label, fontsize=11, color=INK)
 
 
-def add_legend(axes: Axes, columns: int = 2) -> None:
+def _legend(axes: Axes, columns: int = 2) -> None:
     """Between title and axes, where it can never cover the data."""
     legend = axes.legend(
         loc="lower left",
@@ -138,7 +138,7 @@ def _draw_accuracy(axes: Axes, run: Run) -> None:
     axes.set_ylim(0, 1.16 * max([*values, *tops, 0.05]))
     if run.evaluations:
         _draw_evaluations(axes, run.evaluations)
-    add_legend(axes)
+    _legend(axes)
 
 
 def _half_width(row: Row) -> float:
@@ -203,7 +203,7 @@ def _draw_signal(axes: Axes, run: Run) -> None:
     _share_axis(axes)
     _step_axis(axes, rows)
     axes.set_ylim(0, 1.03)
-    add_legend(axes)
+    _legend(axes)
 
 
 def _draw_allocation(axes: Axes, run: Run) -> None:
@@ -224,7 +224,7 @@ def _draw_allocation(axes: Axes, run: Run) -> None:
     size = run.flag("rollout.n_samples_per_prompt")
     if size is not None:
         axes.axhline(size, color=ORANGE, linewidth=2, linestyle=(0, (4, 2)), label=f"uniform sampling: {size} for all")
-        add_legend(axes)
+        _legend(axes)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 4, 5, 10]))
     axes.set_xlim(-0.5, len(bins) - 0.5)
     axes.set_ylim(0, max(heights) * 1.14)
@@ -269,7 +269,7 @@ def _draw_cost(axes: Axes, recorded: list[Row], suffix: str, title: str, *, lege
     axes.set_xlim(steps[0], steps[-1])
     axes.set_ylim(0, total * 1.12 if total else 1)
     if legend:
-        add_legend(axes, columns=3)
+        _legend(axes, columns=3)
 
 
 def _cumulative(values: list[float]) -> list[float]:

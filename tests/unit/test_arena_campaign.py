@@ -15,20 +15,23 @@ from openrlhf_ada.arena.campaign import (
     TRIALS,
     Cell,
     Results,
+    Rung,
     check_folder,
     final_cells,
     run_cells,
     rung_cells,
     tuned,
 )
-from openrlhf_ada.arena.costs import COSTS
+from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, holm, ranks, sign_flip_p, table
-from openrlhf_ada.cli.arena import main
+from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.cli.arena import QUICK_METHODS, QUICK_TASKS, main
 
 BUDGET = 1200
 BEST = (1e-3, 16)
 SEEDS = 6
+UNITS = ("rollouts", *STEP_MODELS)
 
 
 def curve(*accuracy: float, prompts: int = 16) -> dict[str, list[object]]:
@@ -47,15 +50,24 @@ def curve(*accuracy: float, prompts: int = 16) -> dict[str, list[object]]:
     return {"spent": list(spent), "accuracy": list(accuracy)}
 
 
+def tuning_trial(
+    results: Results, task: str, method: str, setting: tuple[float, int], rung: Rung, pace: float
+) -> None:
+    """With a budget of rollouts, and with those of seconds. The trial ends at 1200 rollouts in each case."""
+    result = curve(*(0.1 + pace * at for at in range(5)), prompts=setting[1])
+    for cost in UNITS:
+        limit = budget_of(BUDGET // rung.part, cost)
+        results.add(Cell(task, method, *setting, rung.seed, limit, cost), result)
+
+
 def add_method(results: Results, task: str, method: str, pace: float) -> None:
     """All trials of a method that learns `pace` per 300 rollouts with one setting, and with others nothing."""
     for rung in RUNGS:
         for setting in product(RATES, PROMPTS):
-            accuracy = [0.1 + (pace if setting == BEST else 0.0) * at for at in range(5)]
-            cell = Cell(task, method, *setting, rung.seed, BUDGET // rung.part)
-            results.add(cell, curve(*accuracy, prompts=setting[1]))
-    for seed in range(SEEDS):
-        results.add(Cell(task, method, *BEST, seed, BUDGET), curve(*(0.1 + pace * at for at in range(5))))
+            tuning_trial(results, task, method, setting, rung, pace if setting == BEST else 0.0)
+    for seed, cost in product(range(SEEDS), UNITS):
+        cell = Cell(task, method, *BEST, seed, budget_of(BUDGET, cost), cost)
+        results.add(cell, curve(*(0.1 + pace * at for at in range(5))))
 
 
 @pytest.fixture
@@ -89,8 +101,7 @@ def test_tuning_follows_the_cost(tmp_path: Path) -> None:
     for rung in RUNGS:
         for rate, prompts in product(RATES, PROMPTS):
             pace = 0.1 / prompts**0.1 if rate == BEST[0] else 0.0
-            cell = Cell("graded", "pos", rate, prompts, rung.seed, BUDGET // rung.part)
-            results.add(cell, curve(*(pace * at for at in range(5)), prompts=prompts))
+            tuning_trial(results, "graded", "pos", (rate, prompts), rung, pace)
     chosen = {cost: tuned(results, "graded", "pos", BUDGET, cost)[1] for cost in ("rollouts", "seconds")}
     assert chosen["rollouts"] == min(PROMPTS) and chosen["seconds"] > 32
 
@@ -206,3 +217,7 @@ def test_table_of_finished_trials_starts_nothing(results: Results, capsys: pytes
     told = capsys.readouterr().out
     assert "Target 42.0%" in told
     assert told.splitlines()[-1] == '{"cost_to_target": {"pos": 0.5, "uniform-8": 1.0}}'
+
+
+def test_quick_comparison_is_of_known_names() -> None:
+    assert set(QUICK_METHODS) <= set(METHODS) and set(QUICK_TASKS) <= set(TASKS)

@@ -17,10 +17,12 @@ from openrlhf_ada.arena.costs import (
     STEP_MODELS,
     WAVE_ROLLOUTS,
     WAVE_SECONDS,
+    budget_of,
     mean_accuracy,
     rounds_seconds,
     sampling_seconds,
     spent_as,
+    unit_of,
     wave_seconds,
 )
 from openrlhf_ada.core.scheduling import Request
@@ -132,6 +134,13 @@ def test_other_assumptions_change_seconds_as_they_should() -> None:
     known = {name: spent_as(name, spent)[-1] for name in ("seconds", *OTHER_SECONDS)}
     assert known["4 B prompts"] < known["seconds"] < known["in rounds"] < known["64 B prompts"]
     assert known["seconds"] < known["7B on A100"]
+
+
+def test_budget_of_seconds_is_what_plain_steps_take() -> None:
+    assert budget_of(24_000, "rollouts") == budget_of(24_000, "tokens") == 24_000
+    step = STEP_MODELS["seconds"].step_seconds([[[512, 4096]]], 4096)
+    assert budget_of(25_600, "seconds") == round(100 * step)
+    assert (unit_of("tokens"), unit_of("seconds-7b")) == ("rollouts", "seconds-7b")
 
 
 def test_prompts_count_as_tokens() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import ChainModel, Learner, PromptBatch, log_probs, pass_rates, sample, warm_start
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tasks import END, PAD, TASKS, make_world
@@ -97,6 +98,14 @@ def test_every_method_keeps_its_books(name: str) -> None:
     assert last["trained"] <= last["rollouts"] and last["steps"] > 0
     assert sum(rollouts for batch in last["batches"] for _, rollouts in batch) == last["rollouts"]
     assert last["batches"][0][0][0] == 32 * last["steps"]
+
+
+def test_budget_may_be_in_seconds() -> None:
+    """Of steps of 512 real prompts, 4 rollouts each, all trained: 99 s a step."""
+    learner = Learner(make_world(TASKS[SMALL], 0), model_of(SMALL).state_dict(), 1e-3, 0)
+    curve = Trial(learner, METHODS["uniform-4"], 32, seed=0).run(400, "seconds")
+    assert [point["steps"] for point in curve.spent][-1] == 5
+    assert COSTS["seconds"](curve.spent)[-1] == pytest.approx(5 * 99.1, rel=0.01)
 
 
 def test_same_seed_gives_the_same_curve() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from documents import ROOT
 
 from openrlhf_ada.arena import costs
-from openrlhf_ada.arena.campaign import TRIALS, Cell, Results
+from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
 from openrlhf_ada.arena.tables import REFERENCE, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
@@ -17,6 +18,7 @@ from openrlhf_ada.arena.trial import Spent
 from openrlhf_ada.cli.arena_page import main
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
+METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
 PACKED, PAGE = ROOT / "benchmarks" / "results" / "arena", ROOT / "docs" / "arena.md"
 
 
@@ -38,6 +40,10 @@ def curve(pace: float, seed: int) -> dict[str, object]:
     return {"spent": points, "accuracy": accuracy}
 
 
+def cell(method: str, seed: int, rollouts: int, cost: str) -> Cell:
+    return Cell("graded", method, *SETTING, seed, costs.budget_of(rollouts, cost), cost)
+
+
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     """Of one setting, so that tuning is short."""
@@ -45,50 +51,57 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     monkeypatch.setattr("openrlhf_ada.arena.campaign.PROMPTS", SETTING[1:])
     found = Results(tmp_path / "campaign" / TRIALS)
     for method, pace in ((REFERENCE, 0.01), ("pos", 0.015)):
-        for seed in range(SEEDS):
-            found.add(Cell("graded", method, *SETTING, seed, BUDGET), curve(pace, seed))
-        for seed, part in ((1000, 3), (1001, 1), (1002, 1)):
-            found.add(Cell("graded", method, *SETTING, seed, BUDGET // part), curve(pace, seed))
+        for cost, seed in product(PAGE_COSTS, range(SEEDS)):
+            found.add(cell(method, seed, BUDGET, cost), curve(pace, seed))
+        for cost, rung in product(PAGE_COSTS, RUNGS):
+            found.add(cell(method, rung.seed, BUDGET // rung.part, cost), curve(pace, rung.seed))
     return found
 
 
 def test_packed_results_say_what_the_trials_say(results: Results, tmp_path: Path) -> None:
     file = tmp_path / "graded.jsonl.gz"
-    pack(results, "graded", ["pos"], SEEDS, BUDGET, file)
+    pack(results, "graded", METHODS, SEEDS, BUDGET, file)
     kept = unpack(file)
     assert set(kept) == set(PAGE_COSTS)
     for cost, finals in kept.items():
-        whole = results.by_cell[Cell("graded", "pos", *SETTING, 3, BUDGET)]
+        whole = results.by_cell[cell("pos", 3, BUDGET, cost)]
         assert finals.runs["pos"][3]["spent"][-1] == whole["spent"][-1], cost
-        exact = costs.COSTS[cost](whole["spent"])[::2]
-        assert costs.COSTS[cost](finals.runs["pos"][3]["spent"]) == pytest.approx(exact, rel=0.01)
+        exact = costs.COSTS[cost](whole["spent"])
+        assert costs.COSTS[cost](finals.runs["pos"][3]["spent"]) == pytest.approx(exact)
         assert finals.settings == {REFERENCE: SETTING, "pos": SETTING}
         for ours, all_of_it in zip(
             table(finals), table(finals_of(results, "graded", ["pos"], SEEDS, BUDGET, cost)), strict=True
         ):
             assert ours.method == all_of_it.method
-            assert (ours.cost, ours.area) == pytest.approx((all_of_it.cost, all_of_it.area), rel=0.01)
-    pack(results, "graded", ["pos"], SEEDS, BUDGET, tmp_path / "again.gz")
+            assert (ours.cost, ours.area) == pytest.approx((all_of_it.cost, all_of_it.area), rel=0.001)
+    pack(results, "graded", METHODS, SEEDS, BUDGET, tmp_path / "again.gz")
     assert (tmp_path / "again.gz").read_bytes() == file.read_bytes()
+
+
+def test_cost_that_was_not_run_is_said(results: Results, tmp_path: Path) -> None:
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    text = render([unpack(file)])
+    assert "### At equal seconds\n\nNot run yet." in text and "depend on" not in text
 
 
 def test_results_of_another_cost_model_are_refused(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "graded.jsonl.gz"
-    pack(results, "graded", ["pos"], SEEDS, BUDGET, file)
+    pack(results, "graded", METHODS, SEEDS, BUDGET, file)
     monkeypatch.setattr(costs, "STREAM_WAIT", 0.5)
     with pytest.raises(ValueError, match=r"another cost model \(STREAM_WAIT: 0.16 there, 0.5 here\).*pack it anew"):
         unpack(file)
 
 
 def test_page_is_written_in_one_command(results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results.add(Cell("graded", "est", *SETTING, 0, BUDGET), curve(0.01, 0))
+    results.add(cell("est", 0, BUDGET, "rollouts"), curve(0.01, 0))
     page = tmp_path / "arena.md"
     page.write_text(f"# Arena\n\n{FIRST}\nOutdated.\n{LAST}\n\nMore.\n")
     argv = [str(page), "--results", str(tmp_path / "packed"), "--pack", str(results.folder)]
     assert main([*argv, "--seeds", str(SEEDS), "--budget", str(BUDGET)]) == 0
-    assert "graded: est is not finished and left out" in capsys.readouterr().err
+    assert "graded, seconds: est is not finished and left out" in capsys.readouterr().err
     text = page.read_text()
     assert "| `pos` | **0.6" in text and "Outdated" not in text and text.endswith("More.\n")
     assert (tmp_path / "images" / "arena-graded.png").stat().st_size > 10_000
@@ -102,7 +115,10 @@ def test_bad_calls_of_the_page_say_what_to_do(
     argv = [str(page), "--results", str(tmp_path / "packed")]
     for more, says in (
         ([], "there are no files like graded.jsonl.gz. Make them with --pack DIR"),
-        (["--pack", str(results.folder), "--seeds", "20", "--budget", str(BUDGET)], "--seeds 20 and --budget 8000"),
+        (
+            ["--pack", str(results.folder), "--seeds", "20", "--budget", str(BUDGET)],
+            "uniform-8 is not finished on any task with --seeds 20 and --budget 8000",
+        ),
         (["--pack", str(results.folder), "--seeds", str(SEEDS), "--budget", str(BUDGET)], "the page has no lines"),
     ):
         assert main([*argv, *more]) == 2
