@@ -154,7 +154,8 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
         "actor.lr_scheduler": "constant",
         "eval.steps": conditions.eval_steps,
         "eval.n_samples_per_prompt": conditions.answers,
-        "ckpt.save_steps": conditions.eval_steps,
+        # Rarely where it is evaluated: a run interrupted between the two would go on without that evaluation.
+        "ckpt.save_steps": conditions.eval_steps + 1,
         "ckpt.max_num": 1,
         "ckpt.best_metric_key": "none",
     }
