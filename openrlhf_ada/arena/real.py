@@ -50,6 +50,8 @@ class Conditions:
     rate: float
     prompts: int
     """Training prompts of a seed."""
+    answers: int
+    """To each held-out prompt in an evaluation."""
 
     @property
     def eval_steps(self) -> int:
@@ -151,7 +153,9 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
         # A schedule would depend on the number of steps, which differs and is not known before.
         "actor.lr_scheduler": "constant",
         "eval.steps": conditions.eval_steps,
-        "ckpt.save_steps": conditions.eval_steps,
+        "eval.n_samples_per_prompt": conditions.answers,
+        # Rarely where it is evaluated: a run interrupted between the two would go on without that evaluation.
+        "ckpt.save_steps": conditions.eval_steps + 1,
         "ckpt.max_num": 1,
         "ckpt.best_metric_key": "none",
     }

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,7 +39,9 @@ from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 from openrlhf_ada.reporting.run_record import Run, read_run
 
 PROG = "openrlhf-ada arena --real"
-RECIPES: dict[str, Recipe] = {"smollm2": SMOLLM2, "toy": TOY}
+RECIPES: dict[str, Recipe] = {"smollm2": replace(SMOLLM2, eval_samples=2), "toy": TOY}
+"""The demo evaluates twice, these runs nine times: with 4 answers a prompt that would take as long as 18 steps."""
+
 DEFAULTS: dict[str, Any] = {
     "methods": list(METHODS_DEFAULT),
     "seeds": 3,
@@ -116,7 +119,8 @@ def _results(parser: argparse.ArgumentParser, args: argparse.Namespace, folder: 
     budget = args.budget if args.budget is not None else (kept.budget if kept else DEFAULTS["budget"])
     check(args.methods, args.seeds, budget, args.minutes)
     recipe = RECIPES[model]
-    results = Results(folder, Conditions(model, budget, recipe.learning_rate, recipe.max_prompts))
+    conditions = Conditions(model, budget, recipe.learning_rate, recipe.max_prompts, recipe.eval_samples)
+    results = Results(folder, conditions)
     results.start()
     return results
 

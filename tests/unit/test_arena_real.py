@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -38,7 +41,7 @@ from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.preflight import check_without_files
 
-CONDITIONS = Conditions("toy", 1024, 3e-4, 256)
+CONDITIONS = Conditions("toy", 1024, 3e-4, 256, 8)
 
 
 def record(run_dir: Path, accuracy: Sequence[float], *, drawn: int = 128, first_step: int = 1) -> Run:
@@ -111,8 +114,8 @@ def test_replaced_prompts_count() -> None:
 
 
 def test_budget_is_measured_at_eight_places() -> None:
-    assert Conditions("smollm2", 6144, 2e-5, 1024).eval_steps == 6
-    assert Conditions("toy", 384, 3e-4, 256).eval_steps == 1
+    assert Conditions("smollm2", 6144, 2e-5, 1024, 2).eval_steps == 6
+    assert Conditions("toy", 384, 3e-4, 256, 8).eval_steps == 1
 
 
 # -- a run's record ---------------------------------------------------------------------------------------------------
@@ -154,7 +157,7 @@ def test_finished_runs_are_read_again(results: Results) -> None:
 
 
 def test_folder_of_other_conditions_is_refused(results: Results) -> None:
-    other = Conditions("toy", 2048, 3e-4, 256)
+    other = Conditions("toy", 2048, 3e-4, 256, 8)
     with pytest.raises(ValueError, match="other settings: budget is 1024 there and 2048 here"):
         Results(results.folder, other)
 
@@ -309,7 +312,7 @@ def test_partial_results_are_reported_as_partial(
 
 
 @pytest.fixture
-def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> arena_real.Campaign:
+def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[arena_real.Campaign]:
     """One whose model and prompts are not built."""
     monkeypatch.setattr(arena_real, "prepare_model", lambda toy, cache: cache / "model")
     monkeypatch.setattr(arena_real, "write_prompts", lambda *args, **kwargs: None)
@@ -353,3 +356,21 @@ def test_training_is_told_to_end_when_its_budget_is_spent(
     record(tmp_path / "run", pace("pos", 0))
     campaign._train(Cell("pos", 0), tmp_path / "run")
     assert len(ended) == 1
+
+
+@pytest.mark.parametrize("reason", ["time is up", "interrupted"])
+def test_no_training_is_left_behind(
+    reason: str, campaign: arena_real.Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    end = arena_real._end
+    monkeypatch.setattr(campaign, "_command", lambda cell, run_dir: ["sleep", "60"])
+    monkeypatch.setattr(arena_real, "_end", lambda process: started.append(process) or end(process))
+    if reason == "time is up":
+        campaign._deadline = 0.0
+        campaign._train(Cell("pos", 0), tmp_path / "run")
+    else:
+        monkeypatch.setattr(campaign, "_say", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            campaign._train(Cell("pos", 0), tmp_path / "run")
+    assert [process.returncode for process in started] == [-signal.SIGTERM]
