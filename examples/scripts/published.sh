@@ -15,13 +15,16 @@ reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4 batch=512
   case $METHOD in
-    reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero) group=8 ;;
+    reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | mopps | vade) group=8 ;;
     dapo | hora) group=16 ;;
     rated) group=1 batch=2048 ;;
     speed) group=24 ;;
     pilot-commit) group=32 ;;
   esac
   GROUP=${GROUP:-$group}
+  if [[ ${DEVICE:-gpu} == cpu && $group == 1 ]]; then
+    BATCH=${BATCH:-64}
+  fi
   if [[ ${DEVICE:-gpu} == gpu ]]; then
     MODEL=${MODEL:-$1}
     ZERO=${ZERO:-$2}

@@ -88,17 +88,9 @@ def check(methods: Sequence[str], seeds: int, budget: int, minutes: float | None
     """Raises ValueError for what cannot be run."""
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
-        raise ValueError(
-            f"--methods {','.join(unknown)}: there is no such name. Known are {', '.join(on_real_stack())}"
-        )
-    elsewhere = [name for name in methods if name not in on_real_stack()]
-    if elsewhere:
-        raise ValueError(
-            f"--methods {','.join(elsewhere)}: prompts are chosen in the small model's arena only. "
-            f"Leave it out, or leave out --real"
-        )
+        raise ValueError(f"--methods {','.join(unknown)}: there is no such name. Known are {', '.join(METHODS)}")
     if not methods:
-        raise ValueError(f"--methods names no method. Known are {', '.join(on_real_stack())}")
+        raise ValueError(f"--methods names no method. Known are {', '.join(METHODS)}")
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: at least 1 is needed, and 3 for an interval")
     if budget < LEAST_BUDGET:
@@ -108,11 +100,6 @@ def check(methods: Sequence[str], seeds: int, budget: int, minutes: float | None
         )
     if minutes is not None and minutes <= 0:
         raise ValueError(f"--minutes {minutes:g}: it must be above 0. Leave it out for no limit")
-
-
-def on_real_stack() -> list[str]:
-    """Names of the methods that the flags of `openrlhf-ada train` can express."""
-    return [name for name, method in METHODS.items() if method.candidates == 1]
 
 
 @cache
@@ -135,7 +122,8 @@ def prompts_per_step(method: str) -> int:
 
 
 def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
-    """What a run's command line has beside the model, the prompts and the folders. One optimiser step per step."""
+    """What a run's command line has beside the model, the prompts and the folders. One optimiser step per step, or
+    as many in each of a method's passes."""
     method, prompts = METHODS[cell.method], prompts_per_step(cell.method)
     trained = prompts * method.n
     return _method_flags(method) | {
@@ -144,8 +132,9 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
         "rollout.batch_size": prompts,
         "rollout.n_samples_per_prompt": method.n,
         "rollout.micro_batch_size": trained,
-        "train.batch_size": trained,
-        "train.micro_batch_size": trained,
+        "train.batch_size": trained // method.passes,
+        "train.micro_batch_size": trained // method.passes,
+        "train.max_epochs": method.passes,
         # Enough even if a prompt had one rollout: the run is ended when its budget is spent.
         "train.num_episodes": -(-conditions.budget // conditions.prompts) + 1,
         "train.seed": 1000 + cell.seed,

@@ -96,7 +96,10 @@ class PassRateCounts:
         return self._posterior(rows)[1]
 
     def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One pass rate per row from its posterior, a Beta distribution, shape (B,)."""
+        """One pass rate per row, shape (B,), from Beta(k + s m, n - k + s (1 - m)).
+
+        Its mean is `predict`. As counts fade it widens to what is known of a prompt that was never seen.
+        """
         positives, draws = self._posterior(rows)
         return rng.beta(positives, draws - positives)
 
@@ -106,17 +109,6 @@ class PassRateCounts:
         fade = self._fade(seen_at)
         prior = self.prior_strength
         return fade * positives + prior * self.population_mean, fade * draws + prior
-
-    def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One draw of each row's pass rate, shape (B,), in [0, 1], from Beta(k + s m, n - k + s (1 - m)).
-
-        Its mean is `predict`. As counts fade it widens to what is known of a prompt that was never seen.
-        """
-        draws, positives, seen_at, _ = self._rows(rows)
-        fade, mean = self._fade(seen_at), self.population_mean
-        right: Floats = fade * positives + self.prior_strength * mean
-        wrong: Floats = fade * (draws - positives) + self.prior_strength * (1.0 - mean)
-        return np.asarray(rng.beta(right, wrong))
 
     @property
     def population_mean(self) -> float:

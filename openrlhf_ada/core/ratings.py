@@ -9,6 +9,7 @@ prompt, by a Laplace approximation at every step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +49,8 @@ class PromptRatings:
     _table: RowTable = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ability = float(_logit(self.prior_mean))
+        # Such that the mean over prompts of all eases is `prior_mean`.
+        self.ability = _logit(self.prior_mean) * math.sqrt(1.0 + math.pi * PRIOR_VARIANCE / 8.0)
         self._table = RowTable(_COLUMNS, (0.0, PRIOR_VARIANCE, 0.0, 0.0))
 
     def predict(self, rows: ArrayLike) -> Floats:
@@ -146,7 +148,7 @@ def _rate(logit: Floats) -> Floats:
 
 
 def _logit(p: float) -> float:
-    return float(np.log(p / (1.0 - p)))
+    return math.log(p / (1.0 - p))
 
 
 def _mean_rate(mean: Floats, variance: Floats) -> Floats:

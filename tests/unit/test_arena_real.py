@@ -24,7 +24,6 @@ from openrlhf_ada.arena.real import (
     cell_flags,
     curve,
     is_finished,
-    on_real_stack,
     plan,
     prompts_per_step,
     rollouts_per_prompt,
@@ -85,7 +84,7 @@ def test_whole_seeds_come_first_and_the_reference_with_them() -> None:
     ]
 
 
-@pytest.mark.parametrize("method", on_real_stack())
+@pytest.mark.parametrize("method", METHODS)
 def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None:
     folder = Path("/nowhere")
     flags = flags_of_any_run(TOY, folder, folder, folder) | cell_flags(Cell(method, 2), CONDITIONS)
@@ -98,7 +97,7 @@ def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None
     assert {name: getattr(config, name) for name in ada} == ada
     assert settings.refills == expected.refill
     assert args.algo.advantage.estimator == expected.estimator
-    assert args.train.batch_size == args.rollout.batch_size * expected.n, "one optimiser step"
+    assert args.train.batch_size * expected.passes == args.rollout.batch_size * expected.n, "one step a pass"
     assert (args.actor.adam.lr, args.actor.lr_scheduler) == (CONDITIONS.rate, "constant")
 
 
@@ -227,11 +226,7 @@ def test_method_without_the_reference_is_not_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--methods", "posh"], "--methods posh: there is no such name. Known are uniform-4"),
-        (
-            ["--methods", "choose-4-share"],
-            "--methods choose-4-share: prompts are chosen in the small model's arena only",
-        ),
+        (["--methods", "posh"], "--methods posh: there is no such name. Known are uniform-2"),
         (["--methods", ","], "--methods names no method"),
         (["--seeds", "0"], "--seeds 0: at least 1 is needed, and 3 for an interval"),
         (["--budget", "100"], "--budget 100: a run needs at least 384 rollouts"),

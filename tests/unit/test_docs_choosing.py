@@ -179,7 +179,7 @@ def test_count_errors_are_as_measured() -> None:
     (table,) = tables(section(TEXT, "What predicts"))
     for steps, *cells in table[1:]:
         row = measured[f"{steps} steps per episode, logits +0.3 per 100 steps"]
-        assert cells == [f"{row[name]:.3f}" for name in ("25", "50", "200", "last group")]
+        assert cells == [f"{row[name]:.3f}" for name in ("25", "50", "200", "rating", "last group")]
 
 
 def test_unsolvable_shares_are_as_measured() -> None:
