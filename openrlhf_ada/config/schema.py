@@ -15,6 +15,7 @@ from typing import Any
 from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
 from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, flag
 from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.run_flags import RunFlags
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import ALLOCATIONS
 from openrlhf_ada.core.choice import CHOICES
@@ -24,8 +25,6 @@ from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import EXITS
 
-FORMATS = ("none", "boxed", "think", "answer")
-
 LOSSES = ("host", "sequence-constant", "prompt-mean")
 
 MATCHED = "matched:"
@@ -33,8 +32,8 @@ MATCHED = "matched:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaConfig:
-    """Settings of adaptive sampling. Defaults are the published setting of Reinforce-Ada (arXiv 2510.04996)."""
+class SamplingFlags:
+    """What is sampled, and how it is trained."""
 
     mode: str = flag(
         "off",
@@ -354,79 +353,11 @@ class AdaConfig:
         metavar="SECONDS",
         allowed=(lambda v: v >= 0, "it is a time in seconds", "Try 600"),
     )
-    # -- weights: from the policy to the engines ---------------------------------------------------------------------
-    verify_sync: str = flag(
-        "first",
-        "When to compare checksums of the weights that the policy sends and the engines receive. first: in the "
-        "first update, and after engines were started. always: in every update. A difference ends the run.",
-        choices=("off", "first", "always"),
-    )
-    logprob_steps: int = flag(
-        10,
-        "Every so many steps, the first included, compare the engines' log-probability of every sampled token with "
-        "the policy's. 0: never.",
-        metavar="STEPS",
-        minimum=0,
-    )
-    logprob_warn: float = flag(
-        0.1,
-        "Mean gap in nats per token at which a note is shown.",
-        metavar="GAP",
-        allowed=(lambda v: v > 0, "it is a distance", "Try 0.1"),
-    )
-    logprob_stop: float = flag(
-        1.0,
-        "Mean gap in nats per token at which the run ends, before anything is trained.",
-        metavar="GAP",
-        allowed=(lambda v: v > 0, "it is a distance", "Try 1"),
-    )
-    # -- named rewards and those made with `reward_function.pooled`: every mode -----------------------------------
-    reward_timeout: float = flag(
-        10.0,
-        "Seconds that the score of one rollout may take in the process pool of the rewards math, reasoning_gym and "
-        "code. After that its process is killed, and the rollout has no score.",
-        metavar="SECONDS",
-        allowed=(lambda v: v > 0, "it is a time in seconds", "Try 10"),
-    )
-    reward_memory: int = flag(2048, "MiB of memory that one score may take in that pool.", metavar="MIB", minimum=64)
-    reward_workers: int | None = flag(
-        None,
-        "Number of processes per engine that score answers. Default: an eighth of the machine's cores, at least "
-        "2 and at most 8.",
-        metavar="COUNT",
-        minimum=1,
-    )
-    format: str = flag(
-        "none",
-        "Format of answers that --ada_format_bonus rewards. boxed: has a \\boxed answer. think: thinking that "
-        "ends with </think>, then an answer. answer: ends with one <answer>...</answer>.",
-        choices=FORMATS,
-    )
-    format_bonus: float = flag(
-        0.0,
-        "Added to the reward of a response in that format. Scores decide, and are evaluated, without it.",
-        metavar="BONUS",
-        allowed=(lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
-    )
-    # -- the record -------------------------------------------------------------------------------------------------
-    eval_ends: bool = flag(False, "Also evaluate on --eval.dataset before the first and after the last step.")
-    run_dir: str | None = flag(
-        None,
-        "Run directory for config.json, metrics.jsonl, samples.jsonl, summary.json and report.html. Default: "
-        "runs/<--logger.wandb.run_name>.",
-        metavar="DIR",
-    )
-    log_texts: int = flag(
-        4,
-        "Number of prompts per step whose full texts go to samples.jsonl (0: none, numbers only).",
-        metavar="COUNT",
-        minimum=0,
-    )
-    verbose: bool = flag(
-        False,
-        "Show everything that OpenRLHF, vLLM and Ray print. Without it their logs stay in files.",
-        aliases=("--verbose",),
-    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaConfig(RunFlags, SamplingFlags):
+    """All our flags. Defaults are the published setting of Reinforce-Ada (arXiv 2510.04996)."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
