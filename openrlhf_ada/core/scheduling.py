@@ -45,13 +45,15 @@ class FinishedPool(Generic[Payload]):
     """A closed pool and, at the same positions, what the plumbing keeps of each sample.
 
     `failure`: why the prompt was given up before its policy closed it: the reason of the first rollout in index order
-    that had no score at its last attempt. Empty for all other prompts.
+    that had no score at its last attempt. Empty for all other prompts. `wanted`: rollouts that the policy had asked
+    for by then.
     """
 
     pool: PromptPool
     payloads: list[Payload] = field(default_factory=list[Payload])
     num_waves: int = 0
     failure: str = ""
+    wanted: int = 0
 
 
 class _OpenPrompt(Generic[Payload]):
@@ -326,7 +328,7 @@ class Scheduler(Generic[Payload]):
         heapq.heappush(self._required, (-expected_tokens, self._num_queued, request))
 
     def _give_up(self, prompt: _OpenPrompt[Payload]) -> list[Request]:
-        prompt.finished.failure = prompt.reason
+        prompt.finished.failure, prompt.finished.wanted = prompt.reason, prompt.wanted
         self.given_up.append(prompt.finished)
         return self._close(prompt)
 

@@ -54,10 +54,11 @@ class PromptPool:
 
     Known before sampling: `row`, the prompt's stable identity (position in the training set); `critic_value`, what a
     critic gives it; `predicted`, the pass rate that the policy goes by, and `strength`, the rollouts that it is
-    worth. Samples are kept in columns: with 100,000 prompts open, objects would take several times the memory.
+    worth; `quota`, what a split gave to the prompt whose place this one takes, or None. Samples are kept in columns:
+    with 100,000 prompts open, objects would take several times the memory.
     """
 
-    __slots__ = ("_counts", "_values", "critic_value", "key", "predicted", "row", "strength")
+    __slots__ = ("_counts", "_values", "critic_value", "key", "predicted", "quota", "row", "strength")
 
     def __init__(self, key: PromptKey, samples: Iterable[Sample] = (), *, row: int = 0) -> None:
         self.key = key
@@ -65,6 +66,7 @@ class PromptPool:
         self.critic_value: float | None = None
         self.predicted: float | None = None
         self.strength = 0.0
+        self.quota: int | None = None
         self._values = array("d")  # score, reward, score, reward, ...
         self._counts = array("i")  # num_tokens, version, last_version, ...
         self.add(samples)

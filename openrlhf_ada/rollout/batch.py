@@ -61,6 +61,11 @@ class Batch:
         """Places of prompts that were given up."""
         return [i for i, place in enumerate(self.places) if place.group is None]
 
+    def quota(self, place: int) -> int | None:
+        """What the policy had asked of the prompt there, if it was given up."""
+        slot = self.places[place]
+        return slot.finished.wanted if slot.group is None else None
+
     def sampled_prompts(self) -> list[PromptRequest]:
         """Prompts that were sampled to the end."""
         return [self.requests[place.finished.pool.key] for place in self.places if place.group is not None]

@@ -211,6 +211,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         """Sample these prompts to the end, for new places in the batch or in place of the prompts `at` these."""
         batch.requests |= {request.key: request for request in requests}
         pools = [PromptPool(request.key, row=request.row) for request in requests]
+        for pool, place in zip(pools, at or (), strict=at is not None):
+            pool.quota = batch.quota(place)
         for pool, value in zip(pools, values or (), strict=values is not None):
             pool.critic_value = value
         scheduler = Scheduler[Experience](

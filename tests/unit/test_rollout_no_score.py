@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ from rollouts import (
     table,
 )
 
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.estimators import PassRateCounts
-from openrlhf_ada.core.policies import Memory
+from openrlhf_ada.core.policies import Memory, Policy
 from openrlhf_ada.core.scheduling import Request
 
 ONCE, TWICE = {(0, 1, 0)}, {(0, 1, 0), (0, 1, 1)}
@@ -119,6 +122,30 @@ def test_thirty_percent_failures_keep_other_prompts(seed: int) -> None:
     assert len(groups) == 10
 
 
+def estimated(allocation: str) -> Policy:
+    """Four rollouts of a prompt on average, all trained; pass rates of rows 0 and 1 are known to differ."""
+    host = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=BATCH),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    )
+    config = AdaConfig(mode="est", allocation=allocation, correction="none", pilot=2 if allocation == "hit" else None)
+    policy = make_policy(resolve(config, host))
+    policy.load_prior_counts([8, 8], [0, 8])
+    return policy
+
+
+@pytest.mark.parametrize("allocation", ["inverse_sqrt", "knapsack", "hit"])
+@pytest.mark.parametrize("failing", [0, 2])
+def test_replacement_keeps_the_sum_of_a_split(allocation: str, failing: int) -> None:
+    """Where all are trained, a step has as many rollouts as its budget, whichever rollout of row 0 gets no score."""
+    outcomes = {row: [float((row + i) % 3 == 0) for i in range(16)] for row in range(4)}
+    lost = {(0, failing, attempt) for attempt in range(2)}
+    generator = FailingGenerator(outcomes, lost, policy=estimated(allocation), n=4, max_no_score=1)
+    samples, *_ = generator.generate_samples(**GENERATE)
+    assert samples.record.num_no_score == 1
+    assert len(samples) == BATCH * 4
+
+
 class FailingGenerator(TableGenerator):
     """These rollouts get no score: (key, index, attempt)."""
 
@@ -128,12 +155,14 @@ class FailingGenerator(TableGenerator):
         failing: set[tuple[int, int, int]],
         *,
         batch: int = BATCH,
+        n: int = N,
+        policy: Policy | None = None,
         **options: Any,
     ) -> None:
         args = make_args(batch=batch, num_episodes=1)
         memory = Memory(PassRateCounts(50, 0.5, 2, give_up=0), threshold=0.5)
-        policy = replace(sequential(1, 1, n=N, wave=2, cap=4), memory=memory)
-        plan = BatchPlan(batch, N, batch * N, micro_batch=1, processes=1)
+        policy = policy or replace(sequential(1, 1, n=N, wave=2, cap=4), memory=memory)
+        plan = BatchPlan(batch, n, batch * n, micro_batch=1, processes=1)
         super().__init__(args, make_loader(len(outcomes), args), policy, table(outcomes), plan, **options)
         self.failing = failing
 

@@ -41,10 +41,16 @@ class Estimated:
         return [Draw(pool.key, counts[pool.key]) if pool.key in counts else Close(pool.key) for pool in pools]
 
     def _split(self, fresh: Sequence[PromptPool]) -> dict[PromptKey, int]:
-        keys = [pool.key for pool in fresh]
-        given_up = self.memory.counts.given_up([pool.row for pool in fresh])
-        counts = self.split(self.memory.predict(fresh), given_up, keys)
-        return dict(zip(keys, counts.tolist(), strict=True))
+        rates = self.memory.predict(fresh)
+        # A prompt in the place of one without a score gets its number: the step's sum is exact.
+        quotas = {pool.key: pool.quota for pool in fresh if pool.quota is not None}
+        at = [i for i, pool in enumerate(fresh) if pool.quota is None]
+        if not at:
+            return quotas
+        keys = [fresh[i].key for i in at]
+        given_up = self.memory.counts.given_up([fresh[i].row for i in at])
+        counts = self.split(rates[at], given_up, keys)
+        return quotas | dict(zip(keys, counts.tolist(), strict=True))
 
     def split(self, rates: ArrayLike, given_up: ArrayLike, tie_break: ArrayLike) -> NDArray[np.int64]:
         """Rollouts of prompts whose pass rates are taken to be `rates`, shape (B,)."""

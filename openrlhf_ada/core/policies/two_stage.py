@@ -54,7 +54,11 @@ class TwoStage:
 
     def decide(self, pools: Sequence[PromptPool]) -> Sequence[Action]:
         self.memory.predict([pool for pool in pools if not len(pool)])
-        extra = self._second_round([pool for pool in pools if len(pool) == self.pilot])
+        piloted = [pool for pool in pools if len(pool) == self.pilot]
+        # A prompt in the place of one that got no score in its second round gets its number: the sum is exact.
+        left = {pool.key: (pool.quota or 0) - self.pilot for pool in piloted}
+        quotas = {key: count for key, count in left.items() if count > 0}
+        extra = quotas | self._second_round([pool for pool in piloted if pool.key not in quotas])
         return [self._action(pool, extra) for pool in pools]
 
     def _action(self, pool: PromptPool, extra: dict[PromptKey, int]) -> Action:
