@@ -65,7 +65,7 @@ class PromptPool:
         self.row = row
         self.critic_value: float | None = None
         self.predicted: float | None = None
-        self.strength = 0.0
+        self.strength = 1.0
         self.quota: int | None = None
         self._values = array("d")  # score, reward, score, reward, ...
         self._counts = array("i")  # num_tokens, version, last_version, ...

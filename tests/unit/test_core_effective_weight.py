@@ -151,12 +151,14 @@ def by_formula(policy: Sequential, p: float, predicted: float, drawn: int, posit
         return (n / p if kept_pos else 0.0) / n
     if pool in (0.0, 1.0) and builder.baseline not in (*OUTSIDE, "none"):
         return 0.0
-    gain = kept_pos * weight * factors[0] * (1 - b) * scale
-    loss = kept_neg * weight * factors[1] * b * scale
+    # The prediction is worth one rollout.
+    of_pos, of_neg = ((predicted + positives - m) / drawn if builder.baseline == "blend" else b for m in (1, 0))
+    gain = kept_pos * weight * factors[0] * (1 - of_pos) * scale
+    loss = kept_neg * weight * factors[1] * of_neg * scale
     return (gain / p + loss / (1 - p)) / n
 
 
-OUTSIDE = ("estimator", "critic")
+OUTSIDE = ("estimator", "critic", "blend")
 
 DIFFERENCES = [name for name, piece in BASELINES.items() if Need.PLAIN_ADVANTAGES not in piece.lacks]
 """Baselines that are subtracted. `posterior` is more than that, and takes no correction (test_core_published.py)."""
