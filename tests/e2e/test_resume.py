@@ -100,9 +100,10 @@ def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: P
     assert [result["method"] for result in results] == ["uniform-8", "balance"]
     for result in results:
         assert result["evaluations"]["step"] == list(range(len(result["by_step"]["rollouts"]) + 1))
-        assert budget <= sum(result["by_step"]["rollouts"]) < budget + 200
+        # A step or two may end before the run is told to.
+        assert budget <= sum(result["by_step"]["rollouts"]) < 2 * budget
         assert min(result["by_step"]["sampling_seconds"] + result["by_step"]["training_seconds"]) > 0
-    assert results[0]["by_step"]["rollouts"] == [128] * 3
+    assert set(results[0]["by_step"]["rollouts"]) == {128}
     told = json.loads(done.stdout.splitlines()[-1])
     assert (told["runs"], told["planned"], told["seeds"]) == (2, 2, {"uniform-8": 1, "balance": 1})
     assert not list(out.glob("runs/*/ckpt")), "of no use any more"
