@@ -6,9 +6,10 @@ policy changes with steps. `Calibration`: is a critic's prediction better than t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,51 +22,79 @@ Floats = NDArray[np.float64]
 _COLUMNS = ("draws", "positives", "seen_at", "misses")
 
 
-class RateEstimator(Protocol):
-    """What predicts pass rates by dataset row, from outcomes of earlier steps."""
+class RateEstimator(ABC):
+    """What predicts pass rates by dataset row, from outcomes of earlier steps.
 
+    `step`: training steps so far. A row is given up after `give_up` rollouts in a row without a positive (0: never);
+    the last column of `_table` counts them.
+    """
+
+    step: int
     give_up: int
+    _table: RowTable
 
+    @abstractmethod
     def predict(self, rows: ArrayLike) -> Floats:
         """Expected pass rate per row, in (0, 1), float64, shape (B,)."""
-        ...
 
+    @abstractmethod
     def strength(self, rows: ArrayLike) -> Floats:
         """Rollouts that a prediction is worth, shape (B,): n of a Beta distribution as wide as the posterior."""
-        ...
 
+    @abstractmethod
     def draw(self, rows: ArrayLike, rng: np.random.Generator) -> Floats:
         """One pass rate per row from its posterior, shape (B,)."""
-        ...
 
     @property
+    @abstractmethod
     def population_mean(self) -> float:
         """Expected pass rate of a prompt that was never seen."""
-        ...
 
     def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
-        """Which rows had `give_up` rollouts or more in a row without a positive, shape (B,); none if that is 0."""
-        ...
+        """Which rows get the least number of rollouts now, shape (B,)."""
+        return self._table.of(rows)[-1] >= (self.give_up or np.inf)
 
     def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        """Start from counts by row, shapes (R,), made before the run. Raises ValueError after the first step."""
-        ...
+        """Start from counts by row, shapes (R,), that were made before the run; rows without draws count as unseen.
+
+        Raises ValueError after the first step, or for impossible counts.
+        """
+        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
+        if self.step or len(self._table):
+            raise ValueError("prior counts can be loaded before the first step only")
+        if not ((k >= 0) & (k <= n)).all():
+            raise ValueError("every row needs between 0 and all of its draws positive")
+        self._table.grow(len(n))
+        seen = np.flatnonzero(n > 0)
+        self._start(seen, n[seen], k[seen])
 
     def observe(self, rows: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> None:
         """One training step's evidence, shapes (B,); a row may come more than once. Ends the step."""
-        ...
+        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
+        if not (n > 0).all() or not ((k >= 0) & (k <= n)).all():
+            raise ValueError("every visit needs at least one draw, and between 0 and all of them positive")
+        self._learn(np.asarray(rows, dtype=np.int64), n, k)
+        self.step += 1
 
+    @abstractmethod
+    def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+        """Evidence from before the run; rows are different."""
+
+    @abstractmethod
+    def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+        """A step's evidence; a row may come more than once."""
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
-        ...
+        """Plain numbers and lists; only rows with evidence."""
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`, to the bit. Raises ValueError for the state of another estimator."""
-        ...
+        """Go on from `state_dict`, to the bit. Raises ValueError for a state that lacks something."""
 
 
 @dataclass
-class PassRateCounts:
+class PassRateCounts(RateEstimator):
     """Decayed counts of draws and positives per dataset row; a prompt's estimate is
 
         p = (k + s m) / (n + s),    k, n: its counts, halved every `half_life` steps;   s: `prior_strength`
@@ -116,37 +145,17 @@ class PassRateCounts:
         rates, visits = self._population
         return float((rates + self.prior_strength * self.prior_mean) / (visits + self.prior_strength))
 
-    def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
-        """Which rows get the least number of rollouts now, shape (B,)."""
-        return self._table.of(rows)[3] >= (self.give_up or np.inf)
+    def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+        self._observe_visits(rows, draws, positives)
 
-    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        """Start from counts by row, shapes (R,), that were made before the run; rows without draws count as unseen.
-
-        Raises ValueError after the first step, or for impossible counts.
-        """
-        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
-        if self.step or len(self._table):
-            raise ValueError("prior counts can be loaded before the first step only")
-        if not ((k >= 0) & (k <= n)).all():
-            raise ValueError("every row needs between 0 and all of its draws positive")
-        self._table.grow(len(n))
-        seen = np.flatnonzero(n > 0)
-        for row in seen:
-            self._observe_visit(int(row), float(n[row]), float(k[row]))
-        self._population += (float((k[seen] / n[seen]).sum()), len(seen))
-
-    def observe(self, rows: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> None:
-        """One training step's evidence, shapes (B,); a row may come more than once. Ends the step."""
-        row = np.asarray(rows, dtype=np.int64)
-        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
-        if not (n > 0).all() or not ((k >= 0) & (k <= n)).all():
-            raise ValueError("every visit needs at least one draw, and between 0 and all of them positive")
-        for r, drawn, hits in zip(row, n, k, strict=True):
-            self._observe_visit(r, drawn, hits)
+    def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
         self._population *= 0.5 ** (1.0 / self.half_life)
-        self._population += (float((k / n).sum()), len(n))
-        self.step += 1
+        self._observe_visits(rows, draws, positives)
+
+    def _observe_visits(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+        for row, drawn, hits in zip(rows.tolist(), draws, positives, strict=True):
+            self._observe_visit(row, drawn, hits)
+        self._population += (float((positives / draws).sum()), len(draws))
 
     def _observe_visit(self, row: int, drawn: float, hits: float) -> None:
         draws, positives, seen_at, misses = self._table.of([row])[:, 0]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openrlhf_ada.core.estimators import RateEstimator
 from openrlhf_ada.core.row_table import RowTable, missing_names
 
 Floats = NDArray[np.float64]
@@ -35,11 +36,8 @@ _COLUMNS = ("ease", "variance", "seen_at", "misses")
 
 
 @dataclass
-class PromptRatings:
-    """Gaussian ratings per dataset row. The population's mean ease is 0; `prior_mean` is the first pass rate.
-
-    A prompt is given up after `give_up` rollouts in a row without a positive (0: never), as with `PassRateCounts`.
-    """
+class PromptRatings(RateEstimator):
+    """Gaussian ratings per dataset row. The population's mean ease is 0; `prior_mean` is the first pass rate."""
 
     prior_mean: float
     give_up: int = 0
@@ -74,38 +72,17 @@ class PromptRatings:
         """Expected pass rate of a prompt that was never seen."""
         return float(_mean_rate(np.array([self.ability]), np.array([PRIOR_VARIANCE]))[0])
 
-    def given_up(self, rows: ArrayLike) -> NDArray[np.bool_]:
-        """Which rows get the least number of rollouts now, shape (B,)."""
-        return self._table.of(rows)[3] >= (self.give_up or np.inf)
-
-    def load_prior_counts(self, draws: ArrayLike, positives: ArrayLike) -> None:
-        """Start from counts by row, shapes (R,), that were made before the run; rows without draws count as unseen.
-
-        Raises ValueError after the first step, or for impossible counts.
-        """
-        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
-        if self.step or len(self._table):
-            raise ValueError("prior counts can be loaded before the first step only")
-        if not ((k >= 0) & (k <= n)).all():
-            raise ValueError("every row needs between 0 and all of its draws positive")
-        self._table.grow(len(n))
-        seen = np.flatnonzero(n > 0)
+    def _start(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
         # In shares, as a run would see them: the ability is learned before the last prompts are rated.
-        for part in np.array_split(seen, max(len(seen) // 64, 1)):
-            self._learn(part, n[part], k[part])
+        for part in np.array_split(np.arange(len(rows)), max(len(rows) // 64, 1)):
+            self._update(rows[part], draws[part], positives[part])
 
-    def observe(self, rows: ArrayLike, draws: ArrayLike, positives: ArrayLike) -> None:
-        """One training step's evidence, shapes (B,); a row may come more than once. Ends the step."""
-        row = np.asarray(rows, dtype=np.int64)
-        n, k = np.asarray(draws, dtype=np.float64), np.asarray(positives, dtype=np.float64)
-        if not (n > 0).all() or not ((k >= 0) & (k <= n)).all():
-            raise ValueError("every visit needs at least one draw, and between 0 and all of them positive")
-        unique, visit = np.unique(row, return_inverse=True)
-        drawn, hits = (np.bincount(visit, counts, len(unique)).astype(np.float64) for counts in (n, k))
-        self._learn(unique, drawn, hits)
-        self.step += 1
+    def _learn(self, rows: NDArray[np.int64], draws: Floats, positives: Floats) -> None:
+        unique, visit = np.unique(rows, return_inverse=True)
+        drawn, hits = (np.bincount(visit, counts, len(unique)).astype(np.float64) for counts in (draws, positives))
+        self._update(unique, drawn, hits)
 
-    def _learn(self, rows: NDArray[np.int64], n: Floats, k: Floats) -> None:
+    def _update(self, rows: NDArray[np.int64], n: Floats, k: Floats) -> None:
         """Rows are different. Ability first, from what all outcomes have in common; then every prompt's ease."""
         ease, variance = self._ratings(rows)
         p = _mean_rate(self.ability + ease, variance)
