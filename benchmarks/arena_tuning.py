@@ -17,7 +17,7 @@ import numpy as np
 from openrlhf_ada.arena.campaign import PROMPTS, RATES, RUNGS, TRIALS, Cell, Result, Results, Setting, run_cells, tuned
 from openrlhf_ada.arena.costs import COSTS, budget_of
 
-TASK, METHODS, BUDGET = "graded", ("uniform-8", "balance", "est", "choose-4-share"), 24_000
+TASK, METHODS, BUDGET = "graded", ("uniform-8", "balance", "est"), 24_000
 TUNED_FOR = ("rollouts", "seconds")
 SETTINGS: list[Setting] = list(product(RATES, PROMPTS))
 WORLDS = [rung.seed for rung in RUNGS]
