@@ -92,9 +92,9 @@ class Trial:
         trained = pools
         if self._method.refill:
             pools, trained = self._refilled(pools, drawn)
-        groups = [self._policy.build(pool, self._rng) for pool in trained]
+        groups = [self._policy.build(pool, self._rng).weighed(drawn.weights[pool.key]) for pool in trained]
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
-        coefficients = [c * drawn.weights[group.key] for group in groups for c in group.coefficients]
+        coefficients = [c for group in groups for c in group.coefficients]
         passes = self._method.passes
         self._learner.train(drawn.answers(), index, coefficients, passes)
         self._policy.observe(pools)
