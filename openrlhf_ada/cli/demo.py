@@ -205,40 +205,47 @@ def _show_result(run_dir: Path) -> None:
 
 
 def result_lines(summary: Mapping[str, Any], group_size: int) -> list[str]:
-    """Accuracy, signal and cost as text; empty if signal or accuracy were not recorded.
+    """Accuracy, signal and cost as text; empty if accuracy was not recorded.
 
     `summary`: the figures of `summary.json`. `group_size`: n, rollouts per prompt of uniform sampling.
     """
     s = summary
-    if s["signal_share"] is None or s["accuracy_before"] is None:
+    if s["accuracy_before"] is None:
         return []
     uniform = f"uniform sampling with {group_size} per prompt"
     return [
         f"  held-out accuracy   {s['accuracy_before']:.3f} ± {s['ci95_before']:.3f}  ->  "
         f"{s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}   (95 % intervals)",
-        f"  groups with signal  {s['signal_share']:.0%} of the run's groups; {uniform} would have had "
-        f"{s['signal_share_uniform']:.0%}",
-        *_cost_of_a_group(s, uniform),
+        *_signal_lines(s, uniform),
         f"  cost in all         {s['rollouts']:,} rollouts, {s['tokens']:,} tokens, "
         f"{s['train_seconds'] / 60:.1f} minutes of training",
     ]
 
 
-def _cost_of_a_group(s: Mapping[str, Any], uniform: str) -> list[str]:
-    """Rollouts per group with signal. Adaptive sampling often pays more for one than uniform sampling: say so."""
+def _signal_lines(s: Mapping[str, Any], uniform: str) -> list[str]:
+    """How many groups have signal, and the rollouts for each; nothing where no signal was recorded.
+
+    Adaptive sampling often pays more for such a group than uniform sampling: say so.
+    """
+    if s["signal_share"] is None:
+        return []
+    share = (
+        f"  groups with signal  {s['signal_share']:.0%} of the run's groups; {uniform} would have had "
+        f"{s['signal_share_uniform']:.0%}"
+    )
     ours, theirs = s["signal_cost"], s["signal_cost_uniform"]
     if ours is None:
-        return ["  cost of a group     no group had a signal"]
+        return [share, "  cost of a group     no group had a signal"]
     cost = f"  cost of a group     {ours:.1f} rollouts per group with signal; {uniform} would have "
     if theirs is None:
-        return [f"{cost}had no such group"]
+        return [share, f"{cost}had no such group"]
     if ours <= theirs:
         conclusion = "This run paid no more for a group with signal than uniform sampling"
     elif s["signal_share"] > s["signal_share_uniform"]:
         conclusion = "This run paid more for a group with signal, and got one from more of its prompts"
     else:
         conclusion = "This run paid more for a group with signal, and got no more of them"
-    return [f"{cost}paid {theirs:.1f}", f"{'':22}{conclusion}"]
+    return [share, f"{cost}paid {theirs:.1f}", f"{'':22}{conclusion}"]
 
 
 # -- demo-model, demo-data: what the demo trains, to look at or to train with other flags -----------------------------

@@ -123,13 +123,14 @@ class SamplingFlags:
     estimator: str | None = flag(
         None,
         "What predicts pass rates. ema: decayed counts per prompt. rating: ratings of the policy and of every prompt, "
-        "as of players in a game. critic: PPO's critic, or in critic-free training a "
-        "critic of its own (--critic... flags) fitted to outcomes. Default: ema, or critic for --ada_baseline critic.",
+        "as of players in a game. critic: PPO's critic, or in critic-free training a critic of its own (--critic... "
+        "flags) fitted to outcomes. Default: ema, or critic for --ada_baseline critic.",
         choices=PREDICTORS,
     )
     half_life: float = flag(
         50.0,
-        "Number of training steps after which a prompt's old outcomes count half.",
+        "Number of training steps after which old outcomes of a prompt count half (--ada_estimator ema), and old "
+        "rewards in what an outcome is worth.",
         metavar="STEPS",
         allowed=(lambda v: v > 0, "it is a number of steps", "50 is a good start"),
     )
@@ -180,7 +181,7 @@ class SamplingFlags:
     choice: str | None = flag(
         None,
         "With --ada_candidates, prompts are chosen with a chance in proportion to this value at a draw of their pass "
-        "rate p from counts. std: √(p(1-p)). vade: p(1-p)². mopps: nearness to 1/2. Default: std.",
+        "rate p. std: √(p(1-p)). vade: p(1-p)². mopps: nearness to 1/2. Default: std.",
         choices=CHOICES,
         read_by={"mode": ("seq", "est")},
     )

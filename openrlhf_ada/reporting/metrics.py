@@ -133,7 +133,7 @@ METRICS: dict[str, Metric] = {
         "share, 0 to 1",
         "Share of trained groups with a gradient (at least one non-zero coefficient). If groups with one outcome "
         "have a gradient too (baseline from a prediction or a critic, no baseline, raw scores): share of prompts "
-        "whose pool shows more than one outcome.",
+        "whose pool shows more than one outcome. Not recorded with one rollout per prompt, nor are the next two.",
         "Near `ada/signal_share_uniform`: the extra rollouts gain nothing.",
     ),
     "ada/signal_share_uniform": Metric(

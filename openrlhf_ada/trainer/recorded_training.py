@@ -27,7 +27,7 @@ BEST_METRIC = "accuracy"
 
 _FORGETS = (
     "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: when a prompt comes again, most of its "
-    "outcomes no longer count for its pass rate. Raise it, or let a critic predict (--ada_estimator critic)"
+    "outcomes no longer count for its pass rate. Raise it, or predict by ratings (--ada_estimator rating)"
 )
 
 
@@ -93,7 +93,8 @@ class RecordedTraining(HostTrainer):
         self.num_steps = num_steps
         self.recorder = Recorder(self.ada, self.args, self._step or None)
         episode = num_steps / self.args.train.num_episodes
-        if self.settings.remembers and not self.settings.reads_critic and episode > 2 * self.ada.half_life:
+        counts = self.settings.remembers and self.settings.estimator == "ema"
+        if counts and episode > 2 * self.ada.half_life:
             self.recorder.note(_FORGETS.format(episode=episode, half_life=self.ada.half_life))
 
     def broadcast_to_vllm(self) -> None:

@@ -36,9 +36,6 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
     counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
     factors = [weight for group in groups for weight in _trained(group).critic_weights]
     in_ppo = settings.advantage == "gae"
-    # With a baseline from outside the pool, groups of one outcome have coefficients too.
-    by_outcome = Need.SILENT_UNRESOLVED in BASELINES[settings.baseline].lacks or settings.scores == "raw"
-    with_signal = sum(_trained(g).resolved if by_outcome else any(_trained(g).coefficients) for g in groups)
     return {
         "ada/prompts": len(groups),
         "ada/replaced": len(record.replaced),
@@ -50,10 +47,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         "ada/metric_mean": float(scores.mean()),
         "ada/first_wave_metric_mean": _first_wave_mean(everything, settings.first_wave),
         "ada/reward_mean": float(rewards.mean()),
-        "ada/signal_share": with_signal / len(groups),
-        "ada/signal_share_uniform": sum(is_spread(g.pool.scores[: settings.first_wave]) for g in everything)
-        / len(everything),
-        "ada/resolved_share": sum(is_spread(g.pool.scores) for g in everything) / len(everything),
+        **_signal(record, settings),
         "ada/stratum_factor_std": statistics.pstdev(factors),
         "ada/coefficient_max": max(abs(c) for group in groups for c in _trained(group).coefficients),
         "ada/staleness_mean": version - _mean([s.version for g in groups for s in g.pool.samples]),
@@ -65,6 +59,22 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
         ),
         **_grading_metrics(everything),
         **record.figures,
+    }
+
+
+def _signal(record: StepRecord, settings: Settings) -> dict[str, float]:
+    """How many prompts show two outcomes. Nothing where each has one rollout, which shows one."""
+    if settings.max_samples == 1:
+        return {}
+    groups, everything = record.groups, record.all_groups
+    # With a baseline from outside the pool, groups of one outcome have coefficients too.
+    by_outcome = Need.SILENT_UNRESOLVED in BASELINES[settings.baseline].lacks or settings.scores == "raw"
+    with_signal = sum(_trained(g).resolved if by_outcome else any(_trained(g).coefficients) for g in groups)
+    uniform = sum(is_spread(g.pool.scores[: settings.first_wave]) for g in everything)
+    return {
+        "ada/signal_share": with_signal / len(groups),
+        "ada/signal_share_uniform": uniform / len(everything),
+        "ada/resolved_share": sum(is_spread(g.pool.scores) for g in everything) / len(everything),
     }
 
 
