@@ -40,9 +40,9 @@ class Rung:
     tried: int
 
 
-RUNGS = (Rung(1000, 3, len(RATES) * len(PROMPTS)), Rung(1001, 1, 4), Rung(1002, 1, 2))
+RUNGS = (Rung(1000, 3, len(RATES) * len(PROMPTS)), Rung(1001, 1, 8), Rung(1002, 1, 3))
 """Successive halving (Jamieson and Talwalkar, 2016), the same for every method, on other worlds than those that count:
-in each rung the best settings of the one before. Costs 13 budgets, where all settings on three worlds cost 63."""
+in each rung the best settings of the one before. Costs 18 budgets, where all settings on three worlds cost 63."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -76,12 +76,16 @@ PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
 
 _RATED = {"baseline": "blend", "estimator": "rating"}
 
+_REPEATED = {2: "twice", 4: "four-times"}
+"""Passes over the rollouts of a step, in as many updates each: names of such methods."""
+
 
 def _all() -> Iterator[Method]:
     for n in (2, 4, 8, 16, 32):
         yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
-    twice = {"passes": 2, **_uniform(4)}
-    yield Method("uniform-4-twice", "uniform-4 with two passes over each step", estimator="rloo", **twice)
+    for passes, name in _REPEATED.items():
+        summary = f"uniform-4 with {passes} passes over each step"
+        yield Method(f"uniform-4-{name}", summary, estimator="rloo", passes=passes, **_uniform(4))
     yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
     yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
     for n in (1, 2, 4):
@@ -91,8 +95,9 @@ def _all() -> Iterator[Method]:
             estimator="flash_reinforce",
             **_uniform(n, **_RATED),
         )
-    twice = {"passes": 2, **_uniform(1, **_RATED)}
-    yield Method("rated-1-twice", "rated-1 with two passes over each step", estimator="flash_reinforce", **twice)
+    for passes, name in _REPEATED.items():
+        summary, flags = f"rated-1 with {passes} passes over each step", _uniform(1, **_RATED)
+        yield Method(f"rated-1-{name}", summary, estimator="flash_reinforce", passes=passes, **flags)
     yield Method("dapo", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
     seq = {"mode": "seq", "wave": 8, "max_samples": 32}
     for exit_rule in ("pos", "balance"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ada.arena import costs
-from openrlhf_ada.arena.campaign import Cell, Result, Results, final_cells
+from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells
 from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, ranks, table
 
 if TYPE_CHECKING:
@@ -40,18 +40,55 @@ def cost_model() -> dict[str, Any]:
 def pack(
     results: Results, task: str, methods: Mapping[str, Sequence[str]], seeds: int, budget: int, file: Path
 ) -> None:
-    """Write the trials of a task that count: each once, in differences. `methods`: by the cost tuned for."""
-    lines: list[dict[str, Any]] = [{"task": task, "seeds": seeds, "budget": budget, "cost model": cost_model()}]
-    kept: dict[Cell, None] = {}
+    """Write the trials of a task that count: each once, in differences. `methods`: by the cost tuned for.
+
+    What the file holds of other methods and costs stays. Raises ValueError where its seeds, budget or seconds differ.
+    """
+    header = {"task": task, "seeds": seeds, "budget": budget, "version": TRIAL_VERSION, "cost model": cost_model()}
+    plans, trials = _kept_in(file, header)
     for cost, names in methods.items():
         finals = finals_of(results, task, names, seeds, budget, cost)
-        lines.append({"cost": cost, "settings": finals.settings})
-        kept |= dict.fromkeys(final_cells(results, [task], list(finals.runs), seeds, budget, cost))
-    lines += [asdict(cell) | _columns(results.by_cell[cell]) for cell in kept]
+        plans[cost] = plans.get(cost, {}) | dict(finals.settings)
+        for cell in final_cells(results, [task], list(finals.runs), seeds, budget, cost):
+            trials[_key(asdict(cell))] = asdict(cell) | _columns(results.by_cell[cell])
+    planned = [
+        (method, *setting, seed, costs.unit_of(cost))
+        for cost, settings in plans.items()
+        for method, setting in settings.items()
+        for seed in range(seeds)
+    ]
+    lines = [header, *({"cost": cost, "settings": settings} for cost, settings in plans.items())]
+    lines += [trials[key] for key in dict.fromkeys(planned)]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     file.parent.mkdir(parents=True, exist_ok=True)
     # Without a time, so that the same results give the same file.
     file.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+def _key(line: dict[str, Any]) -> tuple[Any, ...]:
+    """Of a trial among those of one task."""
+    return line["method"], line["rate"], line["prompts"], line["seed"], line["unit"]
+
+
+def _kept_in(
+    file: Path, header: dict[str, Any]
+) -> tuple[dict[str, dict[str, Setting]], dict[tuple[Any, ...], Result]]:
+    """(settings of each method by cost, trials by key) of an existing file with this header; none without a file."""
+    if not file.exists():
+        return {}, {}
+    theirs, *lines = _lines(file)
+    for name in header.keys() - {"cost model"}:
+        if theirs[name] != header[name]:
+            raise ValueError(
+                f"{file} has results with another {name} ({theirs[name]} there, {header[name]} here). "
+                "Remove it, or run the campaign as it was run"
+            )
+    plans = {
+        line["cost"]: {method: (rate, prompts) for method, (rate, prompts) in line["settings"].items()}
+        for line in lines
+        if "cost" in line
+    }
+    return plans, {_key(line): line for line in lines if "cost" not in line}
 
 
 def _columns(result: Result) -> Result:
@@ -90,33 +127,34 @@ def _restored(line: dict[str, Any]) -> Result:
 
 def unpack(file: Path) -> dict[str, Finals]:
     """By cost. Raises ValueError for a file of another cost model, whose settings were tuned for other seconds."""
+    header = _lines(file)[0]
+    plans, trials = _kept_in(file, header)
+    runs = {key: _restored(line) for key, line in trials.items()}
+    return {
+        cost: Finals(
+            header["task"],
+            cost,
+            settings,
+            {
+                method: [runs[method, *setting, seed, costs.unit_of(cost)] for seed in range(header["seeds"])]
+                for method, setting in settings.items()
+            },
+        )
+        for cost, settings in plans.items()
+    }
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    """Raises ValueError for a file of another cost model, whose settings were tuned for other seconds."""
     lines: list[dict[str, Any]] = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
-    header = lines[0]
-    theirs, ours = header["cost model"], cost_model()
+    theirs, ours = lines[0]["cost model"], cost_model()
     for name in {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
             raise ValueError(
                 f"{file} was tuned with another cost model ({name}: {theirs.get(name)} there, {ours.get(name)} here). "
                 "Run the campaign again with its folder, which keeps all trials that still count, and pack it anew"
             )
-    plans = {line["cost"]: line["settings"] for line in lines[1:] if "cost" in line}
-    runs = {
-        (line["method"], line["rate"], line["prompts"], line["seed"]): _restored(line)
-        for line in lines[1:]
-        if "cost" not in line
-    }
-    return {
-        cost: Finals(
-            header["task"],
-            cost,
-            {method: (rate, prompts) for method, (rate, prompts) in settings.items()},
-            {
-                method: [runs[method, *setting, seed] for seed in range(header["seeds"])]
-                for method, setting in settings.items()
-            },
-        )
-        for cost, settings in plans.items()
-    }
+    return lines
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

@@ -132,3 +132,20 @@ def test_committed_page_is_of_the_committed_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert inserted(text, render(by_task)) == text, "write it anew: make arena-docs"
     assert sum(file.stat().st_size for file in files if file.exists()) < 2_000_000
+
+
+def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path) -> None:
+    """Results of several campaigns come together in one file; trials of one setting but another budget stay apart."""
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    for seed in range(SEEDS):
+        results.add(cell("pos", seed, BUDGET, "rollouts"), curve(0.012, seed))
+    pack(results, "graded", {"seconds": ["pos"]}, SEEDS, BUDGET, file)
+    pack(results, "graded", {"seconds": []}, SEEDS, BUDGET, file)
+    kept = unpack(file)
+    assert set(kept) == set(PAGE_COSTS) and all("pos" in finals.runs for finals in kept.values())
+    assert kept["rollouts"].runs["pos"][0]["accuracy"] == curve(0.015, 0)["accuracy"]
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    assert unpack(file)["rollouts"].runs["pos"][0]["accuracy"] == pytest.approx(curve(0.012, 0)["accuracy"], abs=1e-4)
+    with pytest.raises(ValueError, match=r"another seeds \(6 there, 7 here\)"):
+        pack(results, "graded", {"rollouts": ["pos"]}, 7, BUDGET, file)
