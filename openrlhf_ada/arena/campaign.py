@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from openrlhf_ada.arena.tasks import World
 
-RATES = (3e-4, 1e-3, 3e-3)
-PROMPTS = (8, 16, 32, 64, 128, 256, 512)
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+PROMPTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 """Learning rates, and prompts of a step, that every method is tried with: all pairs."""
 
 TRIAL_VERSION = 3
@@ -42,7 +42,7 @@ class Rung:
 
 RUNGS = (Rung(1000, 3, len(RATES) * len(PROMPTS)), Rung(1001, 1, 8), Rung(1002, 1, 3))
 """Successive halving (Jamieson and Talwalkar, 2016), the same for every method, on other worlds than those that count:
-in each rung the best settings of the one before. Costs 18 budgets, where all settings on three worlds cost 63."""
+in each rung the best settings of the one before. Costs 22 budgets, where all settings on three worlds cost 96."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

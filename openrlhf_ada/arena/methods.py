@@ -98,10 +98,20 @@ def _all() -> Iterator[Method]:
     for passes, name in _REPEATED.items():
         summary, flags = f"rated-1 with {passes} passes over each step", _uniform(1, **_RATED)
         yield Method(f"rated-1-{name}", summary, estimator="flash_reinforce", passes=passes, **flags)
+    for n in (2, 4):
+        summary, flags = f"rated-{n} with 2 passes over each step", _uniform(n, **_RATED)
+        yield Method(f"rated-{n}-twice", summary, estimator="flash_reinforce", passes=2, **flags)
+    summary, flags = (
+        "rated-2-twice on one in four prompts, chosen by expected spread",
+        _uniform(2, candidates=4, **_RATED),
+    )
+    yield Method("rated-2-twice-chosen", summary, estimator="flash_reinforce", passes=2, **flags)
     yield Method("dapo", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
     seq = {"mode": "seq", "wave": 8, "max_samples": 32}
     for exit_rule in ("pos", "balance"):
         yield Method(exit_rule, f"Reinforce-Ada, {exit_rule}, 4 trained", n=4, ada=seq | {"exit": exit_rule})
+        summary = f"{exit_rule} with 2 passes over each step"
+        yield Method(f"{exit_rule}-twice", summary, n=4, ada=seq | {"exit": exit_rule}, passes=2)
         matched = {"objective": f"matched:reinforce-ada-{exit_rule}", "correction": "stratum"}
         yield Method(
             f"uniform-8-as-{exit_rule}",

@@ -84,7 +84,13 @@ def test_whole_seeds_come_first_and_the_reference_with_them() -> None:
     ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICKLY_CHECKED = ("uniform-8", "rated-1", "balance")
+"""Methods whose command lines are read in the fast tests as well; the slow ones read all."""
+
+
+@pytest.mark.parametrize(
+    "method", [name if name in QUICKLY_CHECKED else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
 def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None:
     folder = Path("/nowhere")
     flags = flags_of_any_run(TOY, folder, folder, folder) | cell_flags(Cell(method, 2), CONDITIONS)
