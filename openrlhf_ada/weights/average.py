@@ -71,9 +71,9 @@ class WeightAverage:
 
 def visit(source: WeightSource, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:
     """Call `each` with every whole (unsharded) weight. To be called in all processes of the policy."""
-    for group in source.manifest.groups():
-        with source.gathered(group) as tensors:
-            for spec, tensor in zip(group, tensors, strict=True):
+    for bucket in source.manifest.buckets():
+        with source.gathered(bucket) as tensors:
+            for spec, tensor in zip(bucket, tensors, strict=True):
                 each(spec, tensor)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 BUCKET_BYTES = 64 << 20
-"""Sender and receiver hold two buckets at a time: one in transfer, one that is packed or unpacked."""
+"""Sender and receiver hold two buckets at a time: one in transfer, one that is packed or loaded."""
 
 ALIGNMENT = 16
 """Bytes. A tensor is read in place, so its start in the bucket must be aligned for its type."""
@@ -45,31 +45,24 @@ class Manifest:
     is_whole: bool = True
     bucket_bytes: int = BUCKET_BYTES
 
-    def groups(self) -> Iterator[Sequence[TensorSpec]]:
-        """Consecutive tensors that are gathered, and loaded, together; sender and receiver compute the same groups.
+    def buckets(self) -> Iterator[Sequence[TensorSpec]]:
+        """Consecutive tensors of `bucket_bytes` at most; sender and receiver compute the same buckets.
 
-        A group is as many tensors as fit into one bucket, or a single tensor that is larger. The tensors of a module
-        stay together where they fit, because vLLM keeps them until it has all of them: it joins those of attention
-        and those of an MLP.
+        The tensors of a module stay together, because vLLM keeps them until it has all of them: it joins those of
+        attention and those of an MLP. A bucket is larger only if a single module is.
         """
-        group: list[TensorSpec] = []
+        bucket: list[TensorSpec] = []
         size = 0
-        for _, found in groupby(self.tensors, key=lambda tensor: tensor.name.rsplit(".", 2)[0]):
-            module = list(found)
-            fits = sum(tensor.padded_bytes for tensor in module) <= self.bucket_bytes
-            for part in [module] if fits else [[tensor] for tensor in module]:
-                part_size = sum(tensor.padded_bytes for tensor in part)
-                if group and size + part_size > self.bucket_bytes:
-                    yield group
-                    group, size = [], 0
-                group += part
-                size += part_size
-        if group:
-            yield group
-
-    def bucket_sizes(self) -> list[int]:
-        """Bytes of each bucket: none has more than `bucket_bytes`. A larger tensor is cut into several."""
-        return [size for group in self.groups() for size in cuts(group_bytes(group), self.bucket_bytes)]
+        for _, group in groupby(self.tensors, key=lambda tensor: tensor.name.rsplit(".", 2)[0]):
+            module = list(group)
+            module_size = sum(tensor.padded_bytes for tensor in module)
+            if bucket and size + module_size > self.bucket_bytes:
+                yield bucket
+                bucket, size = [], 0
+            bucket += module
+            size += module_size
+        if bucket:
+            yield bucket
 
     def to_plain(self) -> dict[str, Any]:
         """As strings, numbers and lists, which need no pickle between processes."""
@@ -86,68 +79,27 @@ class Manifest:
         return Manifest(tensors, plain["is_whole"], plain["bucket_bytes"])
 
 
-def cuts(size: int, most: int) -> list[int]:
-    """`size` bytes in parts of `most`; the last may be smaller."""
-    return [min(most, size - start) for start in range(0, size, most)]
+def bucket_size(bucket: Sequence[TensorSpec]) -> int:
+    """Bytes of a packed bucket."""
+    return sum(tensor.padded_bytes for tensor in bucket)
 
 
-def group_bytes(group: Sequence[TensorSpec]) -> int:
-    """Bytes of a packed group."""
-    return sum(tensor.padded_bytes for tensor in group)
-
-
-def packed_buckets(
-    group: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], most: int, device: torch.device
-) -> Iterator[torch.Tensor]:
-    """A group's tensors one after the other as bytes on `device`, in buckets of at most `most` bytes.
+def pack(bucket: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
+    """The tensors one after the other into `packed`, shape (bucket_size(bucket),) of bytes.
 
     Raises ValueError if one is not what the manifest says: the receiver would misread all tensors after it.
     """
-    for spec, tensor in zip(group, tensors, strict=True):
-        if tensor.shape != spec.shape or tensor.dtype != getattr(torch, spec.dtype):
+    for spec, tensor, view in zip(bucket, tensors, unpack(bucket, packed), strict=True):
+        if tensor.shape != spec.shape or tensor.dtype != view.dtype:
             raise ValueError(f"{spec.name} is {tensor.dtype} {tuple(tensor.shape)}, announced was {spec}")
-    size = group_bytes(group)
-    if size <= most:
-        packed = torch.empty(size, dtype=torch.uint8, device=device)
-        for tensor, view in zip(tensors, unpack(group, packed), strict=True):
-            view.copy_(tensor)
-        yield packed
-        return
-    (whole,) = tensors
-    data, start = whole.contiguous().view(-1).view(torch.uint8), 0
-    for length in cuts(size, most):
-        packed = torch.empty(length, dtype=torch.uint8, device=device)
-        piece = data[start : start + length]
-        # The padding of the last one stays as it is.
-        packed[: len(piece)].copy_(piece)
-        yield packed
-        # Freed before the next is made: one more may be in transfer.
-        del packed
-        start += length
+        view.copy_(tensor)
 
 
-def assembled(group: Sequence[TensorSpec], arrivals: Iterator[torch.Tensor], most: int) -> list[torch.Tensor]:
-    """The reverse of `packed_buckets`: takes as many `arrivals` as the group has buckets."""
-    size = group_bytes(group)
-    packed = next(arrivals)
-    if size <= most:
-        return unpack(group, packed)
-    whole, start = torch.empty(size, dtype=torch.uint8, device=packed.device), 0
-    while True:
-        whole[start : start + len(packed)].copy_(packed)
-        start += len(packed)
-        # Freed before the next arrives.
-        del packed
-        if start == size:
-            return unpack(group, whole)
-        packed = next(arrivals)
-
-
-def unpack(group: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Tensor]:
+def unpack(bucket: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Tensor]:
     """Views of `packed`, one per tensor."""
     views: list[torch.Tensor] = []
     start = 0
-    for spec in group:
+    for spec in bucket:
         view = packed[start : start + spec.num_bytes].view(getattr(torch, spec.dtype))
         views.append(view.view(spec.shape))
         start += spec.padded_bytes
@@ -155,8 +107,8 @@ def unpack(group: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Tens
 
 
 _ROW = 1024
-_ROWS = {"cpu": 128, "cuda": 8192}
-"""Rows at a time. Widened to 64 bits, they still fit into a CPU's cache; a GPU does better with few large kernels."""
+_ROWS = 128
+"""Rows per batch. Widened to 64 bits, a batch still fits into a cache."""
 
 _MIX = 0x9E3779B1
 """Odd, so that multiplying by it loses nothing."""
@@ -165,16 +117,8 @@ _MIX_64 = 0x5851F42D4C957F2D
 """Odd as well."""
 
 
-def checksums(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Checksums of 64 bits of tensors' bytes and their positions; the same on every device."""
-    if not tensors:
-        return []
-    # Read together: a device is waited for once.
-    return torch.stack([checksum_on_device(tensor) for tensor in tensors]).tolist()
-
-
-def checksum_on_device(tensor: torch.Tensor, rows_at_a_time: int | None = None) -> torch.Tensor:
-    """A tensor's checksum, of no dimension. `rows_at_a_time` decides how fast it is computed, not what it is.
+def checksum(tensor: torch.Tensor) -> int:
+    """A checksum of 64 bits of a tensor's bytes and their positions; the same on every device.
 
     The bytes are read as a table of integers. Each row is summed, weighted by column. The sums are mixed with their
     row numbers and added. Sums of integers do not depend on the order, even if they overflow.
@@ -185,14 +129,15 @@ def checksum_on_device(tensor: torch.Tensor, rows_at_a_time: int | None = None) 
         data = data.clone()
     data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
     columns = _position_weights(torch.arange(_ROW, device=data.device)) | 1
+    total = torch.zeros((), dtype=torch.int64, device=data.device)
     whole = data.numel() // _ROW * _ROW
-    tables = [data[:whole].view(-1, _ROW)] if whole else []
-    if whole < data.numel() or not whole:
-        tables.append(torch.nn.functional.pad(data[whole:], (0, -data.numel() % _ROW)).view(-1, _ROW))
-    most = rows_at_a_time or _ROWS[data.device.type]
-    sums = torch.cat([(rows * columns).sum(1) for table in tables for rows in torch.split(table, most)])
-    numbers = torch.arange(_ROW, _ROW + len(sums), device=data.device)
-    return _mix(sums + _position_weights(numbers)).sum()
+    last = torch.nn.functional.pad(data[whole:], (0, -data.numel() % _ROW))
+    number = _ROW
+    for rows in (*torch.split(data[:whole].view(-1, _ROW), _ROWS), last.view(-1, _ROW)):
+        numbers = torch.arange(number, number + len(rows), device=data.device)
+        total += _mix((rows * columns).sum(1) + _position_weights(numbers)).sum()
+        number += len(rows)
+    return int(total)
 
 
 def _mix(sums: torch.Tensor) -> torch.Tensor:
