@@ -5,13 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import vllm
 from openrlhf.trainer.ray import vllm_engine
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.async_llm import AsyncLLM
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 
 
+class _FullBatchEngine:
+    """In place of `vllm.AsyncLLMEngine`: how much an engine computes at a time is what suits its device.
+
+    vLLM has figures by device for its class LLM and its server. An AsyncLLM gets those of neither, but 128 requests and
+    2,048 tokens a step, so most of a GPU would stay idle. What the arguments name themselves stays.
+    Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
+    """
+
+    @staticmethod
+    def from_engine_args(engine_args: AsyncEngineArgs) -> AsyncLLM:
+        # On a CPU a step takes as long as all of its requests do, and answers are the same with fewer at a time.
+        context = UsageContext.ENGINE_CONTEXT if current_platform.is_cpu() else UsageContext.LLM_CLASS
+        return AsyncLLM.from_engine_args(engine_args, usage_context=context)
+
+
 class HostRolloutActor(unwrap_ray_class(vllm_engine.RolloutRayActor)):
     """OpenRLHF's, with a place to act before vLLM starts. On a CPU it has the CPU platform's settings."""
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """OpenRLHF's constructor starts vLLM by the name `vllm.AsyncLLMEngine`. vLLM's statistics, which nobody reads,
+        cost the actor's process as much as the tokens themselves.
+
+        Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
+        """
+        with substituted(vllm, AsyncLLMEngine=_FullBatchEngine):
+            await super().__init__(*args, **{"disable_log_stats": True} | kwargs)
 
     def prepare_environment(self) -> None:
         """Called when OpenRLHF has set vLLM's environment variables. To be overridden."""

@@ -20,6 +20,7 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
+from openrlhf_ada.rollout.tokens_only import reads_tokens_only
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 
@@ -83,7 +84,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         rewards = [path_of(name) for name in named]
         await super().__init__(*args, remote_rm_url=rewards, **self.with_receiver(kwargs))
         self.open_gate()
-        self.llm = TrackedEngine(self.llm, self)
+        self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Answer] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex

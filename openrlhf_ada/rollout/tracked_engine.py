@@ -13,6 +13,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.rollout.tokens_only import ask_for_tokens_only, check_logprobs
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 SEED_RANGE = 1 << 63
@@ -54,19 +55,17 @@ current_rollout: ContextVar[Rollout | None] = ContextVar("rollout", default=None
 """The rollout that the host's executor is working on, in its task and in the threads of its reward function."""
 
 
-class OutputError(ValueError):
-    """vLLM returned something other than what it was asked for."""
-
-
 class TrackedEngine:
     """vLLM's engine. `generate` finds the calling task's rollout, uses its seed, and waits for confirmed weights.
 
-    Everything else is vLLM's. `weights`: knows the policy version.
+    Everything else is vLLM's. `weights`: knows the policy version. `tokens_only`: the executor reads token ids and
+    their log-probabilities alone, so vLLM need not make anything else.
     """
 
-    def __init__(self, llm: Any, weights: ReceivesWeights) -> None:
+    def __init__(self, llm: Any, weights: ReceivesWeights, *, tokens_only: bool = False) -> None:
         self._llm = llm
         self._weights = weights
+        self._tokens_only = tokens_only
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -74,6 +73,8 @@ class TrackedEngine:
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
         """As vLLM's, without an output per token, which nobody reads."""
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+        if self._tokens_only:
+            ask_for_tokens_only(sampling_params)
         await self._weights.admitted()
         rollout = current_rollout.get()
         if rollout is None:
@@ -92,7 +93,7 @@ class TrackedEngine:
             rollout.last_version = self._weights.version
             rollout.num_tokens += len(output.outputs[0].token_ids)
             if output.outputs[0].finish_reason != "abort":
-                _check_logprobs(output.outputs[0], sampling_params.logprobs)
+                check_logprobs(output.outputs[0], sampling_params.logprobs)
                 yield output
         if rollout.stopped:
             raise RolloutStopped
@@ -104,14 +105,3 @@ class TrackedEngine:
         except EngineDeadError:
             # This process is about to end. Wait for that, or it would count as a failure of the rollout.
             await asyncio.Event().wait()
-
-
-def _check_logprobs(completion: Any, asked: int | None) -> None:
-    """Raises OutputError if one is missing: the host would fill in 0, the log-probability of certainty."""
-    if asked is None:
-        return
-    tokens, found = completion.token_ids, completion.logprobs
-    if found is None or len(found) != len(tokens):
-        raise OutputError(f"vLLM gave {0 if found is None else len(found)} log-probabilities of {len(tokens)} tokens")
-    if any(token not in of_position for token, of_position in zip(tokens, found, strict=True)):
-        raise OutputError("vLLM gave no log-probability of a token that it has sampled")
