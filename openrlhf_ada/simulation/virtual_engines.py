@@ -12,6 +12,7 @@ import numpy as np
 
 from openrlhf_ada.core.fleet import Aborted, Finished
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.speculation import GPU_SPECULATION
 from openrlhf_ada.core.types import PromptKey, Sample
 
 SampleOf = Callable[[Request], Sample]
@@ -57,8 +58,12 @@ class EngineModel:
         return times.tolist()
 
 
-GPU_LIKE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=256)
-"""Memory-bound decoding: 256 rollouts at a time take not three times as long as one."""
+GPU_LIKE = EngineModel(
+    batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=GPU_SPECULATION, speculation=GPU_SPECULATION
+)
+"""Memory-bound decoding: 256 rollouts at a time take not three times as long as one. A real engine has 256 slots on a
+GPU of less than 70 GB or an A100, and 1,024 on others; more than 256 change little, since these are not filled with
+speculation (benchmarks/speculation.py)."""
 
 
 class _Engine:

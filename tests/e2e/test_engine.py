@@ -75,6 +75,32 @@ async def main():
     await engine.submit([job(2, seed=8)], setup(8))
     out["again_alone"] = tokens((await gather(engine, 1))[2]) == tokens(first[2])
 
+    # The same with all that vLLM makes unless it is told not to.
+    out["tokens_only"] = engine.llm._tokens_only
+    for logprobs in (None, 1):
+        seeds = [job(i, seed=20 + i) for i in range(6)]
+        answers = []
+        for engine.llm._tokens_only in (True, False):
+            chosen = setup(2)
+            chosen.params.max_tokens, chosen.params.logprobs = 12, logprobs
+            await engine.submit(seeds, chosen)
+            answers.append([a.response for _, a in sorted((await gather(engine, 6)).items())])
+        out[f"alike_{logprobs}"] = answers[0] == answers[1]
+        out[f"log_probs_{logprobs}"] = answers[0][0]["rollout_log_probs"]
+    engine.llm._tokens_only = True
+    out["has_text"] = []
+    params = SamplingParams(max_tokens=4, min_tokens=4)
+    async for output in engine.llm.generate({"prompt_token_ids": [5, 6]}, params, request_id="text"):
+        out["has_text"].append(output.outputs[0].text)
+
+    # Stop strings are looked for in the text.
+    stops = setup(1)
+    stops.params.max_tokens, stops.params.min_tokens, stops.params.stop = 30, 0, ["2"]
+    await engine.submit([job(i, seed=i) for i in range(12)], stops)
+    stopped = [a.response for a in (await gather(engine, 12)).values()]
+    texts = [tokenizer.decode(r["observation_tokens"][4:]) for r in stopped]
+    out["until_stop_string"] = texts
+
     await engine.submit([job(i, seed=i) for i in range(40)], setup(50))
     states = engine.llm.output_processor.request_states
     while sum(s.detokenizer.num_output_tokens() > 2 for s in states.values()) < 20:
@@ -135,6 +161,21 @@ def test_prompts_beyond_a_steps_token_budget_wait(seen: dict[str, Any]) -> None:
     """vLLM's core would die of a prompt that it computes in parts for a request with a seed, on a CPU."""
     assert seen["crowd"] == [4] * 128
     assert seen["crowd_by_budget"] > 1.5
+
+
+def test_answers_are_the_same_without_what_nobody_reads(seen: dict[str, Any]) -> None:
+    """Tokens, log-probabilities, scores and all else of the host's response."""
+    assert seen["tokens_only"] is True
+    assert seen["alike_None"] and seen["alike_1"]
+    assert seen["log_probs_None"] is None and len(seen["log_probs_1"]) > 4
+    assert min(seen["log_probs_1"]) < 0.0
+    assert seen["has_text"] == [""]
+
+
+def test_stop_strings_end_answers(seen: dict[str, Any]) -> None:
+    """1+1= is 2, nearly always; the end token would come after it."""
+    ended = [text for text in seen["until_stop_string"] if "2" in text]
+    assert len(ended) > 6 and all(text.index("2") == len(text) - 1 for text in ended)
 
 
 def test_stopped_samples_report_their_tokens(seen: dict[str, Any]) -> None:

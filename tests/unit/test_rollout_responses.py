@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_ada.rollout.responses import NoScoreError, check_log_probs
-from openrlhf_ada.rollout.tracked_engine import OutputError, _check_logprobs
+from openrlhf_ada.rollout.tokens_only import OutputError, check_logprobs
 
 Mutate = Callable[[dict[str, Any]], None]
 
@@ -79,6 +79,6 @@ def test_missing_log_probs_are_not_filled_in(found: Any, told: str) -> None:
     """The host would take a token without one for certain."""
     completion = SimpleNamespace(token_ids=[4, 5], logprobs=found)
     with pytest.raises(OutputError, match=told):
-        _check_logprobs(completion, 1)
-    _check_logprobs(completion, None)
-    _check_logprobs(SimpleNamespace(token_ids=[4, 5], logprobs=[{4: -1.0, 7: -0.1}, {5: -2.0}]), 1)
+        check_logprobs(completion, 1)
+    check_logprobs(completion, None)
+    check_logprobs(SimpleNamespace(token_ids=[4, 5], logprobs=[{4: -1.0, 7: -0.1}, {5: -2.0}]), 1)

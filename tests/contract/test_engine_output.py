@@ -1,0 +1,197 @@
+"""What rollout/tokens_only.py stands on: nobody reads what vLLM is told not to make, and the rest stays the same."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from openrlhf.utils.agent import AgentExecutorBase, AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
+from vllm import SamplingParams
+from vllm.logprobs import FlatLogprobs
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.metrics.stats import IterationStats
+from vllm.v1.outputs import LogprobsLists
+
+from openrlhf_ada.demo import toy
+from openrlhf_ada.rollout.tokens_only import OutputError, ask_for_tokens_only, check_logprobs, reads_tokens_only
+
+AGENT = "utils/agent.py"
+
+
+def read_of(host_source: Any, executor: str, *names: str) -> set[str]:
+    """Attributes that an executor's method reads of these variables."""
+    method = host_source.find(AGENT, f"{executor}.execute")
+    return {
+        node.attr
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in names
+    }
+
+
+def test_single_turn_executor_reads_tokens_alone(host_source: Any) -> None:
+    """Rewards get text that the host makes of the token ids; of a log-probability it wants the sampled token's."""
+    assert read_of(host_source, "SingleTurnAgentExecutor", "request_output") == {"outputs"}
+    of_answer = read_of(host_source, "SingleTurnAgentExecutor", "generation_output")
+    assert of_answer == {"token_ids", "finish_reason", "logprobs"}
+    text = host_source.text(AGENT, "SingleTurnAgentExecutor.execute")
+    assert "query = hf_tokenizer.decode(output['observation_tokens'], skip_special_tokens=False)" in text
+    assert "for token_id, logprob_dict in zip(action_token_ids, generation_output.logprobs)" in text
+    assert read_of(host_source, "SingleTurnAgentExecutor", "logprob_dict") == {"get"}
+    assert read_of(host_source, "SingleTurnAgentExecutor", "token_logprob") == {"logprob"}
+
+
+def test_agents_get_what_they_ask_for(host_source: Any) -> None:
+    """The host's reads text, and a user's may read anything."""
+    assert "action_text = request_output.outputs[0].text" in host_source.text(AGENT, "MultiTurnAgentExecutor.execute")
+
+    class Own(SingleTurnAgentExecutor):
+        pass
+
+    class Agent(AgentExecutorBase):
+        async def execute(self, *_: Any, **__: Any) -> None: ...
+
+    assert reads_tokens_only(SingleTurnAgentExecutor())
+    assert not any(map(reads_tokens_only, (Own(), Agent(), MultiTurnAgentExecutor(AgentInstanceBase))))
+
+
+# -- vLLM's output processor ------------------------------------------------------------------------------------------
+
+ANSWER = "12+34=46"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return toy._build_tokenizer()
+
+
+def answer_of(
+    tokenizer: Any, params: SamplingParams, tokens: Sequence[int], *, statistics: bool, aborted: bool = False
+) -> tuple[Any, list[str]]:
+    """vLLM's answer when its core samples these tokens, one a step, and the requests that it tells the core to end.
+
+    `statistics`: are they made? `aborted`: before the last token comes.
+    """
+    params.output_kind = RequestOutputKind.FINAL_ONLY
+    processor = OutputProcessor(tokenizer, log_stats=statistics)
+    request = EngineCoreRequest(
+        request_id="inside",
+        external_req_id="r",
+        prompt_token_ids=[1, 2],
+        mm_features=None,
+        sampling_params=params,
+        pooling_params=None,
+        arrival_time=time.time(),
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+    answers: list[Any] = []
+
+    class Queue:
+        def put(self, output: Any) -> None:
+            answers.append(output)
+
+    processor.add_request(request, None, queue=Queue())  # type: ignore[arg-type]
+    ended: list[str] = []
+    for place, token in enumerate(tokens):
+        is_last = place == len(tokens) - 1
+        if is_last and aborted:
+            processor.abort_requests(["r"], internal=False)
+            break
+        output = EngineCoreOutput(
+            "inside",
+            [token],
+            new_logprobs=sampled_logprobs(token, place, params.logprobs),
+            finish_reason=FinishReason.LENGTH if is_last else None,
+        )
+        step = IterationStats() if statistics else None
+        ended += processor.process_outputs([output], time.monotonic(), step).reqs_to_abort
+        if answers:
+            break
+    (answer,) = answers
+    return answer.outputs[0], ended
+
+
+def sampled_logprobs(token: int, place: int, asked: int | None) -> LogprobsLists | None:
+    """As a core sends them: of the sampled token, and then of the `asked` most probable ones."""
+    if asked is None:
+        return None
+    ids = [token, 0, 1, 2][: 1 + asked]
+    values = [-0.1 * (place + 1) - 2.0 * k for k in range(len(ids))]
+    return LogprobsLists(np.array([ids], np.int32), np.array([values], np.float32), np.array([2], np.int32))
+
+
+def as_the_host_reads(completion: Any) -> list[float]:
+    return [
+        of_position[token].logprob
+        for token, of_position in zip(completion.token_ids, completion.logprobs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+@pytest.mark.parametrize("aborted", [False, True])
+def test_answers_stay_the_same(tokenizer: Any, logprobs: int | None, aborted: bool) -> None:
+    tokens = tokenizer.encode(ANSWER, add_special_tokens=False)
+    plain, lean = SamplingParams(logprobs=logprobs), SamplingParams(logprobs=logprobs)
+    ask_for_tokens_only(lean)
+    before, _ = answer_of(tokenizer, plain, tokens, statistics=True, aborted=aborted)
+    after, _ = answer_of(tokenizer, lean, tokens, statistics=False, aborted=aborted)
+    assert before.text and not after.text
+    assert list(after.token_ids) == list(before.token_ids) == tokens[: len(tokens) - aborted]
+    assert (after.finish_reason, after.stop_reason) == (before.finish_reason, before.stop_reason)
+    if logprobs is None:
+        assert after.logprobs is None
+    else:
+        assert isinstance(after.logprobs, FlatLogprobs)
+        assert as_the_host_reads(after) == as_the_host_reads(before)
+        check_logprobs(after, 0)
+
+
+def test_stop_strings_still_end_an_answer(tokenizer: Any) -> None:
+    tokens = tokenizer.encode(ANSWER, add_special_tokens=False)
+    lean = SamplingParams(stop=["="], logprobs=1)
+    ask_for_tokens_only(lean)
+    answer, ended = answer_of(tokenizer, lean, tokens, statistics=False)
+    assert (answer.finish_reason, answer.stop_reason, answer.text) == ("stop", "=", "12+34")
+    assert list(answer.token_ids) == tokens[: ANSWER.index("=") + 1]
+    assert ended == ["inside"], "vLLM's core is told to end it"
+    check_logprobs(answer, 0)
+
+
+def test_parameters_stay_valid() -> None:
+    """They are changed after vLLM has checked them."""
+    for given in ({}, {"stop": ["="]}, {"logprobs": 5}, {"logprobs": 0}):
+        params = SamplingParams(**given)
+        ask_for_tokens_only(params)
+        params._verify_args()
+        assert params.num_logprobs == (0 if "logprobs" in given else None)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([(4, -1.0)], "gave 1 log-probabilities of 2 tokens"),
+        ([(4, -1.0), (6, -1.0)], "no log-probability of a token that it has sampled"),
+    ],
+)
+def test_flat_log_probs_that_are_missing_are_noticed(found: list[tuple[int, float]], told: str) -> None:
+    flat = FlatLogprobs()
+    for token, value in found:
+        flat.append_fast([token], [value], iter([1]), [None])  # type: ignore[arg-type]
+    completion = type("Completion", (), {"token_ids": [4, 5], "logprobs": flat})
+    with pytest.raises(OutputError, match=told):
+        check_logprobs(completion, 0)
+
+
+def test_flat_log_probs_of_several_tokens_a_position_are_read() -> None:
+    """Someone else asked for more than the sampled token's."""
+    flat = FlatLogprobs()
+    for token in (4, 5):
+        flat.append_fast([token, 9], [-1.0, -0.5], iter([2, 1]), [None, None])  # type: ignore[arg-type]
+    check_logprobs(type("Completion", (), {"token_ids": [4, 5], "logprobs": flat}), 1)
