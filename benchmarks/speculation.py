@@ -32,9 +32,7 @@ FILLED = (0, 64, 128, 256, 384, 512, 1024)
 def step(workload: Workload, prompts: int, slots: int, filled: int) -> dict[str, Any]:
     """Seconds, and the share of tokens sampled for nothing."""
     cluster = Cluster(NUM_ENGINES, replace(GPU_LIKE, slots=slots), filled)
-    steps = [
-        forecast(balance(), pools(prompts), workload.answer(seed), "stream", cluster) for seed in range(SEEDS)
-    ]
+    steps = [forecast(balance(), pools(prompts), workload.answer(seed), "stream", cluster) for seed in range(SEEDS)]
     return {
         "workload": workload.name,
         "prompts": prompts,

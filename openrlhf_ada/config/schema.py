@@ -323,7 +323,7 @@ class SamplingFlags:
     speculation: int | None = flag(
         None,
         "--ada_scheduler stream starts rollouts ahead of need while an engine has fewer than this. 0: never. Default: "
-        "as many as the engine decodes at a time on a GPU, 16 on a CPU.",
+        "256 on a GPU, 16 on a CPU.",
         metavar="COUNT",
         minimum=0,
     )

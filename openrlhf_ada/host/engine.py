@@ -18,8 +18,8 @@ from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 class _FullBatchEngine:
     """In place of `vllm.AsyncLLMEngine`: how much an engine computes at a time is what suits its device.
 
-    vLLM has figures by device for its class LLM and its server. An AsyncLLM gets those of neither, but 128 requests and
-    2,048 tokens a step, so most of a GPU would stay idle. What the arguments name themselves stays.
+    vLLM has figures by device for its class LLM and its server only. An AsyncLLM gets 128 requests and 2,048 tokens a
+    step, so most of a GPU would stay idle. What the arguments name themselves stays.
     Contract: test_engine_batch.test_engines_compute_as_much_at_a_time_as_vllms_llm_class
     """
 

@@ -97,6 +97,9 @@ class ReceivesWeights:
             raise WeightError(
                 "vLLM could not empty its prefix cache, which holds what the old weights made of prompts"
             )
+        if self.llm.vllm_config.model_config.is_multimodal_model and not self.llm.get_num_unfinished_requests():
+            # What the old weights made of images. A request that goes on might still need it.
+            await self.llm.reset_encoder_cache()
 
     def _admit(self, version: int) -> None:
         self._has_begun = False

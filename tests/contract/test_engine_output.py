@@ -28,9 +28,7 @@ def read_of(host_source: Any, executor: str, *names: str) -> set[str]:
     """Attributes that an executor's method reads of these variables."""
     method = host_source.find(AGENT, f"{executor}.execute")
     return {
-        node.attr
-        for node in ast.walk(method)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in names
+        node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute) and ast.unparse(node.value) in names
     }
 
 

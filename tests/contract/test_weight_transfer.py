@@ -38,6 +38,7 @@ from openrlhf_ada.weights.receiver import (
         ("update_weights", ["self", "request"]),
         ("finish_weight_update", ["self", "weight_version"]),
         ("reset_prefix_cache", ["self", "reset_running_requests", "reset_connector"]),
+        ("reset_encoder_cache", ["self"]),
         ("is_paused", ["self"]),
     ],
 )

@@ -21,7 +21,10 @@ class Llm:
 
     def __init__(self) -> None:
         self.weights, self.cache = 0, dict[str, int]()
-        self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(enable_prefix_caching=True))
+        self.vllm_config = SimpleNamespace(
+            cache_config=SimpleNamespace(enable_prefix_caching=True),
+            model_config=SimpleNamespace(is_multimodal_model=False),
+        )
 
     def get_num_unfinished_requests(self) -> int:
         return 0

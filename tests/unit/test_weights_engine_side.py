@@ -18,12 +18,23 @@ MANIFEST = Manifest((TensorSpec("w", "float32", (2,)),)).to_plain()
 class Llm:
     """vLLM as far as weights go. Its prefix cache holds the version of the weights that wrote it."""
 
-    def __init__(self, *, running: int = 0, paused: bool = False, resets: bool = True, caches: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        running: int = 0,
+        paused: bool = False,
+        resets: bool = True,
+        caches: bool = True,
+        images: bool = False,
+    ) -> None:
         self.calls: list[str] = []
         self.weights, self.cached = 0, 0
         self.resets, self.paused = resets, paused
         self.running = running
-        self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(enable_prefix_caching=caches))
+        self.vllm_config = SimpleNamespace(
+            cache_config=SimpleNamespace(enable_prefix_caching=caches),
+            model_config=SimpleNamespace(is_multimodal_model=images),
+        )
 
     def get_num_unfinished_requests(self) -> int:
         return self.running
@@ -45,6 +56,9 @@ class Llm:
     async def finish_weight_update(self, weight_version: str) -> None:
         self.calls.append("finish")
         self.weights = int(weight_version)
+
+    async def reset_encoder_cache(self) -> None:
+        self.calls.append("forget images")
 
     async def reset_prefix_cache(self) -> bool:
         self.calls.append("reset")
@@ -106,6 +120,14 @@ def test_a_cache_that_stays_full_keeps_the_gate_closed() -> None:
         assert not is_open(actor)
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(("running", "forgets"), [(0, True), (2, False)])
+def test_images_are_encoded_anew_by_new_weights(running: int, forgets: bool) -> None:
+    """vLLM keeps what its image encoder made. A rollout that goes on with the new weights may still need it."""
+    llm = Llm(running=running, paused=True, images=True)
+    asyncio.run(update(make_actor(llm), 1))
+    assert llm.calls[-1] == ("forget images" if forgets else "reset")
 
 
 def test_running_samples_block_updates_unless_paused() -> None:
