@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +113,24 @@ def test_engines_compute_as_much_at_a_time_as_vllms_llm_class(
     assert not started[0].has_statistics
     arguments = AsyncEngineArgs(model=model, max_model_len=4096, enforce_eager=True, skip_tokenizer_init=True)
     assert at_a_time(arguments.create_engine_config(UsageContext.LLM_CLASS)) == expected
+
+
+def test_a_tensor_parallel_engine_asks_for_its_device_when_it_can_see_one(
+    pretend: Any, started: list[Any], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its actor has no GPU of its own, so Ray hides them all. vLLM would then take the device for a small one."""
+    pretend(*DEVICES["80 GB, H100"][:2])
+    hidden: list[str | None] = []
+
+    def memory(*_: Any) -> int:
+        hidden.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return 80 << 30
+
+    monkeypatch.setattr(current_platform, "get_device_total_memory", memory)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    start(HostRolloutActor, model, distributed_executor_backend="ray", tensor_parallel_size=2, bundle_indices=[0, 1])
+    assert at_a_time(started[0].config) == (1024, 16384)
+    assert hidden and set(hidden) == {None}
 
 
 def test_the_hosts_own_engine_would_compute_an_eighth(pretend: Any, started: list[Any], model: str) -> None:
