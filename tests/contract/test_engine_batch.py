@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import vllm
+from like_qwen import write_config
 from openrlhf.trainer.ray import vllm_engine
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -21,19 +21,6 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from openrlhf_ada.host.engine import HostRolloutActor
 from openrlhf_ada.platforms import cpu_engine
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE
-
-LIKE_QWEN = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "vocab_size": 256,
-    "max_position_embeddings": 32768,
-    "torch_dtype": "bfloat16",
-}
 
 DEVICES = {
     "24 GB": (24, "NVIDIA GeForce RTX 4090", (256, 8192)),
@@ -46,8 +33,7 @@ DEVICES = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    (tmp_path / "config.json").write_text(json.dumps(LIKE_QWEN))
-    return str(tmp_path)
+    return write_config(tmp_path)
 
 
 @pytest.fixture
