@@ -26,6 +26,22 @@ class Grade:
     cause: str = ""
 
 
+_told: list[Callable[[], object]] = []
+
+
+def tell_when_label_is_readable(tell: Callable[[], object]) -> None:
+    """A grading process calls this once: `tell` passes on what the grader says with `label_is_readable`."""
+    _told[:] = [tell]
+
+
+def label_is_readable() -> None:
+    """A grader may say, before it evaluates a response, that it has read the label. From then on a response that
+    exceeds a limit of time, memory or recursion is a wrong answer: otherwise it would have no score, and a policy
+    could escape a zero by answers that are costly to grade."""
+    for tell in _told:
+        tell()
+
+
 Grader = Callable[[str, Any], Grade]
 """(response, label) -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
 

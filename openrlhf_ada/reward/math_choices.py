@@ -10,6 +10,9 @@ _WITH_CONTENT = re.compile(r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])[).:])\s*\S.*", r
 _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
 _CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
 _IN_PROSE = re.compile(r"[(\[]?([A-J])[)\]]?(?=\s*[.,;:]|\s+(?:because|since|as|is)\b|\s*\()")
+_AT_END = re.compile(
+    r"\b(?:is|it'?s|be|choose|pick|select|option|choice|answer)\s*:?\s*[(\[]?([A-J])[)\]]?[.!]?$", re.IGNORECASE
+)
 _ANOTHER = re.compile(r"\s*(?:,|or|and|/)\s*[(\[]?[A-J]\b")
 
 
@@ -26,8 +29,9 @@ def choice_of_label(label: str) -> frozenset[str] | None:
     return frozenset((match[1] or match[2]).upper()) if match else None
 
 
-def choice_of_answer(answer: str) -> frozenset[str] | None:
-    """The letters that an answer to such a question chooses; None where it does not choose clearly."""
+def choice_of_answer(answer: str, *, in_prose: bool = False) -> frozenset[str] | None:
+    """The letters that an answer to such a question chooses; None where it does not choose clearly. In prose it may
+    choose with its last words: "so I think it's B"."""
     plain = _plain(answer)
     known = choice_of_label(plain)
     if known is not None:
@@ -37,6 +41,8 @@ def choice_of_answer(answer: str) -> frozenset[str] | None:
         match = _IN_PROSE.match(plain)
         if match and _ANOTHER.match(plain, match.end()):
             return None
+    if match is None and in_prose:
+        match = _AT_END.search(plain)
     return frozenset(match[1].upper()) if match else None
 
 

@@ -9,28 +9,32 @@ _SIGNS = str.maketrans(
     {
         "\u2212": "-", "\u2013": "-", "\u2014": "-", "π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ",
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/",
-        "°": r"^\circ ", "Ω": r"\Omega ", "∅": r"\emptyset ", "θ": r"\theta ", "½": r"\frac{1}{2}",
-        "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "±": r"\pm ",
+        "°": r"^\circ ", "Ω": r"\Omega ", "∅": r"\emptyset ", "θ": r"\theta ", "±": r"\pm ", "≈": r"\approx ",
+        "∈": r"\in ", "ℝ": r"\mathbb{R}", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "−": "-",
     }
 )  # fmt: skip
-_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+")
-_LOWERED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
-_ROOT = re.compile(r"√\s*\(?((?<=\()[^()]*(?=\))|[0-9]+|[a-z])\)?")
+_SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+"), "_"))
+_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
 _SIMPLER = (
     (re.compile(r"\\mathrm\s*\{\s*([ei])\s*\}"), r"\1"),
     (re.compile(r"\\log_\{?e(?![a-z])\}?"), r"\\ln "),
+    # A comma that is set close to the next digits groups them.
+    (re.compile(r"(?<=[0-9])(?:,\\!|\{,\})\s*(?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\displaystyle(?![a-z])|\\!|\\limits(?![a-z])"), ""),
     (re.compile(r"\\[dtc]frac(?![a-z])"), r"\\frac"),
-    (re.compile(r"\\frac\s*([0-9])\s*([0-9])"), r"\\frac{\1}{\2}"),
-    (re.compile(r"\\\$|^\$(?=[0-9])"), ""),
     (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])"), r"\\emptyset"),
-    (re.compile(r"(?<=[0-9])(?:\\[,;: ]|\{,\}|~)(?=[0-9]{3}(?![0-9]))"), ""),
-    (re.compile(r"(?<!\\)\\[,;:> ]|~"), " "),
+    (re.compile(r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-z])"), " "),
     (re.compile(r"\s+"), " "),
+    (re.compile(r"^\s*\\(?:approx|sim|simeq|thickapprox)(?![a-z])"), ""),
+    (re.compile(r"^\$([^$]+)\$\s*([A-Za-z][A-Za-z /]*)$"), r"\1 \\text{ \2}"),
 )
 _EXPONENT = re.compile(r"(?<![\w.\\])([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*\{([0-9]+)\}")
-_MIXED = re.compile(r"(?<![\w.}\\])([0-9]+)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
+_MIXED = re.compile(
+    r"(?<![\w.}\\^])([0-9]+)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|"
+    r"(?<![\w.}\\^/])([0-9]+)(?: +and)? +([0-9]+) ?/ ?([0-9]+)(?![\w/.^])"
+)
 _LARGE = re.compile(
     r"([0-9]+(?:\.[0-9]+)?)\s*(?:\\(?:text|mathrm)\s*\{\s*)?(million|billion|thousand|trillion)\b\s*\}?"
 )
@@ -38,17 +42,77 @@ _ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 
 
 def simplified(text: str) -> str:
-    """The same mathematics in a plainer notation: one sign for minus, no spacing commands, no thousands spaces
-    nor dollars, `4.5e33`, mixed numbers, repeating decimals and millions as LaTeX that math-verify reads."""
-    text = _RAISED.sub(lambda m: f"^{{{m[0].translate(_LOWERED)}}}", text.translate(_SIGNS))
-    text = _ROOT.sub(r"\\sqrt{\1}", unicodedata.normalize("NFKC", text)).rstrip(" .,;:")
+    """The same mathematics in a plainer notation: one sign for minus, no spacing commands, no thousands spaces,
+    `4.5e33`, mixed numbers, repeating decimals and millions as LaTeX that math-verify reads."""
+    text = _plain_characters(text).strip().rstrip(" .,;:")
     for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
+    text = with_braces(text)
     text = _EXPONENT.sub(r"\1 \\cdot 10^{\2}", text)
     text = _REPEATING.sub(_fraction, text)
     text = _MIXED.sub(_improper, text)
     text = _LARGE.sub(lambda m: rf"{m[1]} \cdot 10^{{{_ZEROS[m[2]]}}}", text)
     return text.strip()
+
+
+def _plain_characters(text: str) -> str:
+    """Without characters that stand for LaTeX."""
+    if text.isascii():
+        return text
+    for pattern, sign in _SCRIPTS:
+        text = pattern.sub(lambda m, sign=sign: f"{sign}{{{unicodedata.normalize('NFKC', m[0])}}}", text)
+    text = "".join(_vulgar(character) for character in text.translate(_SIGNS))
+    text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or m[3]}}}", unicodedata.normalize("NFKC", text))
+    return text.translate(_SIGNS)
+
+
+def _vulgar(character: str) -> str:
+    if not unicodedata.decomposition(character).startswith("<fraction>"):
+        return character
+    top, _, bottom = unicodedata.normalize("NFKC", character).partition("\u2044")
+    return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+_COMMAND = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])")
+_TOKEN = re.compile(r"\s*(\\[A-Za-z]+|[0-9A-Za-z])")
+
+
+def with_braces(text: str) -> str:
+    r"""Braces around arguments that have none, as TeX reads them: `\frac \pi4` is `\frac{\pi}{4}`."""
+    done, position = "", 0
+    for match in _COMMAND.finditer(text):
+        if match.start() < position:
+            # Within an argument that has been read.
+            continue
+        done += text[position : match.end()]
+        position = match.end()
+        for _ in range(1 if match[1] == "sqrt" else 2):
+            token = _TOKEN.match(text, position)
+            if token is not None and not _COMMAND.match(token[1]):
+                done, position = f"{done}{{{token[1]}}}", token.end()
+                continue
+            closing = _closing_brace(text, position)
+            if closing is None:
+                break
+            done, position = done + _inside(text[position:closing]), closing
+    return done + text[position:]
+
+
+def _inside(group: str) -> str:
+    """A group `{...}`, its contents done in the same way."""
+    opening = group.index("{") + 1
+    return "{" + with_braces(group[opening:-1]) + "}"
+
+
+def _closing_brace(text: str, position: int) -> int | None:
+    """The end of the group that begins here, white space apart; None where none begins or it does not end."""
+    start = re.compile(r"\s*\{").match(text, position)
+    depth = 0
+    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, position) if start else ():
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end()
+    return None
 
 
 def _fraction(match: re.Match[str]) -> str:
@@ -58,13 +122,13 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _improper(match: re.Match[str]) -> str:
-    whole, top, bottom = (int(part) for part in match.groups())
+    whole, top, bottom = (int(part) for part in match.groups() if part is not None)
     return rf"\frac{{{whole * bottom + top}}}{{{bottom}}}" if top < bottom else match[0]
 
 
-_UP_TO_TWELVE = "zero one two three four five six seven eight nine ten eleven twelve"
-NUMBER_WORDS = {word: str(number) for number, word in enumerate(_UP_TO_TWELVE.split())}
-_WORDING = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf|operatorname|emph)\s*\{([^{}]*)\}")
+_WORDING = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|textsf|operatorname|emph)\s*\{([^{}]*)\}"
+)
 
 
 def words(text: str) -> str:

@@ -1,67 +1,190 @@
-"""Units behind a number: one may be left out, but 5 cm is not 5 m, and 101 in base 2 is not 101 in base 3."""
+r"""Units behind a number: one may be left out, but 5 cm is not 5 m, and 101 in base 2 is not 101 in base 3.
+
+A unit is what stands behind the expression in `\text{...}`, or behind a number: a known symbol (`cm`, `km/h`), or, in
+prose, any words. A single letter right behind a number is a variable (`5m`), unless the label names that unit.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 _SAME = {
     "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "dm": "dm", "m": "m meter metre",
-    "km": "km kilometer kilometre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile",
-    "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram", "lb": "lb lbs pound", "oz": "oz ounce",
+    "km": "km kilometer kilometre", "in": "in inch inche", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile",
+    "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram", "lb": "lb pound", "oz": "oz ounce",
     "ms": "ms millisecond", "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "day", "week": "week",
-    "month": "month", "year": "year yr", "am": "am a.m", "pm": "pm p.m", "dollar": "dollar", "cent": "cent",
-    "l": "l L liter litre", "ml": "ml mL milliliter", "N": "N newton", "kN": "kN", "J": "J joule", "kJ": "kJ",
-    "W": "W watt", "kW": "kW", "V": "V volt", "A": "A amp ampere", "Hz": "Hz hertz", "Pa": "Pa pascal",
-    "K": "K kelvin",
-    "degree": "degree deg", "unit": "unit", "percent": "percent",
+    "month": "month", "year": "year yr", "am": "am a.m", "pm": "pm p.m", "dollar": "dollar usd buck", "cent": "cent",
+    "euro": "euro eur", "pound sterling": "gbp", "rupee": "rupee", "yen": "yen", "l": "l L liter litre",
+    "ml": "ml mL milliliter millilitre", "N": "N newton", "kN": "kN", "J": "J joule", "kJ": "kJ", "W": "W watt",
+    "kW": "kW", "V": "V volt", "A": "A amp ampere", "Hz": "Hz hertz", "Pa": "Pa pascal", "K": "K kelvin",
+    "degree": "degree deg", "radian": "radian rad", "unit": "unit", "percent": "percent pct percentage",
 }  # fmt: skip
 _NAMES = {word: unit for unit, words in _SAME.items() for word in words.split()}
-_POWERS = {"square": 2, "sq": 2, "cubic": 3}
+_POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3}
+_RATES = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h"}
+_SIGNS = {"€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "yen"}
 
-_UNIT = re.compile(
-    r"[0-9}!)]\s*~?\s*"
-    r"(?:\\(?:text|mathrm|mbox|operatorname|textrm)\s*\{\s*~?\s*([A-Za-z./ ]{1,40}?)[ .]*\}|([A-Za-z./ ]{1,40}?))"
-    r"\s*(?:\^\s*\{?\s*(-?[0-9])\s*\}?)?\s*\.?$"
+_TEXT = r"\\(?:text|textnormal|mathrm|mbox|operatorname|textrm|textbf|mathbf|textit|rm|emph)"
+_EXPONENT = r"(?:\s*\^\s*\{?\s*(-?[0-9])\s*\}?)?"
+_IN_TEXT = re.compile(
+    rf"(?:\s|\\[ ,;:!])*{_TEXT}\s*\{{\s*~?\s*([A-Za-z./() -]{{1,60}}?(?:\^\s*\{{?[0-9]\}}?)?)[ .]*\}}{_EXPONENT}\s*\.?$"
 )
-_BASE = re.compile(r"[0-9A-Fa-f]\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([0-9]{1,2}|[a-z]+)\s*\}*$")
-
-Unit = tuple[tuple[str, ...], int]
-"""(names, of which those after the first are divided by; power)."""
-
-
-def units_conflict(label: str, answer: str) -> bool:
-    """Do both name a unit, or a base, and different ones?"""
-    return any(
-        expected is not None and given is not None and expected != given
-        for expected, given in ((_unit(label), _unit(answer)), (_base(label), _base(answer)))
-    )
+_BARE = re.compile(rf"(?<=[0-9}})!])(\s*)~?([A-Za-z]{{1,12}}(?:\s*/\s*[A-Za-z]{{1,12}})?){_EXPONENT}\.?$")
+_WORDS = re.compile(rf"(?<=[0-9}})!%])\s*-?\s*([A-Za-z][A-Za-z./ '-]{{1,80}}?){_EXPONENT}\s*\.?$")
+_DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?(?:\s*([CF])|\s*\\?(?:text|mathrm)\s*\{\s*([CF])\s*\})?$")
+_MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\$|([€£₹¥]))\s*(?=[0-9.])|(?<=[0-9])\s*(?:\\\$|\$|([€£₹¥]))$")
+_PERCENT = re.compile(r"\s*\\?%$")
+_BASE = re.compile(r"(?<=[0-9A-Fa-f])\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([0-9]{1,2}|[a-z]{3,10})\s*\}*$")
+_CONNECTIVE = re.compile(r"\b(?:or|and|if|for|to|mod|not|is|are|when|where|with|times|plus|minus)\b")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])(?!(?:e|i|sqrt|pi|sin|cos|tan|log|ln)(?![A-Za-z]))[A-Za-z]")
 
 
-def _unit(text: str) -> Unit | None:
-    """None where there is none, or no known one: 5 apples may be 5 fruits."""
-    match = _UNIT.search(text)
+PERCENT = ("percent",)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """`names`: those after the first are divided by. `is_certain`: could it be nothing but a unit?"""
+
+    names: tuple[str, ...]
+    power: int = 1
+    is_certain: bool = True
+
+    def agrees(self, other: Unit) -> bool:
+        """The same unit; nouns may say more (apples, red apples)."""
+        if (self.names, self.power) == (other.names, other.power):
+            return True
+        mine, theirs = (set(" ".join(unit.names).split()) for unit in (self, other))
+        return self.power == other.power and not (mine | theirs) & set(_SAME) and bool(mine & theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An expression and its unit, if it has one."""
+
+    expression: str
+    unit: Unit | None = None
+    base: str | None = None
+
+    @property
+    def is_percentage(self) -> bool:
+        return self.unit is not None and self.unit.names == PERCENT
+
+
+def comparable(label: str, answer: str, *, in_prose: bool) -> tuple[Measured, Measured] | None:
+    """Label and answer apart from their units; None where these differ."""
+    expected, given = measured(label, in_prose=True), measured(answer, in_prose=in_prose)
+    if expected.unit and given.unit and not expected.unit.agrees(given.unit):
+        return None
+    if expected.base and given.base and expected.base != given.base:
+        return None
+    if _is_variable(expected, given) or _is_variable(given, expected):
+        return Measured(label), Measured(answer)
+    return expected, given
+
+
+def _is_variable(one: Measured, other: Measured) -> bool:
+    """Is the unit of one a letter that the other does not know as one?"""
+    return one.unit is not None and not one.unit.is_certain and other.unit is None
+
+
+def measured(text: str, *, in_prose: bool = False) -> Measured:
+    """Take the unit, or the base, from the end of an expression, or the currency from either end."""
+    text = text.strip()
+    match = _BASE.search(text)
+    if match and text[: match.start()].replace(",", "").strip().isalnum() and not text[0].isalpha():
+        return Measured(text[: match.start()], base=match[1])
+    for find in (_percent, _in_text, _degree, _money, _bare):
+        found = find(text)
+        if found is not None:
+            return found
+    return (_prose(text) if in_prose else None) or Measured(text)
+
+
+def _percent(text: str) -> Measured | None:
+    match = _PERCENT.search(text)
+    return Measured(text[: match.start()], Unit(PERCENT)) if match and match.start() else None
+
+
+def _in_text(text: str) -> Measured | None:
+    match = _IN_TEXT.search(text)
+    if match is None or not match.start() or _CONNECTIVE.search(match[1]) or text[match.start() - 1] in "+-*/^=,_(":
+        return None
+    return Measured(text[: match.start()].strip(), _named(match[1], match[2]))
+
+
+def _degree(text: str) -> Measured | None:
+    match = _DEGREE.search(text)
+    if match is None or not match.start():
+        return None
+    scale = match[1] or match[2]
+    return Measured(text[: match.start()], Unit((f"degree {scale}" if scale else "degree",)))
+
+
+def _money(text: str) -> Measured | None:
+    match = _MONEY.search(text)
     if match is None:
         return None
-    said = (match[1] or match[2] or "").strip()
-    power = int(match[3]) if match[3] else 1
-    first, _, rest = said.partition(" ")
-    if first in _POWERS:
-        power, said = _POWERS[first], rest
-    said = "mi/h" if said == "mph" else said
-    names = [_name(part.strip()) for part in re.split(r"/|\bper\b", said)]
-    known = [name for name in names if name is not None]
-    return (tuple(known), power) if known and len(known) == len(names) else None
+    sign = match[2] or match[3]
+    rest = (match[1] or "") + text[: match.start()] + text[match.end() :]
+    # "$5 million", "$5 per person"
+    inner = measured(rest.strip(), in_prose=True)
+    return Measured(inner.expression, Unit((_SIGNS[sign] if sign else "dollar",)))
+
+
+def _bare(text: str) -> Measured | None:
+    """A known symbol behind a number."""
+    match = _BARE.search(text)
+    if match is None or not is_numeric(text[: match.start()]):
+        return None
+    parts = [name for part in match[2].split("/") if (name := _name(part.strip())) is not None]
+    if len(parts) <= match[2].count("/"):
+        return None
+    is_letter = len(match[2]) == 1 and not match[1]
+    return Measured(text[: match.start()].strip(), _unit(parts, int(match[3] or 1), is_certain=not is_letter))
+
+
+def _prose(text: str) -> Measured | None:
+    """Any words behind a number: 12 apples."""
+    match = _WORDS.search(text)
+    if match is None or not is_numeric(text[: match.start()]) or _CONNECTIVE.search(match[1]):
+        return None
+    return Measured(text[: match.start()].strip(), _named(match[1], match[2]))
+
+
+def is_numeric(text: str) -> bool:
+    """Has it digits, and no letter that could be a variable?"""
+    return bool(re.search(r"[0-9]", text)) and not _VARIABLE.search(text)
+
+
+def _named(said: str, exponent: str | None) -> Unit:
+    said, _, inner = said.strip(" .-").replace("(", "").replace(")", "").partition("^")
+    power = int(exponent or inner.strip("{} ") or 1)
+    words = said.split()
+    for word in (words[:1] + words[-1:]) if len(words) > 1 else []:
+        if word.lower() in _POWERS:
+            power = _POWERS[word.lower()]
+            words.remove(word)
+    parts = [part.strip() for part in re.split(r"/|\bper\b", " ".join(words)) if part.strip()]
+    return _unit([_name(part) or _noun(part) for part in parts], power)
+
+
+def _unit(parts: Sequence[str], power: int, *, is_certain: bool = True) -> Unit:
+    return Unit(tuple("/".join(parts).split("/")), power, is_certain)
 
 
 def _name(word: str) -> str | None:
-    for form in (word, word.lower() if len(word) > 3 else word):
-        if form in _NAMES:
-            return _NAMES[form]
-        if form.endswith("s") and form[:-1] in _NAMES:
-            return _NAMES[form[:-1]]
+    """The known unit of this name."""
+    if word in _RATES:
+        return _RATES[word]
+    for form in (word, word.lower() if len(word) > 2 else word):
+        singular = form.removesuffix("s")
+        if form in _NAMES or singular in _NAMES:
+            return _NAMES.get(form) or _NAMES[singular]
     return None
 
 
-def _base(text: str) -> str | None:
-    match = _BASE.search(text)
-    return match[1] if match else None
+def _noun(phrase: str) -> str:
+    return " ".join(word.removesuffix("s") for word in phrase.lower().split())

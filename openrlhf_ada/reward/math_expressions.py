@@ -1,0 +1,110 @@
+"""Are two formulas equal? math-verify reads and compares them; what it calls equal must be so to a stricter measure.
+
+math-verify takes the last letters of a formula for units (`v t`, `a + b + c`); here `math_units` has taken them off.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from openrlhf_ada.reward.math_numbers import RELATIVE
+
+# It warns at every call that its own time limits are off.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+_AND = re.compile(r"(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s+")
+
+
+# Rollouts of one prompt mostly give the same few answers.
+@lru_cache(maxsize=16_384)
+def equal_expressions(label: str, answer: str, *, in_prose: bool) -> bool:
+    """Is the answer, or where it is prose the formula or number in it, equal to the label?"""
+    from math_verify import verify
+
+    readings = [answer if in_prose else rf"\boxed{{{answer}}}"]
+    joined = _AND.sub(", ", answer)
+    if joined != answer:
+        # A list, as mathematics writes it.
+        readings.append(rf"\boxed{{{joined}}}")
+    # Its own time limits use alarms, which only a main thread has.
+    gold, options = list(parsed_label(label)), {"timeout_seconds": None, "allow_set_relation_comp": True}
+    return any(
+        verify(gold, parsed, **options) and _near(gold, parsed) for parsed in map(_parsed, readings) if parsed
+    )
+
+
+@lru_cache(maxsize=4096)
+def parsed_label(label: str) -> tuple[Any, ...]:
+    return tuple(_parsed(rf"\boxed{{{label}}}") or _parsed(label))
+
+
+@lru_cache(maxsize=4096)
+def is_readable(label: str) -> bool:
+    """Can math-verify read the label, and does it equal itself?"""
+    from math_verify import verify
+
+    gold = list(parsed_label(label))
+    # What it cannot parse it gives back as text, which equals itself whatever it is.
+    understood = not all(isinstance(reading, str) for reading in gold)
+    return understood and verify(gold, gold, timeout_seconds=None)
+
+
+def _parsed(text: str) -> list[Any]:
+    from math_verify import parse
+
+    return parse(text, _configuration(), parsing_timeout=0)
+
+
+@lru_cache(maxsize=1)
+def _configuration() -> tuple[Any, ...]:
+    """math-verify's own, but for units."""
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig
+
+    notation = NormalizationConfig(
+        basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all", equations=False
+    )
+    return LatexExtractionConfig(normalization_config=notation), ExprExtractionConfig()
+
+
+def _near(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
+    """math-verify compares numbers to six decimals, where all small ones are 0. Here exact numbers must be equal, and
+    others relatively so; also those in tuples, intervals and matrices. What has variables it has compared itself."""
+    expected, given = _expressions(gold), _expressions(parsed)
+    return not expected or not given or any(_are_near(a, b) for a in expected for b in given)
+
+
+def _expressions(readings: Sequence[Any]) -> list[Any]:
+    return [reading for reading in readings if not isinstance(reading, str)]
+
+
+def _are_near(a: Any, b: Any) -> bool:
+    from sympy import Expr, FiniteSet, Interval, MatrixBase, Tuple
+
+    if isinstance(a, Expr) and isinstance(b, Expr) and a.is_number and b.is_number:
+        return _are_near_numbers(a, b)
+    if isinstance(a, FiniteSet) and isinstance(b, FiniteSet) and len(a) == len(b):
+        return all(any(_are_near(one, other) for other in b) for one in a)
+    if isinstance(a, Interval) and isinstance(b, Interval):
+        return _are_near(a.start, b.start) and _are_near(a.end, b.end)
+    both_ordered = isinstance(a, Tuple | tuple) and isinstance(b, Tuple | tuple)
+    both_matrices = isinstance(a, MatrixBase) and isinstance(b, MatrixBase) and a.shape == b.shape
+    if (both_ordered or both_matrices) and len(a) == len(b):
+        return all(_are_near(one, other) for one, other in zip(a, b, strict=True))
+    return True
+
+
+def _are_near_numbers(a: Any, b: Any) -> bool:
+    from sympy import Float
+
+    if a.is_rational and b.is_rational and not a.has(Float) and not b.has(Float):
+        return bool(a == b) or (a - b).equals(0) is True
+    if not (a.is_finite and b.is_finite):
+        return True
+    size = max(abs(a.evalf(30)), abs(b.evalf(30)))
+    return bool(abs((a - b).evalf(30)) <= RELATIVE * size)

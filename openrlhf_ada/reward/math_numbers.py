@@ -1,0 +1,127 @@
+"""Numbers as they are written: compared here exactly, a hundred times as fast as by a computer algebra system."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+RELATIVE = 1e-5
+"""How far, in shares of its size, a decimal may be from a number that is no decimal."""
+
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]{1,400})(?:\.[0-9]{0,400})?|\.[0-9]{1,400}"
+_PLAIN = re.compile(rf"[+-]?(?:{_DIGITS})")
+_POWER = re.compile(rf"([+-]?(?:{_DIGITS}))\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([+-]?[0-9]{{1,3}})\s*\}}|([0-9]))")
+_INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})"
+_SLASH = re.compile(rf"([+-]?{_INTEGER})\s*/\s*({_INTEGER})")
+_FRACTION = re.compile(rf"([+-]?)\s*\\frac\s*\{{\s*(-?{_INTEGER})\s*\}}\s*\{{\s*({_INTEGER})\s*\}}")
+_COMMA_FOR_POINT = re.compile(r"([+-]?)(0,[0-9]+|[0-9]+,(?:[0-9]{2}|[0-9]{4,}))")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """`is_decimal`: written with a decimal point, which may mean that it is rounded."""
+
+    value: Fraction
+    is_decimal: bool = False
+
+    def equals(self, other: Number) -> bool:
+        """Exactly, or nearly where one is a decimal and the other a fraction such as 1/3."""
+        if self.value == other.value:
+            return True
+        if self.is_decimal == other.is_decimal:
+            return False
+        decimal, exact = (self, other) if self.is_decimal else (other, self)
+        is_finite_decimal = exact.value.denominator in (1, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100)
+        return not is_finite_decimal and abs(decimal.value - exact.value) <= RELATIVE * abs(exact.value)
+
+
+def number(text: str) -> Number | None:
+    """The value of what is only a number: digits, a decimal, a fraction of integers, or a power of ten."""
+    text = text.strip()
+    match = _PLAIN.fullmatch(text)
+    if match:
+        return _plain(text)
+    match = _SLASH.fullmatch(text)
+    if match:
+        return _ratio(match[1], match[2])
+    match = _FRACTION.fullmatch(text)
+    if match:
+        ratio = _ratio(match[2], match[3])
+        return Number(-ratio.value) if ratio and match[1] == "-" else ratio
+    match = _POWER.fullmatch(text)
+    if match:
+        return Number(_plain(match[1]).value * Fraction(10) ** int(match[2] or match[3]), "." in match[1])
+    return None
+
+
+def _plain(text: str) -> Number:
+    digits = text.replace(",", "").replace(" ", "")
+    return Number(Fraction(digits + "0" if digits.endswith(".") else digits), "." in digits.rstrip("."))
+
+
+def _ratio(top: str, bottom: str) -> Number | None:
+    below = int(bottom.replace(",", ""))
+    return Number(Fraction(int(top.replace(",", "")), below)) if below else None
+
+
+def with_decimal_point(text: str) -> str:
+    """1,22 as 1.22, as much of the world writes it. Not 1,222, which is a thousand, nor 1,2, which are two numbers."""
+    return text.replace(",", ".") if _COMMA_FOR_POINT.fullmatch(text) else text
+
+
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
+_LARGE = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+
+
+def number_of_words(text: str) -> int | None:
+    """`thirty-four`, `one hundred and five`; None for all other words."""
+    total, part, last = 0, 0, ""
+    for word in text.lower().replace("-", " ").split():
+        if word in _SMALL:
+            # "one two" is no number, "twenty one" is.
+            if last in _ONES or (last in _TENS and not 0 < _SMALL[word] < 10):
+                return None
+            part += _SMALL[word]
+        elif word in _LARGE and part:
+            part, total = (part * 100, total) if word == "hundred" else (0, total + part * _LARGE[word])
+        elif word != "and" or last not in _LARGE:
+            return None
+        last = word
+    return total + part if last and last != "and" else None
+
+
+_TIME = re.compile(r"([0-9]{1,2})\s*:\s*([0-9]{2})(?:\s*([ap])\.?\s*m\.?)?", re.IGNORECASE)
+_HOUR = re.compile(r"([0-9]{1,2})()\s*([ap])\.?\s*m\.?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOfDay:
+    """`half`: "a" or "p", empty where it is not said."""
+
+    hour: int
+    minute: int
+    half: str
+
+    def equals(self, other: TimeOfDay) -> bool:
+        """1:30 PM is 13:30, and 1:30 where the half of the day is left out."""
+        if self.minute != other.minute:
+            return False
+        if self.half and other.half or not (self.half or other.half):
+            return self._hour_of_24() == other._hour_of_24()
+        return self._hour_of_24() == other._hour_of_24() or self.hour == other.hour
+
+    def _hour_of_24(self) -> int:
+        return self.hour % 12 + 12 * (self.half == "p") if self.half else self.hour
+
+
+def time_of_day(text: str) -> TimeOfDay | None:
+    match = _TIME.fullmatch(text) or _HOUR.fullmatch(text)
+    if match is None or int(match[1]) > 24 or int(match[2] or 0) > 59:
+        return None
+    return TimeOfDay(int(match[1]), int(match[2] or 0), (match[3] or "").lower())

@@ -1,0 +1,116 @@
+"""What a sentence says that the answer is: "therefore 34, which is 2*17", "540 dollars", "$x=1$ or $x=2$".
+
+A sentence is read by the same rules wherever it stands: after "the answer is", in bold, between `<answer>` tags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_ANNOUNCED = re.compile(
+    r"(?:\banswers?\b(?:\s+(?!is\b|was\b|are\b)[A-Za-z]+){0,8}?\s*"
+    r"(?:\b(?:is|was|are|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be|may\s+be|can\s+be|equals|becomes|"
+    r"comes\s+out\s+(?:to\s+be|as|to))\b(?!n't)|[:=]|\*\*\s*:?)|"
+    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*answer\b)[\s:*=_]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FILLER = re.compile(
+    r"(?:therefore|thus|hence|then|so|simply|just|exactly|precisely|indeed|clearly|obviously|actually|finally|"
+    r"definitely|certainly|for\s+sure|of\s+course|in\s+fact|also|indeed|now|about|approximately|approx\.?|roughly|"
+    r"around|nearly|equal\s+to|equals|given\s+by|found\s+to\s+be|calculated\s+(?:as|to\s+be)|"
+    r"(?:a\s+total\s+of|in\s+total|altogether)|:|=|,|\*\*)(?![A-Za-z])[\s:,=]*",
+    re.IGNORECASE,
+)
+_EXPLAINED = re.compile(
+    r"\s*(?:,\s*(?:which|that|as|since|because|so|where|when|and\s+(?:so|thus|we)|it|not|but|i\.e\.)\b|"
+    r"\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|\s\((?![^()]*[=<>\\0-9])[^()]*\)|"
+    r"\s[-\u2013\u2014]{1,3}\s(?=[A-Za-z])|;)"
+)
+_DENIED = re.compile(
+    r"\b(?:wrong|incorrect|false|bad|mistaken|flawed)\s+(?:final\s+)?(?:answer|result|option|choice)\b|"
+    r"\b(?:is|are|was|were|would\s+be|seems|looks)\s+(?:\w+ly\s+)?(?:wrong|incorrect|false|mistaken|impossible)\b|"
+    r"\b(?:is|are|was|were|can)(?:\s*not|n['\u2019]t|\s+never)\s+(?:be\s+)?(?:the\s+|a\s+)?(?:final\s+)?"
+    r"(?:right|correct|true|answer|solution)\b|"
+    r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)"
+)
+_CLAUSE = re.compile(r"(?:[.;,!?](?=\s|$)|\n)+")
+_FORMULA = re.compile(r"\$\$([^$]+)\$\$|\$((?:\\\$|[^$])+)\$|\\\(((?:(?!\\\)).)+)\\\)|\\\[((?:(?!\\\]).)+)\\\]", re.DOTALL)
+_LINK = re.compile(r"[\s,;.:]*(?:\\?(?:text\s*\{)?\s*(?:and|or|nor|&)\s*\}?[\s:]*)?")
+_QUANTITY = re.compile(
+    r"([+-]?\s?(?:\\?\$|[€£₹¥])?\s?[+-]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:\s*/\s*[0-9]+|\s[0-9]+/[0-9]+)?"
+    r"(?::[0-9]{2})?(?:\s?\\?%|\s?[€£₹¥])?)(?![0-9A-Za-z^_\\({]|\.[0-9])"
+)
+_NOUN = re.compile(
+    r"\s?-?(?!\s?(?:as|of|if|is|are|was|for|with|by|when|where|left|then|than|that|which|required|because)\b)[A-Za-z]+"
+    r"(?:\s?/\s?[A-Za-z]+|\s(?!(?:as|of|if|is|are|was|for|with|by|when|where|in|on|at|to|left|then|than|that|from|"
+    r"which|because|or|and)\b)[A-Za-z]+){0,3}"
+)
+_OTHERS = re.compile(
+    r"^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
+    r"(?:\w+\s+){0,3}?[$\\(]*[0-9]|[-+*/^=<>\u00d7\u00b7]\s*[$\\(]*[0-9A-Za-z]|,\s*(?:and\s+|or\s+)?[-$\\(]*[0-9])"
+)
+
+
+def after_announcement(text: str) -> str | None:
+    """What follows the last "answer is", "answer:" or "####"; None where nothing is announced."""
+    found = list(_ANNOUNCED.finditer(text))
+    return text[found[-1].end() :].strip() if found else None
+
+
+def without_denied(text: str) -> str:
+    """Without clauses that say what the answer is not: "**42** is wrong", "the wrong answer is 42"."""
+    if not _DENIED.search(text):
+        return text
+    kept, start = "", 0
+    for end in [*(match.end() for match in _CLAUSE.finditer(text)), len(text)]:
+        clause, start = text[start:end], end
+        kept += "\n" if _DENIED.search(clause) else clause
+    return kept
+
+
+def formulas(text: str) -> list[str]:
+    """Groups of formulas between dollar signs: linked ones ("$1$ and $2$", "$1$, $2$") are one list."""
+    groups: list[str] = []
+    end = None
+    for match in _FORMULA.finditer(text):
+        content = next(group for group in match.groups() if group is not None).strip()
+        linked = end is not None and match.start() - end < 40 and _LINK.fullmatch(text, end, match.start())
+        if linked and text[end : match.start()].strip():
+            groups[-1] += ", " + content
+        else:
+            groups.append(content)
+        end = match.end()
+    return groups
+
+
+def sayings(clause: str) -> Iterator[str]:
+    """What a clause may say, the likeliest first: what begins it, up to its explanation; and the quantity there."""
+    said = without_filler(clause)
+    if said != clause:
+        yield said
+    explained = _EXPLAINED.search(said)
+    if explained and explained.start():
+        said = said[: explained.start()]
+        yield said
+    if said.endswith("!"):
+        said = said.rstrip("!")
+        yield said
+    quantity = leading_quantity(said)
+    if quantity is not None and quantity != said:
+        yield quantity
+
+
+def without_filler(clause: str) -> str:
+    while (match := _FILLER.match(clause)) is not None:
+        clause = clause[match.end() :]
+    return re.sub(r"^(?:an?|the)\s+(?=[0-9$])", "", clause).strip()
+
+
+def leading_quantity(clause: str) -> str | None:
+    """The number that begins it and the noun behind it, where neither another number nor an operator follows."""
+    match = _QUANTITY.match(clause)
+    if match is None or _OTHERS.match(clause[match.end() :]):
+        return None
+    noun = _NOUN.match(clause, match.end())
+    return match[1].strip() + (noun[0] if noun else "")
