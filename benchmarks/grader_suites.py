@@ -6,8 +6,8 @@ None of them is copied into this repository. `--sources FOLDER` names a folder w
     hendrycks-math/    git clone https://github.com/hendrycks/math hendrycks-math                 MIT
     lighteval/         git clone https://github.com/huggingface/lighteval                         MIT
 
-Their files are parsed, never run. Left out are cases about an option of a grader (a language, a precision, a strictness)
-and cases that name no label.
+Their files are parsed, never run. Left out are cases about an option of a grader (a language, a precision, a
+strictness) and cases that name no label.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python benchmarks/reward_agreement.py [--sources FOLDER] [--show]
 
 `--sources`: also the suites of other graders, see benchmarks/grader_suites.py. `--show` prints every case in which
-`math` differs from the suite's author. The last line is one JSON object; results in benchmarks/results/reward_agreement.json
-(written with --sources only). `n` counts cases, `ours` and `math_verify` are shares that agree; `false_accepts` count
-wrong answers that were called right, over all suites together, equal cases once.
+`math` differs from the suite's author. The last line is one JSON object; results with --sources are in
+benchmarks/results/reward_agreement.json. `n` counts cases, `ours` and `math_verify` are shares that agree;
+`false_accepts` count wrong answers that were called right, over all suites together, equal cases once.
 """
 
 from __future__ import annotations

@@ -28,6 +28,10 @@ _BOUND = re.compile(
     r"^\s*(?:[<>≤≥]|\\(?:le|ge|leq|geq|lt|gt|ne|neq|neg)(?![a-z]))|"
     r"\b(?:at most|at least|(?:less|more|greater) than|maybe|perhaps|or)\b"
 )
+_NAMED = re.compile(
+    r"^(?:[A-Za-z]|[A-Z]{1,4}|\|[A-Z]{2}\||[A-Z]:[A-Z]|\\(?:angle|theta|alpha|beta|lambda)\s*[A-Z]{0,3})"
+    r"(?:_(?:\w|\{\w{1,5}\}))?(?:\([^()=]{1,12}\))?\s*="
+)
 _CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
 _ARTICLE = re.compile(r"^(?:an?|the) ")
 _HUGE = re.compile(
@@ -77,8 +81,10 @@ def equal(label: str, answer: FoundAnswer) -> bool:
         return times[0].equals(times[1])
     if with_decimal_point(plain_label) == with_decimal_point(plain_answer):
         return True
-    pair = comparable(plain_label, plain_answer, in_prose=answer.in_prose)
-    return pair is not None and _equal_measured(*pair, in_prose=answer.in_prose)
+    if answer.in_prose:
+        return equal_expressions(measured(plain_label).expression, plain_answer, in_prose=True)
+    pair = comparable(plain_label, plain_answer)
+    return pair is not None and _equal_measured(*pair)
 
 
 def _plain(text: str) -> str:
@@ -88,19 +94,31 @@ def _plain(text: str) -> str:
     return plain if spelt is None else str(spelt)
 
 
-def _equal_measured(label: Measured, answer: Measured, *, in_prose: bool) -> bool:
-    expected, given = number(label.expression), number(answer.expression)
+def _equal_measured(label: Measured, answer: Measured) -> bool:
+    names = _name(label.expression), _name(answer.expression)
+    if None not in names and names[0] != names[1]:
+        return False
+    expected, given = (number(_NAMED.sub("", part.expression)) for part in (label, answer))
     hundredth = label.is_percentage != answer.is_percentage
     if expected is not None and given is not None:
-        return expected.equals(given) or (hundredth and _of_hundred(label, expected).equals(_of_hundred(answer, given)))
-    # In prose such words are about something else.
-    if expected is not None and not in_prose and _hedges(answer.expression):
+        return expected.equals(given) or (
+            hundredth and _of_hundred(label, expected).equals(_of_hundred(answer, given))
+        )
+    if expected is not None and _hedges(answer.expression):
         return False
     if _HUGE.search(answer.expression) and not _HUGE.search(label.expression):
         return False
-    if equal_expressions(label.expression, answer.expression, in_prose=in_prose):
+    if equal_expressions(label.expression, answer.expression):
         return True
-    return hundredth and equal_expressions(_as_share(label), _as_share(answer), in_prose=in_prose)
+    return hundredth and equal_expressions(_as_share(label), _as_share(answer))
+
+
+def _name(expression: str) -> str | None:
+    """What is said to have a number for its value: `x = 5`, `|AB| = 5`, `f(2) = 5`; None where nothing is."""
+    match = _NAMED.match(expression)
+    if match is None or number(expression[match.end() :]) is None:
+        return None
+    return re.sub(r"[\s|{}=]|\\angle", "", match[0])
 
 
 def _of_hundred(part: Measured, value: Number) -> Number:
@@ -149,5 +167,5 @@ def _equals_itself(label: str) -> bool:
     plain = _plain(label)
     if is_text(plain) or choice_of_label(unfenced(label)) is not None or time_of_day(words(plain)):
         return True
-    inner = measured(plain, in_prose=True).expression
-    return number(inner) is not None or is_readable(inner)
+    inner = measured(plain).expression
+    return number(_NAMED.sub("", inner)) is not None or is_readable(inner)

@@ -6,7 +6,7 @@ import re
 
 _WRAP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf)\s*\{([^{}]*)\}")
 _ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]\s*([a-j])\s*[)\]]")
-_WITH_CONTENT = re.compile(r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])[).:])\s*\S.*", re.DOTALL)
+_WITH_CONTENT = re.compile(r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])(?:[).]|:(?=\s)))\s*\S.*", re.DOTALL)
 _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
 _CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
 _IN_PROSE = re.compile(r"[(\[]?([A-J])[)\]]?(?=\s*[.,;:]|\s+(?:because|since|as|is)\b|\s*\()")

@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from openrlhf_ada.reward.math_numbers import RELATIVE
@@ -17,25 +16,29 @@ from openrlhf_ada.reward.math_numbers import RELATIVE
 # It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-_AND = re.compile(r"(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s+")
+_AND = re.compile(r"\$?(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s*\$?(?![A-Za-z]{2})|;")
 
 
 # Rollouts of one prompt mostly give the same few answers.
 @lru_cache(maxsize=16_384)
-def equal_expressions(label: str, answer: str, *, in_prose: bool) -> bool:
+def equal_expressions(label: str, answer: str, *, in_prose: bool = False) -> bool:
     """Is the answer, or where it is prose the formula or number in it, equal to the label?"""
     from math_verify import verify
 
-    readings = [answer if in_prose else rf"\boxed{{{answer}}}"]
-    joined = _AND.sub(", ", answer)
-    if joined != answer:
-        # A list, as mathematics writes it.
-        readings.append(rf"\boxed{{{joined}}}")
+    readings = [answer] if in_prose else [rf"\boxed{{{reading}}}" for reading in _spellings(answer)]
+    parsed = [expressions for reading in readings if (expressions := _parsed(reading))]
     # Its own time limits use alarms, which only a main thread has.
-    gold, options = list(parsed_label(label)), {"timeout_seconds": None, "allow_set_relation_comp": True}
+    options = {"timeout_seconds": None, "allow_set_relation_comp": True}
     return any(
-        verify(gold, parsed, **options) and _near(gold, parsed) for parsed in map(_parsed, readings) if parsed
+        verify(gold, given, **options) and _near(gold, given)
+        for gold in (list(parsed_label(one)) for one in _spellings(label))
+        for given in parsed
     )
+
+
+def _spellings(text: str) -> list[str]:
+    """As it is; and a list as mathematics writes it."""
+    return list(dict.fromkeys((text, _AND.sub(", ", text))))
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ _SIGNS = str.maketrans(
         "\u2212": "-", "\u2013": "-", "\u2014": "-", "π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ",
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/",
         "°": r"^\circ ", "Ω": r"\Omega ", "∅": r"\emptyset ", "θ": r"\theta ", "±": r"\pm ", "≈": r"\approx ",
-        "∈": r"\in ", "ℝ": r"\mathbb{R}", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "−": "-",
+        "∈": r"\in ", "ℝ": r"\mathbb{R}", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     }
 )  # fmt: skip
 _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+"), "_"))
@@ -25,8 +25,12 @@ _SIMPLER = (
     (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])"), r"\\emptyset"),
     (re.compile(r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-z])"), " "),
+    # math-verify knows the imaginary unit by the space before it.
+    (re.compile(r"(?<=[0-9})])i(?![A-Za-z])"), " i"),
     (re.compile(r"\s+"), " "),
     (re.compile(r"^\s*\\(?:approx|sim|simeq|thickapprox)(?![a-z])"), ""),
+    # A set by its condition, a matrix by its rows.
+    (re.compile(r"^\\\{ ?([a-z])(?: ?\\in ?\\mathbb\{?R\}?)? ?(?:\\mid|\||:) ?(.*\1.*)\\\}$"), r"\2"),
     (re.compile(r"^\$([^$]+)\$\s*([A-Za-z][A-Za-z /]*)$"), r"\1 \\text{ \2}"),
 )
 _EXPONENT = re.compile(r"(?<![\w.\\])([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
@@ -35,6 +39,8 @@ _MIXED = re.compile(
     r"(?<![\w.}\\^])([0-9]+)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|"
     r"(?<![\w.}\\^/])([0-9]+)(?: +and)? +([0-9]+) ?/ ?([0-9]+)(?![\w/.^])"
 )
+_ROWS = re.compile(r"^\[ ?\[([^\[\]]*(?:\] ?, ?\[[^\[\]]*)*)\] ?\]$")
+_ORDINAL = re.compile(r"(?<=[0-9])(?:st|nd|rd|th)\b")
 _LARGE = re.compile(
     r"([0-9]+(?:\.[0-9]+)?)\s*(?:\\(?:text|mathrm)\s*\{\s*)?(million|billion|thousand|trillion)\b\s*\}?"
 )
@@ -47,7 +53,7 @@ def simplified(text: str) -> str:
     text = _plain_characters(text).strip().rstrip(" .,;:")
     for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
-    text = with_braces(text)
+    text = _ROWS.sub(_matrix, with_braces(text))
     text = _EXPONENT.sub(r"\1 \\cdot 10^{\2}", text)
     text = _REPEATING.sub(_fraction, text)
     text = _MIXED.sub(_improper, text)
@@ -115,6 +121,11 @@ def _closing_brace(text: str, position: int) -> int | None:
     return None
 
 
+def _matrix(match: re.Match[str]) -> str:
+    rows = re.split(r"\] ?, ?\[", match[1])
+    return r"\begin{pmatrix} " + r" \\ ".join(row.replace(",", "&") for row in rows) + r" \end{pmatrix}"
+
+
 def _fraction(match: re.Match[str]) -> str:
     whole, fixed, repeating = match[1] or "0", match[2], match[3]
     top = int(whole + fixed + repeating) - int(whole + fixed)
@@ -136,5 +147,5 @@ def words(text: str) -> str:
     previous = None
     while previous != text:
         previous, text = text, _WORDING.sub(r" \1 ", text)
-    text = re.sub(r"[$*_`{}\\]", " ", text)
+    text = _ORDINAL.sub("", re.sub(r"[$*_`{}\\]", " ", text))
     return re.sub(r"\s+", " ", text).strip(" .,;:!\"'").lower()

@@ -11,7 +11,9 @@ RELATIVE = 1e-5
 
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]{1,400})(?:\.[0-9]{0,400})?|\.[0-9]{1,400}"
 _PLAIN = re.compile(rf"[+-]?(?:{_DIGITS})")
-_POWER = re.compile(rf"([+-]?(?:{_DIGITS}))\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([+-]?[0-9]{{1,3}})\s*\}}|([0-9]))")
+_POWER = re.compile(
+    rf"([+-]?(?:{_DIGITS}))\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([+-]?[0-9]{{1,3}})\s*\}}|([0-9]))"
+)
 _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})"
 _SLASH = re.compile(rf"([+-]?{_INTEGER})\s*/\s*({_INTEGER})")
 _FRACTION = re.compile(rf"([+-]?)\s*\\frac\s*\{{\s*(-?{_INTEGER})\s*\}}\s*\{{\s*({_INTEGER})\s*\}}")
@@ -70,11 +72,11 @@ def with_decimal_point(text: str) -> str:
     return text.replace(",", ".") if _COMMA_FOR_POINT.fullmatch(text) else text
 
 
-_ONES = (
+_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
+)
+_ONES, _TENS = _WORDS.split()[:20], _WORDS.split()[20:]
 _SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
 _LARGE = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 
@@ -112,7 +114,7 @@ class TimeOfDay:
         """1:30 PM is 13:30, and 1:30 where the half of the day is left out."""
         if self.minute != other.minute:
             return False
-        if self.half and other.half or not (self.half or other.half):
+        if (self.half and other.half) or not (self.half or other.half):
             return self._hour_of_24() == other._hour_of_24()
         return self._hour_of_24() == other._hour_of_24() or self.hour == other.hour
 

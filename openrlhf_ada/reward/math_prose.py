@@ -35,12 +35,23 @@ _DENIED = re.compile(
     r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)"
 )
 _CLAUSE = re.compile(r"(?:[.;,!?](?=\s|$)|\n)+")
-_FORMULA = re.compile(r"\$\$([^$]+)\$\$|\$((?:\\\$|[^$])+)\$|\\\(((?:(?!\\\)).)+)\\\)|\\\[((?:(?!\\\]).)+)\\\]", re.DOTALL)
+_FORMULA = re.compile(
+    r"\$\$([^$]+)\$\$|\$((?:\\\$|[^$])+)\$|\\\(((?:(?!\\\)).)+)\\\)|\\\[((?:(?!\\\]).)+)\\\]", re.DOTALL
+)
 _LINK = re.compile(r"[\s,;.:]*(?:\\?(?:text\s*\{)?\s*(?:and|or|nor|&)\s*\}?[\s:]*)?")
 _QUANTITY = re.compile(
-    r"([+-]?\s?(?:\\?\$|[€£₹¥])?\s?[+-]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:\s*/\s*[0-9]+|\s[0-9]+/[0-9]+)?"
+    r"([+-]?\s?(?:\\?\$|[€£₹¥])?\s?[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:\s*/\s*[0-9]+|\s[0-9]+/[0-9]+)?"
     r"(?::[0-9]{2})?(?:\s?\\?%|\s?[€£₹¥])?)(?![0-9A-Za-z^_\\({]|\.[0-9])"
 )
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_NUMBER = re.compile(rf"(?<![\w.^\\{{]){_QUANTITY.pattern}")
+_PREDICATE = re.compile(r".*\b(?:is|are|was|equals|be)\s+(?!not\b)(?=\S)")
+_UNSURE = re.compile(
+    r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|between|or|except|if)\b|n't\b"
+)
+TAIL_OF_NUMBER = 300
+"""Characters at the end of a text in which its last number is looked for."""
+
 _NOUN = re.compile(
     r"\s?-?(?!\s?(?:as|of|if|is|are|was|for|with|by|when|where|left|then|than|that|which|required|because)\b)[A-Za-z]+"
     r"(?:\s?/\s?[A-Za-z]+|\s(?!(?:as|of|if|is|are|was|for|with|by|when|where|in|on|at|to|left|then|than|that|from|"
@@ -86,19 +97,29 @@ def formulas(text: str) -> list[str]:
 
 def sayings(clause: str) -> Iterator[str]:
     """What a clause may say, the likeliest first: what begins it, up to its explanation; and the quantity there."""
+    if clause.endswith("!"):
+        yield clause.rstrip("!")
+    # Without a word it is a formula.
+    if _WORD.search(clause):
+        yield from _said(clause)
+
+
+def _said(clause: str) -> Iterator[str]:
     said = without_filler(clause)
-    if said != clause:
-        yield said
+    yield said
     explained = _EXPLAINED.search(said)
     if explained and explained.start():
         said = said[: explained.start()]
         yield said
-    if said.endswith("!"):
-        said = said.rstrip("!")
-        yield said
     quantity = leading_quantity(said)
-    if quantity is not None and quantity != said:
+    if quantity is not None:
         yield quantity
+        return
+    predicate = _PREDICATE.search(said)
+    if predicate is not None:
+        yield from _said(said[predicate.end() :])
+    else:
+        yield from only_quantity(said)
 
 
 def without_filler(clause: str) -> str:
@@ -114,3 +135,20 @@ def leading_quantity(clause: str) -> str | None:
         return None
     noun = _NOUN.match(clause, match.end())
     return match[1].strip() + (noun[0] if noun else "")
+
+
+def only_quantity(clause: str) -> list[str]:
+    """The one number of a clause, with its noun; nothing where there are several, or none, or a bound of it."""
+    found = list(_NUMBER.finditer(clause))
+    if len(found) != 1 or _UNSURE.search(clause):
+        return []
+    quantity = leading_quantity(clause[found[0].start() :])
+    return [quantity] if quantity is not None else []
+
+
+def last_quantity(text: str) -> str | None:
+    """The last number of a text, with its noun."""
+    found = list(_NUMBER.finditer(text[-TAIL_OF_NUMBER:]))
+    if not found:
+        return None
+    return leading_quantity(text[-TAIL_OF_NUMBER:][found[-1].start() :])

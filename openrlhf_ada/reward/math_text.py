@@ -16,17 +16,27 @@ TAIL = 2_000
 LONGEST = 2_000
 """Characters. A longer text counts as no answer."""
 
+SHORT = 200
+"""Characters of what is read as one sentence."""
+
 MOST_BOXES = 64
 
-_BOX = re.compile(r"\\f?boxed\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s*(?=-?[0-9]))")
+_UNBRACED = re.compile(r"-?[0-9][0-9.,]*[0-9]|-?[0-9]")
 _PERCENT = re.compile(r"[\s$]*(?:\\?%|\b(?:percent|pct)\b)")
-_BESIDE = re.compile(
-    r"(?:[\s,;.$&\\()\[\]{}]|\\quad|\\qquad|\\text|\\textbf|\\mathrm)*(?:[A-Za-z]+\s*){0,2}(?P<link>,|;|\b(?:and|or)\b|)"
-    r"(?:[\s,;$&\\()\[\]{}]|\\q?quad|\\text|\band\b|\bor\b)*(?:[a-z]_?\{?\w*\}?\s*=\s*)?"
+_NOISE = re.compile(r"[\s.$&\\()\[\]{}]|\+{2,}|q?quad\b|text(?:bf)?\b|mathrm\b")
+_ITEM = re.compile(
+    r"(?:[a-z]+ +){0,5}?(?:,|;|,? *\b(?:and|or)\b)? *(?:,|and|or)? *(?:[a-z]_?[a-z0-9]?\s*=)?", re.IGNORECASE
 )
+_NO_ITEM = re.compile(r"\b(?:is|are|was|not|so|then|thus|we|get|if|when|but|hence|no)\b")
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
 _FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"))
+_OPENINGS = tuple(opening for opening, _ in _FENCES)
 _DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
+_FINAL = re.compile(r"\bfinal answer(?: is|:)[\s:*]*", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z*$\\])|\n")
+_NUMBER_IS_SAID = re.compile(r"(?:\$|\\\))\s*(?:is|are|equals)\s+([^$\\]+)$")
+_TELLING = re.compile(r"[0-9]|\$|\*\*|\\\(")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 
 
@@ -46,23 +56,45 @@ def find_answers(response: str) -> list[FoundAnswer]:
     tagged = [part for part in _TAGGED.findall(text[-2 * TAIL :]) if part.strip()]
     text = tagged[-1] if tagged else text
     found = last_boxes(text)
+    if found and (said := _said_after_boxes(text)) is not None:
+        return _readings_of(_clause(said))
     if found:
         return [FoundAnswer(", ".join(found)), *([FoundAnswer(found[-1])] if _are_equations(found) else [])]
     tail = math_prose.without_denied(text[-TAIL:].strip()).strip()
     said = math_prose.after_announcement(tail)
-    if said is None and tagged and "\n" not in tail and len(tail) < 200:
+    if said is None and tagged and "\n" not in tail and len(tail) < SHORT:
         said = tail
-    if said is not None and said:
+    if said:
         return _readings_of(_clause(said))
-    formula = _last_formula(tail)
+    return _unannounced(tail)
+
+
+def _unannounced(tail: str) -> list[FoundAnswer]:
+    """The formula at the end, or the last formula, bold text or number of the last sentence that has one."""
+    displayed = list(_DISPLAY.finditer(tail))
+    if displayed and not tail[displayed[-1].end() :].strip(" .\n"):
+        return _readings_of(displayed[-1][0])
+    sentences = [part for part in _SENTENCE.split(tail) if part.strip()]
+    telling = [part for part in sentences if _TELLING.search(part)]
+    sentence = (telling or sentences)[-1] if sentences else ""
+    formula = _last_formula(sentence)
     if formula is not None:
         return _readings_of(formula)
-    return [FoundAnswer(tail, in_prose=True)] if tail else []
+    quantity = math_prose.last_quantity(sentence)
+    readings = [FoundAnswer(quantity)] if quantity else []
+    return [*readings, FoundAnswer(sentence, in_prose=True)] if sentence else []
 
 
 def final_part(response: str) -> str:
     """What follows the last `</think>`; everything where there is none."""
     return response.rpartition("</think>")[2]
+
+
+def _said_after_boxes(text: str) -> str | None:
+    """What a response says after its last box to be the final answer: some box single steps, too."""
+    found = list(_FINAL.finditer(text, _placed_boxes(text)[-1][2]))
+    rest = text[found[-1].end() :].lstrip() if found else ""
+    return rest if math_prose.leading_quantity(rest) or rest.startswith(("$", r"\(")) else None
 
 
 def _are_equations(found: list[str]) -> bool:
@@ -91,10 +123,11 @@ def last_boxes(text: str) -> list[str]:
 
 def _lists(between: str) -> bool:
     """Does this stand between two items of a list?"""
-    return bool(_BESIDE.fullmatch(between)) and (not re.search("[A-Za-z]{2}", between) or bool(_AND.search(between)))
-
-
-_AND = re.compile(r"[,;]|\b(?:and|or)\b")
+    plain = " ".join(_NOISE.sub(" ", between).split())
+    has_link = re.search(r"[,;]|\b(?:and|or)\b", plain) is not None
+    return (
+        bool(_ITEM.fullmatch(plain)) and not _NO_ITEM.search(plain) and (has_link or not re.search(r"[a-z]{2}", plain))
+    )
 
 
 def _placed_boxes(text: str) -> list[tuple[str, int, int]]:
@@ -104,10 +137,11 @@ def _placed_boxes(text: str) -> list[tuple[str, int, int]]:
     for start in list(_BOX.finditer(text))[-MOST_BOXES:]:
         if start.start() < end:
             continue
-        closing = _closing(text, start.end())
+        unbraced = None if start[0].endswith("{") else _UNBRACED.match(text, start.end())
+        closing = unbraced.end() if unbraced else _closing(text, start.end())
         if closing is not None:
             content = text[start.end() : closing].strip()
-            end = closing + 1
+            end = closing if unbraced else closing + 1
             sign = _PERCENT.match(text, end)
             found.append((content + (r"\%" if sign else ""), start.start(), end))
     return [(content, start, end) for content, start, end in found if content]
@@ -127,7 +161,7 @@ def _clause(said: str) -> str:
     """The displayed formula that begins it, or its first sentence."""
     display = _DISPLAY.match(said)
     if display is not None:
-        return (display[1] or display[2]).strip()
+        return display[0]
     clause = said.split("\n")[0]
     # A full stop ends it; one within a number or a word (p.m.) does not.
     clause = re.split(r"\.(?=\s+[A-Z]|\s*$)", clause, maxsplit=1)[0] if not clause.endswith(".m.") else clause
@@ -136,28 +170,28 @@ def _clause(said: str) -> str:
 
 def _readings_of(clause: str) -> list[FoundAnswer]:
     """The clause as a formula, the formulas in it, and what it says as prose."""
-    clause = unfenced(clause)
-    readings = [FoundAnswer(clause)] if clause else []
-    said = math_prose.without_filler(clause)
+    inner = unfenced(clause)
+    if inner != clause:
+        return [FoundAnswer(inner)] if inner else []
     formulas = math_prose.formulas(clause)
-    if formulas and not math_prose.leading_quantity(said):
-        readings += [FoundAnswer(formulas[0])] + ([FoundAnswer(formulas[-1])] if len(formulas) > 1 else [])
+    starts_with_formula = bool(formulas) and math_prose.without_filler(clause).startswith(_OPENINGS)
+    if starts_with_formula:
+        readings = [formulas[0], *([clause] if len(formulas) == 1 else [])]
     else:
-        readings += [FoundAnswer(reading, in_prose=True) for reading in math_prose.sayings(clause)]
-    return readings
+        readings = [clause, *math_prose.sayings(clause), *formulas[-1:]]
+    return [FoundAnswer(unfenced(reading)) for reading in dict.fromkeys(readings) if reading.strip()]
 
 
-def _last_formula(tail: str) -> str | None:
-    """Displayed at the end; else the last formulas, or what is printed bold, in the last line."""
-    displayed = list(_DISPLAY.finditer(tail))
-    if displayed and not tail[displayed[-1].end() :].strip(" .\n"):
-        return (displayed[-1][1] or displayed[-1][2]).strip()
-    line = tail.rpartition("\n")[2]
-    bold = list(_BOLD.finditer(line))
+def _last_formula(sentence: str) -> str | None:
+    """The last formulas of a sentence, or what is printed bold in it; a number that one of them "is"."""
+    bold = list(_BOLD.finditer(sentence))
     if bold:
         return bold[-1][1].strip()
-    inline = math_prose.formulas(line)
-    return inline[-1] if inline else None
+    inline = math_prose.formulas(sentence)
+    if not inline:
+        return None
+    is_said = _NUMBER_IS_SAID.search(sentence)
+    return is_said[1] if is_said and math_prose.leading_quantity(is_said[1]) else f"${inline[-1]}$"
 
 
 def unfenced(text: str) -> str:

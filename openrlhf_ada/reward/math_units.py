@@ -1,7 +1,7 @@
 r"""Units behind a number: one may be left out, but 5 cm is not 5 m, and 101 in base 2 is not 101 in base 3.
 
-A unit is what stands behind the expression in `\text{...}`, or behind a number: a known symbol (`cm`, `km/h`), or, in
-prose, any words. A single letter right behind a number is a variable (`5m`), unless the label names that unit.
+A unit is what stands behind the expression in `\text{...}`, or behind a number: a known symbol (`cm`, `km/h`), or any
+words (`12 red apples`). A single letter right behind a number is a variable (`5m`), unless the label names that unit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SIGNS = {"€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "yen"}
 _TEXT = r"\\(?:text|textnormal|mathrm|mbox|operatorname|textrm|textbf|mathbf|textit|rm|emph)"
 _EXPONENT = r"(?:\s*\^\s*\{?\s*(-?[0-9])\s*\}?)?"
 _IN_TEXT = re.compile(
-    rf"(?:\s|\\[ ,;:!])*{_TEXT}\s*\{{\s*~?\s*([A-Za-z./() -]{{1,60}}?(?:\^\s*\{{?[0-9]\}}?)?)[ .]*\}}{_EXPONENT}\s*\.?$"
+    rf"(?:\s|\\[ ,;:!])*{_TEXT}\s*\{{\s*~?\s*([A-Za-z./() -]{{1,60}}?(?:\^\s*\{{?[0-9]\}}?)?)[ .]*\}}"
+    rf"{_EXPONENT}\s*\.?$"
 )
 _BARE = re.compile(rf"(?<=[0-9}})!])(\s*)~?([A-Za-z]{{1,12}}(?:\s*/\s*[A-Za-z]{{1,12}})?){_EXPONENT}\.?$")
 _WORDS = re.compile(rf"(?<=[0-9}})!%])\s*-?\s*([A-Za-z][A-Za-z./ '-]{{1,80}}?){_EXPONENT}\s*\.?$")
@@ -37,7 +38,9 @@ _DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?(?:\s*([CF])|\s*\\?(?:text|math
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\$|([€£₹¥]))\s*(?=[0-9.])|(?<=[0-9])\s*(?:\\\$|\$|([€£₹¥]))$")
 _PERCENT = re.compile(r"\s*\\?%$")
 _BASE = re.compile(r"(?<=[0-9A-Fa-f])\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([0-9]{1,2}|[a-z]{3,10})\s*\}*$")
-_CONNECTIVE = re.compile(r"\b(?:or|and|if|for|to|mod|not|is|are|when|where|with|times|plus|minus)\b")
+_CONNECTIVE = re.compile(
+    r"\b(?:or|and|if|for|to|mod|not|is|are|at|than|but|maybe|perhaps|when|where|with|times|plus|minus)\b"
+)
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?!(?:e|i|sqrt|pi|sin|cos|tan|log|ln)(?![A-Za-z]))[A-Za-z]")
 
 
@@ -73,9 +76,9 @@ class Measured:
         return self.unit is not None and self.unit.names == PERCENT
 
 
-def comparable(label: str, answer: str, *, in_prose: bool) -> tuple[Measured, Measured] | None:
+def comparable(label: str, answer: str) -> tuple[Measured, Measured] | None:
     """Label and answer apart from their units; None where these differ."""
-    expected, given = measured(label, in_prose=True), measured(answer, in_prose=in_prose)
+    expected, given = measured(label), measured(answer)
     if expected.unit and given.unit and not expected.unit.agrees(given.unit):
         return None
     if expected.base and given.base and expected.base != given.base:
@@ -90,17 +93,17 @@ def _is_variable(one: Measured, other: Measured) -> bool:
     return one.unit is not None and not one.unit.is_certain and other.unit is None
 
 
-def measured(text: str, *, in_prose: bool = False) -> Measured:
+def measured(text: str) -> Measured:
     """Take the unit, or the base, from the end of an expression, or the currency from either end."""
     text = text.strip()
     match = _BASE.search(text)
     if match and text[: match.start()].replace(",", "").strip().isalnum() and not text[0].isalpha():
         return Measured(text[: match.start()], base=match[1])
-    for find in (_percent, _in_text, _degree, _money, _bare):
+    for find in (_percent, _in_text, _degree, _money, _bare, _noun_behind):
         found = find(text)
         if found is not None:
             return found
-    return (_prose(text) if in_prose else None) or Measured(text)
+    return Measured(text)
 
 
 def _percent(text: str) -> Measured | None:
@@ -130,7 +133,7 @@ def _money(text: str) -> Measured | None:
     sign = match[2] or match[3]
     rest = (match[1] or "") + text[: match.start()] + text[match.end() :]
     # "$5 million", "$5 per person"
-    inner = measured(rest.strip(), in_prose=True)
+    inner = measured(rest.strip())
     return Measured(inner.expression, Unit((_SIGNS[sign] if sign else "dollar",)))
 
 
@@ -146,7 +149,7 @@ def _bare(text: str) -> Measured | None:
     return Measured(text[: match.start()].strip(), _unit(parts, int(match[3] or 1), is_certain=not is_letter))
 
 
-def _prose(text: str) -> Measured | None:
+def _noun_behind(text: str) -> Measured | None:
     """Any words behind a number: 12 apples."""
     match = _WORDS.search(text)
     if match is None or not is_numeric(text[: match.start()]) or _CONNECTIVE.search(match[1]):

@@ -24,6 +24,7 @@ from typing import Any
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.reward.channel import LONGEST_REPLY, Channel, ChannelError
 from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.reward.worker import LABEL_IS_READABLE
 
 START_S = 120.0
 """Seconds that a process has to import its grader. Many start at once when a run begins, some from slow disks."""
@@ -146,6 +147,7 @@ class _Worker:
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
+        self._label_is_readable = False
         self.is_lost = False
 
     def try_to_start(self) -> str:
@@ -187,11 +189,13 @@ class _Worker:
 
     def ask(self, message: bytes, seconds: float) -> TimedGrade:
         start = time.perf_counter()
+        self._label_is_readable = False
         reply = self._exchange(message, seconds)
         if isinstance(reply, dict):
             return TimedGrade(**reply)
         self.is_lost = True
-        return TimedGrade(None, reply, time.perf_counter() - start)
+        too_slow = self._label_is_readable and reply == _too_slow(seconds)
+        return TimedGrade(0.0 if too_slow else None, reply, time.perf_counter() - start)
 
     def _exchange(self, message: bytes | None, seconds: float) -> Any:
         """The reply (to a message); or, as text, why there is none."""
@@ -202,13 +206,21 @@ class _Worker:
         try:
             if message is not None:
                 self._channel.send(message, seconds)
-            return json.loads(self._channel.receive(max(deadline - time.monotonic(), 0.001), LONGEST_REPLY))
+            return json.loads(self._reply(self._channel, deadline))
         except TimeoutError:
-            return f"time limit ({seconds:g} s)"
+            return _too_slow(seconds)
         except ValueError:
             return "its process sent something that is no grade"
         except ChannelError:
             return self._exit_reason()
+
+    def _reply(self, channel: Channel, deadline: float) -> bytes:
+        """What it sends after it may have said that the label is readable."""
+        while True:
+            reply = channel.receive(max(deadline - time.monotonic(), 0.001), LONGEST_REPLY)
+            if reply != LABEL_IS_READABLE:
+                return reply
+            self._label_is_readable = True
 
     def _exit_reason(self) -> str:
         if self._process is None:
@@ -226,6 +238,10 @@ class _Worker:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _too_slow(seconds: float) -> str:
+    return f"time limit ({seconds:g} s)"
 
 
 def _kill_all(workers: set[_Worker]) -> None:

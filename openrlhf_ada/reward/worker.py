@@ -1,7 +1,7 @@
 """A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <memory in MiB> <seconds>`.
 
 It reads (response, label) as JSON and answers with a grade as JSON, one at a time, until its parent closes the socket
-or dies. Nothing is pickled.
+or dies. Before the grade it may send LABEL_IS_READABLE. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from openrlhf_ada.reward.channel import Channel, ChannelError
-from openrlhf_ada.reward.grade import SECONDS_VARIABLE, Grade, Grader, UnusableLabelError
+from openrlhf_ada.reward.grade import (
+    SECONDS_VARIABLE,
+    Grade,
+    Grader,
+    UnusableLabelError,
+    tell_when_label_is_readable,
+)
+
+LABEL_IS_READABLE = b'"readable"'
+"""What the parent is told as soon as the grader has read the label."""
 
 MIB = 1 << 20
 LONGEST_CAUSE = 500
@@ -51,6 +61,8 @@ def main(arguments: list[str]) -> int:
         channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1
     limit_memory(int(memory_mib))
+    progress = Progress(channel)
+    tell_when_label_is_readable(progress.tell)
     channel.send(b'{"error": ""}')
     while True:
         try:
@@ -58,11 +70,25 @@ def main(arguments: list[str]) -> int:
         except ChannelError:
             return 0
         limit_cpu(float(seconds))
-        channel.send(json.dumps(answer(grader, message)).encode())
+        progress.label_is_readable = False
+        channel.send(json.dumps(answer(grader, message, progress)).encode())
 
 
-def answer(grader: Grader, message: bytes) -> dict[str, Any]:
-    """A grade as plain values. An exception of the grader becomes the cause of having no score."""
+@dataclass(slots=True)
+class Progress:
+    """What the grader has said of the label of the answer that it grades now."""
+
+    channel: Channel
+    label_is_readable: bool = False
+
+    def tell(self) -> None:
+        self.label_is_readable = True
+        self.channel.send(LABEL_IS_READABLE)
+
+
+def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]:
+    """A grade as plain values. An exception of the grader becomes the cause of having no score; but an answer that
+    exceeds a limit is wrong where the label was readable."""
     start = time.perf_counter()
     score, cause = None, ""
     try:
@@ -71,10 +97,9 @@ def answer(grader: Grader, message: bytes) -> dict[str, Any]:
         score, cause = valid_score(grade), grade.cause[:LONGEST_CAUSE]
     except UnusableLabelError as error:
         cause = f"unusable label: {error}"
-    except MemoryError:
-        cause = "memory limit"
-    except RecursionError:
-        cause = "recursion limit"
+    except (MemoryError, RecursionError) as error:
+        score = 0.0 if progress.label_is_readable else None
+        cause = "memory limit" if isinstance(error, MemoryError) else "recursion limit"
     except Exception as error:  # noqa: BLE001 - the parent reports it as the cause
         cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
     return {"score": score, "cause": cause, "seconds": time.perf_counter() - start}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, UnusableLabelError
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError, label_is_readable
 
 
 def _spin() -> None:
@@ -31,6 +31,8 @@ def _recurse() -> None:
 def _raise(error: Exception) -> None:
     raise error
 
+
+READABLE = "readable: "
 
 POISONS: dict[str, Callable[[], Any]] = {
     "spin": _spin,
@@ -54,6 +56,10 @@ POISONS: dict[str, Callable[[], Any]] = {
 
 
 def grade(response: str, label: Any) -> Grade:
+    """`readable: ` before a poison: the label has been read before the response does its worst."""
+    if response.startswith(READABLE):
+        response = response.removeprefix(READABLE)
+        label_is_readable()
     if response in POISONS:
         return POISONS[response]()
     return Grade(float(response == label), "" if response == label else "wrong answer")

@@ -57,6 +57,19 @@ def test_every_failure_has_a_cause_and_no_score(pool: GraderPool, poison: str) -
     assert (grade.score, grade.cause) == (None, CAUSES[poison])
 
 
+OF_THE_ANSWER = ("spin", "sleep", "one long C call", "memory", "many small pieces of memory", "recursion", "stop")
+"""Limits, which an answer exceeds by itself. Everything else is a fault of the grader or of the machine."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("poison", CAUSES)
+def test_an_answer_beyond_a_limit_is_wrong_once_the_label_is_read(pool: GraderPool, poison: str) -> None:
+    grade = pool.grade(f"{poison_grader.READABLE}{poison}", "4")
+    assert (grade.score, grade.cause) == (0.0 if poison in OF_THE_ANSWER else None, CAUSES[poison])
+    # What was said of one label holds for no other.
+    assert pool.grade("recursion", "4").score is None
+
+
 def test_right_and_wrong_answers_have_a_score_and_a_time(pool: GraderPool) -> None:
     right, wrong = pool.grade("4", "4"), pool.grade("5", "4")
     assert (right.score, right.cause, wrong.score, wrong.cause) == (1.0, "", 0.0, "wrong answer")
