@@ -23,7 +23,11 @@ from openrlhf_ada.reward.math_numbers import Number, number, number_of_words, ti
 from openrlhf_ada.reward.math_text import LONGEST, FoundAnswer, find_answers, last_boxes, unfenced
 from openrlhf_ada.reward.math_units import Measured, comparable, measured
 
-_TEXT_LABEL = re.compile(r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]")
+_TEXT_LABEL = re.compile(
+    r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]|"
+    # a date
+    r"(?!sin|cos|tan|sqrt|log|exp)[a-z]{3,12} [0-9]{1,2}(?:,? [0-9]{4})?"
+)
 _BOUND = re.compile(
     r"^\s*(?:[<>≤≥]|\\(?:le|ge|leq|geq|lt|gt|ne|neq|neg)(?![a-z]))|"
     r"\b(?:at most|at least|(?:less|more|greater) than|maybe|perhaps|or)\b"
