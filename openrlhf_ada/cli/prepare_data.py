@@ -189,7 +189,8 @@ def _unverified(checks: LabelChecks, problems: Sequence[Problem], reward: str, o
 def _write_dropped(out: Path, dropped: Dropped) -> None:
     with (out / "dropped.jsonl").open("w", encoding="utf-8") as stream:
         for problem, cause in dropped:
-            row = {"id": problem.id, "cause": cause, "label": problem.label, "question": problem.question}
+            place = {"source": problem.source, "row": problem.row}
+            row = {"id": problem.id, **place, "cause": cause, "label": problem.label, "question": problem.question}
             stream.write(json.dumps(row, default=str) + "\n")
 
 

@@ -14,8 +14,8 @@ from typing import Any
 UNKNOWN = -1
 """Number of rows of a data set that is not read here: another format, a directory, a hub id."""
 
-_JSON_EXTENSIONS = (".json", ".jsonl")
-_FILE_EXTENSIONS = (*_JSON_EXTENSIONS, ".csv", ".parquet", ".arrow")
+JSON_EXTENSIONS = (".json", ".jsonl")
+_FILE_EXTENSIONS = (*JSON_EXTENSIONS, ".csv", ".parquet", ".arrow")
 _LOCAL_EXTENSIONS = (*_FILE_EXTENSIONS, ".py")
 """What the host takes for a file by its ending, whether it exists or not (openrlhf.datasets.utils)."""
 
@@ -75,7 +75,7 @@ def check_prompt_file(path: str, *, columns: Columns, flag: str) -> int:
             )
         return UNKNOWN
     _check_format(path, flag)
-    if os.path.isdir(path) or not path.endswith(_JSON_EXTENSIONS):
+    if os.path.isdir(path) or not path.endswith(JSON_EXTENSIONS):
         return UNKNOWN
     return _check_rows(path, columns=columns, flag=flag)
 
@@ -111,7 +111,7 @@ def _check_pattern(pattern: str, *, columns: Columns, flag: str) -> int:
 
 def _check_rows(path: str, *, columns: Columns, flag: str) -> int:
     rows = 0
-    for place, row in _read_rows(path, flag):
+    for place, row in read_rows(path, flag):
         rows += 1
         if not isinstance(row, dict):
             raise DataError(
@@ -156,7 +156,7 @@ def _check_input(value: Any, where: str, columns: Columns) -> None:
         )
 
 
-def _read_rows(path: str, flag: str) -> Iterator[tuple[str, Any]]:
+def read_rows(path: str, flag: str) -> Iterator[tuple[str, Any]]:
     """Yield (place in the file, decoded row): one per line, or what `_read_whole` finds if line 1 is no whole row."""
     first = True
     try:

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -34,12 +34,14 @@ Question = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`id` depends on question and label only: the same in every file, at every time."""
+    """`id` depends on question and label only: the same in every file, at every time. `row`: where it stands in its
+    source, from 1."""
 
     id: str
     question: Question
     label: Any
     source: str
+    row: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def load_problems(source: Source, limit: int | None = None, unfit: list[str] | N
         rows = rows.select(range(min(limit, len(rows))))
     question_key, label_key = _keys(source, rows)
     problems: list[Problem] = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, start=1):
         try:
             problems.append(_problem(source, number, _value(row, question_key), _value(row, label_key)))
         except DataError as error:
@@ -95,7 +97,7 @@ def _problem(source: Source, number: int, question: Any, label: Any) -> Problem:
     if label is None or label == "":
         raise DataError(f"{source.path}: row {number} has no label: remove the row, or name another column")
     label = _final_part(label)
-    return Problem(problem_id(question, label), question, label, source.name)
+    return Problem(problem_id(question, label), question, label, source.name, number)
 
 
 def _final_part(label: Any) -> Any:
@@ -188,7 +190,9 @@ def _reasoning_problems(source: Source, limit: int | None) -> list[Problem]:
         )
     except ValueError as error:
         raise DataError(f"{source.path}: reasoning-gym has no task {task!r} ({error})") from error
-    return [_problem(source, number, entry["question"], to_label(entry)) for number, entry in enumerate(entries)]
+    return [
+        _problem(source, number, entry["question"], to_label(entry)) for number, entry in enumerate(entries, start=1)
+    ]
 
 
 _SPACE = re.compile(r"\s+")

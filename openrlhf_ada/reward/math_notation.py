@@ -27,6 +27,8 @@ _SIMPLER = (
     (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-z])"), " "),
     # math-verify knows the imaginary unit by the space before it.
     (re.compile(r"(?<=[0-9})])i(?![A-Za-z])"), " i"),
+    (re.compile(r"(?<![A-Za-z\\])i(?=\()"), r"i \\cdot "),
+    (re.compile(r"(?<!\\)\\$"), ""),
     (re.compile(r"\s+"), " "),
     (re.compile(r"^\s*\\(?:approx|sim|simeq|thickapprox)(?![a-z])"), ""),
     # A set by its condition, a matrix by its rows.

@@ -98,7 +98,7 @@ def number_of_words(text: str) -> int | None:
     return total + part if last and last != "and" else None
 
 
-_TIME = re.compile(r"([0-9]{1,2})\s*:\s*([0-9]{2})(?:\s*([ap])\.?\s*m\.?)?", re.IGNORECASE)
+_TIME = re.compile(r"([0-9]{1,2})\s*:\s*([0-9]{2})(?::00)?(?:\s*([ap])\.?\s*m\.?)?", re.IGNORECASE)
 _HOUR = re.compile(r"([0-9]{1,2})()\s*([ap])\.?\s*m\.?", re.IGNORECASE)
 
 

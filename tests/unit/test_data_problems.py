@@ -83,7 +83,7 @@ def test_ids_do_not_depend_on_file_or_place(tmp_path: Path) -> None:
 )
 def test_an_unfit_row_is_named_or_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
     path = write(tmp_path / "rows.jsonl", [{"question": "Q", "answer": "1"}, row])
-    with pytest.raises(DataError, match=r"row 1 has no (question|label)"):
+    with pytest.raises(DataError, match=r"row 2 has no (question|label)"):
         load_problems(Source("s", path))
     unfit: list[str] = []
     assert len(load_problems(Source("s", path), unfit=unfit)) == 1
