@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def label_report(args: SimpleNamespace, config: AdaConfig) -> list[str]:
-    """Lines about labels that our grader cannot read, before anything starts."""
-    named = [name for name in (args.reward.remote_url or "").split(",") if name in NAMED]
+    """Lines about labels that our grader cannot read, before anything starts. `args`: as the host has parsed them."""
+    named = [name for name in args.reward.remote_url or () if name in NAMED]
     if not named:
         return []
     limits = GradingLimits(config.reward_timeout, config.reward_memory)

@@ -11,7 +11,9 @@ _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A
 _CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
 _IN_PROSE = re.compile(r"[(\[]?([A-J])[)\]]?(?=\s*[.,;:]|\s+(?:because|since|as|is)\b|\s*\()")
 _AT_END = re.compile(
-    r"\b(?:is|it'?s|be|choose|pick|select|option|choice|answer)\s*:?\s*[(\[]?([A-J])[)\]]?[.!]?$", re.IGNORECASE
+    r"\b(?:is|it'?s|be|choose|pick|select|option|choice|answer)\s*:?\s*[(\[]?([A-J])[)\]]?[.!]?$|"
+    r"\b(?:choose|pick|select)\s+(?:option\s+)?[(\[]?([A-J])[)\]]?(?=[.,;])",
+    re.IGNORECASE,
 )
 _ANOTHER = re.compile(r"\s*(?:,|or|and|/)\s*[(\[]?[A-J]\b")
 
@@ -43,7 +45,7 @@ def choice_of_answer(answer: str, *, in_prose: bool = False) -> frozenset[str] |
             return None
     if match is None and in_prose:
         match = _AT_END.search(plain)
-    return frozenset(match[1].upper()) if match else None
+    return frozenset(next(filter(None, match.groups())).upper()) if match else None
 
 
 def _plain(text: str) -> str:

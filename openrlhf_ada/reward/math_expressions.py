@@ -114,9 +114,9 @@ def _are_near(a: Any, b: Any) -> bool:
         return all(any(_are_near(one, other) for other in b) for one in a)
     if isinstance(a, Interval) and isinstance(b, Interval):
         return _are_near(a.start, b.start) and _are_near(a.end, b.end)
-    both_ordered = isinstance(a, Tuple | tuple) and isinstance(b, Tuple | tuple)
-    both_matrices = isinstance(a, MatrixBase) and isinstance(b, MatrixBase) and a.shape == b.shape
-    if (both_ordered or both_matrices) and len(a) == len(b):
+    if isinstance(a, MatrixBase) and isinstance(b, MatrixBase) and a.shape == b.shape:
+        return all(_are_near(one, other) for one, other in zip(a.flat(), b.flat(), strict=True))
+    if isinstance(a, Tuple | tuple) and isinstance(b, Tuple | tuple) and len(a) == len(b):
         return all(_are_near(one, other) for one, other in zip(a, b, strict=True))
     return True
 

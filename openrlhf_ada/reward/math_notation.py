@@ -31,6 +31,7 @@ _SIMPLER = (
     (re.compile(r"(?<!\\)\\$"), ""),
     (re.compile(r"\s+"), " "),
     (re.compile(r"^\s*\\(?:approx|sim|simeq|thickapprox)(?![a-z])"), ""),
+    (re.compile(r"^\\text ?\{([^{}]*[0-9][^{}]*)\}$"), r"\1"),
     # A set by its condition, a matrix by its rows.
     (re.compile(r"^\\\{ ?([a-z])(?: ?\\in ?\\mathbb\{?R\}?)? ?(?:\\mid|\||:) ?(.*\1.*)\\\}$"), r"\2"),
     (re.compile(r"^\$([^$]+)\$\s*([A-Za-z][A-Za-z /]*)$"), r"\1 \\text{ \2}"),
@@ -52,7 +53,7 @@ _ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 def simplified(text: str) -> str:
     """The same mathematics in a plainer notation: one sign for minus, no spacing commands, no thousands spaces,
     `4.5e33`, mixed numbers, repeating decimals and millions as LaTeX that math-verify reads."""
-    text = _plain_characters(text).strip().rstrip(" .,;:")
+    text = _plain_characters(text).strip().rstrip(" .,;:\u3002")
     for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
     text = _ROWS.sub(_matrix, with_braces(text))

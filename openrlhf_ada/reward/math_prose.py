@@ -24,11 +24,13 @@ _FILLER = re.compile(
 )
 _EXPLAINED = re.compile(
     r"\s*(?:,\s*(?:which|that|as|since|because|so|where|when|and\s+(?:so|thus|we)|it|not|but|i\.e\.)\b|"
-    r"\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|\s\((?![^()]*[=<>\\0-9])[^()]*\)|"
+    r"\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|\s\((?:not\b|(?![^()]*[=<>\\0-9]))[^()]*\)|"
     r"\s[-\u2013\u2014]{1,3}\s(?=[A-Za-z])|;)"
 )
 _DENIED = re.compile(
-    r"\b(?:wrong|incorrect|false|bad|mistaken|flawed)\s+(?:final\s+)?(?:answer|result|option|choice)\b|"
+    r"\b(?:wrong|incorrect|false|bad|mistaken|flawed)\s+(?:final\s+)?"
+    r"(?:answer|result|option|choice|value|number|guess|solution)\b|"
+    r"(?:(?<!\()\bnot|n['\u2019]t|\bcannot|\bmaybe|\bperhaps)\s+(?:be\s+)?(?:equal\s+to\s+)?[-$\\(*]*[0-9](?!.*\b(?:but|which|it)\b)|"
     r"\b(?:is|are|was|were|would\s+be|seems|looks)\s+(?:\w+ly\s+)?(?:wrong|incorrect|false|mistaken|impossible)\b|"
     r"\b(?:is|are|was|were|can)(?:\s*not|n['\u2019]t|\s+never)\s+(?:be\s+)?(?:the\s+|a\s+)?(?:final\s+)?"
     r"(?:right|correct|true|answer|solution)\b|"
@@ -44,7 +46,7 @@ _QUANTITY = re.compile(
     r"(?::[0-9]{2})?(?:\s?\\?%|\s?[€£₹¥])?)(?![0-9A-Za-z^_\\({]|\.[0-9])"
 )
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_NUMBER = re.compile(rf"(?<![\w.^\\{{]){_QUANTITY.pattern}")
+_NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^\\{{]){_QUANTITY.pattern}")
 _PREDICATE = re.compile(r".*\b(?:is|are|was|equals|be)\s+(?!not\b)(?=\S)")
 _UNSURE = re.compile(
     r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|between|or|except|if)\b|n't\b"
@@ -135,6 +137,10 @@ def leading_quantity(clause: str) -> str | None:
         return None
     noun = _NOUN.match(clause, match.end())
     return match[1].strip() + (noun[0] if noun else "")
+
+
+def begins_with_number(clause: str) -> bool:
+    return _QUANTITY.match(without_filler(clause)) is not None
 
 
 def only_quantity(clause: str) -> list[str]:

@@ -33,6 +33,7 @@ _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTA
 _FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"))
 _OPENINGS = tuple(opening for opening, _ in _FENCES)
 _DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
+_END_MARK = re.compile(r"\s*(?:\$?\\(?:blacksquare|square|qed)\$?|[\u220e\u25a0\u25a1]|[^\x00-\u2fff])+\s*$")
 _FINAL = re.compile(r"\bfinal answer(?: is|:)[\s:*]*", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\$\$)|(?<=\\\]))\s+(?=[A-Z*$\\])|\n")
 _NUMBER_IS_SAID = re.compile(r"(?:\$|\\\))\s*(?:is|are|equals)\s+([^$\\]+)$")
@@ -165,7 +166,7 @@ def _clause(said: str) -> str:
     clause = said.split("\n")[0]
     # A full stop ends it; one within a number or a word (p.m.) does not.
     clause = re.split(r"\.(?=\s+[A-Z]|\s*$)", clause, maxsplit=1)[0] if not clause.endswith(".m.") else clause
-    return clause.strip().strip("*").strip()
+    return _END_MARK.sub("", re.sub(r"^[-\u2022]\s+", "", clause)).strip(" *_`\t")
 
 
 def _readings_of(clause: str) -> list[FoundAnswer]:
@@ -178,7 +179,8 @@ def _readings_of(clause: str) -> list[FoundAnswer]:
     if starts_with_formula:
         readings = [formulas[0], *([clause] if len(formulas) == 1 else [])]
     else:
-        readings = [clause, *math_prose.sayings(clause), *formulas[-1:]]
+        last = [] if math_prose.begins_with_number(clause) else formulas[-1:]
+        readings = [clause, *math_prose.sayings(clause), *last]
     return [FoundAnswer(unfenced(reading)) for reading in dict.fromkeys(readings) if reading.strip()]
 
 
