@@ -70,7 +70,7 @@ METRICS: dict[str, Metric] = {
     "ada/scoring_s_max": Metric(
         "seconds",
         "Longest time to grade an answer.",
-        "Near `ada.reward_timeout`: some answers are hard to grade; those beyond it have no score.",
+        "Near `ada.reward_timeout`: answers beyond it are wrong if their labels are readable, else without a score.",
     ),
     "ada/causes": Metric(
         "rollouts by cause",

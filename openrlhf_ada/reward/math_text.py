@@ -177,10 +177,12 @@ def _readings_of(clause: str) -> list[FoundAnswer]:
     formulas = math_prose.formulas(clause)
     starts_with_formula = bool(formulas) and math_prose.without_filler(clause).startswith(_OPENINGS)
     if starts_with_formula:
-        readings = [formulas[0], *([clause] if len(formulas) == 1 else [])]
+        readings = formulas[:1]
     else:
         last = [] if math_prose.begins_with_number(clause) else formulas[-1:]
-        readings = [clause, *math_prose.sayings(clause), *last]
+        said = [clause, *math_prose.sayings(clause)]
+        # Of a clause with formulas, math-verify would read the last one.
+        readings = [*(reading for reading in said if not math_prose.formulas(reading)), *last]
     return [FoundAnswer(unfenced(reading)) for reading in dict.fromkeys(readings) if reading.strip()]
 
 
