@@ -43,7 +43,7 @@ class RunFlags:
     reward_timeout: float = flag(
         10.0,
         "Seconds that the score of one rollout may take in the process pool of the rewards math, reasoning_gym and "
-        "code. After that its process is killed. The rollout is wrong if its label was readable, else without a score.",
+        "code. Then its process is killed. The rollout is wrong if its label was readable, else it has no score.",
         metavar="SECONDS",
         allowed=(lambda v: v > 0, "it is a time in seconds", "Try 10"),
     )
