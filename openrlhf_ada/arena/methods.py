@@ -80,14 +80,8 @@ _REPEATED = {2: "twice", 4: "four-times"}
 """Passes over the rollouts of a step, in as many updates each: names of such methods."""
 
 
-def _all() -> Iterator[Method]:
-    for n in (2, 4, 8, 16, 32):
-        yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
-    for passes, name in _REPEATED.items():
-        summary = f"uniform-4 with {passes} passes over each step"
-        yield Method(f"uniform-4-{name}", summary, estimator="rloo", passes=passes, **_uniform(4))
-    yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
-    yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
+def _rated() -> Iterator[Method]:
+    """Ours: rollouts of a prompt are compared with its rating as well."""
     for n in (1, 2, 4):
         yield Method(
             f"rated-{n}",
@@ -106,6 +100,17 @@ def _all() -> Iterator[Method]:
         _uniform(2, candidates=4, **_RATED),
     )
     yield Method("rated-2-twice-chosen", summary, estimator="flash_reinforce", passes=2, **flags)
+
+
+def _all() -> Iterator[Method]:
+    for n in (2, 4, 8, 16, 32):
+        yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
+    for passes, name in _REPEATED.items():
+        summary = f"uniform-4 with {passes} passes over each step"
+        yield Method(f"uniform-4-{name}", summary, estimator="rloo", passes=passes, **_uniform(4))
+    yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
+    yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
+    yield from _rated()
     yield Method("dapo", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
     seq = {"mode": "seq", "wave": 8, "max_samples": 32}
     for exit_rule in ("pos", "balance"):
