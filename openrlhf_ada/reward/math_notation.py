@@ -43,7 +43,7 @@ _MIXED = re.compile(
     r"(?<![\w.}\\^/])([0-9]+)(?: +and)? +([0-9]+) ?/ ?([0-9]+)(?![\w/.^])"
 )
 _ROWS = re.compile(r"^\[ ?\[([^\[\]]*(?:\] ?, ?\[[^\[\]]*)*)\] ?\]$")
-_ORDINAL = re.compile(r"(?<=[0-9])(?:st|nd|rd|th)\b")
+_ORDINAL = re.compile(r"(?<=[0-9])(?:st|[nr]d|th)\b")
 _LARGE = re.compile(
     r"([0-9]+(?:\.[0-9]+)?)\s*(?:\\(?:text|mathrm)\s*\{\s*)?(million|billion|thousand|trillion)\b\s*\}?"
 )
