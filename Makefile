@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 # Tests that start no Ray. Real runs would only take each other's cores.
 SIDE_BY_SIDE := --numprocesses=2 --dist=worksteal
 
-.PHONY: help setup demo demo-toy test check quick-tests lint format docs arena-docs api-docs build clean
+.PHONY: help setup demo demo-toy test check quick-tests lint format docs arena-docs site build clean
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
 help: ## show this text
@@ -77,18 +77,9 @@ docs: $(READY) ## write docs/flags.md and docs/metrics.md anew, from the parsers
 arena-docs: $(READY) ## write the results in docs/arena.md and their figures anew, from benchmarks/results/arena
 	@$(BIN)/python -m openrlhf_ada.cli.arena_page docs/arena.md
 
-api-docs: $(READY) ## pages of all docstrings: build/api/index.html
-	@PDOC_ALLOW_EXEC=1 $(BIN)/python -c "$$API_PAGES"
-	@echo build/api/index.html
-
-# OpenRLHF cannot be imported without a GPU unless the platform is prepared first.
-define API_PAGES
-from openrlhf_ada.platforms import cpu
-cpu.is_needed() and cpu.activate()
-from pdoc.__main__ import cli
-cli(["--docformat", "google", "--no-show-source", "--output-directory", "build/api", "openrlhf_ada"])
-endef
-export API_PAGES
+site: $(READY) ## the documentation as a site: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html. With search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 build: $(READY) ## source archive and wheel in dist/, checked as the package index checks them
 	@rm -rf dist && $(BIN)/python -m build --no-isolation

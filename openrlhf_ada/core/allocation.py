@@ -127,7 +127,8 @@ def allocate(
         priorities: u >= 0, finite, shape (B,). A prompt of priority 0 gets more than its lower bound only when all
             others are full.
         budget: rollouts in all.
-        lower, upper: integer bounds, shape (B,) or scalars.
+        lower: least number of each prompt, int, shape (B,) or a scalar.
+        upper: largest number of each prompt, likewise.
         tie_break: a different number for each prompt, shape (B,).
 
     Returns: int64, shape (B,).

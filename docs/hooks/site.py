@@ -1,0 +1,82 @@
+"""What `make site` adds to the pages in docs/: README and other texts of the top folder, linked files, docstrings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+
+TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Texts of the top folder, and their pages."""
+
+_TARGET = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
+"""Where a link or picture leads, without its anchor."""
+
+_MODULE, _NAME = re.compile(r"^\| `(openrlhf_ada\.[\w.]+)` \|"), re.compile(r"^\| `(\w+)` \|")
+"""Rows of the tables in docs/api.md: a module, then its public names."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add pages that are made of other texts, and the files that pages link to outside docs/."""
+    pages = {page: (ROOT / text).read_text(encoding="utf-8") for text, page in TOP.items()}
+    pages["reference.md"] = _reference((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
+    for page, text in pages.items():
+        files.append(File.generated(config, page, content=text))
+    for name in sorted(_linked_files()):
+        files.append(File.generated(config, f"files/{name}.txt", abs_src_path=str(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let every link lead to a page or file of the site."""
+    folder = Path() if page.file.src_uri in TOP.values() else Path("docs")
+    return _TARGET.sub(lambda match: _on_site(match[1], folder), markdown)
+
+
+def _on_site(target: str, folder: Path) -> str:
+    """The target of a link in a text of this folder, as the site has it."""
+    if re.match(r"[a-z]+:", target):
+        return target
+    name = _from_top(target, folder)
+    if name in TOP:
+        return TOP[name]
+    return name.removeprefix("docs/") if name.startswith("docs/") else f"files/{name}.txt"
+
+
+def _from_top(target: str, folder: Path) -> str:
+    """Its path from the top folder."""
+    return (ROOT / folder / target).resolve().relative_to(ROOT).as_posix()
+
+
+def _linked_files() -> set[str]:
+    """Files outside docs/, other than TOP, that pages link to."""
+    texts = {Path(name): Path() for name in TOP} | {
+        path.relative_to(ROOT): Path("docs") for path in (ROOT / "docs").glob("*.md")
+    }
+    targets = {
+        _from_top(target, folder)
+        for text, folder in texts.items()
+        for target in _TARGET.findall((ROOT / text).read_text(encoding="utf-8"))
+        if not re.match(r"[a-z]+:", target)
+    }
+    return {name for name in targets if not name.startswith("docs/") and name not in TOP and (ROOT / name).is_file()}
+
+
+def _reference(api: str) -> str:
+    """A page with the docstrings of all public names."""
+    lines = ["# Docstrings", "", "Of all public names. [As a library](api.md) has an example for each part.", ""]
+    module = ""
+    for row in api.splitlines():
+        if found := _MODULE.match(row):
+            module = found[1]
+            lines += [f"## {module}", ""]
+        elif module and (found := _NAME.match(row)):
+            lines += [f"::: {module}.{found[1]}", ""]
+        elif not row.startswith("|"):
+            module = ""
+    return "\n".join(lines)

@@ -1,0 +1,87 @@
+"""The documentation site: builds without complaint and without a network, links hold, its search finds pages."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Page, browser
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--site-dir", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
+
+
+def test_every_document_is_a_page(site: Path) -> None:
+    pages = {path.stem for path in site.glob("*.html")}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} | {"index", "reference"} <= pages
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in site.glob("*.html"))
+    loaded = re.findall(r'(?:<script[^>]* src|<link[^>]* href|<img[^>]* src)="((?:https?:)?//[^"]+)', text)
+    assert loaded == []
+
+
+def test_public_names_have_their_docstrings(site: Path) -> None:
+    text = (site / "reference.html").read_text(encoding="utf-8")
+    assert 'id="openrlhf_ada.core.types.PromptPool.count_positives"' in text
+    assert "in index order whatever the order of arrival" in text
+
+
+def test_links_to_files_outside_the_pages_lead_to_their_text(site: Path) -> None:
+    script = ROOT / "examples" / "scripts" / "common.sh"
+    assert (site / "files" / "examples" / "scripts" / "common.sh.txt").read_text() == script.read_text()
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    class Silent(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with browser() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("words", "found"), [("ada_wave", "flags.html"), ("resume a run", "quickstart.html")])
+def test_search_finds_pages(page: Page, address: str, words: str, found: str) -> None:
+    page.open(f"{address}/index.html?q={words.replace(' ', '%20')}")
+    page.wait_for("document.querySelector('.md-search-result__item') != null")
+    hits = page.evaluate("[...document.querySelectorAll('.md-search-result__item a')].map(a => a.href)")
+    assert any(found in hit for hit in hits)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_fit_the_window(page: Page, address: str, width: int) -> None:
+    page.look(width)
+    for name in ("index", "choosing", "algorithms", "flags", "reference"):
+        page.open(f"{address}/{name}.html")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert [said for said in page.complaints if "favicon" not in said] == [], name
