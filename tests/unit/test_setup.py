@@ -21,21 +21,31 @@ import yaml
 from dockerfiles import pins
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "requirements" / "install_torch_cpu.sh"
+SCRIPT = ROOT / "requirements" / "setup.sh"
 PINNED = pins(ROOT / "requirements" / "cpu.txt")["torch"]
 CUDA = PINNED.removesuffix("+cpu")
-UV = next(line for line in SCRIPT.read_text().splitlines() if line.startswith("uv=")).partition("==")[2]
+UV = next(line for line in SCRIPT.read_text().splitlines() if line.startswith("uv_pin=")).partition("==")[2]
+OTHERS = "others==1.0"
+"""Stands for all packages but torch."""
 SITE = Path("lib") / f"python3.{sys.version_info.minor}" / "site-packages"
 
-# Stands for uv: says how it was called, and has its own folder of wheels as uv has PyTorch's index.
+# Stands for uv: notes how it was called. It has its own folders of wheels: as uv has PyTorch's index, and as it has PyPI. It
+# makes environments with the Python that it brings, which is this test's.
 UV_CODE = """
-import os, pathlib, subprocess, sys
+import os, pathlib, shutil, subprocess, sys
 
 def main():
     home = pathlib.Path(os.environ["STAND_INS"])
-    (home / "uv.called").write_text("\\n".join(sys.argv[1:]))
-    found = ["--no-index", "--find-links", str(home / "pytorch")]
-    sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", "-q", "--no-deps", *found, sys.argv[-1]]))
+    with (home / "uv.called").open("a") as called:
+        called.write(" ".join(sys.argv[1:]) + "\\n")
+    if sys.argv[1] == "venv":
+        shutil.copytree(home / "brought", sys.argv[-1], symlinks=True)
+        return
+    wanted = ["-r", sys.argv[-1]] if sys.argv[-2] == "-r" else [sys.argv[-1]]
+    source = "pytorch" if "--torch-backend=cpu" in sys.argv else os.environ.get("UV_DEFAULT_INDEX", "uv-pypi")
+    found = ["--no-index", "--find-links", str(home / source)]
+    python = sys.argv[sys.argv.index("--python") + 1]
+    sys.exit(subprocess.call([python, "-m", "pip", "install", "-q", "--no-deps", *found, *wanted]))
 """
 
 
@@ -51,7 +61,10 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Pa
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in texts.items():
-            archive.writestr(file, text)
+            entry = zipfile.ZipInfo(file)
+            # Programs stay executable.
+            entry.external_attr = 0o100755 << 16
+            archive.writestr(entry, text)
         archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*texts, f"{info}/RECORD"]))
     return path
 
@@ -62,14 +75,18 @@ def torch_wheel(folder: Path, version: str, origin: str = "") -> Path:
 
 
 def uv_wheel(folder: Path) -> Path:
-    points = "[console_scripts]\nuv = uv_stand_in:main\n"
-    return wheel(folder, "uv", UV, {"uv_stand_in.py": UV_CODE, f"uv-{UV}.dist-info/entry_points.txt": points})
+    """Its program needs no other file, as uv's."""
+    return wheel(folder, "uv", UV, {f"uv-{UV}.data/scripts/uv": f"#!python\n{UV_CODE}\nmain()\n"})
 
 
-def index(folder: Path, *wheels: Path) -> str:
-    """Address of a package index with these wheels."""
+def others_wheel(folder: Path) -> Path:
+    return wheel(folder, *OTHERS.split("=="), {"others.py": ""})
+
+
+def index(folder: Path, *wheels: Path, others: bool = True) -> str:
+    """Address of a package index with these wheels, and with OTHERS."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in wheels:
+    for path in (*wheels, others_wheel(folder.parent / "wheels")) if others else wheels:
         page = folder / path.name.split("-")[0] / "index.html"
         page.parent.mkdir(exist_ok=True)
         with page.open("a") as html:
@@ -99,10 +116,46 @@ class Machine:
         command = [self.venv / "bin" / "python", "-m", "pip", "install", "-q", "--no-deps", "--no-index", path]
         subprocess.run(command, env=self.environ(), check=True)
 
+    @property
+    def script(self) -> Path:
+        """A copy of it, beside a short list of packages."""
+        copy = self.home / "requirements" / SCRIPT.name
+        if not copy.exists():
+            copy.parent.mkdir()
+            shutil.copy(SCRIPT, copy)
+            (copy.parent / "cpu.txt").write_text(f"# as ours\ntorch=={PINNED}\n{OTHERS}\n")
+        return copy
+
     def install(self, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [SCRIPT, self.venv], env=self.environ(**variables), capture_output=True, text=True, check=False
+            [self.script, self.venv], env=self.environ(**variables), capture_output=True, text=True, check=False
         )
+
+    def put_on_path(self, path: Path) -> None:
+        """A program of the machine's own, from its wheel."""
+        target, tools = self.home / "system", self.home / "tools"
+        python = next(self.home.glob("*/bin/python"))
+        command = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", target, path]
+        subprocess.run(command, env=self.environ(), check=True)
+        tools.mkdir(exist_ok=True)
+        (tools / "uv").symlink_to(target / "bin" / "uv")
+
+    @property
+    def path_with_tools(self) -> str:
+        return f"{self.home / 'tools'}:{os.environ['PATH']}"
+
+    @property
+    def path_of_tools_alone(self) -> str:
+        """Without any Python of this test's machine."""
+        programs = self.home / "programs"
+        programs.mkdir(exist_ok=True)
+        for name in ("bash", "sh", "env", "grep", "uname", "dirname", "basename", "rm", "cat", "sed"):
+            if not (programs / name).exists():
+                (programs / name).symlink_to(shutil.which(name) or name)
+        return f"{self.home / 'tools'}:{programs}"
+
+    def has(self, name: str) -> bool:
+        return any(self.site.glob(f"{name}-*.dist-info"))
 
     @property
     def torch(self) -> list[str]:
@@ -111,9 +164,9 @@ class Machine:
         return [path.name.removeprefix("torch-").removesuffix(".dist-info") for path in found]
 
     @property
-    def uv_arguments(self) -> list[str] | None:
+    def uv_calls(self) -> list[list[str]]:
         called = self.home / "uv.called"
-        return called.read_text().split("\n") if called.exists() else None
+        return [line.split() for line in called.read_text().splitlines()] if called.exists() else []
 
 
 @pytest.fixture(scope="module")
@@ -146,13 +199,12 @@ def test_uv_installs_build_missing_from_pips_index(machine: Machine, pypi: str) 
     torch_wheel(machine.home / "pytorch", PINNED)
     done = machine.install(PIP_INDEX_URL=pypi)
     assert (done.returncode, done.stderr) == (0, "")
-    assert machine.torch == [PINNED]
-    called = machine.uv_arguments
-    assert called is not None and called[:2] == ["pip", "install"] and called[-1] == f"torch=={PINNED}"
+    assert machine.torch == [PINNED] and machine.has("others")
+    (called,) = machine.uv_calls
+    assert called[:2] == ["pip", "install"] and called[-1] == f"torch=={PINNED}"
     assert {"--torch-backend=cpu", "--no-deps"} <= set(called)
     assert called[called.index("--python") + 1] == str(machine.venv / "bin" / "python")
-    (line,) = done.stdout.splitlines()
-    assert f"torch=={PINNED}" in line and "uv" in line, "what is done, and why"
+    assert "by uv, from PyTorch's index" in done.stdout
 
 
 @pytest.mark.slow
@@ -165,16 +217,14 @@ def test_a_cuda_build_is_replaced(machine: Machine, pypi: str, by_uv: bool) -> N
     assert done.returncode == 0, done.stderr
     assert machine.torch == [PINNED]
     assert not (machine.site / "torch" / "cuda.py").exists()
-    assert (machine.uv_arguments is not None) == by_uv
+    assert bool(machine.uv_calls) == by_uv
 
 
 GRID = [(version, missing) for version in (CUDA, PINNED) for missing in ("INSTALLER", "INSTALLER RECORD", "RECORD")]
-QUICK = [(CUDA, "INSTALLER"), (PINNED, "INSTALLER RECORD")]
 
 
-@pytest.mark.parametrize(
-    ("version", "missing"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in GRID]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "missing"), GRID)
 def test_killed_installation_is_repeated(machine: Machine, version: str, missing: str) -> None:
     """pip takes such a package for installed, and neither pip nor uv can remove it without its list of files."""
     machine.pip_install(torch_wheel(machine.home / "wheels", version, "unfinished"))
@@ -188,10 +238,11 @@ def test_killed_installation_is_repeated(machine: Machine, version: str, missing
     assert machine.torch == [PINNED]
     assert "mirror" in (machine.site / "torch" / "__init__.py").read_text()
     assert not (machine.site / "torch" / "cuda.py").exists() and not (machine.site / "~orch").exists()
-    assert (machine.site / "finished-1.0.dist-info").exists()
+    assert machine.has("finished") and machine.has("others")
     assert f"torch-{version}" in done.stdout
 
 
+@pytest.mark.slow
 def test_files_of_no_package_are_removed(machine: Machine) -> None:
     """Killed while torch's files were copied, before its metadata."""
     (machine.site / "torch").mkdir()
@@ -203,21 +254,64 @@ def test_files_of_no_package_are_removed(machine: Machine) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("configured", ["index", "folder"])
-def test_uv_is_not_called_where_pip_finds_the_build(machine: Machine, configured: str) -> None:
+def test_uv_is_not_called_where_pip_finds_all(machine: Machine, configured: str) -> None:
     wheels = machine.home / "wheels"
     mirror = index(machine.home / "mirror", torch_wheel(wheels, CUDA), torch_wheel(wheels, PINNED), uv_wheel(wheels))
     folder = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     done = machine.install(**({"PIP_INDEX_URL": mirror} if configured == "index" else folder))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert machine.torch == [PINNED] and machine.uv_arguments is None
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("by pip") == 2
+    assert machine.torch == [PINNED] and machine.has("others") and not machine.uv_calls
     assert not (machine.venv / "bin" / "uv").exists()
+
+
+@pytest.mark.slow
+def test_a_mirror_that_uv_knows_is_enough(machine: Machine) -> None:
+    """pip reaches nothing, and uv is on the path."""
+    torch_wheel(machine.home / "company", PINNED)
+    others_wheel(machine.home / "company")
+    machine.put_on_path(uv_wheel(machine.home / "wheels"))
+    done = machine.install(
+        UV_DEFAULT_INDEX="company", PIP_INDEX_URL=index(machine.home / "empty"), PATH=machine.path_with_tools
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert machine.torch == [PINNED] and machine.has("others")
+    assert "from UV_DEFAULT_INDEX" in done.stdout and len(machine.uv_calls) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lacking", ["uv", "pip"])
+def test_one_of_pip_and_uv_is_enough_for_the_rest(machine: Machine, lacking: str) -> None:
+    """The one that comes first cannot install them, so the other does."""
+    torch = torch_wheel(machine.home / "wheels", PINNED)
+    if lacking == "uv":
+        folder = machine.home / "wheels"
+        others_wheel(folder)
+        done = machine.install(PIP_FIND_LINKS=str(folder), PIP_INDEX_URL=index(machine.home / "mirror", torch))
+    else:
+        others_wheel(machine.home / "uv-pypi")
+        bare = machine.home / "bare"
+        done = machine.install(PIP_INDEX_URL=index(bare, torch, uv_wheel(machine.home / "wheels"), others=False))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert machine.has("others")
+    assert ("by pip" if lacking == "uv" else "by uv") in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_packages_that_nobody_has_are_an_error_of_both(machine: Machine) -> None:
+    wheels = machine.home / "wheels"
+    source = index(machine.home / "bare", torch_wheel(wheels, PINNED), uv_wheel(wheels), others=False)
+    done = machine.install(PIP_INDEX_URL=source)
+    assert done.returncode == 1 and machine.torch == [PINNED]
+    assert "pip: " in done.stderr and "uv: " in done.stderr and "run make again" in done.stderr
 
 
 @pytest.mark.slow
 def test_a_finished_installation_asks_no_index(machine: Machine) -> None:
     machine.pip_install(torch_wheel(machine.home / "wheels", PINNED))
-    done = machine.install(PIP_INDEX_URL=index(machine.home / "empty"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    machine.pip_install(others_wheel(machine.home / "wheels"))
+    done = machine.install(PIP_INDEX_URL=index(machine.home / "empty", others=False))
+    assert (done.returncode, done.stderr) == (0, "")
     assert machine.torch == [PINNED]
 
 
@@ -227,12 +321,13 @@ def test_no_source_is_an_error_with_a_remedy(machine: Machine, pypi: str, uv_is_
     done = machine.install(PIP_INDEX_URL=pypi if uv_is_there else index(machine.home / "empty"))
     assert done.returncode == 1
     assert machine.torch == []
-    assert (machine.uv_arguments is not None) == uv_is_there
+    assert bool(machine.uv_calls) == uv_is_there
     assert f"torch=={PINNED} is not installed" in done.stderr
     assert f"No matching distribution found for {'torch' if uv_is_there else 'uv'}==" in done.stderr, "the cause"
     assert "make TORCH_INDEX=<index> setup" in done.stderr and "https://pytorch.org/" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_error_of_pip_is_shown_and_ends_the_setup(machine: Machine) -> None:
     wheels = machine.home / "wheels"
     broken = torch_wheel(wheels, PINNED)
@@ -241,26 +336,77 @@ def test_another_error_of_pip_is_shown_and_ends_the_setup(machine: Machine) -> N
     done = machine.install(PIP_INDEX_URL=index(machine.home / "mirror", broken, uv_wheel(wheels)))
     assert done.returncode == 1
     assert "is invalid" in done.stderr
-    assert machine.uv_arguments is None and machine.torch == []
+    assert not machine.uv_calls and machine.torch == []
 
 
+@pytest.mark.slow
 def test_torch_index_wins(machine: Machine) -> None:
     ours, theirs = machine.home / "ours", machine.home / "theirs"
     named = index(machine.home / "named", torch_wheel(ours, PINNED, "named"))
     configured = index(machine.home / "mirror", torch_wheel(theirs, PINNED, "configured"), uv_wheel(theirs))
-    done = machine.install(PIP_INDEX_URL=configured, TORCH_INDEX=named, PIP_NO_INDEX="1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert machine.torch == [PINNED] and machine.uv_arguments is None
+    done = machine.install(PIP_INDEX_URL=configured, TORCH_INDEX=named)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert machine.torch == [PINNED] and not machine.uv_calls
     assert "named" in (machine.site / "torch" / "__init__.py").read_text()
 
 
+@pytest.mark.slow
 def test_a_torch_index_without_the_build_is_an_error(machine: Machine, pypi: str) -> None:
     torch_wheel(machine.home / "pytorch", PINNED)
     named = index(machine.home / "named", torch_wheel(machine.home / "wheels", CUDA))
     done = machine.install(PIP_INDEX_URL=pypi, TORCH_INDEX=named)
     assert done.returncode == 1
     assert f"TORCH_INDEX={named}" in done.stderr and "https://pytorch.org/" in done.stderr
-    assert machine.uv_arguments is None and machine.torch == []
+    assert not machine.uv_calls and machine.torch == []
+
+
+# -- the interpreter ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old_machine(machine: Machine) -> Machine:
+    """Its only Python is 3.9, which has pip. What uv can bring lies ready."""
+    machine.venv.rename(machine.home / "brought")
+    old = machine.home / "tools" / "python3"
+    old.parent.mkdir()
+    asks = f'if [ "$1" = -c ]; then exit 1; fi\nexec {machine.home}/brought/bin/python "$@"\n'
+    old.write_text(f"#!/bin/sh\n# Says no when its version is asked for.\n{asks}")
+    old.chmod(0o755)
+    return machine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("uv_is_there", [True, False])
+def test_uv_brings_python_where_there_is_none(old_machine: Machine, uv_is_there: bool) -> None:
+    wheels = old_machine.home / "wheels"
+    uv = uv_wheel(wheels)
+    if uv_is_there:
+        old_machine.put_on_path(uv)
+    mirror = index(old_machine.home / "mirror", torch_wheel(wheels, PINNED), uv)
+    done = old_machine.install(PIP_INDEX_URL=mirror, PATH=old_machine.path_of_tools_alone)
+    assert done.returncode == 0, done.stderr
+    assert old_machine.uv_calls[0] == ["venv", "--quiet", "--seed", "--python", "3.11", str(old_machine.venv)]
+    assert old_machine.torch == [PINNED] and old_machine.has("others")
+    assert not Path(f"{old_machine.venv}.uv").exists()
+
+
+@pytest.mark.slow
+def test_without_python_and_uv_the_remedies_are_named(old_machine: Machine) -> None:
+    done = old_machine.install(PIP_INDEX_URL=index(old_machine.home / "empty"), PATH=old_machine.path_of_tools_alone)
+    assert done.returncode == 1 and not old_machine.venv.exists()
+    for remedy in (
+        "https://docs.astral.sh/uv/",
+        "apt install python3.11-venv",
+        "make PYTHON=/path/to/python3.11 setup",
+    ):
+        assert remedy in done.stderr
+
+
+@pytest.mark.slow
+def test_an_interpreter_of_another_version_is_refused(old_machine: Machine) -> None:
+    old = old_machine.home / "tools" / "python3"
+    done = old_machine.install(PYTHON=str(old))
+    assert done.returncode == 1 and f"PYTHON is {old}: Python 3.11 or 3.12 is needed" in done.stderr
 
 
 # -- make -------------------------------------------------------------------------------------------------------------
