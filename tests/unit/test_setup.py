@@ -29,8 +29,8 @@ OTHERS = "others==1.0"
 """Stands for all packages but torch."""
 SITE = Path("lib") / f"python3.{sys.version_info.minor}" / "site-packages"
 
-# Stands for uv: notes how it was called. It has its own folders of wheels: as uv has PyTorch's index, and as it has PyPI. It
-# makes environments with the Python that it brings, which is this test's.
+# Stands for uv: notes how it was called. Its own folders of wheels stand for PyTorch's index and for PyPI. It makes
+# environments with the Python that it brings, which is this test's.
 UV_CODE = """
 import os, pathlib, shutil, subprocess, sys
 
@@ -360,7 +360,7 @@ def test_a_torch_index_without_the_build_is_an_error(machine: Machine, pypi: str
     assert not machine.uv_calls and machine.torch == []
 
 
-# -- the interpreter ---------------------------------------------------------------------------------------------------
+# -- the interpreter -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -448,7 +448,7 @@ def test_make_setup_says_how_to_activate(finished: Path) -> None:
 
 def test_make_hands_the_index_over(finished: Path) -> None:
     planned = make("--dry-run", "--always-make", "setup", f"VENV={finished}", "TORCH_INDEX=https://mirror.test/cpu")
-    assert f'TORCH_INDEX="https://mirror.test/cpu" requirements/install_torch_cpu.sh {finished}' in planned.stdout
+    assert f'TORCH_INDEX="https://mirror.test/cpu" requirements/setup.sh {finished}' in planned.stdout
 
 
 def test_make_help_has_a_line_for_every_target() -> None:
