@@ -6,6 +6,7 @@ import logging
 import sys
 
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
+from openrlhf_ada.config.installed import missing_package, versions
 
 
 def main() -> int:
@@ -15,6 +16,9 @@ def main() -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"usage: openrlhf-ada <command> [options]\n\n{list_verbs()}")
         return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print("\n".join(versions()))
+        return 0
     name, *rest = arguments
     if name not in VERBS:
         print(f"openrlhf-ada: error: no command {name!r}. {list_verbs()}", file=sys.stderr)
@@ -22,6 +26,9 @@ def main() -> int:
     verb = VERBS[name]
     try:
         return verb.run(rest)
+    except ModuleNotFoundError as error:
+        print(f"openrlhf-ada {name}: error: {missing_package(error)}", file=sys.stderr)
+        return 2
     except (OSError, ValueError) as error:
         if verb.answers_for_errors:
             raise

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.installed import REMEDY
 from openrlhf_ada.platforms.job_files import JobFiles
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def connect(address: str | None) -> Any:
     try:
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
-        raise ConfigError("ray", None, f"it is not installed here ({error})", 'pip install "ray[default]"') from error
+        raise ConfigError("ray", None, f"it is not installed here ({error})", REMEDY) from error
     logging.getLogger("ray").setLevel(logging.WARNING)
     try:
         with cluster_errors():

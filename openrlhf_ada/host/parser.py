@@ -21,6 +21,7 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 from openrlhf_ada import HOST_VERSION
+from openrlhf_ada.config.installed import REMEDY
 
 TRAIN_MODULE = "cli/train_ppo_ray.py"
 CONFIG_MODULE = "openrlhf.utils.config"
@@ -39,9 +40,7 @@ def host_root() -> Path:
     try:
         version = importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError as error:
-        raise HostError(
-            f'OpenRLHF is not installed. Install openrlhf=={HOST_VERSION} (README, "Try it" or "Train on GPUs").'
-        ) from error
+        raise HostError(f"OpenRLHF is not installed. {REMEDY}") from error
     if version != HOST_VERSION:
         raise HostError(f"openrlhf {version} is installed, this package needs openrlhf=={HOST_VERSION}. Install that.")
     spec = importlib.util.find_spec("openrlhf")

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import openrlhf_ada
+from openrlhf_ada.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +64,7 @@ def test_wheel_has_exactly_the_package(dist: Path) -> None:
     assert "[vllm.general_plugins]" in entry_points
 
 
+@pytest.mark.slow
 def test_the_archive_builds_the_wheel(dist: Path) -> None:
     (archive,) = dist.glob("*.tar.gz")
     with tarfile.open(archive) as files:
@@ -70,9 +72,12 @@ def test_the_archive_builds_the_wheel(dist: Path) -> None:
     assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "openrlhf_ada/py.typed"} <= names
 
 
-def test_the_core_runs_where_there_is_numpy_alone(dist: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "bare", with_pip=False)
-    site = tmp_path / "bare" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+@pytest.fixture(scope="module")
+def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with the wheel and numpy, and nothing else."""
+    home = tmp_path_factory.mktemp("bare")
+    venv.create(home, with_pip=False)
+    site = home / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
@@ -80,19 +85,56 @@ def test_the_core_runs_where_there_is_numpy_alone(dist: Path, tmp_path: Path) ->
     for name in ("numpy", "numpy.libs"):
         if (numpy.parent / name).exists():
             (site / name).symlink_to(numpy.parent / name)
-    python = tmp_path / "bare" / "bin" / "python"
-    done = subprocess.run([python, "-c", LIGHT], capture_output=True, text=True, check=False, cwd=tmp_path)
+    return home / "bin" / "python"
+
+
+def run(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, *arguments], capture_output=True, text=True, check=False, cwd=folder)
+
+
+@pytest.mark.slow
+def test_the_core_runs_where_there_is_numpy_alone(bare: Path, tmp_path: Path) -> None:
+    done = run(bare, tmp_path, "-c", LIGHT)
     assert done.returncode == 0, done.stderr
     # The second is a module that numpy's compiled parts make; Debian's Python has a sitecustomize.
     assert set(done.stdout.split()) - {"sitecustomize"} == {"numpy", "cython_runtime", "openrlhf_ada"}
-    usage = subprocess.run(
-        [python, "-m", "openrlhf_ada.cli.main"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    usage = run(bare, tmp_path, "-m", "openrlhf_ada.cli.main")
     assert usage.returncode == 2 and "usage: openrlhf-ada <command>" in usage.stdout, "the command needs no more"
-    train = subprocess.run(
-        [python, "-m", "openrlhf_ada.cli.main", "train"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert train.returncode == 2 and "OpenRLHF is not installed" in train.stderr
+
+
+RUN = ["--actor.model_name_or_path", "m", "--ada_run_dir", "/nowhere", "--ckpt.path", "/nowhere/ckpt"]
+
+COMMANDS = {
+    "train": ["train"],
+    "demo": ["demo", "--toy", "--run-dir", "d"],
+    "demo-model": ["demo-model", "--toy", "m"],
+    "demo-data": ["demo-data", "--toy", "d"],
+    "prepare-data": ["prepare-data", "p.jsonl", "--model", "m", "--out", "o"],
+    "eval": ["eval", "--model", "m", "--benchmark", "math500", "--out", "o"],
+    "submit": ["submit", "--address", "http://127.0.0.1:1", "train", *RUN],
+    "report": ["report", "r"],
+    "arena": ["arena", "--quick", "--out", "a"],
+    "simulate": ["simulate", "--prompts", "16"],
+}
+
+
+def test_every_command_is_tried_without_its_packages() -> None:
+    assert set(COMMANDS) == set(VERBS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_a_bare_installation_says_what_to_install(bare: Path, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.json").write_text("{}")
+    (tmp_path / "r" / "metrics.jsonl").write_text('{"step": 1}\n')
+    done = run(bare, tmp_path, "-m", "openrlhf_ada.cli.main", *arguments)
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said, said
+    if arguments[0] == "demo-data":
+        assert done.returncode == 0, "numpy is enough"
+    else:
+        assert done.returncode == 2 and "openrlhf-ada[gpu]" in said and "make setup" in said, said
 
 
 def test_one_version_everywhere() -> None:
