@@ -108,7 +108,7 @@ def render() -> str:
 
 def _verb(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield " ".join((parser.description or "").split("\n\n")[0].split()).rstrip(".") + "."
-    yield _table(_VERBS, map(_verb_row, _actions(parser)))
+    yield _table(_VERBS, map(_verb_row, actions_of(parser)))
 
 
 # -- ours -------------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ _HOSTS = ("Flag", "Values", "Default")
 def _sections(parser: argparse.ArgumentParser) -> dict[str, list[argparse.Action]]:
     """The host's flags by section, in alphabetical order; last those without one."""
     sections: dict[str, list[argparse.Action]] = {}
-    for action in _actions(parser):
+    for action in actions_of(parser):
         if not action.dest.startswith("ada."):
             section, dot, _ = action.option_strings[0].partition(".")
             sections.setdefault(f"`{section}...`" if dot else "Without a section", []).append(action)
@@ -184,7 +184,8 @@ def _verb_row(action: argparse.Action) -> tuple[str, ...]:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """What a parser takes, without --help."""
     # argparse has no public way to list its flags.
     actions = parser._actions  # pyright: ignore[reportPrivateUsage]
     return [a for a in actions if not isinstance(a, argparse._HelpAction) and a.help != argparse.SUPPRESS]  # pyright: ignore[reportPrivateUsage]

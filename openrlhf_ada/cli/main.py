@@ -5,8 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 
+from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.installed import missing_package, versions
+
+CONFIG_HELP = """every command:
+  --config FILE  flags from a YAML file, or from the config.json of a run; flags on the command line win
+  --help         all flags of a command
+  --version      versions of this package and of what it runs on (without a command)"""
 
 
 def main() -> int:
@@ -14,7 +21,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: openrlhf-ada <command> [options]\n\n{list_verbs()}")
+        print(f"usage: openrlhf-ada <command> [--config FILE] [options]\n\n{list_verbs()}\n{CONFIG_HELP}")
         return 0 if arguments else 2
     if arguments[0] == "--version":
         print("\n".join(versions()))
@@ -25,12 +32,12 @@ def main() -> int:
         return 2
     verb = VERBS[name]
     try:
-        return verb.run(rest)
+        return verb.run(expanded(name, rest) if any(word.startswith("--config") for word in rest) else rest)
     except ModuleNotFoundError as error:
         print(f"openrlhf-ada {name}: error: {missing_package(error)}", file=sys.stderr)
         return 2
     except (OSError, ValueError) as error:
-        if verb.answers_for_errors:
+        if verb.answers_for_errors and not isinstance(error, ConfigError):
             raise
         print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,195 @@
+"""--config FILE, for every command: flags from a YAML file, or from the config.json of a run. Given flags win."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.reporting.redaction import REMOVED
+from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
+
+FLAG = "--config"
+
+OWN_FOLDERS = ("ada.run_dir", "ckpt.path", "ckpt.output_dir")
+"""What a run wrote to. A run that repeats it must not write there again."""
+
+Flat = dict[str, Any]
+"""Values by the names of flags, without their dashes."""
+
+
+def expanded(command: str, argv: Sequence[str]) -> list[str]:
+    """The words of a command, with those of its --config file in front. Raises ConfigError for a file that is wrong.
+
+    The words after `submit` are those of `submit` and those of another command: each has its own --config.
+    """
+    from openrlhf_ada.cli.submit import OUTPUTS
+
+    words = list(argv)
+    if command == "submit":
+        at = next((i for i, word in enumerate(words) if word in OUTPUTS), len(words))
+        inner = words[at:]
+        return _expanded(command, words[:at]) + inner[:1] + (expanded(inner[0], inner[1:]) if inner else [])
+    return _expanded(command, words)
+
+
+def _expanded(command: str, words: Sequence[str]) -> list[str]:
+    files, others = _taken_out(words)
+    if not files:
+        return others
+    if len(files) > 1:
+        raise ConfigError(FLAG, " ".join(files), "one file at a time", "Put all flags into one file")
+    return [*_words(parser_of(command), _flat(Path(files[0])), files[0], others)]
+
+
+def _taken_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(files, all other words)."""
+    files: list[str] = []
+    others: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == FLAG:
+            files.append(next(rest, ""))
+        elif word.startswith(f"{FLAG}="):
+            files.append(word.removeprefix(f"{FLAG}="))
+        else:
+            others.append(word)
+    return files, others
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """What reads the flags of a command."""
+    from openrlhf_ada.cli.flag_reference import VERB_PARSERS
+    from openrlhf_ada.config.schema import add_flags
+    from openrlhf_ada.host.parser import training_parser
+
+    if command == "train":
+        return training_parser(add_flags, prog="openrlhf-ada train", description="")
+    return VERB_PARSERS[command]()
+
+
+# -- the file ----------------------------------------------------------------------------------------------------
+
+
+def _flat(file: Path) -> Flat:
+    """Its flags, sections joined by dots."""
+    import yaml
+
+    def wrong(rule: str, remedy: str) -> ConfigError:
+        return ConfigError(FLAG, str(file), rule, remedy)
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise wrong(f"it cannot be read ({error})", "Name a YAML file, or the config.json of a run") from error
+    try:
+        content = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader=_loader(yaml))
+    except (yaml.YAMLError, ValueError) as error:
+        raise wrong(f"it is not valid {'JSON' if file.suffix == '.json' else 'YAML'}: {error}", "Mend it") from error
+    if not isinstance(content, Mapping):
+        raise wrong("it must hold one `name: value` for each flag", "See `openrlhf-ada init`")
+    flat = dict(_leaves(content, ""))
+    return _without_folders(flat, file.parent) if _is_of_a_run(file) else flat
+
+
+def _loader(yaml: Any) -> Any:
+    """YAML whose values are text, since the parser of the flags knows their types: `off` stays a word. Names are
+    unique."""
+
+    class Loader(yaml.BaseLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            names = [self.construct_object(key, deep=True) for key, _ in node.value]
+            if twice := sorted({str(name) for name in names if names.count(name) > 1}):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{', '.join(twice)} stands there twice", node.start_mark
+                )
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+def _leaves(content: Mapping[Any, Any], section: str) -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", value
+
+
+def _is_of_a_run(file: Path) -> bool:
+    return file.name == CONFIG_FILE and (file.parent / METRICS_FILE).exists()
+
+
+def _without_folders(flat: Flat, run_dir: Path) -> Flat:
+    """A repetition gets folders of its own, unless the old ones lie elsewhere."""
+    own = run_dir.resolve()
+    return {
+        name: value
+        for name, value in flat.items()
+        if not (name in OWN_FOLDERS and isinstance(value, str) and Path(value).resolve().is_relative_to(own))
+    }
+
+
+# -- the words ----------------------------------------------------------------------------------------------------
+
+
+def _words(parser: argparse.ArgumentParser, flat: Flat, file: str, others: Sequence[str]) -> Iterator[str]:
+    """Of the file's flags, then `others`; what a parser takes without a flag comes last."""
+    actions = _by_name(parser)
+    positional: list[str] = []
+    for name, value in flat.items():
+        action = actions.get(name.removeprefix("--"))
+        if action is None:
+            raise _unknown(name, actions, file)
+        if value == REMOVED:
+            raise ConfigError(name, value, f"{file} does not hold secrets", f"Give --{name} on the command line")
+        if action.option_strings:
+            yield from _flag_words(action, name, value, file)
+        else:
+            positional += [str(part) for part in (value if isinstance(value, list) else [value])]
+    yield from others
+    yield from positional
+
+
+def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """What a parser takes, by name without dashes."""
+    from openrlhf_ada.cli.flag_reference import actions_of
+
+    found: dict[str, argparse.Action] = {}
+    for action in actions_of(parser):
+        for option in action.option_strings or [action.dest]:
+            found[option.lstrip("-")] = action
+    return found
+
+
+EMPTY = (None, "", "null", "~")
+SWITCHED = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
+
+
+def _flag_words(action: argparse.Action, name: str, value: Any, file: str) -> Iterator[str]:
+    """An empty value is a flag that is not given."""
+    flag = f"--{name.removeprefix('--')}"
+    if action.nargs == 0:
+        if value not in EMPTY and str(value).lower() not in SWITCHED:
+            raise ConfigError(name, value, f"it is a switch in {file}", "Write true or false")
+        if SWITCHED.get(str(value).lower(), False):
+            yield flag
+    elif action.nargs is not None and value == action.default:
+        # Such a default may be one word, which cannot be said on a command line: a word there makes a list.
+        return
+    elif isinstance(value, list):
+        several = [str(part) for part in value]
+        yield from [flag, *several] if action.nargs is not None else [f"{flag}={','.join(several)}"]
+    elif value not in EMPTY:
+        yield f"{flag}={value}"
+
+
+def _unknown(name: str, known: Mapping[str, object], file: str) -> ConfigError:
+    tail = [other for other in known if "." in other and other.rpartition(".")[2] == name]
+    near = tail or difflib.get_close_matches(name, known, n=1)
+    remedy = f"Did you mean {', '.join(near)}?" if near else "Its names are those of the command's flags, see --help"
+    return ConfigError(name, file, "no flag has that name", remedy.rstrip("?."))
