@@ -31,6 +31,7 @@ VERBS = {
         "train_ppo_ray",
         answers_for_errors=True,
     ),
+    "init": Verb("write the files of a first run of your own: run.yaml, reward.py, prompts.jsonl", "init"),
     "demo": Verb(
         "train a small model on this machine's CPU and show that it learned", "demo", answers_for_errors=True
     ),

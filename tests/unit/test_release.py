@@ -106,6 +106,7 @@ RUN = ["--actor.model_name_or_path", "m", "--ada_run_dir", "/nowhere", "--ckpt.p
 
 COMMANDS = {
     "train": ["train"],
+    "init": ["init", "mine"],
     "demo": ["demo", "--toy", "--run-dir", "d"],
     "demo-model": ["demo-model", "--toy", "m"],
     "demo-data": ["demo-data", "--toy", "d"],

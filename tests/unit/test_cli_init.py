@@ -1,0 +1,59 @@
+"""`openrlhf-ada init`: the files that it writes are those of a valid run, and its reward is right about its rows."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ada.cli import init
+from openrlhf_ada.cli.config_file import expanded
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.trainer.preflight import check_without_files
+
+
+@pytest.fixture
+def written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, str]:
+    folder = tmp_path / "mine"
+    assert init.main([str(folder)]) == 0
+    return folder, capsys.readouterr().out
+
+
+def test_next_commands_are_said(written: tuple[Path, str]) -> None:
+    folder, said = written
+    assert f"cd {folder}\n" in said and "openrlhf-ada train --config run.yaml\n" in said
+
+
+@pytest.mark.parametrize("machine", ["ON_CPU", "ON_GPU"])
+def test_run_is_valid(
+    machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init.cpu, "is_needed", lambda: machine == "ON_CPU")
+    init.main([str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    args, config = parse(expanded("train", ["--config", "run.yaml"]), check_without_files)
+    assert config.mode == "seq" and args.train.batch_size == 20
+    assert ("demo-model" in capsys.readouterr().out) == (machine == "ON_CPU")
+
+
+def test_prompts_are_ten_rows_that_the_reward_understands(written: tuple[Path, str]) -> None:
+    rows = [json.loads(line) for line in (written[0] / "prompts.jsonl").read_text().splitlines()]
+    assert len(rows) == 10
+    reward = runpy.run_path(str(written[0] / "reward.py"))["reward_func"]
+    prompts, labels = [row["input"] for row in rows], [row["label"] for row in rows]
+    right = reward([f"{p} It is {label}." for p, label in zip(prompts, labels, strict=True)], prompts, labels)
+    wrong = reward([f"{p} It is {label}1." for p, label in zip(prompts, labels, strict=True)], prompts, labels)
+    silent = reward(prompts, prompts, labels)
+    for name in ("scores", "rewards"):
+        assert right[name].tolist() == [1.0] * 10
+        assert wrong[name].tolist() == silent[name].tolist() == [0.0] * 10
+
+
+def test_no_file_is_replaced(written: tuple[Path, str]) -> None:
+    file = written[0] / "reward.py"
+    file.write_text("mine")
+    with pytest.raises(FileExistsError, match=r"reward\.py exists already"):
+        init.main([str(written[0])])
+    assert file.read_text() == "mine"
