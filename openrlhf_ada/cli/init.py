@@ -48,7 +48,7 @@ def _text(name: str) -> str:
 
 
 def _filled(chosen: Mapping[str, str]) -> str:
-    return string.Template(_text(TEMPLATE)).substitute(chosen | {"machine": _text(chosen["machine"]).strip()})
+    return string.Template(_text(TEMPLATE)).substitute({**chosen, "machine": _text(chosen["machine"]).strip()})
 
 
 def _next_commands(folder: Path, chosen: Mapping[str, str]) -> list[str]:
