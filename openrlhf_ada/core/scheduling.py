@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from sys import maxsize
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from openrlhf_ada.core.policies import Close, Policy
 from openrlhf_ada.core.speculation import Candidates
@@ -31,8 +31,7 @@ SCHEDULERS = ("rounds", "waves", "stream")
 SchedulerName = Literal["rounds", "waves", "stream"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Request:
+class Request(NamedTuple):
     """One rollout to sample. `attempt` counts the ones before it that failed."""
 
     key: PromptKey

@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.rollout.engine import Answer, Job
+from openrlhf_ada.rollout.engine import Job
 from openrlhf_ada.rollout.engine_restart import (
     RESTART_S,
     ask_ready,
@@ -20,6 +20,7 @@ from openrlhf_ada.rollout.engine_restart import (
     restart_timeout,
     wait_for_engines,
 )
+from openrlhf_ada.rollout.messages import Answer, read
 from openrlhf_ada.weights.sender import EngineGoneError
 
 SILENCE_S = 30.0
@@ -148,7 +149,7 @@ class EngineConnections:
             return [self._start_recovery(engine)]
         was_asked = self._open_questions.pop(ref, None) is not None
         self._pending_calls.pop(ref, None)
-        return value if was_asked else []
+        return read(value) if was_asked else []
 
     # -- an engine that died ------------------------------------------------------------------------------------------
 

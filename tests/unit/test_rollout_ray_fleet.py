@@ -81,7 +81,8 @@ REQUESTS = {
 
 def sample(engines: list[RolloutEngine], *requests: Request, **options: Any) -> dict[Request, Experience]:
     """These rollouts through the fleet, the odd ones on the second engine."""
-    fleet = make_generator(engines, **options).fleet(REQUESTS, GENERATE)
+    generator = make_generator(engines, **options)
+    fleet, reader = generator.fleet(REQUESTS, GENERATE), generator._reader(GENERATE)
     for request in requests:
         fleet.submit(request.index % 2, [request])
     finished: dict[Request, Experience] = {}
@@ -89,7 +90,7 @@ def sample(engines: list[RolloutEngine], *requests: Request, **options: Any) -> 
         for answer in fleet.wait():
             assert isinstance(answer, Finished)
             assert (answer.sample.key, answer.sample.index) == (answer.request.key, answer.request.index)
-            finished[answer.request] = answer.payload
+            finished[answer.request] = reader.experience(answer.payload, answer.sample.reward)
     return finished
 
 

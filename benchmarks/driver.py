@@ -1,0 +1,214 @@
+"""How many rollouts the process that samples can take, per second of one core: from an engine's message to training.
+
+Everything that the driver does with a rollout is real: Ray, its messages, `EngineConnections`, the scheduler and the
+policy (balance, n = 4, M = 8, at most 32), groups, the ledger, the record, and the host's experience of what is
+trained. The engines are rollout actors without vLLM, whose answers are ready at once, 16 to a message: what one of 64
+engines has gathered when the driver takes 10,000 rollouts a second. Processor time of the driver's process, all of its
+threads. Lengths are lognormal with a mean of 730 tokens (scheduler.py), 128, or 4,096.
+
+    python benchmarks/driver.py [--quick]     last line: one JSON object; full results in benchmarks/results/driver.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import statistics
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from machine import machine
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+
+from cases import sequential  # noqa: E402
+
+from openrlhf_ada.demo.toy import build_toy_model  # noqa: E402
+from openrlhf_ada.platforms import cpu  # noqa: E402
+
+GROUP, WAVE, CAP = 4, 8, 32
+ENGINES, MESSAGE = 2, 16
+MAX_LENGTH, PROMPT_TOKENS = 4608, 128
+LENGTHS = {"lognormal": None, "128": 128, "4096": 4096}
+MODEL = HERE.parent / ".cache" / "toy-model"
+GENERATE = {"max_len": MAX_LENGTH, "max_new_tokens": 4096}
+
+
+def answer_of(seed: int, prompt: str, label: str, length: int | None, *, logprobs: bool) -> dict[str, Any]:
+    """What the host's single-turn executor returns for a rollout; right with the pass rate that the label names."""
+    import torch
+
+    rng = np.random.default_rng(seed)
+    count = length or int(min(max(rng.lognormal(6.2, 0.9), 8), 4096))
+    score = torch.tensor([float(rng.random() < float(label))])
+    tokens = rng.integers(1000, 150_000, PROMPT_TOKENS + count).tolist()
+    values = [0.0] * PROMPT_TOKENS + (-rng.random(count)).astype(np.float32).tolist()
+    return {
+        "prompt": prompt, "label": label, "images": None, "mm_train_inputs": None, "observation_tokens": tokens,
+        "action_ranges": [(PROMPT_TOKENS, PROMPT_TOKENS + count)], "rollout_log_probs": values if logprobs else None,
+        "truncated": count >= 4096, "reward": score, "scores": score, "extra_logs": {},
+    }  # fmt: skip
+
+
+def start_engines(length: int | None, *, logprobs: bool) -> list[Any]:
+    """Rollout actors whose executor has its answers at once, `MESSAGE` of them for each question."""
+    import ray
+
+    from openrlhf_ada.rollout.engine import AdaRolloutActor
+
+    class ReadyEngine(AdaRolloutActor):
+        async def __init__(self) -> None:
+            import asyncio
+
+            self.open_gate()
+            self._admit(3)
+            self.llm = SimpleNamespace(errored=False)
+            self.executor = SimpleNamespace(execute=self._execute)
+            self._running, self._ended, self._start_id = {}, asyncio.Queue(), "this one"
+            self._permits = asyncio.Semaphore(0)
+
+        async def _execute(self, prompt: str, label: str, **_: Any) -> dict[str, Any]:
+            from openrlhf_ada.rollout.tracked_engine import current_rollout
+
+            rollout = current_rollout.get()
+            await self._permits.acquire()
+            request = rollout.job.request
+            answer = answer_of(1000 * request.key + request.index, prompt, label, length, logprobs=logprobs)
+            rollout.num_tokens = len(answer["observation_tokens"]) - PROMPT_TOKENS
+            return answer
+
+        async def answers(self) -> Any:
+            for _ in range(MESSAGE):
+                self._permits.release()
+            return await super().answers()
+
+        async def capacity(self) -> tuple[int, int]:
+            return 1024, 256
+
+    engines = [ray.remote(num_cpus=0)(ReadyEngine).remote() for _ in range(ENGINES)]
+    ray.get([engine.ready.remote() for engine in engines])
+    return engines
+
+
+class Loader:
+    """One episode of prompts of about 500 characters; the label is the prompt's pass rate."""
+
+    def __init__(self, prompts: int, strategy: Any) -> None:
+        from openrlhf.datasets import PromptDataset
+
+        rates = np.random.default_rng(0).beta(1.5, 1.5, prompts)
+        rows = [{"input": f"{i}: " + "how much is it? " * 30, "label": f"{rate:.4f}"} for i, rate in enumerate(rates)]
+        self.dataset = PromptDataset(rows, None, strategy)
+        self.sampler = range(prompts)
+
+    def __iter__(self) -> Any:
+        return (self.dataset.collate_fn([self.dataset[i]]) for i in self.sampler)
+
+
+def make_generator(engines: list[Any], prompts: int, steps: int) -> Any:
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    from openrlhf_ada.core.batches import BatchPlan
+    from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, SamplingOptions
+
+    args = SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path=str(MODEL)),
+        rollout=SimpleNamespace(batch_size=prompts, n_samples_per_prompt=GROUP, max_new_tokens=4096),
+        train=SimpleNamespace(num_episodes=1, seed=0, agent_func_path=None),
+        vllm=SimpleNamespace(enable_sleep=False),
+        algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level="off")),
+        reward=SimpleNamespace(
+            overlong_buffer_len=None,
+            overlong_penalty_factor=1.0,
+            stop_properly_penalty_coef=None,
+            clip_range=(-10, 10),
+        ),
+        data=SimpleNamespace(
+            max_len=MAX_LENGTH, input_key="input", label_key="label", disable_fast_tokenizer=False
+        ),
+    )
+    strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
+    host = SamplesGenerator(strategy, Loader(prompts * steps, strategy), None, None, engines)
+    options = SamplingOptions(
+        plan=BatchPlan(prompts, GROUP, prompts * GROUP, steps, 1),
+        refill_limit=0,
+        num_texts=0,
+        restore_engine=lambda engine: [],
+        scheduler="stream",
+    )
+    return AdaptiveSamplesGenerator(host, sequential(2, 2, n=GROUP, wave=WAVE, cap=CAP), options)
+
+
+def measure(engines: list[Any], prompts: int, steps: int, profile: cProfile.Profile | None) -> dict[str, float]:
+    """Medians over the steps but the first."""
+    generator = make_generator(engines, prompts, steps)
+    rows: list[dict[str, float]] = []
+    for step in range(steps):
+        if profile is not None and step:
+            profile.enable()
+        begun, begun_wall = time.process_time(), time.perf_counter()
+        samples, *_ = generator.generate_samples(**GENERATE)
+        seconds, wall = time.process_time() - begun, time.perf_counter() - begun_wall
+        if profile is not None:
+            profile.disable()
+        drawn = samples.ledger.drawn
+        rows.append(
+            {
+                "us_per_rollout": 1e6 * seconds / drawn,
+                "rollouts_per_s": drawn / seconds,
+                "wall_us_per_rollout": 1e6 * wall / drawn,
+                "drawn_per_kept": drawn / samples.ledger.kept,
+            }
+        )
+    return {name: statistics.median(row[name] for row in rows[1:]) for name in rows[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer prompts and steps")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes")
+    args = parser.parse_args()
+    prompts, steps = (128, 4) if args.quick else (256, 6)
+    cpu.activate()
+    paths = [str(HERE), str(HERE.parent / "tests" / "support"), *sys.path]
+    os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONPATH": os.pathsep.join(paths)}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import ray
+    import torch
+
+    torch.set_num_threads(1)
+    ray.init(
+        num_cpus=4, log_to_driver=False, include_dashboard=False,
+        runtime_env={"worker_process_setup_hook": "openrlhf_ada.platforms.cpu.activate"},
+    )  # fmt: skip
+    build_toy_model(MODEL)
+    results: dict[str, Any] = {}
+    profile = cProfile.Profile() if args.profile else None
+    for name, length in LENGTHS.items():
+        engines = start_engines(length, logprobs=False)
+        results[name] = measure(engines, prompts, steps, profile if name == "lognormal" else None)
+        print(name, {key: round(value, 1) for key, value in results[name].items()}, flush=True)
+        for engine in engines:
+            ray.kill(engine)
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+    figures = {
+        "rollouts_per_s": round(results["lognormal"]["rollouts_per_s"]),
+        "us_per_rollout": {name: round(row["us_per_rollout"], 1) for name, row in results.items()},
+    }
+    out = HERE / "results" / ("driver_quick.json" if args.quick else "driver.json")
+    out.write_text(json.dumps({"figures": figures, "results": results, "machine": machine()}, indent=1) + "\n")
+    print(json.dumps(figures))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
