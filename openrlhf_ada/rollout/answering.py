@@ -88,7 +88,7 @@ class AnswerSampler:
                 request, asked = event.request, asked_of[event.request.key, event.request.index]
                 row = self._read(event, asked)
                 if row.score is None and request.attempt + 1 < ATTEMPTS:
-                    waiting.append(request._replace(attempt=request.attempt + 1))
+                    waiting.append(Request(request.key, request.index, request.attempt + 1))
                 else:
                     on_answer(asked, row)
 
