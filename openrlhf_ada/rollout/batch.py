@@ -92,12 +92,12 @@ class Batch:
             raise RuntimeError(f"{len(self.places) - len(groups)} prompts have no group")
         return groups
 
-    def samples(self, experience_of: Callable[[Result, float], Experience]) -> list[TaggedExperience]:
-        """What is trained. `experience_of`: from a result and the reward that its sample was given."""
+    def samples(self, to_experience: Callable[[Result], Experience]) -> list[TaggedExperience]:
+        """What is trained, as experience."""
         return [
             sample
             for finished, group in self.groups()
-            for sample in tagged_samples(group, _experiences(finished, experience_of))
+            for sample in tagged_samples(group, finished.payloads, to_experience)
         ]
 
     def record(
@@ -148,10 +148,3 @@ class Batch:
 def _scores(results: Sequence[Result]) -> list[float]:
     """As the reward function, or the reward model, gave them."""
     return [result.score.value for result in results if result.score is not None]
-
-
-def _experiences(
-    finished: FinishedPool[Result], experience_of: Callable[[Result, float], Experience]
-) -> Callable[[int], Experience]:
-    rewards = finished.pool.rewards.tolist()
-    return lambda index: experience_of(finished.payloads[index], rewards[index])

@@ -56,7 +56,8 @@ class Result:
     packed: Bytes
 
     def response(self) -> dict[str, Any]:
-        """The response as the host's executors give it; tokens and log-probabilities are arrays, shape (T,)."""
+        """The response as the host's executors give it, with arrays of tokens and log-probabilities, shape (T,), and
+        numbers in place of tensors."""
         return pickle.loads(self.packed)
 
 
@@ -154,9 +155,16 @@ def _packed(response: dict[str, Any]) -> bytes:
         "observation_tokens": np.asarray(response["observation_tokens"], dtype=np.int32),
         # The host makes single precision of them.
         "rollout_log_probs": None if values is None else np.asarray(values, dtype=np.float32),
+        # A tensor takes ten times as long as all else.
+        "reward": _plain(response.get("reward")),
+        "scores": _plain(response.get("scores")),
     }
     # An agent's extra values may be of classes of its own file, which nobody can import.
     return ray.cloudpickle.dumps(compact, protocol=5)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def _number(value: Any) -> tuple[float, bool] | None:
@@ -164,7 +172,7 @@ def _number(value: Any) -> tuple[float, bool] | None:
     if value is None:
         return None
     # A tensor from a reward file, a number from an agent, or a list from a server.
-    tensor = torch.tensor([value])
+    tensor = torch.as_tensor(value)
     if tensor.numel() != 1:
         raise NoScoreError(f"it came with {tensor.numel()} rewards or scores, expected one")
     dtype = torch.promote_types(tensor.dtype, torch.float32)

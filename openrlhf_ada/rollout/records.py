@@ -9,6 +9,7 @@ from typing import Any
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.choice import Choice
+from openrlhf_ada.core.scheduling import Payload
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.reward.grade import TimedGrade
 
@@ -93,9 +94,11 @@ class RolloutBatch(list[Experience]):
         self.checkpoint = checkpoint or {}
 
 
-def tagged_samples(group: TrainingGroup, experience_of: Callable[[int], Experience]) -> list[TaggedExperience]:
-    """The kept samples of a group, each with its tag. `experience_of`: by the sample's index."""
+def tagged_samples(
+    group: TrainingGroup, payloads: Sequence[Payload], to_experience: Callable[[Payload], Experience]
+) -> list[TaggedExperience]:
+    """The kept samples of a group, each with its tag. `payloads`: the whole pool's, by index."""
     return [
-        TaggedExperience(**vars(experience_of(index)), tag=SampleTag(group.key, index, coefficient, weight))
+        TaggedExperience(**vars(to_experience(payloads[index])), tag=SampleTag(group.key, index, coefficient, weight))
         for index, coefficient, weight in zip(group.indices, group.coefficients, group.critic_weights, strict=True)
     ]

@@ -272,8 +272,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         return group if choice is None else group.weighed(choice.weight)
 
     def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
-        process = partial(self.read_response, **generate_kwargs)
-        return ResponseReader(self.args, process, self.options.binary_reward_above, self.options.threshold)
+        options = self.options
+        return ResponseReader(self.args, generate_kwargs["max_len"], options.binary_reward_above, options.threshold)
 
     def fleet(
         self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
@@ -311,18 +311,12 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
 
     def _texts_of(
-        self, batch: Batch, to_experience: Callable[[Result, float], Experience]
+        self, batch: Batch, to_experience: Callable[[Result], Experience]
     ) -> Callable[[FinishedPool[Result]], list[str]]:
         # The log shows the prompts that came first.
         shown = set(sorted(batch.requests)[: self.options.num_texts])
-
-        def texts(finished: FinishedPool[Result]) -> list[str]:
-            if finished.pool.key not in shown:
-                return []
-            rewards = finished.pool.rewards.tolist()
-            return [self._text(to_experience(*pair)) for pair in zip(finished.payloads, rewards, strict=True)]
-
-        return texts
+        text = lambda result: self._text(to_experience(result))  # noqa: E731
+        return lambda finished: [text(result) for result in finished.payloads] if finished.pool.key in shown else []
 
     def _text(self, experience: Experience) -> str:
         mask = experience.action_mask[0].bool()

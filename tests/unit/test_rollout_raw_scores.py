@@ -137,7 +137,7 @@ def test_a_servers_list_is_one_number() -> None:
     reader = make_generator()._reader(GENERATE)
     result = result_of(response("1+1=", 0.0) | {"reward": [2.5], "scores": [-7.0]})
     sample = reader.sample(Request(0, 0), result, (0, 0))
-    experience = reader.experience(result, sample.reward)
+    experience = reader.experience(result)
     assert (sample.score, sample.reward) == (0.0, 2.5)
     for values, value in ((experience.rewards, 2.5), (experience.info["reward"], 2.5), (experience.scores, -7.0)):
         assert isinstance(values, torch.Tensor)
@@ -176,7 +176,7 @@ def test_answers_without_engine_reward_get_scores(monkeypatch: pytest.MonkeyPatc
             found[Request(event.sample.key, event.sample.index)] = event
     for event in found.values():
         assert event.sample.reward == 10.0, "clipped as rewards are"
-        experience = reader.experience(event.payload, event.sample.reward)
+        experience = reader.experience(event.payload)
         assert experience.scores is not None
         assert float(experience.scores[0]) == 100.0 * 4 + experience.sequences.shape[1]
         assert experience.rewards.tolist() == [10.0]

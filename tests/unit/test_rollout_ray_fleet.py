@@ -90,7 +90,7 @@ def sample(engines: list[RolloutEngine], *requests: Request, **options: Any) -> 
         for answer in fleet.wait():
             assert isinstance(answer, Finished)
             assert (answer.sample.key, answer.sample.index) == (answer.request.key, answer.request.index)
-            finished[answer.request] = reader.experience(answer.payload, answer.sample.reward)
+            finished[answer.request] = reader.experience(answer.payload)
     return finished
 
 

@@ -145,7 +145,7 @@ def read(reward: Any, score: float | None = None, **options: Any) -> tuple[Sampl
     reader = make_generator({}, **options)._reader(GENERATE)
     result = result_of(response("p", reward, score=score))
     sample = reader.sample(Request(0, 3), result, (5, 6))
-    return sample, reader.experience(result, sample.reward)
+    return sample, reader.experience(result)
 
 
 def test_score_decides_and_reward_is_trained() -> None:
