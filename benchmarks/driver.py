@@ -1,12 +1,14 @@
-"""How many rollouts the process that samples can take, per second of one core: from an engine's message to training.
+"""How many rollouts the process that samples can take, per second of one core: from a message to training.
 
-Everything that the driver does with a rollout is real: Ray, its messages, `EngineConnections`, the scheduler and the
-policy (balance, n = 4, M = 8, at most 32), groups, the ledger, the record, and the host's experience of what is
-trained. The engines are rollout actors without vLLM, whose answers are ready at once, 16 to a message: what one of 64
-engines has gathered when the driver takes 10,000 rollouts a second. Processor time of the driver's process, all of its
-threads. Lengths are lognormal with a mean of 730 tokens (scheduler.py), 128, or 4,096.
+All that the driver does with a rollout is real: Ray and its messages, `EngineConnections`, the scheduler and the
+policy (balance, n = 4, M = 8, at most 32), groups, the ledger, the record, and the experience of what is trained. The
+engines are rollout actors without vLLM. Their answers are ready at once, 16 to a message: about what each of 64
+engines gathers while the driver reads the others' messages, at 10,000 rollouts a second. Lengths are lognormal with a
+mean of 730 tokens (as in scheduler.py), 128, or 4,096, with log-probabilities.
 
-    python benchmarks/driver.py [--quick]     last line: one JSON object; full results in benchmarks/results/driver.json
+Figures are processor time of the driver's process, all of its threads; medians over steps.
+
+    python benchmarks/driver.py [--quick]     last line: one JSON object; full results in benchmarks/results/
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import pstats
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +46,7 @@ MODEL = HERE.parent / ".cache" / "toy-model"
 GENERATE = {"max_len": MAX_LENGTH, "max_new_tokens": 4096}
 
 
-def answer_of(seed: int, prompt: str, label: str, length: int | None, *, logprobs: bool) -> dict[str, Any]:
+def answer_of(seed: int, prompt: str, label: str, length: int | None) -> dict[str, Any]:
     """What the host's single-turn executor returns for a rollout; right with the pass rate that the label names."""
     import torch
 
@@ -53,12 +57,12 @@ def answer_of(seed: int, prompt: str, label: str, length: int | None, *, logprob
     values = [0.0] * PROMPT_TOKENS + (-rng.random(count)).astype(np.float32).tolist()
     return {
         "prompt": prompt, "label": label, "images": None, "mm_train_inputs": None, "observation_tokens": tokens,
-        "action_ranges": [(PROMPT_TOKENS, PROMPT_TOKENS + count)], "rollout_log_probs": values if logprobs else None,
+        "action_ranges": [(PROMPT_TOKENS, PROMPT_TOKENS + count)], "rollout_log_probs": values,
         "truncated": count >= 4096, "reward": score, "scores": score, "extra_logs": {},
     }  # fmt: skip
 
 
-def start_engines(length: int | None, *, logprobs: bool) -> list[Any]:
+def start_engines(length: int | None) -> list[Any]:
     """Rollout actors whose executor has its answers at once, `MESSAGE` of them for each question."""
     import ray
 
@@ -81,7 +85,7 @@ def start_engines(length: int | None, *, logprobs: bool) -> list[Any]:
             rollout = current_rollout.get()
             await self._permits.acquire()
             request = rollout.job.request
-            answer = answer_of(1000 * request.key + request.index, prompt, label, length, logprobs=logprobs)
+            answer = answer_of(1000 * request.key + request.index, prompt, label, length)
             rollout.num_tokens = len(answer["observation_tokens"]) - PROMPT_TOKENS
             return answer
 
@@ -124,16 +128,14 @@ def make_generator(engines: list[Any], prompts: int, steps: int) -> Any:
         rollout=SimpleNamespace(batch_size=prompts, n_samples_per_prompt=GROUP, max_new_tokens=4096),
         train=SimpleNamespace(num_episodes=1, seed=0, agent_func_path=None),
         vllm=SimpleNamespace(enable_sleep=False),
-        algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level="off")),
+        algo=SimpleNamespace(advantage=SimpleNamespace(is_correction_level="token")),
         reward=SimpleNamespace(
             overlong_buffer_len=None,
             overlong_penalty_factor=1.0,
             stop_properly_penalty_coef=None,
             clip_range=(-10, 10),
         ),
-        data=SimpleNamespace(
-            max_len=MAX_LENGTH, input_key="input", label_key="label", disable_fast_tokenizer=False
-        ),
+        data=SimpleNamespace(max_len=MAX_LENGTH, input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     host = SamplesGenerator(strategy, Loader(prompts * steps, strategy), None, None, engines)
@@ -147,9 +149,35 @@ def make_generator(engines: list[Any], prompts: int, steps: int) -> Any:
     return AdaptiveSamplesGenerator(host, sequential(2, 2, n=GROUP, wave=WAVE, cap=CAP), options)
 
 
+@contextmanager
+def timed_conversion() -> Iterator[list[float]]:
+    """Processor seconds that it takes to make experience of what is trained, by step."""
+    from openrlhf_ada.rollout.batch import Batch
+
+    seconds: list[float] = []
+    convert = Batch.samples
+
+    def timed(*args: Any) -> Any:
+        begun = time.process_time()
+        samples = convert(*args)
+        seconds.append(time.process_time() - begun)
+        return samples
+
+    Batch.samples = timed
+    yield seconds
+    Batch.samples = convert
+
+
 def measure(engines: list[Any], prompts: int, steps: int, profile: cProfile.Profile | None) -> dict[str, float]:
     """Medians over the steps but the first."""
     generator = make_generator(engines, prompts, steps)
+    with timed_conversion() as conversion:
+        return _measure(generator, steps, profile, conversion)
+
+
+def _measure(
+    generator: Any, steps: int, profile: cProfile.Profile | None, conversion: list[float]
+) -> dict[str, float]:
     rows: list[dict[str, float]] = []
     for step in range(steps):
         if profile is not None and step:
@@ -159,13 +187,15 @@ def measure(engines: list[Any], prompts: int, steps: int, profile: cProfile.Prof
         seconds, wall = time.process_time() - begun, time.perf_counter() - begun_wall
         if profile is not None:
             profile.disable()
-        drawn = samples.ledger.drawn
+        drawn, kept = samples.ledger.drawn, samples.ledger.kept
         rows.append(
             {
-                "us_per_rollout": 1e6 * seconds / drawn,
                 "rollouts_per_s": drawn / seconds,
+                "us_per_rollout": 1e6 * seconds / drawn,
+                "us_not_kept": 1e6 * (seconds - conversion[-1]) / drawn,
+                "us_more_if_kept": 1e6 * conversion[-1] / kept,
                 "wall_us_per_rollout": 1e6 * wall / drawn,
-                "drawn_per_kept": drawn / samples.ledger.kept,
+                "drawn_per_kept": drawn / kept,
             }
         )
     return {name: statistics.median(row[name] for row in rows[1:]) for name in rows[0]}
@@ -193,17 +223,16 @@ def main() -> None:
     results: dict[str, Any] = {}
     profile = cProfile.Profile() if args.profile else None
     for name, length in LENGTHS.items():
-        engines = start_engines(length, logprobs=False)
+        engines = start_engines(length)
         results[name] = measure(engines, prompts, steps, profile if name == "lognormal" else None)
         print(name, {key: round(value, 1) for key, value in results[name].items()}, flush=True)
         for engine in engines:
             ray.kill(engine)
     if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
-    figures = {
-        "rollouts_per_s": round(results["lognormal"]["rollouts_per_s"]),
-        "us_per_rollout": {name: round(row["us_per_rollout"], 1) for name, row in results.items()},
-    }
+    figures: dict[str, Any] = {"rollouts_per_s": round(results["lognormal"]["rollouts_per_s"])}
+    for figure in ("us_per_rollout", "us_not_kept", "us_more_if_kept"):
+        figures[figure] = {name: round(row[figure], 1) for name, row in results.items()}
     out = HERE / "results" / ("driver_quick.json" if args.quick else "driver.json")
     out.write_text(json.dumps({"figures": figures, "results": results, "machine": machine()}, indent=1) + "\n")
     print(json.dumps(figures))

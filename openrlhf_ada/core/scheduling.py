@@ -35,7 +35,8 @@ class Request(NamedTuple):
     """One rollout to sample. `attempt` counts the ones before it that failed."""
 
     key: PromptKey
-    index: int
+    # A tuple's method of that name is of no use here.
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     attempt: int = 0
 
 

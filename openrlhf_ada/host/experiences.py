@@ -32,22 +32,24 @@ def experience_of(
     sequence = np.array(tokens[:max_length], dtype=np.int64)
     values = response["rollout_log_probs"]
     extra = {name: _figure(value) for name, value in response.get("extra_logs", {}).items()}
-    return Experience(
-        sequences=_row(sequence),
-        attention_mask=torch.ones(1, len(sequence), dtype=torch.long),
-        action_mask=_row(is_action),
-        rollout_log_probs=None if values is None else _row(np.array(values[1:max_length], dtype=np.float32)),
-        prompts=[response["prompt"]],
-        labels=[response["label"]],
-        images=[response.get("images")],
-        mm_train_inputs=[response.get("mm_train_inputs")],
-        rewards=rewards,
-        scores=scores,
-        response_length=_one(places[-1] - places[0] + 1 if len(places) else 0, np.int64),
-        truncated=_one(response.get("truncated", False), np.bool_),
-        total_length=_one(len(sequence), np.float32),
-        info={"response_clip_ratio": _one(len(sequence) >= max_length, np.bool_)} | extra | info,
-    )
+    # OpenRLHF names narrower types than its own values have.
+    fields: dict[str, Any] = {
+        "sequences": _row(sequence),
+        "attention_mask": torch.ones(1, len(sequence), dtype=torch.long),
+        "action_mask": _row(is_action),
+        "rollout_log_probs": None if values is None else _row(np.array(values[1:max_length], dtype=np.float32)),
+        "prompts": [response["prompt"]],
+        "labels": [response["label"]],
+        "images": [response.get("images")],
+        "mm_train_inputs": [response.get("mm_train_inputs")],
+        "rewards": rewards,
+        "scores": scores,
+        "response_length": _one(places[-1] - places[0] + 1 if len(places) else 0, np.int64),
+        "truncated": _one(response.get("truncated", False), np.bool_),
+        "total_length": _one(len(sequence), np.float32),
+        "info": {"response_clip_ratio": _one(len(sequence) >= max_length, np.bool_)} | extra | info,
+    }
+    return Experience(**fields)
 
 
 def _row(values: NDArray[Any]) -> torch.Tensor:

@@ -100,9 +100,7 @@ class Batch:
             for sample in tagged_samples(group, finished.payloads, to_experience)
         ]
 
-    def record(
-        self, texts_of: Callable[[FinishedPool[Result]], list[str]], figures: dict[str, float]
-    ) -> StepRecord:
+    def record(self, texts_of: Callable[[FinishedPool[Result]], list[str]], figures: dict[str, float]) -> StepRecord:
         """`texts_of`: the answers of a prompt as far as they are recorded; `figures`: the policy's."""
         describe = self._describe
         return StepRecord(
@@ -127,9 +125,7 @@ class Batch:
         ledger.check(drawn=self._num_sent)
         return ledger
 
-    def _describe(
-        self, finished: FinishedPool[Result], group: TrainingGroup | None, texts: list[str]
-    ) -> GroupRecord:
+    def _describe(self, finished: FinishedPool[Result], group: TrainingGroup | None, texts: list[str]) -> GroupRecord:
         request, payloads = self.requests[finished.pool.key], finished.payloads
         return GroupRecord(
             row=request.row,

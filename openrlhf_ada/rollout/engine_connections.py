@@ -144,7 +144,7 @@ class EngineConnections:
             # A call to a process that has died.
             return []
         try:
-            value = ray.get(ref)
+            value: Any = ray.get(ref)
         except RayActorError:
             return [self._start_recovery(engine)]
         was_asked = self._open_questions.pop(ref, None) is not None

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import ray.cloudpickle
 import torch
 from numpy.typing import NDArray
+from ray import cloudpickle
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
@@ -58,7 +58,7 @@ class Result:
     def response(self) -> dict[str, Any]:
         """The response as the host's executors give it, with arrays of tokens and log-probabilities, shape (T,), and
         numbers in place of tensors."""
-        return pickle.loads(self.packed)
+        return pickle.loads(self.packed.data)
 
 
 class Answer(NamedTuple):
@@ -160,7 +160,7 @@ def _packed(response: dict[str, Any]) -> bytes:
         "scores": _plain(response.get("scores")),
     }
     # An agent's extra values may be of classes of its own file, which nobody can import.
-    return ray.cloudpickle.dumps(compact, protocol=5)
+    return cloudpickle.dumps(compact, protocol=5)  # pyright: ignore[reportPrivateImportUsage] - Ray imports it with *
 
 
 def _plain(value: Any) -> Any:

@@ -117,8 +117,10 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         if not requests:
             return RolloutBatch(), None, self.prompts.next_key - first_key, exhausted
         batch = Batch(has_raw_scores=self.options.threshold is not None)
-        self._sample(batch, requests, self._critic_values(requests), generate_kwargs)
-        exhausted = self._replace(batch, exhausted, generate_kwargs)
+        values = self._critic_values(requests)
+        with self._engines_awake():
+            self._sample(batch, requests, values, generate_kwargs)
+            exhausted = self._replace(batch, exhausted, generate_kwargs)
         self._num_batches += 1
         figures = self.policy.observe(batch.pools()) | self._observe_scores(batch) | self.prompts.end_step()
         to_experience = self._reader(generate_kwargs).experience
@@ -164,11 +166,18 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     @contextmanager
     def _engines_awake(self) -> Iterator[None]:
-        """Every engine is up, before and after; one that died meanwhile is waited for."""
+        """For the whole sampling of a step: all weights of an engine are copied when it goes to sleep, or wakes up."""
+        self._wake_engines()
+        yield
+        self._put_engines_to_sleep()
+
+    def _wake_engines(self) -> None:
+        # One that has died is waited for.
         self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        yield
+
+    def _put_engines_to_sleep(self) -> None:
         self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
@@ -195,12 +204,21 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     # -- sampling -----------------------------------------------------------------------------------------------------
 
     def _critic_values(self, requests: Sequence[PromptRequest]) -> Sequence[float] | None:
-        """Before the engines wake up: a critic may share their GPU."""
+        """While the engines sleep: a critic may share their GPU."""
         if not self.policy.reads_critic:
             return None
         if self.options.prompt_values is None:
             raise RuntimeError("the policy reads a critic, but none was started")
         return self.options.prompt_values([request.prompt for request in requests])
+
+    def _values_of_fresh(self, fresh: Sequence[PromptRequest]) -> Sequence[float] | None:
+        """In the middle of sampling. Only a policy that reads a critic puts the engines to sleep for it."""
+        if not self.policy.reads_critic:
+            return None
+        self._put_engines_to_sleep()
+        values = self._critic_values(fresh)
+        self._wake_engines()
+        return values
 
     def _sample(
         self,
@@ -222,9 +240,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
         progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
-        with self._engines_awake():
-            on_give_up = partial(self._on_prompt_failed, batch)
-            run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
+        on_give_up = partial(self._on_prompt_failed, batch)
+        run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
         batch.add(scheduler, partial(self._build, batch.requests), at)
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
@@ -247,7 +264,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
                 return exhausted
             places = places[: len(fresh)]
             left -= len(places) - len(hopeless)
-            self._sample(batch, fresh, self._critic_values(fresh), generate_kwargs, at=places)
+            # An engine that died while the others were sampled may not be back yet.
+            self._connections.wait_until_ready()
+            self._sample(batch, fresh, self._values_of_fresh(fresh), generate_kwargs, at=places)
 
     def _on_prompt_failed(self, batch: Batch, given_up: FinishedPool[Result]) -> None:
         """Raises RuntimeError where this is one prompt too many.

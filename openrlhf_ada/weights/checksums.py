@@ -1,18 +1,19 @@
 """Checksums of tensors: the same on every device, in few operations on a GPU.
 
-The bytes are read as a table of integers with rows of 1,024. Each row is summed, weighted by column. The sums are mixed
-with their row numbers and added. Sums of integers do not depend on the order, even if they overflow, so it makes no
-difference how many rows are computed at a time.
+The bytes are read as a table of integers with rows of 1,024. Each row is summed, weighted by column. The sums are
+mixed with their row numbers and added. Sums of integers do not depend on the order, even if they overflow, so it makes
+no difference how many rows are computed at a time.
 
-What it detects: any change within one row whose weighted sum is not 0 modulo 2**64, which no change of a single integer
-is, as weights are odd; exchanged integers or rows; changes of several rows, but for a chance of 2**-64. It is no
-protection against somebody who wants two tensors to have the same checksum.
+What it detects: every change of one integer, and every exchange of two in a row, as weights are odd and differ. Any
+other accidental change goes unnoticed with a probability of about 2**-62. It is no protection against somebody who
+wants two tensors to have the same checksum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -35,7 +36,8 @@ def checksums(tensors: Sequence[torch.Tensor]) -> list[int]:
     """A checksum of 64 bits for each tensor's bytes and their positions. Waits for the device once."""
     if not tensors:
         return []
-    return torch.stack([digest(tensor) for tensor in tensors]).tolist()
+    numbers: Any = torch.stack([digest(tensor) for tensor in tensors])
+    return numbers.tolist()
 
 
 def digest(tensor: torch.Tensor, rows_at_a_time: int | None = None) -> torch.Tensor:

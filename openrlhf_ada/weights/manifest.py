@@ -26,8 +26,12 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
     def num_bytes(self) -> int:
-        return prod(self.shape) * getattr(torch, self.dtype).itemsize
+        return self.numel * getattr(torch, self.dtype).itemsize
 
     @property
     def padded_bytes(self) -> int:

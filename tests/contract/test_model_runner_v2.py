@@ -26,8 +26,8 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.v1.worker import gpu_worker
 from vllm.v1.worker.gpu import attn_utils, model_runner
 
-from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.checksums import checksums
+from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
 from openrlhf_ada.weights.receiver import BACKEND, WeightReceiver
 

@@ -19,8 +19,8 @@ from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.checksums import checksums
+from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
 from openrlhf_ada.weights.receiver import (
     BACKEND,

@@ -142,9 +142,7 @@ def test_an_agent_that_returns_nothing_has_failed() -> None:
     async def nothing(llm: Any) -> None:
         await turn(llm)
 
-    assert asyncio.run(answer_of(make_actor(nothing))) == Answer(
-        JOB.request, 3, (3, 3), "the agent returned nothing"
-    )
+    assert asyncio.run(answer_of(make_actor(nothing))) == Answer(JOB.request, 3, (3, 3), "the agent returned nothing")
 
 
 def test_foreign_cancellation_is_a_failure() -> None:

@@ -129,7 +129,11 @@ def test_no_reward_is_told_as_none() -> None:
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 values = st.floats(-20, 20) | st.integers(-3, 3) | st.booleans()
-rewards = values | values.map(lambda v: [v]) | st.builds(lambda v, t: torch.tensor([v], dtype=t), values, st.sampled_from(TYPES))
+rewards = (
+    values
+    | values.map(lambda v: [v])
+    | st.builds(lambda v, t: torch.tensor([v], dtype=t), values, st.sampled_from(TYPES))
+)
 
 
 def by_the_host(given: dict[str, Any], args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

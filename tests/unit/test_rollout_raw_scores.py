@@ -10,7 +10,18 @@ import torch
 from cases import sequential
 from engines import RolloutEngine, end_at_once
 from openrlhf.trainer.ppo_utils.experience import Experience
-from rollouts import GENERATE, INITIAL_STATES, N, TableGenerator, make_args, make_loader, response, result_of, table, train
+from rollouts import (
+    GENERATE,
+    INITIAL_STATES,
+    N,
+    TableGenerator,
+    make_args,
+    make_loader,
+    response,
+    result_of,
+    table,
+    train,
+)
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.fleet import Finished
