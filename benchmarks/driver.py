@@ -2,9 +2,9 @@
 
 All that the driver does with a rollout is real: Ray and its messages, `EngineConnections`, the scheduler and the
 policy (balance, n = 4, M = 8, at most 32), groups, the ledger, the record, and the experience of what is trained. The
-engines are rollout actors without vLLM. Their answers are ready at once, 16 to a message: about what each of 64
-engines gathers while the driver reads the others' messages, at 10,000 rollouts a second. Lengths are lognormal with a
-mean of 730 tokens (as in scheduler.py), 128, or 4,096, with log-probabilities.
+engines are stand-ins in Ray actors whose answers are ready at once, 16 to a message: about what each of 64 engines
+gathers while the driver reads the others' messages, at 10,000 rollouts a second. Lengths are lognormal with a mean of
+730 tokens (as in scheduler.py), 128, or 4,096, with log-probabilities.
 
 Figures are processor time of the driver's process, all of its threads; medians over steps.
 
@@ -14,6 +14,7 @@ Figures are processor time of the driver's process, all of its threads; medians 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import cProfile
 import json
 import os
@@ -39,63 +40,66 @@ from openrlhf_ada.demo.toy import build_toy_model  # noqa: E402
 from openrlhf_ada.platforms import cpu  # noqa: E402
 
 GROUP, WAVE, CAP = 4, 8, 32
-ENGINES, MESSAGE = 2, 16
+ENGINES, MESSAGE = 4, 16
 MAX_LENGTH, PROMPT_TOKENS = 4608, 128
+PROMPT = "how much is it? " * 30
 LENGTHS = {"lognormal": None, "128": 128, "4096": 4096}
 MODEL = HERE.parent / ".cache" / "toy-model"
 GENERATE = {"max_len": MAX_LENGTH, "max_new_tokens": 4096}
 
 
-def answer_of(seed: int, prompt: str, label: str, length: int | None) -> dict[str, Any]:
-    """What the host's single-turn executor returns for a rollout; right with the pass rate that the label names."""
+def answer_of(rng: np.random.Generator, length: int | None, *, is_right: bool) -> Any:
+    """A rollout's answer as an engine's process has it; the response is like one of the host's executor."""
     import torch
 
-    rng = np.random.default_rng(seed)
+    from openrlhf_ada.core.scheduling import Request
+    from openrlhf_ada.rollout.messages import finished
+
     count = length or int(min(max(rng.lognormal(6.2, 0.9), 8), 4096))
-    score = torch.tensor([float(rng.random() < float(label))])
-    tokens = rng.integers(1000, 150_000, PROMPT_TOKENS + count).tolist()
     values = [0.0] * PROMPT_TOKENS + (-rng.random(count)).astype(np.float32).tolist()
-    return {
-        "prompt": prompt, "label": label, "images": None, "mm_train_inputs": None, "observation_tokens": tokens,
+    score = torch.tensor([float(is_right)])
+    response = {
+        "prompt": PROMPT, "label": "0.5", "images": None, "mm_train_inputs": None,
+        "observation_tokens": rng.integers(1000, 150_000, PROMPT_TOKENS + count).tolist(),
         "action_ranges": [(PROMPT_TOKENS, PROMPT_TOKENS + count)], "rollout_log_probs": values,
         "truncated": count >= 4096, "reward": score, "scores": score, "extra_logs": {},
     }  # fmt: skip
+    return finished(Request(0, 0), count, (3, 3), response, max_length=MAX_LENGTH, logprobs=True)
 
 
 def start_engines(length: int | None) -> list[Any]:
-    """Rollout actors whose executor has its answers at once, `MESSAGE` of them for each question."""
+    """Actors with the calls of a rollout actor that the driver makes. Every answer is ready when it is asked for."""
     import ray
 
-    from openrlhf_ada.rollout.engine import AdaRolloutActor
+    class ReadyEngine:
+        def __init__(self) -> None:
+            rng = np.random.default_rng(0)
+            self._known = [[answer_of(rng, length, is_right=side) for _ in range(64)] for side in (False, True)]
+            self._rng, self._ended, self._message = rng, [], asyncio.Event()
 
-    class ReadyEngine(AdaRolloutActor):
-        async def __init__(self) -> None:
-            import asyncio
-
-            self.open_gate()
-            self._admit(3)
-            self.llm = SimpleNamespace(errored=False)
-            self.executor = SimpleNamespace(execute=self._execute)
-            self._running, self._ended, self._start_id = {}, asyncio.Queue(), "this one"
-            self._permits = asyncio.Semaphore(0)
-
-        async def _execute(self, prompt: str, label: str, **_: Any) -> dict[str, Any]:
-            from openrlhf_ada.rollout.tracked_engine import current_rollout
-
-            rollout = current_rollout.get()
-            await self._permits.acquire()
-            request = rollout.job.request
-            answer = answer_of(1000 * request.key + request.index, prompt, label, length)
-            rollout.num_tokens = len(answer["observation_tokens"]) - PROMPT_TOKENS
-            return answer
-
-        async def answers(self) -> Any:
-            for _ in range(MESSAGE):
-                self._permits.release()
-            return await super().answers()
+        async def ready(self) -> str:
+            return "this one"
 
         async def capacity(self) -> tuple[int, int]:
             return 1024, 256
+
+        async def submit(self, jobs: Any, setup: Any) -> None:
+            for job in jobs:
+                answer = self._known[self._rng.random() < float(job.label)][int(self._rng.integers(64))]
+                self._ended.append(answer._replace(row=(*job.request, *answer.row[3:])))
+            self._message.set()
+
+        async def stop(self, requests: Any) -> None:
+            """All have been sampled to the end."""
+
+        async def answers(self) -> Any:
+            from openrlhf_ada.rollout.messages import pack
+
+            while not self._ended:
+                self._message.clear()
+                await self._message.wait()
+            found, self._ended = self._ended[:MESSAGE], self._ended[MESSAGE:]
+            return pack(found)
 
     engines = [ray.remote(num_cpus=0)(ReadyEngine).remote() for _ in range(ENGINES)]
     ray.get([engine.ready.remote() for engine in engines])
@@ -109,7 +113,7 @@ class Loader:
         from openrlhf.datasets import PromptDataset
 
         rates = np.random.default_rng(0).beta(1.5, 1.5, prompts)
-        rows = [{"input": f"{i}: " + "how much is it? " * 30, "label": f"{rate:.4f}"} for i, rate in enumerate(rates)]
+        rows = [{"input": f"{i}: {PROMPT}", "label": f"{rate:.4f}"} for i, rate in enumerate(rates)]
         self.dataset = PromptDataset(rows, None, strategy)
         self.sampler = range(prompts)
 
@@ -182,9 +186,13 @@ def _measure(
     for step in range(steps):
         if profile is not None and step:
             profile.enable()
-        begun, begun_wall = time.process_time(), time.perf_counter()
+        begun, begun_main, begun_wall = time.process_time(), time.thread_time(), time.perf_counter()
         samples, *_ = generator.generate_samples(**GENERATE)
-        seconds, wall = time.process_time() - begun, time.perf_counter() - begun_wall
+        seconds, main, wall = (
+            time.process_time() - begun,
+            time.thread_time() - begun_main,
+            time.perf_counter() - begun_wall,
+        )
         if profile is not None:
             profile.disable()
         drawn, kept = samples.ledger.drawn, samples.ledger.kept
@@ -195,6 +203,7 @@ def _measure(
                 "us_not_kept": 1e6 * (seconds - conversion[-1]) / drawn,
                 "us_more_if_kept": 1e6 * conversion[-1] / kept,
                 "wall_us_per_rollout": 1e6 * wall / drawn,
+                "us_main_thread": 1e6 * main / drawn,
                 "drawn_per_kept": drawn / kept,
             }
         )

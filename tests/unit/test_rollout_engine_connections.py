@@ -15,7 +15,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.rollout.engine_connections import EngineConnections
+from openrlhf_ada.rollout.engine_connections import CALLS_AT_A_TIME, EngineConnections
 from openrlhf_ada.rollout.engine_restart import NOTE_S, EngineLostError
 from openrlhf_ada.rollout.messages import Answer, ended, pack
 from openrlhf_ada.weights.sender import EngineGoneError
@@ -269,3 +269,16 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     assert killed == [second]
     assert world.notes[0] == "vLLM engine 1 does not answer and is ended: does a reward function hang?"
     assert first.start_id == "a0"
+
+
+def test_a_busy_driver_reads_calls_that_failed(world: World) -> None:
+    """Answers keep coming, so it never waits; a call that nobody answers must not stay unread."""
+    connections, (first, _) = world.connections, world.actors
+    for number in range(CALLS_AT_A_TIME + 1):
+        connections.submit(0, [], None)
+        first.last["submit"].set(RuntimeError("no such tokenizer") if number == 3 else None)
+        first.last["answers"].set(pack([ended(Request(3, number), 5, (0, 0))]))
+        if number < CALLS_AT_A_TIME:
+            assert len(connections.wait()) == 1
+    with pytest.raises(RuntimeError, match="no such tokenizer"):
+        connections.wait()
