@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from sys import maxsize
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from openrlhf_ada.core.policies import Close, Policy
 from openrlhf_ada.core.speculation import Candidates
@@ -31,12 +31,12 @@ SCHEDULERS = ("rounds", "waves", "stream")
 SchedulerName = Literal["rounds", "waves", "stream"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Request:
+class Request(NamedTuple):
     """One rollout to sample. `attempt` counts the ones before it that failed."""
 
     key: PromptKey
-    index: int
+    # A tuple's method of that name is of no use here.
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     attempt: int = 0
 
 
@@ -93,7 +93,8 @@ class _OpenPrompt(Generic[Payload]):
     def complete_wave(self) -> bool:
         """Move the wave into the pool if all of it has finished; returns whether it had."""
         wave = range(len(self.pool), self.wanted)
-        if not all(index in self.waiting for index in wave):
+        # The first test alone nearly always tells, and it does not take longer with the wave's size.
+        if len(self.waiting) < len(wave) or not all(index in self.waiting for index in wave):
             return False
         arrived = [self.waiting.pop(index) for index in wave]
         self.pool.add(sample for sample, _ in arrived)
@@ -119,8 +120,8 @@ class _OpenPrompt(Generic[Payload]):
     def next_speculative(self) -> Request:
         """The next rollout to send ahead: one that was lost with its engine, else the first never sent."""
         # A rollout that failed has attempt > 0; it is repeated only once it is wanted.
-        lost = [request for request in self.parked.values() if not request.attempt]
-        return min(lost, default=Request(self.pool.key, self.sent))
+        following = Request(self.pool.key, self.sent)
+        return min((request for request in self.parked.values() if not request.attempt), default=following)
 
 
 class Scheduler(Generic[Payload]):

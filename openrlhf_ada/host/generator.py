@@ -35,13 +35,6 @@ class HostGenerator(SamplesGenerator):
         """
         self._eval_dataloader_iter = None
 
-    def read_response(self, response: Any, **generate_kwargs: Any) -> Experience:
-        """An engine's response as OpenRLHF's experience of one sample.
-
-        Contract: test_openrlhf_surface.test_signature
-        """
-        return super()._process_response_into_experience(response, **generate_kwargs)
-
     def on_sample(self, experience: Experience) -> None:
         """Called with each sample that OpenRLHF's own loop has read. To be overridden."""
 
@@ -50,6 +43,6 @@ class HostGenerator(SamplesGenerator):
 
         Contract: test_openrlhf_objects.test_every_override_overrides_something
         """
-        experience = self.read_response(response, **generate_kwargs)
+        experience = super()._process_response_into_experience(response, **generate_kwargs)
         self.on_sample(experience)
         return experience

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -15,11 +15,10 @@ import torch
 from openrlhf_ada.core.fleet import Dispatcher, Lost
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.eval.answers import AnswerRow
-from openrlhf_ada.reward.grade import NoScoreError
-from openrlhf_ada.rollout.engine import Answer, SamplingSetup
+from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections
+from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.ray_fleet import EngineFleet
-from openrlhf_ada.rollout.responses import check_log_probs
 
 ATTEMPTS = 2
 """How often an answer is sampled until it has a score, with the same seed: a reward server may have been away."""
@@ -89,23 +88,21 @@ class AnswerSampler:
                 request, asked = event.request, asked_of[event.request.key, event.request.index]
                 row = self._read(event, asked)
                 if row.score is None and request.attempt + 1 < ATTEMPTS:
-                    waiting.append(replace(request, attempt=request.attempt + 1))
+                    waiting.append(Request(request.key, request.index, request.attempt + 1))
                 else:
                     on_answer(asked, row)
 
     def _read(self, answer: Answer, asked: Asked) -> AnswerRow:
-        response, problem, index = answer.response, asked.problem, asked.index
-        if response is None:
+        result, problem, index = answer.result, asked.problem, asked.index
+        if result is None:
             return AnswerRow(problem, index, "", answer.num_tokens, False, None, answer.error or "it was aborted")
-        tokens = [
-            token for start, end in response["action_ranges"] for token in response["observation_tokens"][start:end]
-        ]
+        response = result.response()
+        sampled = response["observation_tokens"].tolist()
+        tokens = [token for start, end in response["action_ranges"] for token in sampled[start:end]]
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         common = (problem, index, text, len(tokens), bool(response["truncated"]))
-        try:
-            check_log_probs(response, asked=self._setup.params.logprobs is not None)
-        except NoScoreError as error:
-            return AnswerRow(*common, None, str(error))
+        if result.no_score:
+            return AnswerRow(*common, None, result.no_score)
         if response["scores"] is None:
             return AnswerRow(*common, None, "the reward function returned no score")
         # A tensor from a reward file, or a list from a server; both hold the one number of this answer.
@@ -113,7 +110,7 @@ class AnswerSampler:
         if not math.isfinite(score):
             return AnswerRow(*common, None, f"the reward function returned the score {score}")
         # Only our graders give one; other reward functions give a score only.
-        grade = response.get("grade")
+        grade = result.grade
         return AnswerRow(
             *common,
             score,
@@ -128,5 +125,5 @@ def _mean_surprise(response: dict[str, Any]) -> float | None:
     values = response["rollout_log_probs"]
     if values is None:
         return None
-    sampled = [value for start, end in response["action_ranges"] for value in values[start:end]]
+    sampled = [value for start, end in response["action_ranges"] for value in values[start:end].tolist()]
     return -sum(sampled) / len(sampled) if sampled else 0.0

@@ -10,37 +10,39 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_ada.core.fleet import Failed
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup, Waste
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
-from openrlhf_ada.rollout.records import GradedExperience, GroupRecord, StepRecord, TaggedExperience, tagged_samples
+from openrlhf_ada.rollout.records import GroupRecord, StepRecord, TaggedExperience, tagged_samples
 
 
 @dataclass(slots=True)
 class _BatchSlot:
     """One prompt's place in the batch. `group` is None if the prompt was given up."""
 
-    finished: FinishedPool[Experience]
+    finished: FinishedPool[Result]
     group: TrainingGroup | None
 
 
 @dataclass
 class Batch:
     """`places` in the order of the batch. Prompts that lost their place: `replaced` had one outcome only; of
-    `no_score` a rollout got no score, twice.
+    `no_score` a rollout got no score, twice. `has_raw_scores`: scores may be any number, and are recorded.
     """
 
     requests: dict[PromptKey, PromptRequest] = field(default_factory=dict)
     places: list[_BatchSlot] = field(default_factory=list[_BatchSlot])
-    replaced: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
-    no_score: list[FinishedPool[Experience]] = field(default_factory=list[FinishedPool[Experience]])
+    replaced: list[FinishedPool[Result]] = field(default_factory=list[FinishedPool[Result]])
+    no_score: list[FinishedPool[Result]] = field(default_factory=list[FinishedPool[Result]])
     failures: list[Failed] = field(default_factory=list[Failed])
     num_hopeless: int = 0
+    has_raw_scores: bool = False
     _num_rounds: int = 0
     _num_sent: int = 0
     _waste: list[Waste] = field(default_factory=list[Waste])
 
     def add(
         self,
-        scheduler: Scheduler[Experience],
+        scheduler: Scheduler[Result],
         build: Callable[[PromptPool], TrainingGroup],
         at: Sequence[int] | None = None,
     ) -> None:
@@ -81,21 +83,24 @@ class Batch:
     def first_raw_scores(self, count: int) -> list[float]:
         """Raw scores of the first `count` samples of every prompt that was sampled to the end."""
         finished = [place.finished for place in self.places] + self.replaced
-        return [score for entry in finished for score in _raw_scores(entry.payloads[:count])]
+        return [score for entry in finished for score in _scores(entry.payloads[:count])]
 
-    def groups(self) -> list[tuple[FinishedPool[Experience], TrainingGroup]]:
+    def groups(self) -> list[tuple[FinishedPool[Result], TrainingGroup]]:
         """What is trained; raises RuntimeError if a place has no group."""
         groups = [(place.finished, place.group) for place in self.places if place.group is not None]
         if len(groups) < len(self.places):
             raise RuntimeError(f"{len(self.places) - len(groups)} prompts have no group")
         return groups
 
-    def samples(self) -> list[TaggedExperience]:
-        return [sample for finished, group in self.groups() for sample in tagged_samples(group, finished.payloads)]
+    def samples(self, to_experience: Callable[[Result], Experience]) -> list[TaggedExperience]:
+        """What is trained, as experience."""
+        return [
+            sample
+            for finished, group in self.groups()
+            for sample in tagged_samples(group, finished.payloads, to_experience)
+        ]
 
-    def record(
-        self, texts_of: Callable[[FinishedPool[Experience]], list[str]], figures: dict[str, float]
-    ) -> StepRecord:
+    def record(self, texts_of: Callable[[FinishedPool[Result]], list[str]], figures: dict[str, float]) -> StepRecord:
         """`texts_of`: the answers of a prompt as far as they are recorded; `figures`: the policy's."""
         describe = self._describe
         return StepRecord(
@@ -120,25 +125,22 @@ class Batch:
         ledger.check(drawn=self._num_sent)
         return ledger
 
-    def _describe(
-        self, finished: FinishedPool[Experience], group: TrainingGroup | None, texts: list[str]
-    ) -> GroupRecord:
+    def _describe(self, finished: FinishedPool[Result], group: TrainingGroup | None, texts: list[str]) -> GroupRecord:
         request, payloads = self.requests[finished.pool.key], finished.payloads
         return GroupRecord(
             row=request.row,
             prompt=request.prompt,
             pool=finished.pool,
             group=group,
-            lengths=[int(payload.response_length[0]) for payload in payloads],
-            truncated=[bool(payload.truncated[0]) for payload in payloads],
+            lengths=[result.length for result in payloads],
+            truncated=[result.truncated for result in payloads],
             texts=texts,
-            grades=[payload.grade if isinstance(payload, GradedExperience) else None for payload in payloads],
-            raw_scores=_raw_scores(payloads),
+            grades=[result.grade for result in payloads],
+            raw_scores=_scores(payloads) if self.has_raw_scores else (),
             choice=request.choice,
         )
 
 
-def _raw_scores(payloads: Sequence[Experience]) -> list[float]:
-    """Raw scores. Either all samples of a run have one, or none."""
-    graded = (payload for payload in payloads if isinstance(payload, GradedExperience))
-    return [payload.raw_score for payload in graded if payload.raw_score is not None]
+def _scores(results: Sequence[Result]) -> list[float]:
+    """As the reward function, or the reward model, gave them."""
+    return [result.score.value for result in results if result.score is not None]

@@ -21,6 +21,7 @@ from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
+from openrlhf_ada.rollout.messages import Ended, Message, ended, finished, pack
 from openrlhf_ada.rollout.tokens_only import reads_tokens_only
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.weights.engine_side import ReceivesWeights
@@ -40,21 +41,6 @@ class SamplingSetup:
     max_length: int
     tokenizer: Any
     timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A rollout's response as the host's executors give it, or None where it was aborted or `error` says why not.
-
-    `num_tokens`: sampled for it, whatever became of it. `versions`: updates of the policy that the weights had had at
-    its first and at its last token.
-    """
-
-    request: Request
-    num_tokens: int
-    versions: tuple[int, int] = (0, 0)
-    response: dict[str, Any] | None = None
-    error: str = ""
 
 
 async def _end_with(llm: Any) -> None:
@@ -83,7 +69,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         self.open_gate()
         self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))
         self._running: dict[Request, Rollout] = {}
-        self._ended: asyncio.Queue[Answer] = asyncio.Queue()
+        self._ended: asyncio.Queue[Ended] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex
         _prepare_reward(self.executor, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
@@ -129,20 +115,22 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
                 # Before, between or after its turns, or on the way into vLLM, where an abort would find nothing.
                 rollout.task.cancel()
 
-    async def answers(self) -> list[Answer]:
+    async def answers(self) -> Message:
         """Wait until a rollout has ended; all that have, with those that follow within a moment."""
         # A reset puts another in its place.
         queue = self._ended
-        ended = [await queue.get()]
+        found = [await queue.get()]
         # Rollouts that end in the same step get their rewards one after the other; a message each would cost more.
         await asyncio.sleep(GATHER_S)
         while not queue.empty():
-            ended.append(queue.get_nowait())
-        return ended
+            found.append(queue.get_nowait())
+        return pack(found)
 
     async def _sample(self, rollout: Rollout, setup: SamplingSetup) -> None:
         current_rollout.set(rollout)
-        job, response, error = rollout.job, None, ""
+        answer: Ended | None = None
+        error = ""
+        job = rollout.job
         try:
             rollout.started = True
             if rollout.stopped:
@@ -159,8 +147,8 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
                     images=job.image,
                 )
             error = rollout.reward_error or ("" if response else "the agent returned nothing")
-            if response and rollout.grade is not None:
-                response["grade"] = rollout.grade
+            if not error:
+                answer = _finished(rollout, response, setup, self._versions_of(rollout))
         except asyncio.CancelledError:
             error = "" if rollout.stopped else "it was cancelled, and not by us"
         except TimeoutError:
@@ -170,11 +158,26 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         except Exception as failure:  # noqa: BLE001 - told to the scheduler, which counts failures and repeats them
             error = f"{type(failure).__name__}: {failure}"
         del self._running[job.request]
+        if answer is None:
+            answer = ended(job.request, rollout.num_tokens, self._versions_of(rollout), error)
+        self._ended.put_nowait(answer)
+
+    def _versions_of(self, rollout: Rollout) -> tuple[int, int]:
+        """Of the weights at its first and at its last token."""
         first = self.version if rollout.first_version is None else rollout.first_version
-        last = first if rollout.last_version is None else rollout.last_version
-        self._ended.put_nowait(
-            Answer(job.request, rollout.num_tokens, (first, last), None if error else response, error)
-        )
+        return first, first if rollout.last_version is None else rollout.last_version
+
+
+def _finished(rollout: Rollout, response: dict[str, Any], setup: SamplingSetup, versions: tuple[int, int]) -> Ended:
+    return finished(
+        rollout.job.request,
+        rollout.num_tokens,
+        versions,
+        response,
+        max_length=setup.max_length,
+        logprobs=setup.params.logprobs is not None,
+        grade=rollout.grade,
+    )
 
 
 def _prepare_reward(executor: Any, grading: Grading | None) -> None:

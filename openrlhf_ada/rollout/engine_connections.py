@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError
 
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.rollout.engine import Answer, Job
+from openrlhf_ada.rollout.engine import Job
 from openrlhf_ada.rollout.engine_restart import (
     RESTART_S,
     ask_ready,
@@ -20,10 +20,15 @@ from openrlhf_ada.rollout.engine_restart import (
     restart_timeout,
     wait_for_engines,
 )
+from openrlhf_ada.rollout.messages import Answer, read
 from openrlhf_ada.weights.sender import EngineGoneError
 
 SILENCE_S = 30.0
 """Seconds in which a living process answers a question, however busy it is."""
+
+CALLS_AT_A_TIME = 32
+"""Calls without an answer, such as `submit`, that a driver with much to do leaves unread: asking Ray about each takes
+as long as several rollouts."""
 
 Restore = Callable[[int], Sequence[Any]]
 """Starts to give an engine the policy's weights. Returns references, one of each of the policy's processes."""
@@ -112,17 +117,18 @@ class EngineConnections:
         return events
 
     def _wait_for_any(self) -> list[Any]:
-        refs = [*self._open_questions, *self._pending_calls]
-        refs += [ref for recovery in self._recoveries.values() for ref in recovery.waits_for]
-        first, rest = ray.wait(refs, num_returns=1, timeout=self._patience_s)
+        """What is ready. Where engines have answered already, calls without an answer are read a few at a time."""
         for engine, recovery in self._recoveries.items():
             if not recovery.start_id and time.monotonic() - recovery.since > RESTART_S:
                 raise restart_timeout(engine)
+        refs = list(self._open_questions)
+        refs += [ref for recovery in self._recoveries.values() for ref in recovery.waits_for]
+        if ready := _ready_of(refs):
+            return ready + (_ready_of(self._pending_calls) if len(self._pending_calls) > CALLS_AT_A_TIME else [])
+        first, _ = ray.wait([*refs, *self._pending_calls], num_returns=1, timeout=self._patience_s)
         if not first:
             self._kill_unresponsive()
-            return []
-        more, _ = ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
-        return [*first, *more]
+        return first
 
     def _kill_unresponsive(self) -> None:
         """A reward function that holds Python's lock stops all else in its engine's process, timeouts included."""
@@ -143,12 +149,12 @@ class EngineConnections:
             # A call to a process that has died.
             return []
         try:
-            value = ray.get(ref)
+            value: Any = ray.get(ref)
         except RayActorError:
             return [self._start_recovery(engine)]
         was_asked = self._open_questions.pop(ref, None) is not None
         self._pending_calls.pop(ref, None)
-        return value if was_asked else []
+        return read(value) if was_asked else []
 
     # -- an engine that died ------------------------------------------------------------------------------------------
 
@@ -196,6 +202,11 @@ class EngineConnections:
             f" after {time.monotonic() - recovery.since:.0f} s" if recovery else " (it died while nothing was sampled)"
         )
         self._on_note(f"vLLM engine {engine} is back with the policy's weights{when}")
+
+
+def _ready_of(refs: Collection[Any]) -> list[Any]:
+    """Those that can be read at once."""
+    return ray.wait(list(refs), num_returns=len(refs), timeout=0)[0] if refs else []
 
 
 def _succeeded(restoring: Sequence[Any]) -> bool:

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import ray
-from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.fleet import Aborted, EngineDown, EngineUp, Failed, Finished
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey, Sample
 from openrlhf_ada.reward.grade import NoScoreError
-from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
+from openrlhf_ada.rollout.engine import Job, SamplingSetup
 from openrlhf_ada.rollout.engine_connections import EngineConnections
+from openrlhf_ada.rollout.messages import Answer, Number, Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 
 ScoreAnswers: TypeAlias = Callable[[Sequence[Sequence[int]]], Sequence[float]]
 """Tokens of prompt and response, by answer -> one score each."""
 
 
-class Convert(Protocol):
-    """Makes a sample and an experience of a response; raises NoScoreError."""
-
-    def __call__(
-        self, request: Request, response: dict[str, Any], versions: tuple[int, int]
-    ) -> tuple[Sample, Experience]: ...
+ToSample: TypeAlias = Callable[[Request, Result, tuple[int, int]], Sample]
+"""Makes a sample of a rollout's result and the versions that sampled it; raises NoScoreError."""
 
 
 class EngineFleet:
@@ -54,7 +49,7 @@ class EngineFleet:
         return len(self._connections.engines)
 
     def submit(self, engine: int, requests: Sequence[Request]) -> None:
-        jobs = [Job(request, *self._prompt_of(request), rollout_seed(self._seed, request)) for request in requests]
+        jobs = [Job(request, *self._prompt_of(request), self._seed) for request in requests]
         self._connections.submit(engine, jobs, self._setup)
 
     def abort(self, engine: int, requests: Sequence[Request]) -> None:
@@ -76,7 +71,7 @@ class RayFleet(EngineFleet):
         connections: EngineConnections,
         requests: Mapping[PromptKey, PromptRequest],
         setup: SamplingSetup,
-        convert: Convert,
+        to_sample: ToSample,
         *,
         seed: int,
         score: ScoreAnswers | None = None,
@@ -86,10 +81,10 @@ class RayFleet(EngineFleet):
             return prompt.prompt, prompt.label, prompt.image
 
         super().__init__(connections, prompt_of, setup, seed)
-        self._convert = convert
+        self._to_sample = to_sample
         self._score = score
 
-    def wait(self) -> Sequence[Finished[Experience] | Aborted | Failed | EngineDown | EngineUp]:
+    def wait(self) -> Sequence[Finished[Result] | Aborted | Failed | EngineDown | EngineUp]:
         events = self._scored(self._connections.wait())
         return [self._read(event) if isinstance(event, Answer) else event for event in events]
 
@@ -97,33 +92,22 @@ class RayFleet(EngineFleet):
         """The same, with a score and a reward in every response."""
         if self._score is None:
             return events
-        responses = {i: e.response for i, e in enumerate(events) if isinstance(e, Answer) and e.response is not None}
-        if not responses:
+        results = [event.result for event in events if isinstance(event, Answer) and event.result is not None]
+        if not results:
             return events
-        scores = self._score([response["observation_tokens"] for response in responses.values()])
-        for (i, response), score in zip(responses.items(), scores, strict=True):
-            event = events[i]
-            assert isinstance(event, Answer)
-            events[i] = replace(event, response=response | {"reward": score, "scores": score})
+        scores = self._score([result.response()["observation_tokens"] for result in results])
+        for result, score in zip(results, scores, strict=True):
+            # Single precision, which the host makes of a number.
+            result.reward = result.score = Number(float(np.float32(score)))
         return events
 
-    def _read(self, answer: Answer) -> Finished[Experience] | Aborted | Failed:
-        request = answer.request
+    def _read(self, answer: Answer) -> Finished[Result] | Aborted | Failed:
+        request, result = answer.request, answer.result
         if answer.error:
             return Failed(request, answer.num_tokens, answer.error)
-        if answer.response is None:
+        if result is None:
             return Aborted(request, answer.num_tokens)
         try:
-            return Finished(request, *self._convert(request, answer.response, answer.versions))
+            return Finished(request, self._to_sample(request, result, answer.versions), result)
         except NoScoreError as error:
             return Failed(request, answer.num_tokens, str(error))
-
-
-def rollout_seed(run_seed: int, request: Request) -> int:
-    """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order.
-
-    It is the same at every attempt. With a new seed, rollouts that tend to fail, such as long ones that run into a
-    time limit, would be replaced by others and become rarer than the policy makes them.
-    """
-    identity = [run_seed, request.key, request.index]
-    return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.choice import Choice
+from openrlhf_ada.core.scheduling import Payload
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.reward.grade import TimedGrade
 
@@ -21,14 +22,6 @@ class SampleTag:
     index: int
     coefficient: float
     critic_weight: float
-
-
-@dataclass
-class GradedExperience(Experience):
-    """One sample with its grade, if a grader of ours gave one, and with its raw score, if it has one."""
-
-    grade: TimedGrade | None = None
-    raw_score: float | None = None
 
 
 @dataclass
@@ -101,15 +94,11 @@ class RolloutBatch(list[Experience]):
         self.checkpoint = checkpoint or {}
 
 
-def tagged_samples(group: TrainingGroup, payloads: Sequence[Experience]) -> list[TaggedExperience]:
+def tagged_samples(
+    group: TrainingGroup, payloads: Sequence[Payload], to_experience: Callable[[Payload], Experience]
+) -> list[TaggedExperience]:
     """The kept samples of a group, each with its tag. `payloads`: the whole pool's, by index."""
-    tagged: list[TaggedExperience] = []
-    for index, coefficient, weight in zip(group.indices, group.coefficients, group.critic_weights, strict=True):
-        tag = SampleTag(group.key, index, coefficient, weight)
-        tagged.append(TaggedExperience(**host_fields(payloads[index]), tag=tag))
-    return tagged
-
-
-def host_fields(experience: Experience) -> dict[str, Any]:
-    """The fields of an experience, or of a subclass, that the host's class has."""
-    return {f.name: getattr(experience, f.name) for f in fields(Experience)}
+    return [
+        TaggedExperience(**vars(to_experience(payloads[index])), tag=SampleTag(group.key, index, coefficient, weight))
+        for index, coefficient, weight in zip(group.indices, group.coefficients, group.critic_weights, strict=True)
+    ]

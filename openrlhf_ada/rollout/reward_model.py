@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 from openrlhf.trainer.ray.launcher import RayActorGroup
@@ -34,7 +35,10 @@ class RewardModel:
         """
         # Models in parts (ZeRO 3) need every process to make equally many passes.
         padded = [*answers, *[answers[-1]] * (-len(answers) % self._processes)]
-        sequences = [torch.tensor([list(tokens[: self._max_len])], dtype=torch.long) for tokens in padded]
+        # Through numpy: element by element, torch would take a thousand times as long.
+        sequences = [
+            torch.from_numpy(np.asarray(tokens[: self._max_len], dtype=np.int64)).unsqueeze(0) for tokens in padded
+        ]
         refs = self._group.async_run_method_batch(
             "forward",
             sequences=sequences,

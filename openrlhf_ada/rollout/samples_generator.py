@@ -27,6 +27,7 @@ from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
 from openrlhf_ada.rollout.batch import Batch
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections, Restore
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import ChosenPrompts, PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -115,14 +116,17 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         requests, exhausted = self.prompts.next_batch()
         if not requests:
             return RolloutBatch(), None, self.prompts.next_key - first_key, exhausted
-        batch = Batch()
-        self._sample(batch, requests, self._critic_values(requests), generate_kwargs)
-        exhausted = self._replace(batch, exhausted, generate_kwargs)
+        batch = Batch(has_raw_scores=self.options.threshold is not None)
+        values = self._critic_values(requests)
+        with self._engines_awake():
+            self._sample(batch, requests, values, generate_kwargs)
+            exhausted = self._replace(batch, exhausted, generate_kwargs)
         self._num_batches += 1
         figures = self.policy.observe(batch.pools()) | self._observe_scores(batch) | self.prompts.end_step()
-        record = batch.record(self._texts_of(batch), figures)
+        to_experience = self._reader(generate_kwargs).experience
+        record = batch.record(self._texts_of(batch, to_experience), figures)
         self._tell_of_failures(batch)
-        samples = batch.samples()
+        samples = batch.samples(to_experience)
         self._check_size(samples, len(requests))
         return (
             RolloutBatch(samples, record.ledger, record, self._checkpoint(exhausted)),
@@ -162,11 +166,18 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     @contextmanager
     def _engines_awake(self) -> Iterator[None]:
-        """Every engine is up, before and after; one that died meanwhile is waited for."""
+        """For the whole sampling of a step: all weights of an engine are copied when it goes to sleep, or wakes up."""
+        self._wake_engines()
+        yield
+        self._put_engines_to_sleep()
+
+    def _wake_engines(self) -> None:
+        # One that has died is waited for.
         self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        yield
+
+    def _put_engines_to_sleep(self) -> None:
         self._connections.wait_until_ready()
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "sleep")
@@ -193,12 +204,21 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
     # -- sampling -----------------------------------------------------------------------------------------------------
 
     def _critic_values(self, requests: Sequence[PromptRequest]) -> Sequence[float] | None:
-        """Before the engines wake up: a critic may share their GPU."""
+        """While the engines sleep: a critic may share their GPU."""
         if not self.policy.reads_critic:
             return None
         if self.options.prompt_values is None:
             raise RuntimeError("the policy reads a critic, but none was started")
         return self.options.prompt_values([request.prompt for request in requests])
+
+    def _values_of_fresh(self, fresh: Sequence[PromptRequest]) -> Sequence[float] | None:
+        """In the middle of sampling. Only a policy that reads a critic puts the engines to sleep for it."""
+        if not self.policy.reads_critic:
+            return None
+        self._put_engines_to_sleep()
+        values = self._critic_values(fresh)
+        self._wake_engines()
+        return values
 
     def _sample(
         self,
@@ -215,14 +235,13 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             pool.quota = batch.quota(place)
         for pool, value in zip(pools, values or (), strict=values is not None):
             pool.critic_value = value
-        scheduler = Scheduler[Experience](
+        scheduler = Scheduler[Result](
             self.policy, pools, self.options.scheduler, least_chance=self.options.least_chance
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
         progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
-        with self._engines_awake():
-            on_give_up = partial(self._on_prompt_failed, batch)
-            run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
+        on_give_up = partial(self._on_prompt_failed, batch)
+        run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
         batch.add(scheduler, partial(self._build, batch.requests), at)
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
@@ -245,9 +264,11 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
                 return exhausted
             places = places[: len(fresh)]
             left -= len(places) - len(hopeless)
-            self._sample(batch, fresh, self._critic_values(fresh), generate_kwargs, at=places)
+            # An engine that died while the others were sampled may not be back yet.
+            self._connections.wait_until_ready()
+            self._sample(batch, fresh, self._values_of_fresh(fresh), generate_kwargs, at=places)
 
-    def _on_prompt_failed(self, batch: Batch, given_up: FinishedPool[Experience]) -> None:
+    def _on_prompt_failed(self, batch: Batch, given_up: FinishedPool[Result]) -> None:
         """Raises RuntimeError where this is one prompt too many.
 
         At once, while others are being sampled: whether the run ends does not depend on what comes first, but which
@@ -269,20 +290,19 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         choice = requests[pool.key].choice
         return group if choice is None else group.weighed(choice.weight)
 
-    def _reader(self, generate_kwargs: dict[str, Any], *, logprobs: bool) -> ResponseReader:
-        process = partial(self.read_response, **generate_kwargs)
+    def _reader(self, generate_kwargs: dict[str, Any]) -> ResponseReader:
         options = self.options
-        return ResponseReader(self.args, process, options.binary_reward_above, options.threshold, logprobs=logprobs)
+        return ResponseReader(self.args, generate_kwargs["max_len"], options.binary_reward_above, options.threshold)
 
     def fleet(
         self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]
-    ) -> Fleet[Ended[Experience]]:
+    ) -> Fleet[Ended[Result]]:
         """The engines, for these prompts."""
         params = sampling_params(self.args, generate_kwargs, logprobs=self._asks_logprobs)
         setup = SamplingSetup(params, generate_kwargs["max_len"], self.tokenizer, self.options.timeout_s)
-        reader = self._reader(generate_kwargs, logprobs=params.logprobs is not None)
+        to_sample = self._reader(generate_kwargs).sample
         return RayFleet(
-            self._connections, requests, setup, reader, seed=self.args.train.seed, score=self.options.score
+            self._connections, requests, setup, to_sample, seed=self.args.train.seed, score=self.options.score
         )
 
     @property
@@ -309,11 +329,14 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             f"{batch.requests[last.request.key].row}: {last.reason}.{replaced}"
         )
 
-    def _texts_of(self, batch: Batch) -> Callable[[FinishedPool[Experience]], list[str]]:
+    def _texts_of(
+        self, batch: Batch, to_experience: Callable[[Result], Experience]
+    ) -> Callable[[FinishedPool[Result]], list[str]]:
         # The log shows the prompts that came first.
         shown = set(sorted(batch.requests)[: self.options.num_texts])
-        return lambda finished: [self._text(p) for p in finished.payloads] if finished.pool.key in shown else []
+        text = lambda result: self._text(to_experience(result))  # noqa: E731
+        return lambda finished: [text(result) for result in finished.payloads] if finished.pool.key in shown else []
 
-    def _text(self, payload: Experience) -> str:
-        mask = payload.action_mask[0].bool()
-        return self.tokenizer.load().decode(payload.sequences[0, 1:][mask], skip_special_tokens=True)
+    def _text(self, experience: Experience) -> str:
+        mask = experience.action_mask[0].bool()
+        return self.tokenizer.load().decode(experience.sequences[0, 1:][mask], skip_special_tokens=True)

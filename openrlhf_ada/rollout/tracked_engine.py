@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -19,15 +20,24 @@ from openrlhf_ada.weights.engine_side import ReceivesWeights
 SEED_RANGE = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A rollout to sample: which one, of what, and the seed of its first turn."""
+class Job(NamedTuple):
+    """A rollout to sample: which one, of what, in a run of which seed."""
 
     request: Request
     prompt: str
-    label: str
+    label: Any
     image: Any
-    seed: int
+    run_seed: int
+
+    @property
+    def seed(self) -> int:
+        """Of its first turn, 63 bits, from the rollout's identity: the same on any number of engines, in any order.
+
+        It is the same at every attempt. With a new seed, rollouts that tend to fail, such as long ones that run into a
+        time limit, would be replaced by others and become rarer than the policy makes them.
+        """
+        identity = [self.run_seed, self.request.key, self.request.index]
+        return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class RolloutStopped(asyncio.CancelledError):

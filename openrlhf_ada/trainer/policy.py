@@ -21,7 +21,7 @@ from openrlhf_ada.rollout.engine_restart import wait_for_engines
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
-from openrlhf_ada.weights.average import WeightAverage
+from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
 from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, take_part
@@ -170,11 +170,27 @@ class AdaPolicyActor(HostPolicyActor):
 
     def _start_average(self) -> WeightAverage:
         """In place of the host's, which in half precision stands still and after a resume begins anew."""
-        is_first = torch.distributed.get_rank() == 0
-        average = WeightAverage(self.trainer.all_weights, self.strategy.args.train.ema_beta, is_first=is_first)
+        args = self.strategy.args
+        part = Part(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        average = WeightAverage(
+            self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
+        )
         if self.checkpoint_states:
             average.load(self._average_of(latest_tag(self._checkpoints)))
+        if args.ds.enable_sleep:
+            average.offload()
         return average
+
+    def offload_states(self) -> None:
+        """While engines sample on a shared GPU (--ds.enable_sleep): the optimizer's, and the average with them."""
+        super().offload_states()
+        if self.trainer.average is not None:
+            self.trainer.average.offload()
+
+    def reload_states(self) -> None:
+        super().reload_states()
+        if self.trainer.average is not None:
+            self.trainer.average.reload()
 
     @property
     def _checkpoints(self) -> Path:

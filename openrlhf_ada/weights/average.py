@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,59 +15,162 @@ from safetensors.torch import load_file, save_file  # pyright: ignore[reportUnkn
 from openrlhf_ada.weights.manifest import TensorSpec
 from openrlhf_ada.weights.sender import WeightSource
 
+PIECE = 1 << 24
+"""Numbers of each process that the first one gets at a time: 64 MiB."""
+
 
 class AverageError(RuntimeError):
     """There is no saved average, or it is of another model."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of every tensor that this process averages: the `rank`-th of `count` equal ones."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def size(self, numel: int) -> int:
+        """Numbers in a part; the last parts of a tensor of `numel` numbers may have fewer, or none."""
+        return -(-numel // self.count)
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This process's part, shape (K,)."""
+        size = self.size(tensor.numel())
+        return tensor.detach().reshape(-1)[self.rank * size : (self.rank + 1) * size]
 
 
 class WeightAverage:
     """A <- beta A + (1 - beta) W, which starts as the current weights W. A is in single precision, whatever W is in.
 
     In half precision it would not move: bfloat16 rounds away a change below 1/256 of a weight, and a step adds only
-    1 - beta = 0.008 of what the weights have moved. Call its methods in all processes of the policy. The first process
-    holds the average in main memory, 4 bytes per parameter.
+    1 - beta = 0.008 of what the weights have moved.
+
+    Each process of the policy averages its part, where the weights are: 4 bytes per parameter in all, and nothing is
+    copied to main memory or to another process until the average is saved or exported. Call the methods in all
+    processes.
+
+    `in_main_memory`: keep it there, as the optimizer's state (--ds.adam_offload). A step then copies this process's
+    part of the weights, in their own type.
     """
 
-    def __init__(self, source: WeightSource, beta: float, *, is_first: bool) -> None:
+    def __init__(self, source: WeightSource, beta: float, part: Part, *, in_main_memory: bool = False) -> None:
         self._source = source
         self._beta = beta
-        self._is_first = is_first
+        self._part = part
+        self._in_main_memory = in_main_memory
         self._tensors: dict[str, torch.Tensor] = {}
-        self._visit(lambda spec, tensor: self._tensors.update({spec.name: _in_single_precision(tensor)}))
+        self._devices: dict[str, torch.device] = {}
+        visit(source, self._start)
+
+    def _start(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
+        self._devices[spec.name] = tensor.device
+        place = "cpu" if self._in_main_memory else tensor.device
+        self._tensors[spec.name] = self._part.of(tensor).to(place, torch.float32, copy=True)
 
     def update(self) -> None:
         """Call this after every step of the optimizer."""
-        self._visit(
-            lambda spec, tensor: self._tensors[spec.name].lerp_(_in_single_precision(tensor), 1.0 - self._beta)
-        )
+        visit(self._source, self._follow)
+
+    def _follow(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
+        average = self._tensors[spec.name]
+        # First to where the average is, in the weights' smaller type.
+        average.lerp_(self._part.of(tensor).to(average.device).float(), 1.0 - self._beta)
+
+    def offload(self) -> None:
+        """Move it to main memory, until `reload`: engines need the GPU."""
+        self._tensors = {name: tensor.cpu() for name, tensor in self._tensors.items()}
+
+    def reload(self) -> None:
+        """Move it back to the weights."""
+        if not self._in_main_memory:
+            self._tensors = {name: tensor.to(self._devices[name]) for name, tensor in self._tensors.items()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The average by names of a checkpoint, in the weights' types. Empty in all processes but the first."""
-        types = {spec.name: getattr(torch, spec.dtype) for spec in self._source.manifest.tensors}
-        return {name: tensor.to(types[name]) for name, tensor in self._tensors.items()}
+        return self._whole(lambda spec: getattr(torch, spec.dtype))
 
     def save(self, path: Path) -> None:
         """Save the average for `load`."""
-        if self._is_first:
+        tensors = self._whole(lambda spec: torch.float32)
+        if self._part.is_first:
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(self._tensors, path)
+            save_file(tensors, path)
 
     def load(self, path: Path) -> None:
-        """Replace the average with a saved one; raises AverageError."""
-        if not self._is_first:
-            return
+        """Replace the average with a saved one, on any number of processes; raises AverageError."""
+        found = self._read(path) if self._part.is_first else None
+        for spec in self._source.manifest.tensors:
+            part = self._tensors[spec.name]
+            part.copy_(self._spread(spec, None if found is None else found[spec.name]))
+
+    def _read(self, path: Path) -> dict[str, torch.Tensor]:
         if not path.is_file():
             raise AverageError(
                 f"{path} is missing: the checkpoint was made without --train.enable_ema. Leave out either "
                 f"--train.enable_ema or --ckpt.load_enable"
             )
         found = load_file(path)
-        if {name: t.shape for name, t in found.items()} != {name: t.shape for name, t in self._tensors.items()}:
+        expected = {spec.name: spec.shape for spec in self._source.manifest.tensors}
+        if {name: tuple(tensor.shape) for name, tensor in found.items()} != expected:
             raise AverageError(f"{path} holds the average of another model")
-        self._tensors = found
+        return found
 
-    def _visit(self, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:
-        visit(self._source, each if self._is_first else lambda spec, tensor: None)
+    # -- between the parts and the whole ------------------------------------------------------------------------------
+
+    def _whole(self, dtype_of: Callable[[TensorSpec], torch.dtype]) -> dict[str, torch.Tensor]:
+        """In main memory of the first process; empty in the others."""
+        whole: dict[str, torch.Tensor] = {}
+        for spec in self._source.manifest.tensors:
+            flat = self._gather(spec, dtype_of(spec))
+            if flat is not None:
+                whole[spec.name] = flat.view(spec.shape)
+        return whole
+
+    def _gather(self, spec: TensorSpec, dtype: torch.dtype) -> torch.Tensor | None:
+        """All parts of a tensor, piece by piece, shape (N,); None in all processes but the first."""
+        part, size = self._tensors[spec.name], self._part.size(spec.numel)
+        if self._part.count == 1:
+            return part.to("cpu", dtype, copy=True)
+        flat = torch.empty(size * self._part.count, dtype=dtype) if self._part.is_first else None
+        for start in range(0, size, PIECE):
+            stop = min(start + PIECE, size)
+            own = self._padded(spec, part[start:stop], stop - start)
+            pieces = [torch.empty_like(own) for _ in range(self._part.count)] if flat is not None else None
+            torch.distributed.gather(own, pieces)
+            for rank, piece in enumerate(pieces or ()):
+                assert flat is not None
+                flat[rank * size + start : rank * size + stop] = piece.to("cpu", dtype)
+        if flat is None or len(flat) == spec.numel:
+            return flat
+        # Without the padding, also in memory.
+        return flat[: spec.numel].clone()
+
+    def _spread(self, spec: TensorSpec, whole: torch.Tensor | None) -> torch.Tensor:
+        """This process's part of a tensor that the first process has whole, shape (K,)."""
+        if self._part.count == 1:
+            assert whole is not None
+            return whole.view(-1)
+        size, length = self._part.size(spec.numel), len(self._tensors[spec.name])
+        flat = None if whole is None else whole.view(-1)
+        pieces: list[torch.Tensor] = []
+        for start in range(0, size, PIECE):
+            count = min(PIECE, size - start)
+            own = self._padded(spec, torch.empty(0), count)
+            starts = [rank * size + start for rank in range(self._part.count)]
+            whose = None if flat is None else [self._padded(spec, flat[at : at + count], count) for at in starts]
+            torch.distributed.scatter(own, whose)
+            pieces.append(own)
+        return torch.cat(pieces)[:length]
+
+    def _padded(self, spec: TensorSpec, values: torch.Tensor, count: int) -> torch.Tensor:
+        """As long as every process's, on the device over which they are sent."""
+        values = values.to(self._devices[spec.name], torch.float32)
+        return torch.nn.functional.pad(values, (0, count - len(values)))
 
 
 def visit(source: WeightSource, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:
@@ -75,7 +179,3 @@ def visit(source: WeightSource, each: Callable[[TensorSpec, torch.Tensor], Any])
         with source.gathered(bucket) as tensors:
             for spec, tensor in zip(bucket, tensors, strict=True):
                 each(spec, tensor)
-
-
-def _in_single_precision(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", torch.float32, copy=True)

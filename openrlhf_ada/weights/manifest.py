@@ -1,4 +1,4 @@
-"""What a weight update consists of: names, types and shapes of tensors, their buckets, their checksums."""
+"""What a weight update consists of: names, types and shapes of tensors, and their buckets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
     def num_bytes(self) -> int:
-        return prod(self.shape) * getattr(torch, self.dtype).itemsize
+        return self.numel * getattr(torch, self.dtype).itemsize
 
     @property
     def padded_bytes(self) -> int:
@@ -104,52 +108,3 @@ def unpack(bucket: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Ten
         views.append(view.view(spec.shape))
         start += spec.padded_bytes
     return views
-
-
-_ROW = 1024
-_ROWS = 128
-"""Rows per batch. Widened to 64 bits, a batch still fits into a cache."""
-
-_MIX = 0x9E3779B1
-"""Odd, so that multiplying by it loses nothing."""
-
-_MIX_64 = 0x5851F42D4C957F2D
-"""Odd as well."""
-
-
-def checksum(tensor: torch.Tensor) -> int:
-    """A checksum of 64 bits of a tensor's bytes and their positions; the same on every device.
-
-    The bytes are read as a table of integers. Each row is summed, weighted by column. The sums are mixed with their
-    row numbers and added. Sums of integers do not depend on the order, even if they overflow.
-    """
-    data = tensor.detach().contiguous().view(-1)
-    if data.data_ptr() % 4:
-        # A half-precision parameter may begin in the middle of a word of its buffer.
-        data = data.clone()
-    data = data.view(torch.int32 if data.nbytes % 4 == 0 else torch.uint8)
-    columns = _position_weights(torch.arange(_ROW, device=data.device)) | 1
-    total = torch.zeros((), dtype=torch.int64, device=data.device)
-    whole = data.numel() // _ROW * _ROW
-    last = torch.nn.functional.pad(data[whole:], (0, -data.numel() % _ROW))
-    number = _ROW
-    for rows in (*torch.split(data[:whole].view(-1, _ROW), _ROWS), last.view(-1, _ROW)):
-        numbers = torch.arange(number, number + len(rows), device=data.device)
-        total += _mix((rows * columns).sum(1) + _position_weights(numbers)).sum()
-        number += len(rows)
-    return int(total)
-
-
-def _mix(sums: torch.Tensor) -> torch.Tensor:
-    """One to one, but not linear. With a linear map, equal and opposite changes of two rows would cancel."""
-    for _ in range(2):
-        # The mask removes the copies of the sign bit that the shift fills in.
-        sums = (sums ^ (sums >> 32 & 0xFFFFFFFF)) * _MIX_64
-    return sums ^ (sums >> 32 & 0xFFFFFFFF)
-
-
-def _position_weights(places: torch.Tensor) -> torch.Tensor:
-    """A pseudo-random number of 31 bits for each position."""
-    mixed = places * _MIX & 0xFFFFFFFF
-    mixed = (mixed ^ (mixed >> 15)) * _MIX & 0xFFFFFFFF
-    return (mixed ^ (mixed >> 13)) & 0x7FFFFFFF

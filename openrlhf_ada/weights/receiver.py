@@ -18,7 +18,8 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from openrlhf_ada.host.vllm_engine import lacks_weights
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+from openrlhf_ada.weights.checksums import checksums
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, unpack
 from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
 
 BACKEND = "openrlhf_ada"
@@ -95,7 +96,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
     def _load(self, bucket: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
         if sums:
             # Of the received tensors: vLLM repacks them, and they cannot be read back.
-            self.sums += [checksum(tensor) for tensor in tensors]
+            self.sums += checksums(tensors)
         model: Any = self.model
         model.load_weights((spec.name, tensor) for spec, tensor in zip(bucket, tensors, strict=True))
 

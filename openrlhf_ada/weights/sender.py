@@ -19,7 +19,8 @@ import ray
 import torch
 from ray.exceptions import RayActorError, RayError
 
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+from openrlhf_ada.weights.checksums import checksums
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
 from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
 
 GRACE_S = 20.0
@@ -137,7 +138,7 @@ def _send(source: WeightSource, group: BroadcastGroup, device: torch.device, *, 
     for bucket in source.manifest.buckets():
         with source.gathered(bucket) as tensors:
             if sums:
-                sent += [checksum(tensor) for tensor in tensors]
+                sent += checksums(tensors)
             packed = torch.empty(bucket_size(bucket), dtype=torch.uint8, device=device)
             pack(bucket, tensors, packed)
         group.publish(packed)

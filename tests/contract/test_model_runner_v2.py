@@ -26,8 +26,9 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.v1.worker import gpu_worker
 from vllm.v1.worker.gpu import attn_utils, model_runner
 
+from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.engine_side import ReceivesWeights
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
 from openrlhf_ada.weights.receiver import BACKEND, WeightReceiver
 
 V2 = model_runner.GPUModelRunner
@@ -119,7 +120,7 @@ def test_updates_reach_the_runners_model_in_place(worker: Any) -> None:
     worker.start_weight_update()
     worker.update_weights({"manifest": Manifest(specs, True, bucket_bytes=1 << 20).to_plain(), "sums": True})
     worker.finish_weight_update()
-    assert receiver.sums == [checksum(sent[spec.name]) for spec in bucket]
+    assert receiver.sums == checksums([sent[spec.name] for spec in bucket])
     assert all(bool((parameter == 3.5).all()) for parameter in model.parameters())
     assert [parameter.data_ptr() for parameter in model.parameters()] == places
 

@@ -7,10 +7,13 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 import torch
 from engines import Remote
+from hypothesis import given
+from hypothesis import strategies as st
 from openrlhf.cli import train_ppo_ray
 from openrlhf.datasets import PromptDataset
 from openrlhf.models.utils import compute_reward
@@ -24,6 +27,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 from openrlhf_ada.host.data import number_rows, seed_order
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
+from openrlhf_ada.host.experiences import experience_of
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import ComputedParameter
@@ -217,6 +221,58 @@ def test_host_swallows_failed_reward_and_we_detect_it() -> None:
     experience = generator._process_response_into_experience(response, max_len=8)
     assert experience.rewards is None
     assert experience.scores is None
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> dict[str, Any]:
+    """One or two turns of an agent, or a single one; sometimes longer than training takes."""
+    prompt, first, between, second = (draw(st.integers(low, 6)) for low in (1, 0, 0, 0))
+    length = prompt + first + between + second
+    values = st.lists(st.floats(-9.0, 0.0, width=32), min_size=length, max_size=length)
+    start = prompt + first + between
+    return {
+        "prompt": "p",
+        "label": "l",
+        "images": draw(st.sampled_from([None, ["a.png"]])),
+        "mm_train_inputs": None,
+        "observation_tokens": draw(st.lists(st.integers(0, 2**31 - 1), min_size=length, max_size=length)),
+        "action_ranges": [(prompt, prompt + first)] + ([(start, start + second)] if second else []),
+        "rollout_log_probs": draw(st.none() | values),
+        "truncated": draw(st.booleans()),
+        "reward": draw(st.floats(-3, 3)),
+        "scores": draw(st.floats(0, 1)),
+        "extra_logs": draw(st.sampled_from([{}, {"turns": 2}, {"cost": torch.tensor([[1.5]]), "right": True}])),
+    }
+
+
+@given(responses(), st.integers(2, 20))
+def test_experiences_are_what_openrlhf_makes_of_responses(response: dict[str, Any], max_length: int) -> None:
+    """host/experiences.py: every field, with its type and shape."""
+    generator = object.__new__(samples_generator.SamplesGenerator)
+    expected = generator._process_response_into_experience(response, max_len=max_length)
+    values = response["rollout_log_probs"]
+    compact = response | {
+        "observation_tokens": np.array(response["observation_tokens"], dtype=np.int32),
+        "rollout_log_probs": None if values is None else np.array(values, dtype=np.float32),
+    }
+    numbers = {name: torch.tensor([response[key]]) for name, key in (("rewards", "reward"), ("scores", "scores"))}
+    info = {"reward": numbers["rewards"], "score": numbers["scores"]}
+    found = experience_of(compact, max_length, **numbers, info=info)
+    assert vars(found).keys() == vars(expected).keys()
+    for name, value in vars(expected).items():
+        assert_alike(getattr(found, name), value, name)
+
+
+def assert_alike(found: Any, expected: Any, name: str) -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_alike(found[key], value, f"{name}[{key}]")
+    elif isinstance(expected, torch.Tensor):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape), name
+        assert torch.equal(found, expected), name
+    else:
+        assert found == expected, name
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["weights", "merged adapters"])

@@ -22,8 +22,10 @@ KINDS = ["plain", "adapters"]
 
 SCRIPT = """
 import json, os, sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+import torch
 
 def work(rank, port, folder):
     os.environ |= {
@@ -43,6 +45,17 @@ def work(rank, port, folder):
     torch.distributed.barrier()
     os._exit(0)
 
+class Whole:
+    # A policy of one process that has weights of these shapes.
+    def __init__(self, tensors):
+        from openrlhf_ada.weights.manifest import Manifest, TensorSpec
+
+        self.tensors = tensors
+        self.manifest = Manifest(tuple(TensorSpec(n, "float32", tuple(t.shape)) for n, t in tensors.items()))
+
+    def gathered(self, bucket):
+        return nullcontext([torch.zeros_like(self.tensors[spec.name]) for spec in bucket])
+
 def train(rank, adapts, model, folder):
     import deepspeed, torch
     from peft import LoraConfig, get_peft_model
@@ -51,7 +64,8 @@ def train(rank, adapts, model, folder):
     from openrlhf_ada.weights.export import export_whole, whole_weights
     from openrlhf_ada.host.sharding import sharding
     from openrlhf_ada.weights.policy_side import PolicyWeights
-    from openrlhf_ada.weights.average import WeightAverage
+    from openrlhf_ada.weights import average as averaging
+    from openrlhf_ada.weights.average import Part, WeightAverage
 
     config = {
         "train_micro_batch_size_per_gpu": 1, "train_batch_size": 2, "bf16": {"enabled": True},
@@ -71,7 +85,9 @@ def train(rank, adapts, model, folder):
     args = SimpleNamespace(ds=SimpleNamespace(zero_stage=3, tensor_parallel_size=1))
     weights = PolicyWeights(engine.module, *sharding(args, engine.module), bucket_bytes=4000)
     is_first = rank == 0
-    average = WeightAverage(weights, 0.5, is_first=is_first)
+    # Several pieces for each tensor, and a part of one that is shorter.
+    averaging.PIECE = 50
+    average = WeightAverage(weights, 0.5, Part(rank, 2))
     expected = {name: t.float() for name, t in whole_weights(weights, is_first=is_first).items()}
     ids = torch.arange(9).view(1, -1)
     for _ in range(3):
@@ -80,6 +96,12 @@ def train(rank, adapts, model, folder):
         average.update()
         now = whole_weights(weights, is_first=is_first)
         expected = {name: tensor.lerp(now[name].float(), 0.5) for name, tensor in expected.items()}
+    average.save(folder / "average.safetensors")
+    averages = average.tensors()
+    resumed = WeightAverage(weights, 0.5, Part(rank, 2))
+    resumed.load(folder / "average.safetensors")
+    again = resumed.tensors()
+    size = sum(tensor.numel() for tensor in average._tensors.values())
     engine.eval()
     with torch.no_grad():
         before = engine(input_ids=ids).logits
@@ -88,15 +110,19 @@ def train(rank, adapts, model, folder):
     if is_first:
         export_whole(engine.module, SimpleNamespace(save_pretrained=lambda path: None), tensors, folder / "export")
         torch.save((ids, before), folder / "seen.pt")
-        averages = average.tensors()
+        whole = WeightAverage(Whole(expected), 0.5, Part())
+        whole.load(folder / "average.safetensors")
         found = {
+            "part": size / sum(tensor.numel() for tensor in expected.values()),
+            "resumes": all(torch.equal(again[n], averages[n]) for n in expected),
+            "resumes_alone": all(torch.equal(t, whole.tensors()[n]) for n, t in expected.items()),
             "is_unchanged": torch.equal(before, after),
             "has_averages": all(torch.equal(averages[n], t.bfloat16()) for n, t in expected.items()),
             "names": sorted(averages),
         }
         (folder / "found.json").write_text(json.dumps(found))
     else:
-        assert not tensors and not average.tensors()
+        assert not tensors and not averages and not again
 
 if __name__ == "__main__":
     import multiprocessing, socket
@@ -153,6 +179,8 @@ def by_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 def test_weights_in_two_processes_are_one_model(by_kind: dict[str, dict[str, Any]], kind: str) -> None:
     found = by_kind[kind]
     assert found["is_unchanged"] and found["has_averages"]
+    assert found["part"] == pytest.approx(0.5, abs=0.01), "each process averages a half"
+    assert found["resumes"] and found["resumes_alone"]
     assert found["names"] == found["plain"]
     # In units of the last place of half precision: the same sums in another order.
     assert found["distance"] < 0.05

@@ -19,8 +19,9 @@ from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.engine_side import ReceivesWeights
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, pack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
 from openrlhf_ada.weights.receiver import (
     BACKEND,
     IncompleteWeightsError,
@@ -137,7 +138,7 @@ def test_updates_go_through_vllms_layerwise_reload(sums: bool) -> None:
         sent = values(seed)
         receive(receiver, sent, sums=sums)
         assert held(receiver) == {name: t.tolist() for name, t in sent.items()}
-        assert receiver.sums == ([checksum(t) for t in sent.values()] if sums else [])
+        assert receiver.sums == (checksums(list(sent.values())) if sums else [])
 
 
 @pytest.mark.parametrize(

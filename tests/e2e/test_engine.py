@@ -29,6 +29,7 @@ from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer
+from openrlhf_ada.rollout.messages import read
 
 model, rewards = sys.argv[1:]
 tokenizer = SharedTokenizer(model, use_fast=True).load()
@@ -37,17 +38,24 @@ def setup(max_tokens, timeout_s=60.0):
     params = SamplingParams(temperature=1.0, max_tokens=max_tokens, min_tokens=max_tokens)
     return SamplingSetup(params, 60, tokenizer, timeout_s)
 
-def job(index, *, seed=7, label="", key=0, prompt="1+1="):
-    return Job(Request(key, index), prompt, label, None, seed)
+def job(index, *, seed=7, label="", attempt=0, prompt="1+1="):
+    return Job(Request(0, index, attempt), prompt, label, None, seed)
 
 async def gather(engine, count):
     found = []
     while len(found) < count:
-        found += await engine.answers()
-    return {a.request.index: a for a in found}
+        found += read(await engine.answers())
+    # Attempts of a rollout have the same index, and the same seed.
+    return {a.request.index + 1000 * a.request.attempt: a for a in found}
+
+def response(answer):
+    plain = answer.result.response()
+    for name in ("observation_tokens", "rollout_log_probs"):
+        plain[name] = None if plain[name] is None else plain[name].tolist()
+    return plain
 
 def tokens(answer):
-    return answer.response["observation_tokens"]
+    return response(answer)["observation_tokens"]
 
 async def main():
     engine = AdaRolloutActor.__new__(AdaRolloutActor)
@@ -65,12 +73,12 @@ async def main():
     out["crowd"] = [a.num_tokens for a in crowd.values()]
     out["crowd_by_budget"] = sum(len(tokens(a)) - 4 for a in crowd.values()) / budget
 
-    await engine.submit([job(0), job(1), job(2, seed=8), job(3, seed=9)], setup(8))
+    await engine.submit([job(0), job(0, attempt=1), job(2, seed=8), job(3, seed=9)], setup(8))
     first = await gather(engine, 4)
     assert not any(a.error for a in first.values()), first
     out["counts"] = [a.num_tokens for a in first.values()]
-    out["rewards"] = [a.response["reward"] for a in first.values()]
-    out["same_seed"] = tokens(first[0]) == tokens(first[1])
+    out["rewards"] = [response(a)["reward"] for a in first.values()]
+    out["same_seed"] = tokens(first[0]) == tokens(first[1000])
     out["other_seeds"] = len({tuple(tokens(a)) for a in first.values()})
     await engine.submit([job(2, seed=8)], setup(8))
     out["again_alone"] = tokens((await gather(engine, 1))[2]) == tokens(first[2])
@@ -84,7 +92,7 @@ async def main():
             chosen = setup(2)
             chosen.params.max_tokens, chosen.params.logprobs = 12, logprobs
             await engine.submit(seeds, chosen)
-            answers.append([a.response for _, a in sorted((await gather(engine, 6)).items())])
+            answers.append([response(a) for _, a in sorted((await gather(engine, 6)).items())])
         out[f"alike_{logprobs}"] = answers[0] == answers[1]
         out[f"log_probs_{logprobs}"] = answers[0][0]["rollout_log_probs"]
     engine.llm._tokens_only = True
@@ -97,7 +105,7 @@ async def main():
     stops = setup(1)
     stops.params.max_tokens, stops.params.min_tokens, stops.params.stop = 30, 0, ["2"]
     await engine.submit([job(i, seed=i) for i in range(12)], stops)
-    stopped = [a.response for a in (await gather(engine, 12)).values()]
+    stopped = [response(a) for a in (await gather(engine, 12)).values()]
     texts = [tokenizer.decode(r["observation_tokens"][4:]) for r in stopped]
     out["until_stop_string"] = texts
 
@@ -107,14 +115,14 @@ async def main():
         await asyncio.sleep(0.001)
     await engine.stop([Request(0, i) for i in range(20)] + [Request(5, 5)])
     stopped = await gather(engine, 40)
-    out["stopped"] = [a.response is None and not a.error for i, a in stopped.items() if i < 20]
+    out["stopped"] = [a.result is None and not a.error for i, a in stopped.items() if i < 20]
     out["stopped_tokens"] = [a.num_tokens for i, a in stopped.items() if i < 20]
     out["others"] = [a.num_tokens for i, a in stopped.items() if i >= 20]
 
     await engine.submit([job(0)], setup(8))
     await engine.stop([Request(0, 0)])
     early = (await gather(engine, 1))[0]
-    out["stopped_early"] = [early.response is None, early.error, early.num_tokens]
+    out["stopped_early"] = [early.result is None, early.error, early.num_tokens]
 
     await engine.submit([job(0, label="raise")], setup(8))
     failed = await gather(engine, 1)
@@ -128,7 +136,7 @@ async def main():
     await engine.stop([Request(0, 0)])
     start = time.monotonic()
     in_reward = (await gather(engine, 1))[0]
-    out["stopped_in_reward"] = [in_reward.response is None, in_reward.num_tokens, time.monotonic() - start < 1]
+    out["stopped_in_reward"] = [in_reward.result is None, in_reward.num_tokens, time.monotonic() - start < 1]
     out["left"] = [engine.get_num_unfinished_requests(), len(engine._running), engine._ended.qsize()]
     print(json.dumps(out))
     engine.llm.shutdown()

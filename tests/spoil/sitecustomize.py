@@ -36,7 +36,7 @@ def spoil(receiver: Any) -> None:
                 if os.environ["SPOIL"] == "dies":
                     os.kill(os.getpid(), signal.SIGKILL)
                 if os.environ["SPOIL"] == "loads":
-                    self.sums += [receiver.checksum(t) for t in tensors] if sums else []
+                    self.sums += receiver.checksums(tensors) if sums else []
                     sums = False
                 tensor.mul_(-8.0)
         load(self, bucket, tensors, sums=sums)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import ray
 
-from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
+from openrlhf_ada.rollout.engine import Job, SamplingSetup
+from openrlhf_ada.rollout.messages import Ended, finished, pack
 
 Reward = Callable[[int, int], float | None]
 """(number that is the prompt, index of the answer within its request) -> reward and score; None: it failed."""
@@ -85,7 +86,7 @@ class RolloutEngine(Engine):
         super().__init__(reward)
         self.jobs: list[Job] = []
         self.setups: list[SamplingSetup] = []
-        self.ended: list[Answer] = []
+        self.ended: list[Ended] = []
         self.versions = (0, 0)
         self.capacity = Remote(lambda: (64, 0))
         self.ready = Remote(lambda: "the first")
@@ -103,9 +104,9 @@ class RolloutEngine(Engine):
             self.jobs.append(job)
             call = {"prompt": job.prompt, "label": job.label, "images": job.image}
             index = job.request.index
-            self.ended.append(
-                Answer(job.request, index + 1, self.versions, self._answer(call, int(job.prompt), index))
-            )
+            response = self._answer(call, int(job.prompt), index)
+            options = {"max_length": 10**6, "logprobs": response["rollout_log_probs"] is not None}
+            self.ended.append(finished(job.request, index + 1, self.versions, response, **options))
         return Told()
 
 
@@ -123,7 +124,7 @@ def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         if not isinstance(ref, Poll):
             return ref
         ended, ref.engine.ended = ref.engine.ended, []
-        return ended
+        return pack(ended)
 
     monkeypatch.setattr(ray, "put", lambda value: value)
     monkeypatch.setattr(ray, "wait", wait)

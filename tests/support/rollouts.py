@@ -5,6 +5,7 @@ Data set, loader, experiences and everything between them are the real ones.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf.datasets import PromptDataset
-from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -21,6 +21,7 @@ from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.types import PromptKey
+from openrlhf_ada.rollout.messages import Result, finished, pack, read
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.rollout.responses import ResponseReader
@@ -66,6 +67,14 @@ def response(prompt: str, reward: float | None, score: float | None = None, toke
     }
 
 
+def result_of(response: dict[str, Any], *, max_length: int = GENERATE["max_len"], logprobs: bool = False) -> Result:
+    """What the driver gets of an engine's response."""
+    told = finished(Request(0, 0), 0, (0, 0), response, max_length=max_length, logprobs=logprobs)
+    (answer,) = read(pickle.loads(pickle.dumps(pack([told]))))
+    assert answer.result is not None
+    return answer.result
+
+
 def table(outcomes: Mapping[int, Sequence[float]]) -> Outcome:
     """The k-th sample of row r is `outcomes[r][k]`, at every visit."""
     return lambda request, index: outcomes[request.row][index]
@@ -98,15 +107,16 @@ class TableGenerator(AdaptiveSamplesGenerator):
         return batch, rate, consumed, exhausted
 
     def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Any:
-        return TableFleet(self, requests, self._reader(generate_kwargs, logprobs=False))
+        return TableFleet(self, requests, self._reader(generate_kwargs))
 
     @property
     def _limits(self) -> DispatchLimits:
         return DispatchLimits(slots=10**6, speculative=10**6)
 
     def answer(self, reader: ResponseReader, request: Request, score: float, prompt: str) -> Any:
-        """(sample, experience) of a rollout; None: no score."""
-        return reader(request, response(prompt, score, tokens=request.index + 1), (0, 0))
+        """(sample, result) of a rollout; None: no score."""
+        result = result_of(response(prompt, score, tokens=request.index + 1))
+        return reader.sample(request, result, (0, 0)), result
 
 
 class TableFleet:
@@ -128,11 +138,11 @@ class TableFleet:
     def abort(self, engine: int, requests: Sequence[Request]) -> None:
         raise AssertionError("nothing is running")
 
-    def wait(self) -> list[Finished[Experience] | Failed]:
+    def wait(self) -> list[Finished[Result] | Failed]:
         sent, self.sent = self.sent, []
         return [self._answer(request) for request in sent]
 
-    def _answer(self, request: Request) -> Finished[Experience] | Failed:
+    def _answer(self, request: Request) -> Finished[Result] | Failed:
         prompt = self.requests[request.key]
         score = self.generator.outcome(prompt, request.index)
         answer = self.generator.answer(self.reader, request, score, prompt.prompt)

@@ -16,7 +16,8 @@ import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, checksum, unpack
+from openrlhf_ada.weights.checksums import checksums
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, unpack
 from openrlhf_ada.weights.transport import Membership, join
 
 CPU = torch.device("cpu")
@@ -74,7 +75,7 @@ def work(pipe: Connection, damage: Damage | None) -> None:
                 continue
             if damage is not None:
                 damage(found)
-            pipe.send(({n: t.tolist() for n, t in found.items()}, [checksum(t) for t in found.values()]))
+            pipe.send(({n: t.tolist() for n, t in found.items()}, checksums(list(found.values()))))
 
 
 def call(function: Callable[[], Any]) -> Future[Any]:

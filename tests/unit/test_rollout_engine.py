@@ -14,7 +14,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout import engine as module
-from openrlhf_ada.rollout.engine import AdaRolloutActor, Answer, SamplingSetup, _end_with
+from openrlhf_ada.rollout.engine import AdaRolloutActor, SamplingSetup, _end_with
+from openrlhf_ada.rollout.messages import Answer, Number, read
 from openrlhf_ada.rollout.tracked_engine import Job, TrackedEngine
 
 Execute = Callable[[Any], Awaitable[Any]]
@@ -77,32 +78,51 @@ def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
 async def turn(llm: Any, request_id: str = "r") -> dict[str, Any]:
     params = SimpleNamespace(output_kind=None, seed=None, logprobs=llm.logprobs)
     outputs = [output async for output in llm.generate(None, params, request_id)]
-    return {"tokens": outputs[-1].outputs[0].token_ids, "seed": params.seed}
+    return response(outputs[-1].outputs[0].token_ids) | {"extra_logs": {"seed": params.seed}}
 
 
-JOB = Job(Request(4, 2), "1+1=", "2", None, seed=7)
+def response(tokens: list[int]) -> dict[str, Any]:
+    return {
+        "observation_tokens": [9, *tokens],
+        "action_ranges": [(1, 1 + len(tokens))],
+        "rollout_log_probs": None,
+        "reward": 1.0,
+        "scores": 1.0,
+    }
+
+
+JOB = Job(Request(4, 2), "1+1=", "2", None, run_seed=7)
+
+
+def setup(timeout_s: float) -> SamplingSetup:
+    return SamplingSetup(SimpleNamespace(logprobs=None), 99, None, timeout_s)
 
 
 async def answer_of(actor: Any, *, stop_after: float | None = None, timeout_s: float = 5.0) -> Answer:
-    await actor.submit([JOB], SamplingSetup({}, 99, None, timeout_s))
+    await actor.submit([JOB], setup(timeout_s))
     if stop_after is not None:
         await asyncio.sleep(stop_after)
         await actor.stop([JOB.request])
-    (answer,) = await asyncio.wait_for(actor.answers(), 5)
+    (answer,) = read(await asyncio.wait_for(actor.answers(), 5))
     assert answer.request == JOB.request and not actor._running
     return answer
 
 
 def test_sample_uses_its_seed_and_counts_tokens() -> None:
     answer = asyncio.run(answer_of(make_actor(turn)))
-    assert answer == Answer(JOB.request, 3, (3, 3), {"tokens": [1, 2, 3], "seed": 7})
+    assert answer[:4] == (JOB.request, 3, (3, 3), "")
+    assert answer.result is not None
+    found = answer.result.response()
+    assert found["observation_tokens"].tolist() == [9, 1, 2, 3]
+    assert found["extra_logs"] == {"seed": JOB.seed}
+    assert (answer.result.reward, answer.result.num_tokens, answer.result.length) == (Number(1.0), 3, 3)
 
 
 def test_sample_without_requested_log_probs_has_failed() -> None:
     llm = Llm()
     llm.logprobs = 1
     answer = asyncio.run(answer_of(make_actor(turn, llm)))
-    assert (answer.response, answer.num_tokens) == (None, 3)
+    assert (answer.result, answer.num_tokens) == (None, 3)
     assert "vLLM gave 1 log-probabilities of 3 tokens" in answer.error
 
 
@@ -112,7 +132,7 @@ def test_versions_are_those_of_first_and_last_token() -> None:
         actor._admit(5)
         await turn(llm)
         actor._admit(6)
-        return {"reward": 1.0}
+        return response([1])
 
     actor = make_actor(two_turns)
     assert asyncio.run(answer_of(actor)).versions == (3, 5)
@@ -122,9 +142,7 @@ def test_an_agent_that_returns_nothing_has_failed() -> None:
     async def nothing(llm: Any) -> None:
         await turn(llm)
 
-    assert asyncio.run(answer_of(make_actor(nothing))) == Answer(
-        JOB.request, 3, (3, 3), None, "the agent returned nothing"
-    )
+    assert asyncio.run(answer_of(make_actor(nothing))) == Answer(JOB.request, 3, (3, 3), "the agent returned nothing")
 
 
 def test_foreign_cancellation_is_a_failure() -> None:
@@ -134,7 +152,7 @@ def test_foreign_cancellation_is_a_failure() -> None:
         await part
 
     answer = asyncio.run(answer_of(make_actor(cancels_a_part_of_itself)))
-    assert (answer.response, answer.error) == (None, "it was cancelled, and not by us")
+    assert (answer.result, answer.error) == (None, "it was cancelled, and not by us")
 
 
 def test_agent_that_catches_everything_is_stopped() -> None:
@@ -147,7 +165,7 @@ def test_agent_that_catches_everything_is_stopped() -> None:
 
     llm = Llm(delay_s=0.01)
     answer = asyncio.run(answer_of(make_actor(stubborn, llm), stop_after=0.05))
-    assert (answer.response, answer.error) == (None, "")
+    assert (answer.result, answer.error) == (None, "")
     assert 3 <= answer.num_tokens <= 18 and llm.num_calls < 9
 
 
@@ -156,7 +174,7 @@ def test_stop_is_immediate_in_every_phase(delay_s: float, preprocessing_s: float
     start = time.monotonic()
     answer = asyncio.run(answer_of(make_actor(turn, Llm(delay_s, preprocessing_s)), stop_after=0.05))
     assert time.monotonic() - start < 2
-    assert (answer.response, answer.error, answer.num_tokens) == (None, "", 3 if delay_s else 0)
+    assert (answer.result, answer.error, answer.num_tokens) == (None, "", 3 if delay_s else 0)
 
 
 def test_a_stop_before_the_first_turn_ends_a_long_start() -> None:
@@ -166,7 +184,7 @@ def test_a_stop_before_the_first_turn_ends_a_long_start() -> None:
 
     for wait in (0.0, 0.05):
         answer = asyncio.run(answer_of(make_actor(slow_start), stop_after=wait))
-        assert (answer.response, answer.error, answer.num_tokens) == (None, "", 0)
+        assert (answer.result, answer.error, answer.num_tokens) == (None, "", 0)
 
 
 def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,16 +193,16 @@ def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch
 
     async def rewarded(llm: Any) -> dict[str, Any]:
         await asyncio.to_thread(time.sleep, 1.5 if hangs else 0.0)
-        return {"reward": 1.0}
+        return response([1])
 
     async def scenario() -> list[Answer]:
         nonlocal hangs
         actor = make_actor(rewarded)
         requests = [Request(0, index) for index in range(40)]
-        await actor.submit([Job(r, "", "", None, 0) for r in requests], SamplingSetup({}, 99, None, 0.2))
+        await actor.submit([Job(r, "", "", None, 0) for r in requests], setup(0.2))
         hung: list[Answer] = []
         while len(hung) < 40:
-            hung += await actor.answers()
+            hung += read(await actor.answers())
         assert {answer.error for answer in hung} == {"no answer and score within 0.2 s"}
         hangs = False
         return [await answer_of(actor, timeout_s=1.0)]
@@ -195,7 +213,7 @@ def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch
 def test_reset_clears_everything() -> None:
     async def scenario() -> None:
         actor = make_actor(turn, Llm(delay_s=9.0))
-        await actor.submit([JOB], SamplingSetup({}, 99, None, 60.0))
+        await actor.submit([JOB], setup(60.0))
         old = asyncio.ensure_future(actor.answers())
         await asyncio.sleep(0.05)
         await actor.reset()
@@ -230,7 +248,7 @@ def test_core_death_is_no_failure_of_the_sample() -> None:
 
     async def wait() -> None:
         actor = make_actor(turn, DyingLlm())
-        await actor.submit([JOB], SamplingSetup({}, 99, None, 5.0))
+        await actor.submit([JOB], setup(5.0))
         for waiting in (actor.answers(), turn(actor.llm)):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(waiting, 0.05)

@@ -15,9 +15,9 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.rollout.engine import Answer
-from openrlhf_ada.rollout.engine_connections import EngineConnections
+from openrlhf_ada.rollout.engine_connections import CALLS_AT_A_TIME, EngineConnections
 from openrlhf_ada.rollout.engine_restart import NOTE_S, EngineLostError
+from openrlhf_ada.rollout.messages import Answer, ended, pack
 from openrlhf_ada.weights.sender import EngineGoneError
 
 PATIENCE_S = 77.0
@@ -135,9 +135,8 @@ def test_dead_engine_is_unused_until_it_has_weights(world: World) -> None:
     assert connections.wait() == [EngineDown(1)]
     assert world.notes == ["vLLM engine 1 died; it is started again, and its rollouts are sampled again"]
     # The other one goes on.
-    answer = Answer(Request(3, 0), 5)
-    first.last["answers"].set([answer])
-    assert connections.wait() == [answer]
+    first.last["answers"].set(pack([ended(Request(3, 0), 5, (1, 2))]))
+    assert connections.wait() == [Answer(Request(3, 0), 5, (1, 2))]
     assert world.restored == []
     second.come_back("b1")
     with pytest.raises(AssertionError, match="waits for ever"):
@@ -212,7 +211,7 @@ def test_step_waits_for_engine_that_is_not_back(world: World, is_back: bool) -> 
     connections.wait()
     if is_back:
         second.come_back("b1")
-    first.last["answers"].set([Answer(Request(3, 0), 5)])
+    first.last["answers"].set(pack([ended(Request(3, 0), 5, (0, 0))]))
     connections.wait()
     second.start_id = "b1"
     for process in world.policy:
@@ -270,3 +269,18 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     assert killed == [second]
     assert world.notes[0] == "vLLM engine 1 does not answer and is ended: does a reward function hang?"
     assert first.start_id == "a0"
+
+
+def test_a_busy_driver_reads_calls_that_failed(world: World) -> None:
+    """Answers keep coming, so it never waits; a call that nobody answers must not stay unread."""
+    connections, (first, _) = world.connections, world.actors
+    answer = pack([ended(Request(3, 0), 5, (0, 0))])
+    first.last["answers"].set(answer)
+    first.answers = Remote(lambda: Ref(answer))
+    for number in range(CALLS_AT_A_TIME):
+        connections.submit(0, [], None)
+        first.last["submit"].set(RuntimeError("no such tokenizer") if number == 3 else None)
+        assert len(connections.wait()) == 1
+    connections.submit(0, [], None)
+    with pytest.raises(RuntimeError, match="no such tokenizer"):
+        connections.wait()

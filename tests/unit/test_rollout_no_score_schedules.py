@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from cases import sequential
 from fleets import FaultyFleet
-from openrlhf.trainer.ppo_utils.experience import Experience
-from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, response
+from rollouts import GENERATE, N, TableGenerator, make_args, make_loader, response, result_of
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.estimators import PassRateCounts
@@ -19,6 +18,7 @@ from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished
 from openrlhf_ada.core.policies import Memory
 from openrlhf_ada.core.scheduling import SCHEDULERS, Request
 from openrlhf_ada.core.types import PromptKey
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 
 ROWS, BATCH, CAP = 24, 6, 8
@@ -40,15 +40,15 @@ class FaultyGenerator(TableGenerator):
         self.fails = (rng.random((*shape, 1)) < 0.04) | (rng.random((*shape, 2)) < 0.1)
 
     def fleet(self, requests: Mapping[PromptKey, PromptRequest], generate_kwargs: dict[str, Any]) -> Any:
-        reader = self._reader(generate_kwargs, logprobs=False)
+        reader = self._reader(generate_kwargs)
 
-        def answer(request: Request) -> Finished[Experience] | Failed:
+        def answer(request: Request) -> Finished[Result] | Failed:
             key, index = request.key, request.index
             tokens = 1 + index % 2 + 8 * int(self.scores[key, index])
             if self.fails[key, index, request.attempt]:
                 return Failed(request, tokens, f"rollout {index} has no score")
-            text = response(requests[key].prompt, float(self.scores[key, index]), tokens=tokens)
-            return Finished(request, *reader(request, text, (0, 0)))
+            result = result_of(response(requests[key].prompt, float(self.scores[key, index]), tokens=tokens))
+            return Finished(request, reader.sample(request, result, (0, 0)), result)
 
         return FaultyFleet(answer, num_engines=2, late=0.5, dying=0.05, seed=self.seed)
 

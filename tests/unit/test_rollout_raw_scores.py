@@ -10,7 +10,18 @@ import torch
 from cases import sequential
 from engines import RolloutEngine, end_at_once
 from openrlhf.trainer.ppo_utils.experience import Experience
-from rollouts import GENERATE, INITIAL_STATES, N, TableGenerator, make_args, make_loader, response, table, train
+from rollouts import (
+    GENERATE,
+    INITIAL_STATES,
+    N,
+    TableGenerator,
+    make_args,
+    make_loader,
+    response,
+    result_of,
+    table,
+    train,
+)
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.fleet import Finished
@@ -18,6 +29,7 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.rollout.engine_connections import EngineConnections
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.ray_fleet import RayFleet
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -126,16 +138,17 @@ def test_one_outcome_has_signal_with_graded_rewards() -> None:
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
 def test_a_score_that_is_no_number_is_no_score(score: float) -> None:
-    reader = make_generator()._reader(GENERATE, logprobs=False)
+    reader = make_generator()._reader(GENERATE)
     with pytest.raises(NoScoreError, match="its score is"):
-        reader(Request(0, 0), response("1+1=", score), (0, 0))
+        reader.sample(Request(0, 0), result_of(response("1+1=", score)), (0, 0))
 
 
 def test_a_servers_list_is_one_number() -> None:
     """`python -m openrlhf.cli.serve_rm` answers with lists; PPO needs rewards of shape (1,) per sample."""
-    reader = make_generator()._reader(GENERATE, logprobs=False)
-    answer = response("1+1=", 0.0) | {"reward": [2.5], "scores": [-7.0]}
-    sample, experience = reader(Request(0, 0), answer, (0, 0))
+    reader = make_generator()._reader(GENERATE)
+    result = result_of(response("1+1=", 0.0) | {"reward": [2.5], "scores": [-7.0]})
+    sample = reader.sample(Request(0, 0), result, (0, 0))
+    experience = reader.experience(result)
     assert (sample.score, sample.reward) == (0.0, 2.5)
     for values, value in ((experience.rewards, 2.5), (experience.info["reward"], 2.5), (experience.scores, -7.0)):
         assert isinstance(values, torch.Tensor)
@@ -143,9 +156,9 @@ def test_a_servers_list_is_one_number() -> None:
 
 
 def test_two_rewards_for_one_answer_are_no_score() -> None:
-    reader = make_generator()._reader(GENERATE, logprobs=False)
+    reader = make_generator()._reader(GENERATE)
     with pytest.raises(NoScoreError, match="2 rewards or scores"):
-        reader(Request(0, 0), response("1+1=", 0.0) | {"reward": [1.0, 2.0]}, (0, 0))
+        reader.sample(Request(0, 0), result_of(response("1+1=", 0.0) | {"reward": [1.0, 2.0]}), (0, 0))
 
 
 # -- answers without a score ----------------------------------------------------------------------------------------
@@ -162,20 +175,22 @@ def test_answers_without_engine_reward_get_scores(monkeypatch: pytest.MonkeyPatc
         return [100.0 * tokens[0] + len(tokens) for tokens in answers]
 
     requests = {7: PromptRequest(7, row=0, prompt="4", label="", image=None)}
-    reader = make_generator()._reader(GENERATE, logprobs=False)
+    reader = make_generator()._reader(GENERATE)
     fleet = RayFleet(
-        EngineConnections([engine], lambda index: [], print, 60.0), requests, None, reader, seed=0, score=score
+        EngineConnections([engine], lambda index: [], print, 60.0), requests, None, reader.sample, seed=0, score=score
     )
     fleet.submit(0, [Request(7, 0), Request(7, 1)])
-    found: dict[Request, Finished[Experience]] = {}
+    found: dict[Request, Finished[Result]] = {}
     while len(found) < 2:
         for event in fleet.wait():
             assert isinstance(event, Finished), event
             found[Request(event.sample.key, event.sample.index)] = event
     for event in found.values():
         assert event.sample.reward == 10.0, "clipped as rewards are"
-        assert event.payload.scores is not None
-        assert float(event.payload.scores[0]) == 100.0 * 4 + event.payload.sequences.shape[1]
+        experience = reader.experience(event.payload)
+        assert experience.scores is not None
+        assert float(experience.scores[0]) == 100.0 * 4 + experience.sequences.shape[1]
+        assert experience.rewards.tolist() == [10.0]
     assert sum(len(call) for call in asked) == 2
 
 

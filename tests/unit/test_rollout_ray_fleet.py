@@ -5,7 +5,9 @@ The engines are stand-ins that answer at once; what a response becomes is the ho
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.fleet import Finished
+from openrlhf_ada.core.policies import Policy, Sequential
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, SamplingOptions
@@ -32,7 +35,14 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[RolloutEngine]:
     return [RolloutEngine(lambda number, k: float(number % 2 == 0)) for _ in range(2)]
 
 
-def make_generator(engines: list[RolloutEngine], **reward: Any) -> AdaptiveSamplesGenerator:
+def make_generator(
+    engines: list[RolloutEngine],
+    *,
+    prompts: Sequence[int] = (4, 7),
+    policy: Policy | None = None,
+    sampling: Mapping[str, Any] = MappingProxyType({}),
+    **reward: Any,
+) -> AdaptiveSamplesGenerator:
     args = SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path="model"),
         rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=2, max_new_tokens=8),
@@ -51,17 +61,18 @@ def make_generator(engines: list[RolloutEngine], **reward: Any) -> AdaptiveSampl
         data=SimpleNamespace(max_len=32, input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
-    dataset = PromptDataset([{"input": str(i), "label": f"L{i}"} for i in (4, 7)], None, strategy)
+    dataset = PromptDataset([{"input": str(i), "label": f"L{i}"} for i in prompts], None, strategy)
     loader = _Batches(dataset)
     host = SamplesGenerator(strategy, loader, None, None, engines)
-    options = SamplingOptions(
-        plan=BatchPlan(2, 2, 4, 1, 1),
-        refill_limit=0,
-        num_texts=0,
-        restore_engine=lambda engine: [],
-        scheduler="rounds",
-    )
-    return AdaptiveSamplesGenerator(host, sequential(1, 1, n=2, wave=2, cap=4), options)
+    options: dict[str, Any] = {
+        "plan": BatchPlan(2, 2, 4, 1, 1),
+        "refill_limit": 0,
+        "num_texts": 0,
+        "restore_engine": lambda engine: [],
+        "scheduler": "rounds",
+    }
+    policy = policy or sequential(1, 1, n=2, wave=2, cap=4)
+    return AdaptiveSamplesGenerator(host, policy, SamplingOptions(**options | dict(sampling)))
 
 
 class _Batches:
@@ -81,7 +92,8 @@ REQUESTS = {
 
 def sample(engines: list[RolloutEngine], *requests: Request, **options: Any) -> dict[Request, Experience]:
     """These rollouts through the fleet, the odd ones on the second engine."""
-    fleet = make_generator(engines, **options).fleet(REQUESTS, GENERATE)
+    generator = make_generator(engines, **options)
+    fleet, reader = generator.fleet(REQUESTS, GENERATE), generator._reader(GENERATE)
     for request in requests:
         fleet.submit(request.index % 2, [request])
     finished: dict[Request, Experience] = {}
@@ -89,7 +101,7 @@ def sample(engines: list[RolloutEngine], *requests: Request, **options: Any) -> 
         for answer in fleet.wait():
             assert isinstance(answer, Finished)
             assert (answer.sample.key, answer.sample.index) == (answer.request.key, answer.request.index)
-            finished[answer.request] = answer.payload
+            finished[answer.request] = reader.experience(answer.payload)
     return finished
 
 
@@ -165,3 +177,38 @@ def test_only_sleeping_engines_are_woken(engines: list[RolloutEngine], sleeps: b
     assert [engine.power for engine in engines] == [calls, calls]
     generator.generate_samples(**GENERATE)
     assert [engine.power for engine in engines] == [calls, calls], "nothing is left to sample"
+
+
+REFILLED = {"prompts": (4, 7, 6, 9, 8), "sampling": {"refill_limit": 3}}
+"""Every prompt has one outcome: both of the batch are replaced, then one of the fresh ones."""
+
+
+def test_engines_nap_once_in_a_step_with_refills(engines: list[RolloutEngine]) -> None:
+    """Asleep, an engine's weights are in main memory; each nap copies all of them there and back."""
+    generator = make_generator(engines, **REFILLED)
+    generator.args.vllm.enable_sleep = True
+    samples, *_ = generator.generate_samples(**GENERATE)
+    assert len(samples.record.replaced) == 3
+    assert [engine.power for engine in engines] == [["wake_up", "sleep"]] * 2
+
+
+class ReadsCritic(Sequential):
+    reads_critic = True
+
+
+def test_a_critic_is_asked_while_engines_sleep(engines: list[RolloutEngine]) -> None:
+    """It may share their GPU, and has to know of fresh prompts before they are sampled."""
+    calls = engines[0].power
+
+    def values(prompts: Sequence[str]) -> list[float]:
+        calls.append(f"values of {len(prompts)}")
+        return [0.5] * len(prompts)
+
+    plain = sequential(1, 1, n=2, wave=2, cap=4)
+    policy = ReadsCritic(**{field.name: getattr(plain, field.name) for field in fields(plain)})
+    sampling = {**REFILLED["sampling"], "prompt_values": values}
+    generator = make_generator(engines, prompts=REFILLED["prompts"], policy=policy, sampling=sampling)
+    generator.args.vllm.enable_sleep = True
+    generator.generate_samples(**GENERATE)
+    nap = ["wake_up", "sleep"]
+    assert calls == ["values of 2", *nap, "values of 2", *nap, "values of 1", *nap]

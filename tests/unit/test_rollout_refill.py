@@ -40,15 +40,15 @@ def make_generator(
 
 
 class CachedGenerator(TableGenerator):
-    """With thousands of batches to come: one experience for each index and outcome."""
+    """With thousands of batches to come: one result for each index and outcome."""
 
     answers: ClassVar[dict[tuple[float, int], Any]] = {}
 
     def answer(self, reader: Any, request: Request, score: float, prompt: str) -> Any:
         if (score, request.index) not in self.answers:
             self.answers[score, request.index] = super().answer(reader, request, score, prompt)
-        sample, experience = self.answers[score, request.index]
-        return replace(sample, key=request.key), experience
+        sample, result = self.answers[score, request.index]
+        return replace(sample, key=request.key), result
 
 
 def one_batch(generator: TableGenerator) -> tuple[RolloutBatch, StepRecord, int, bool]:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.rollout.responses import NoScoreError, check_log_probs
+from openrlhf_ada.reward.grade import NoScoreError
+from openrlhf_ada.rollout.log_probs import check_log_probs
 from openrlhf_ada.rollout.tokens_only import OutputError, check_logprobs
 
 Mutate = Callable[[dict[str, Any]], None]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from cases import sequential
+from openrlhf.trainer.ppo_utils.experience import Experience
 from ray.exceptions import ActorDiedError
 from rollouts import (
     BATCH,
@@ -25,6 +26,7 @@ from rollouts import (
     make_args,
     make_loader,
     response,
+    result_of,
     table,
     train,
 )
@@ -139,9 +141,11 @@ def test_constant_group_is_trained_with_exactly_zero() -> None:
     assert samples.ledger.drawn == 8, "both were sampled up to the cap"
 
 
-def read(reward: Any, score: float | None = None, **options: Any) -> Any:
-    reader = make_generator({}, **options)._reader(GENERATE, logprobs=False)
-    return reader(Request(0, 3), response("p", reward, score=score), (5, 6))
+def read(reward: Any, score: float | None = None, **options: Any) -> tuple[Sample, Experience]:
+    reader = make_generator({}, **options)._reader(GENERATE)
+    result = result_of(response("p", reward, score=score))
+    sample = reader.sample(Request(0, 3), result, (5, 6))
+    return sample, reader.experience(result)
 
 
 def test_score_decides_and_reward_is_trained() -> None:

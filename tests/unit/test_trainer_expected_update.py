@@ -131,7 +131,11 @@ def z_scores(draw: Callable[[int, np.random.Generator], Trained], weight: float)
     updates = []
     for _ in range(BATCHES):
         groups = [draw(key, rng) for key in range(POOLS)]
-        updates.append(update_of([s for group in groups for s in tagged_samples(*group)], POOLS))
+        updates.append(
+            update_of(
+                [s for group, answers in groups for s in tagged_samples(group, answers, lambda answer: answer)], POOLS
+            )
+        )
     error = np.std(updates, axis=0, ddof=1) / np.sqrt(BATCHES)
     largest = np.argmax(np.abs(GRAD_P))
     assert error[largest] < 0.08 * abs(weight * GRAD_P[largest]), "too few batches to tell"

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from openrlhf_ada.weights.average import AverageError, WeightAverage
+from openrlhf_ada.weights.average import AverageError, Part, WeightAverage
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
 BETA = 0.992
+ALONE = Part()
 
 
 class Source:
@@ -29,8 +31,8 @@ class Source:
         yield [self.weights[spec.name] for spec in bucket]
 
 
-def average_of(source: Any, *, is_first: bool = True, beta: float = BETA) -> WeightAverage:
-    return WeightAverage(source, beta, is_first=is_first)
+def average_of(source: Any, *, beta: float = BETA, part: Part = ALONE, **options: Any) -> WeightAverage:
+    return WeightAverage(source, beta, part, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -69,14 +71,65 @@ def test_average_starts_at_the_weights_and_follows() -> None:
     assert all(torch.allclose(t, expected[name]) for name, t in average.tensors().items())
 
 
-def test_other_processes_hold_no_average(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_processes_average_their_parts(count: int) -> None:
+    """Of 6 and 4 numbers; eight processes are more than there are numbers. What they have together is the whole."""
     source = Source()
-    average = average_of(source, is_first=False)
-    average.update()
-    average.save(tmp_path / "average.safetensors")
-    average.load(tmp_path / "average.safetensors")
-    assert average.tensors() == {}
-    assert not list(tmp_path.iterdir())
+    parts = [average_of(source, part=Part(rank, count)) for rank in range(count)]
+    alone = average_of(source)
+    for step in range(3):
+        for tensor in source.weights.values():
+            tensor.add_(torch.arange(tensor.numel()).view(tensor.shape) + step)
+        for one in (*parts, alone):
+            one.update()
+    for name, whole in alone.tensors().items():
+        assert torch.equal(torch.cat([part._tensors[name] for part in parts]), whole.view(-1))
+        assert max(part._tensors[name].numel() for part in parts) == -(-whole.numel() // count)
+
+
+class Operations(TorchDispatchMode):
+    """Of all that is computed: where results are, their bytes, and how many there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices: set[str] = set()
+        self.bytes = self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            self.devices.add(result.device.type)
+            self.bytes += result.nbytes
+            self.count += 1
+        return result
+
+
+def test_step_stays_on_the_weights_device() -> None:
+    """A weight in half precision becomes single, and moves the average: 4 + 4 bytes each. Nothing is read from the
+    device, which stands for a GPU: it has no numbers to give."""
+    source = Source(torch.bfloat16)
+    source.weights = {name: torch.empty(64, 1024, dtype=torch.bfloat16, device="meta") for name in source.weights}
+    source.manifest = Manifest(tuple(TensorSpec(name, "bfloat16", (64, 1024)) for name in source.weights))
+    average = average_of(source, part=Part(3, 8))
+    with Operations() as done:
+        average.update()
+    assert done.devices == {"meta"}
+    assert done.bytes == 2 * (64 * 1024 // 8) * (4 + 4)
+    assert done.count == 4
+
+
+def test_offloaded_average_goes_on_where_it_was() -> None:
+    source = Source()
+    moved, stays, in_main_memory = (average_of(source, in_main_memory=where) for where in (False, False, True))
+    for _ in range(3):
+        source.weights["a"].mul_(1.5)
+        moved.reload()
+        for one in (moved, stays, in_main_memory):
+            one.update()
+        moved.offload()
+    for name, tensor in stays.tensors().items():
+        assert torch.equal(moved.tensors()[name], tensor)
+        assert torch.equal(in_main_memory.tensors()[name], tensor)
 
 
 def test_average_continues_from_a_checkpoint(tmp_path: Path) -> None:
@@ -97,7 +150,9 @@ def test_foreign_or_missing_average_is_refused(tmp_path: Path) -> None:
     average = average_of(source)
     with pytest.raises(AverageError, match=r"is missing: the checkpoint was made without --train\.enable_ema"):
         average.load(path)
-    source.weights["b"] = torch.ones(5)
-    average_of(source).save(path)
+    other = Source()
+    other.weights["b"] = torch.ones(5)
+    other.manifest = Manifest((TensorSpec("a", "float32", (3, 2)), TensorSpec("b", "float32", (5,))))
+    average_of(other).save(path)
     with pytest.raises(AverageError, match="holds the average of another model"):
         average.load(path)

@@ -1,0 +1,188 @@
+"""What an engine tells the driver of rollouts that have ended: a few plain numbers each, and their responses packed.
+
+The driver decides by the numbers and unpacks the responses that are trained, recorded or scored by a model. Packed
+responses lie one after the other in one array. Ray hands that array over without a copy, so the driver's time does not
+depend on how long the answers are.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from ray import cloudpickle
+
+from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.reward.grade import NoScoreError, TimedGrade
+from openrlhf_ada.rollout.log_probs import check_log_probs
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+Row: TypeAlias = tuple[Any, ...]
+"""An answer as plain values; see `Ended.row`."""
+
+Message: TypeAlias = tuple[list[Row], Bytes]
+"""What `pack` makes and `read` reads."""
+
+
+class Number(NamedTuple):
+    """A reward or a score as the host reads it. `is_double`: does it have double precision? Else single."""
+
+    value: float
+    is_double: bool = False
+
+
+@dataclass(slots=True)
+class Result:
+    """What is known of a response without unpacking it.
+
+    `reward`, `score`: None where the engine has no reward function or got nothing from it. `num_tokens`: sampled ones
+    that would be trained; `length`: from the first to the last of them. Both end at --data.max_len. `truncated`: the
+    answer reached its limit. `no_score`: why the response cannot be used, though there is one.
+    """
+
+    reward: Number | None
+    score: Number | None
+    num_tokens: int
+    length: int
+    truncated: bool
+    no_score: str
+    grade: TimedGrade | None
+    packed: Bytes
+
+    def response(self) -> dict[str, Any]:
+        """The response as the host's executors give it, with arrays of tokens and log-probabilities, shape (T,), and
+        numbers in place of tensors."""
+        return pickle.loads(self.packed.data)
+
+
+class Answer(NamedTuple):
+    """How a rollout ended. `result` is None where it was aborted, or `error` says why it failed.
+
+    `num_tokens`: sampled for it, whatever became of it. `versions`: updates of the policy that the weights had had at
+    its first and at its last token.
+    """
+
+    request: Request
+    num_tokens: int
+    versions: tuple[int, int] = (0, 0)
+    error: str = ""
+    result: Result | None = None
+
+
+class Ended(NamedTuple):
+    """An answer in the engine's process, on its way into a message."""
+
+    row: Row
+    packed: bytes = b""
+
+
+def ended(request: Request, num_tokens: int, versions: tuple[int, int], error: str = "") -> Ended:
+    """A rollout that was aborted, or that failed."""
+    return Ended((*request, num_tokens, *versions, error, None))
+
+
+def finished(
+    request: Request,
+    num_tokens: int,
+    versions: tuple[int, int],
+    response: dict[str, Any],
+    *,
+    max_length: int,
+    logprobs: bool,
+    grade: TimedGrade | None = None,
+) -> Ended:
+    """A rollout with a response. `max_length`: where training cuts it. `logprobs`: were they asked for?
+
+    Raises what reading raises where the response lacks a part, or has a reward that is no number.
+    """
+    try:
+        check_log_probs(response, asked=logprobs)
+        reward, score = (_number(response.get(name)) for name in ("reward", "scores"))
+        no_score = ""
+    except NoScoreError as error:
+        reward = score = None
+        no_score = str(error)
+    count, length = _lengths(response["action_ranges"], len(response["observation_tokens"]), max_length)
+    told = (
+        reward, score, count, length, bool(response.get("truncated", False)), no_score,
+        None if grade is None else (grade.score, grade.cause, grade.seconds),
+    )  # fmt: skip
+    return Ended((*request, num_tokens, *versions, "", told), _packed(response))
+
+
+def pack(answers: Sequence[Ended]) -> Message:
+    """One message of these."""
+    return [(*answer.row, len(answer.packed)) for answer in answers], np.frombuffer(
+        b"".join(answer.packed for answer in answers), dtype=np.uint8
+    )
+
+
+def read(message: Message) -> list[Answer]:
+    """The reverse of `pack`; responses stay packed."""
+    rows, packed = message
+    answers: list[Answer] = []
+    start = 0
+    for key, index, attempt, num_tokens, first, last, error, told, size in rows:
+        result = None if told is None else _result(told, packed[start : start + size])
+        start += size
+        answers.append(Answer(Request(key, index, attempt), num_tokens, (first, last), error, result))
+    return answers
+
+
+def _result(told: Row, packed: Bytes) -> Result:
+    reward, score, count, length, truncated, no_score, grade = told
+    return Result(
+        None if reward is None else Number(*reward),
+        None if score is None else Number(*score),
+        count,
+        length,
+        truncated,
+        no_score,
+        None if grade is None else TimedGrade(*grade),
+        packed,
+    )
+
+
+def _packed(response: dict[str, Any]) -> bytes:
+    values = response["rollout_log_probs"]
+    compact = response | {
+        "observation_tokens": np.asarray(response["observation_tokens"], dtype=np.int32),
+        # The host makes single precision of them.
+        "rollout_log_probs": None if values is None else np.asarray(values, dtype=np.float32),
+        # A tensor takes ten times as long as all else.
+        "reward": _plain(response.get("reward")),
+        "scores": _plain(response.get("scores")),
+    }
+    # An agent's extra values may be of classes of its own file, which nobody can import.
+    return cloudpickle.dumps(compact, protocol=5)  # pyright: ignore[reportPrivateImportUsage] - Ray imports it with *
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def _number(value: Any) -> tuple[float, bool] | None:
+    """A reward as the host reads it, in single precision at least; raises NoScoreError where it is not one number."""
+    if value is None:
+        return None
+    # A tensor from a reward file, a number from an agent, or a list from a server.
+    tensor = torch.as_tensor(value)
+    if tensor.numel() != 1:
+        raise NoScoreError(f"it came with {tensor.numel()} rewards or scores, expected one")
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    return float(tensor.flatten().to(dtype)[0]), dtype == torch.float64
+
+
+def _lengths(ranges: Sequence[tuple[int, int]], num_tokens: int, max_length: int) -> tuple[int, int]:
+    """(sampled tokens, from the first to the last of them) of what is trained, which never has the first token."""
+    is_sampled = np.zeros(num_tokens, dtype=bool)
+    for start, end in ranges:
+        is_sampled[start:end] = True
+    places = np.flatnonzero(is_sampled[1:max_length])
+    return len(places), int(places[-1] - places[0]) + 1 if len(places) else 0
