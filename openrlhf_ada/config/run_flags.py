@@ -55,6 +55,16 @@ class RunFlags:
         metavar="COUNT",
         minimum=1,
     )
+    code_imports: str = flag(
+        "none",
+        "Modules that programs may import besides the standard library, with commas between them: numpy,pandas. For "
+        "the reward code. They must be installed where rewards are computed.",
+        metavar="MODULES",
+    )
+    code_partial: bool = flag(
+        False,
+        "The score of a program is the share of tests that it passes, and not 1 or 0. For the reward code.",
+    )
     format: str = flag(
         "none",
         "Format of answers that --ada_format_bonus rewards. boxed: has a \\boxed answer. think: thinking that "
