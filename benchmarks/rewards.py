@@ -25,10 +25,27 @@ HERE = Path(__file__).parent
 DATA = HERE.parent / "tests" / "data"
 THOUGHT = "We check the remaining case, which gives $x^2 + 3x - 4 = 0$, so that one of the roots is 1. " * 40
 ANSWERS = 8
+WARM_UP = 20
 
 MATH = "openrlhf_ada.reward.math_answers:grade"
+CODE = "openrlhf_ada.reward.code_answers:grade"
 PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
-TESTS = {"inputs": ["1 2", "3 4", "5 6"], "outputs": ["3", "7", "11"]}
+FUNCTION = "```python\ndef add(a, b):\n    return a + b\n```"
+PAIRS = [(1, 2), (3, 4), (5, 6)]
+PROGRAMS: dict[str, tuple[str, Any]] = {
+    "programs of 3 tests": (
+        PROGRAM,
+        {"inputs": [f"{a} {b}" for a, b in PAIRS], "outputs": [str(a + b) for a, b in PAIRS]},
+    ),
+    "calls, 3 tests": (FUNCTION, {"fn_name": "add", "inputs": PAIRS, "outputs": [a + b for a, b in PAIRS]}),
+    "asserts, 3 tests": (FUNCTION, {"tests": [f"assert add({a}, {b}) == {a + b}" for a, b in PAIRS]}),
+    "asserts, 200 tests": (FUNCTION, {"tests": [f"assert add({a}, 1) == {a + 1}" for a in range(200)]}),
+    "programs of 200 tests": (
+        PROGRAM,
+        {"inputs": [f"{a} 1" for a in range(200)], "outputs": [str(a + 1) for a in range(200)]},
+    ),
+}
+"""Right programs, so that every test runs."""
 
 
 def pairs() -> list[dict[str, Any]]:
@@ -59,11 +76,12 @@ def distinct_stream(seed: int) -> list[tuple[str, Any]]:
 def scores_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
     """After a short warm-up, in which graders and their parsers are loaded."""
     with GraderPool(grader, GradingLimits(), workers) as pool, ThreadPoolExecutor(2 * workers) as threads:
-        list(threads.map(lambda row: pool.grade(*row), stream[: 20 * workers]))
+        list(threads.map(lambda row: pool.grade(*row), stream[: WARM_UP * workers]))
         start = time.perf_counter()
         grades = list(threads.map(lambda row: pool.grade(*row), stream))
         seconds = time.perf_counter() - start
     assert all(grade.score is not None for grade in grades)
+    assert grader != CODE or all(grade.score == 1.0 for grade in grades)
     return len(stream) / seconds
 
 
@@ -78,10 +96,10 @@ def main() -> None:
         "training, 2 processes": lambda seed: scores_per_s(training_stream(seed), 2),
         "distinct": lambda seed: scores_per_s(distinct_stream(seed), 1),
         "integers": lambda seed: scores_per_s([(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)], 1),
-        "programs of 3 tests": lambda seed: scores_per_s(
-            [(PROGRAM, TESTS)] * 30, 1, "openrlhf_ada.reward.code_answers:grade"
-        ),
     }
+    for name, row in PROGRAMS.items():
+        count = 6 if "200" in name else 60
+        cases[name] = lambda seed, row=row, count=count: scores_per_s([row] * count, 1, CODE)
     found: dict[str, list[float]] = {name: [] for name in cases}
     for seed in range(turns):
         for name, measure in cases.items():
@@ -91,7 +109,8 @@ def main() -> None:
     if not args.quick:
         (HERE / "results" / "rewards.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record, indent=2))
-    print(json.dumps({"math_verdicts_per_s": medians["training"], **medians}))
+    keys = {"math_verdicts_per_s": medians["training"], "programs_per_s": medians["programs of 3 tests"]}
+    print(json.dumps(keys | medians))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import symtable
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -78,14 +79,18 @@ def read_asserts(
     given = _given(prompt, entry)
     taken, imported = _imported_names(steps)
     _check_imports(steps, imports)
-    modules = _modules(trees)
-    remote = sorted((taken | _free_names(trees)) - _defined_by(given, entry) - modules) or _shadowing(trees)
+    if taken or any(map(_is_of_program, steps)):
+        parts = [_without_imports(part) for part in parts]
+    free = _free_names(parts)
+    modules = _modules(trees, free)
+    remote = sorted((taken | free | ({entry} if entry else set())) - _defined_by(given, entry) - modules)
+    remote = remote or _shadowing(trees)
     if not remote:
         raise UnusableLabelError("the tests use no name of the program, so that every program would pass")
     if modules:
         parts = [f"import {', '.join(sorted(modules))}\n{parts[0]}", *parts[1:]]
     return Asserts(
-        parts=[_without_imports(part) for part in parts] if taken else parts,
+        parts=parts,
         given=given,
         remote=remote,
         imports=imported,
@@ -195,31 +200,31 @@ def _defined_by(given: list[str], entry: str) -> set[str]:
     return {name for code in given for name in _names_of(ast.parse(code).body)} - {entry}
 
 
-def _free_names(trees: Iterable[ast.Module]) -> set[str]:
-    """Names that the tests read and neither they nor Python define."""
+def _free_names(parts: Iterable[str]) -> set[str]:
+    """Names that the tests read from their module and neither they nor Python define."""
     read: set[str] = set()
     defined = set(_BUILTINS)
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else defined).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            defined.add(node.name)
-        elif isinstance(node, ast.arg):
-            defined.add(node.arg)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            defined.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom) and not _is_of_program(node):
-            defined |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    tables = [symtable.symtable(part, "<tests>", "exec") for part in parts]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        is_module = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if is_module or symbol.is_global():
+                if symbol.is_referenced():
+                    read.add(symbol.get_name())
+                if symbol.is_assigned() or symbol.is_imported():
+                    defined.add(symbol.get_name())
     return read - defined
 
 
-def _modules(trees: Iterable[ast.Module]) -> set[str]:
+def _modules(trees: Iterable[ast.Module], free: set[str]) -> set[str]:
     """Modules of the standard library that tests use without importing them: names of which they take attributes only,
     such as `math`. The program's own `math` must not decide a test."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     with_attributes = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     alone = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in with_attributes}
-    return (_free_names(trees) & sys.stdlib_module_names) - alone
+    return (free & sys.stdlib_module_names) - alone
 
 
 def _shadowing(trees: list[ast.Module]) -> list[str]:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from openrlhf_ada.config.run_flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.reward.channel import LONGEST_REPLY, Channel, ChannelError
 from openrlhf_ada.reward.grade import CodeRules, TimedGrade
@@ -53,6 +54,12 @@ class GradingLimits:
     seconds: float = AdaConfig.reward_timeout
     memory_mib: int = AdaConfig.reward_memory
     code: CodeRules = field(default_factory=CodeRules)
+
+
+def limits_of(config: Any) -> GradingLimits:
+    """`config`: an AdaConfig, or another object with these flags as attributes."""
+    rules = CodeRules(imports_of(config.code_imports), config.code_partial)
+    return GradingLimits(config.reward_timeout, config.reward_memory, rules)
 
 
 class GraderPool:

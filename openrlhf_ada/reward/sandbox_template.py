@@ -242,6 +242,6 @@ def _folders_of(imports: tuple[str, ...]) -> list[str]:
         spec = importlib.util.find_spec(name)
         if spec is None:
             raise SandboxError(f"the module {name} is not installed here, and programs are to import it")
-        places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
-        folders += [str(Path(place).parent) for place in places]
+        places = list(spec.submodule_search_locations or ()) or ([spec.origin] if spec.has_location else [])
+        folders += [str(Path(place).parent) for place in places if place]
     return [folder for folder in dict.fromkeys(folders) if folder != standard]

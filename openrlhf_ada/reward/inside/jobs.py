@@ -110,9 +110,17 @@ def _call(job: dict[str, Any]) -> bytes:
         return json.dumps({"cause": "no such function"}).encode()
     result = function(*job["arguments"])
     try:
-        return json.dumps({"result": result}).encode()
+        return json.dumps({"result": result}, default=_from_numpy).encode()
     except (TypeError, ValueError):
         return json.dumps({"cause": "result is not JSON"}).encode()
+
+
+def _from_numpy(value: Any) -> Any:
+    """Numbers and lists for those of numpy; TypeError for anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic | numpy.ndarray):
+        raise TypeError
+    return value.tolist()
 
 
 def _test(job: dict[str, Any]) -> bytes:
