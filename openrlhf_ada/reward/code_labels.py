@@ -80,7 +80,8 @@ def _others(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_form(fields: dict[str, Any], imports: Sequence[str]) -> Tests:
-    for key in ("tests", "test_list", "test_cases", "test"):
+    # MBPP+ has many tests in `test`, and MBPP's few in `test_list`.
+    for key in ("tests", "test", "test_list", "test_cases"):
         if key in fields:
             if "inputs" in fields or "outputs" in fields:
                 raise UnusableLabelError(f"the label has both {key!r} and 'inputs' or 'outputs', expected one form")

@@ -265,7 +265,7 @@ def test_number_of_files_is_limited(folder: Path, make: str) -> None:
 
 
 def test_long_chains_of_links_are_cleared_away(folder: Path) -> None:
-    code = "import os\nfor i in range(900): os.symlink(f'{i + 1}/' + '../' * 50, str(i))\n"
+    code = "import os\nfor i in range(200): os.symlink(f'{i + 1}/' + '../' * 50, str(i))\n"
     code += "os.symlink('/', 'root')\nprint(1)"
     assert output(code) == "1\n"
     assert list(folder.iterdir()) == []

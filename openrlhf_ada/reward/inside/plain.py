@@ -55,7 +55,7 @@ def _array(value: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def _integer(value: int, other: Callable[[Any], Any]) -> Any:
-    number = int.__index__(value)
+    number = int.__add__(value, 0)
     return number if -_LARGE < number < _LARGE else {"int": hex(number)}  # decimal digits would take quadratic time
 
 
