@@ -79,8 +79,8 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/forgeable": Metric(
         "rollouts",
-        "Rollouts whose tests run in the program's own process (reward `code`), so that a program could have forged "
-        "its score. `forgeable` in samples.jsonl marks them.",
+        "Rollouts whose tests run in the program's own process or rest on its word (reward `code`), so that a program "
+        "could have forged its score. `forgeable` in samples.jsonl marks them.",
         "Many, and scores rise: read some of these programs. See rewards.md for tests that can be kept apart.",
     ),
     "ada/drawn_tokens": Metric(

@@ -193,6 +193,12 @@ def test_tests_see_what_they_would_see_in_one_process(program: str, tests: str) 
     assert (found.score, found.cause) == (1.0, "")
 
 
+def test_a_program_that_is_called_has_no_stdin() -> None:
+    label = {"tests": "assert f() == 1"}
+    assert graded("def f(): return input()", label) == Grade(0.0, "raised EOFError")
+    assert graded("import sys\nsys.stdin.read()\ndef f(): return 1", label) == PASSED
+
+
 @pytest.mark.parametrize(
     ("program", "tests"),
     [

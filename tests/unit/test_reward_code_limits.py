@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from sandboxed import cause, output
 
@@ -115,6 +116,20 @@ def test_program_that_never_ends_costs_the_time_of_two_tests() -> None:
 def test_calls_of_a_loop_that_waits_for_the_program_are_limited() -> None:
     label = {"tests": "while not done():\n    pass\nassert done()"}
     assert graded("def done(): return False", label) == Grade(0.0, "too many calls")
+
+
+def test_limits_of_an_answer_are_not_those_of_the_template() -> None:
+    """It would end after so many seconds of CPU in all."""
+    sandbox_template.close_templates()
+    with GraderPool(CODE, GradingLimits(seconds=5.0, memory_mib=256), workers=1) as pool:
+        assert pool.grade(fenced("print(1)"), {"inputs": [""], "outputs": ["1"]}).score == 1.0
+        processes = psutil.Process().children(recursive=True)
+        templates = [
+            one for one in processes if "sandbox_child.py" in " ".join(one.cmdline()) and one.name() != "bwrap"
+        ]
+        assert len(templates) == 1
+        for kind in (psutil.RLIMIT_CPU, psutil.RLIMIT_AS):
+            assert templates[0].rlimit(kind) == (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY)
 
 
 # Partial credit.

@@ -57,17 +57,16 @@ class _Objects:
         return self._all[number]
 
 
-def serve(names: dict[str, Any], imports: str, status: int) -> None:
-    """Answer requests from stdin until it ends. `imports`: import statements of the tests; the program's functions may
-    use such names, as they would where both run in one process."""
+def serve(names: dict[str, Any], imports: str, source: int, status: int) -> None:
+    """Answer requests from the descriptor `source` until it ends. `imports`: import statements of the tests; the
+    program's functions may use such names, as they would where both run in one process."""
     for statement in ast.parse(imports).body:
         for alias in statement.names if isinstance(statement, ast.Import | ast.ImportFrom) else ():
             if (alias.asname or alias.name).partition(".")[0] not in names:
                 exec(ast.unparse(statement), names)
                 break
     objects = _Objects()
-    # Its own writer and reader: a program may replace sys.stdin, or read ahead.
-    with open(0, "rb", closefd=False) as requests:
+    with open(source, "rb", closefd=False) as requests:
         _send(status, {"loaded": True})
         for line in requests:
             _send(status, _reply(json.loads(line), names, objects))

@@ -24,6 +24,11 @@ from openrlhf_ada.reward.inside import answering, judging
 TYPING = "from typing import *"
 """Names that are there where tasks come from that call a function."""
 _CODE_OF_FAILED_FLUSH = 120
+_CAUSES = {
+    kind: json.dumps({"cause": "memory limit" if kind is MemoryError else f"raised {kind.__name__}"}).encode()
+    for kind in vars(builtins).values()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
+}
 
 
 def run(status: int) -> None:
@@ -42,8 +47,9 @@ def run(status: int) -> None:
     if job["kind"] == "judge":
         reply = judging.judge(job, status)
     elif job["kind"] == "serve":
+        requests = _without_stdin()
         names = _load(job["code"], "answer", TYPING, *job["before"])
-        answering.serve(names, job["imports"], status)
+        answering.serve(names, job["imports"], requests, status)
         os._exit(0)
     else:
         reply = _call(job) if job["kind"] == "call" else _test(job)
@@ -66,11 +72,18 @@ def _end_as_the_interpreter_does() -> NoReturn:
     os._exit(0)
 
 
+def _without_stdin() -> int:
+    """The descriptor of the requests. A program that reads its stdin finds its end, and not them."""
+    requests = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return requests
+
+
 def _hook(status: int) -> Callable[..., None]:
     """An excepthook that reports the nearest built-in base. It makes nothing new: there may be no memory left."""
-    kinds = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
-    lines = {kind: json.dumps({"cause": f"raised {kind.__name__}"}).encode() for kind in kinds}
-    lines[MemoryError] = json.dumps({"cause": "memory limit"}).encode()
+    lines = _CAUSES
 
     def report(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         for base in kind.__mro__:
