@@ -30,6 +30,7 @@ from openrlhf_ada.reward.grade import (
     SECONDS_VARIABLE,
     CodeRules,
     Grade,
+    before_first_answer,
     label_is_readable,
 )
 from openrlhf_ada.reward.sandbox import ProgramLimits, Sandbox, limits_within
@@ -62,6 +63,14 @@ def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules:
     if isinstance(tests, Asserts):
         return _grade_by_asserts(sandbox, program, tests, limits, partial=rules.partial)
     return _grade_by_runs(sandbox, program, tests, limits, partial=rules.partial)
+
+
+def _start_sandbox() -> None:
+    """Of this grading process. Raises SandboxError where no program could be run."""
+    Sandbox(_rules_here(os.environ.get(CODE_RULES_VARIABLE)).imports).run_program("pass", "")
+
+
+before_first_answer(_start_sandbox)
 
 
 def _limits_here() -> ProgramLimits:

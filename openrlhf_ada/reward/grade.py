@@ -41,6 +41,7 @@ class Grade:
 
 _told: list[Callable[[], object]] = []
 _asked: list[Callable[[float], object]] = []
+_preparations: list[Callable[[], object]] = []
 
 
 def tell_when_label_is_readable(tell: Callable[[], object]) -> None:
@@ -54,6 +55,18 @@ def label_is_readable() -> None:
     could escape a zero by answers that are costly to grade."""
     for tell in _told:
         tell()
+
+
+def before_first_answer(action: Callable[[], object]) -> None:
+    """A grader's module may say, when it is imported, what it needs once, such as a sandbox. A grading process does it
+    before it is ready, so that it takes no time of the first answer. If it fails, the grader cannot be used."""
+    _preparations.append(action)
+
+
+def prepare() -> None:
+    """Do what the modules of graders have asked for."""
+    for action in _preparations:
+        action()
 
 
 def ask_for_time_with(ask: Callable[[float], object]) -> None:

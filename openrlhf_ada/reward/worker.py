@@ -27,6 +27,7 @@ from openrlhf_ada.reward.grade import (
     Grader,
     UnusableLabelError,
     ask_for_time_with,
+    prepare,
     tell_when_label_is_readable,
 )
 
@@ -63,6 +64,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         grader = load_grader(name)
+        prepare()
     except Exception as error:  # noqa: BLE001 - the parent raises it
         channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1

@@ -17,7 +17,7 @@ from openrlhf_ada.reward import code_time, sandbox_template
 from openrlhf_ada.reward.code_answers import grade
 from openrlhf_ada.reward.code_time import TestTime
 from openrlhf_ada.reward.grade import CodeRules, Grade, ask_for_time_with
-from openrlhf_ada.reward.pool import GraderPool, GradingLimits, limits_of
+from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits, limits_of
 from openrlhf_ada.reward.sandbox import ProgramLimits, Sandbox, run_program
 from openrlhf_ada.reward.sandbox_template import SandboxError
 
@@ -104,7 +104,7 @@ def test_two_hundred_tests_of_a_right_program_take_longer_than_one(program: str,
 
 @pytest.mark.slow
 def test_program_that_never_ends_costs_the_time_of_two_tests() -> None:
-    limits = ProgramLimits(seconds=1, seconds_in_all=4)
+    limits = ProgramLimits(seconds=3, seconds_in_all=8)
     program = "x = int(input())\nwhile x % 50 == 7: pass\nprint(x * x)"
     assert graded(program, SQUARES, limits=limits) == Grade(196 / 200, "time limit")
     with GraderPool(CODE, GradingLimits(seconds=1.0, code=PARTIAL), workers=1) as pool:
@@ -220,6 +220,15 @@ def test_a_module_that_is_not_there_is_refused() -> None:
     assert limits_of(config).code == CodeRules(("numpy", "json"), partial=True)
     with pytest.raises(SandboxError, match="no_such_module is not installed here"):
         Sandbox(("no_such_module",)).run_program("", "")
+
+
+def test_sandbox_that_cannot_work_is_an_error_of_the_grader() -> None:
+    limits = GradingLimits(code=CodeRules(("no_such_module",)))
+    with GraderPool(CODE, limits, workers=1) as pool:  # noqa: SIM117
+        with pytest.raises(
+            GraderError, match=r"cannot be used: SandboxError: the module no_such_module is not installed"
+        ):
+            pool.grade("no code", {"tests": "assert f()"})
 
 
 def test_flags_reach_the_grading_process() -> None:
