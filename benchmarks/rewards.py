@@ -10,25 +10,45 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from machine import machine
 
+from openrlhf_ada.reward import code_answers, sandbox_template
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "tests" / "data"
 THOUGHT = "We check the remaining case, which gives $x^2 + 3x - 4 = 0$, so that one of the roots is 1. " * 40
 ANSWERS = 8
+WARM_UP = 20
 
 MATH = "openrlhf_ada.reward.math_answers:grade"
+CODE = "openrlhf_ada.reward.code_answers:grade"
 PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
-TESTS = {"inputs": ["1 2", "3 4", "5 6"], "outputs": ["3", "7", "11"]}
+FUNCTION = "```python\ndef add(a, b):\n    return a + b\n```"
+PAIRS = [(1, 2), (3, 4), (5, 6)]
+PROGRAMS: dict[str, tuple[str, Any]] = {
+    "programs of 3 tests": (
+        PROGRAM,
+        {"inputs": [f"{a} {b}" for a, b in PAIRS], "outputs": [str(a + b) for a, b in PAIRS]},
+    ),
+    "calls, 3 tests": (FUNCTION, {"fn_name": "add", "inputs": PAIRS, "outputs": [a + b for a, b in PAIRS]}),
+    "asserts, 3 tests": (FUNCTION, {"tests": [f"assert add({a}, {b}) == {a + b}" for a, b in PAIRS]}),
+    "asserts, 200 tests": (FUNCTION, {"tests": [f"assert add({a}, 1) == {a + 1}" for a in range(200)]}),
+    "programs of 200 tests": (
+        PROGRAM,
+        {"inputs": [f"{a} 1" for a in range(200)], "outputs": [str(a + 1) for a in range(200)]},
+    ),
+}
+"""Right programs, so that every test runs."""
 
 
 def pairs() -> list[dict[str, Any]]:
@@ -59,12 +79,35 @@ def distinct_stream(seed: int) -> list[tuple[str, Any]]:
 def scores_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
     """After a short warm-up, in which graders and their parsers are loaded."""
     with GraderPool(grader, GradingLimits(), workers) as pool, ThreadPoolExecutor(2 * workers) as threads:
-        list(threads.map(lambda row: pool.grade(*row), stream[: 20 * workers]))
+        list(threads.map(lambda row: pool.grade(*row), stream[: WARM_UP * workers]))
         start = time.perf_counter()
         grades = list(threads.map(lambda row: pool.grade(*row), stream))
         seconds = time.perf_counter() - start
     assert all(grade.score is not None for grade in grades)
+    assert grader != CODE or all(grade.score == 1.0 for grade in grades)
     return len(stream) / seconds
+
+
+def programs_per_cpu_s(row: tuple[str, Any], count: int) -> float:
+    """Verdicts per second of processor time of all processes that take part: other work on the machine matters less.
+
+    Without bubblewrap, which does not pass on the time of what it runs.
+    """
+    with mock.patch.object(sandbox_template, "bubblewrap", lambda: None):
+        code_answers.grade(*row)  # what is started only once
+        sandbox_template.close_templates()
+        spent = [_cpu_seconds()]
+        for answers in (1, count + 1):
+            grades = [code_answers.grade(*row) for _ in range(answers)]
+            assert all(grade.score == 1.0 for grade in grades)
+            sandbox_template.close_templates()  # the time of a process counts once it has ended
+            spent.append(_cpu_seconds())
+    return count / (spent[2] - spent[1] - (spent[1] - spent[0]))
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def main() -> None:
@@ -78,10 +121,13 @@ def main() -> None:
         "training, 2 processes": lambda seed: scores_per_s(training_stream(seed), 2),
         "distinct": lambda seed: scores_per_s(distinct_stream(seed), 1),
         "integers": lambda seed: scores_per_s([(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)], 1),
-        "programs of 3 tests": lambda seed: scores_per_s(
-            [(PROGRAM, TESTS)] * 30, 1, "openrlhf_ada.reward.code_answers:grade"
-        ),
     }
+    for name, row in PROGRAMS.items():
+        count = 6 if "200" in name else 60
+        cases[name] = lambda seed, row=row, count=count: scores_per_s([row] * count, 1, CODE)
+        cases[f"{name}, per second of processor time"] = lambda seed, row=row, count=count: programs_per_cpu_s(
+            row, count
+        )
     found: dict[str, list[float]] = {name: [] for name in cases}
     for seed in range(turns):
         for name, measure in cases.items():
@@ -91,7 +137,8 @@ def main() -> None:
     if not args.quick:
         (HERE / "results" / "rewards.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record, indent=2))
-    print(json.dumps({"math_verdicts_per_s": medians["training"], **medians}))
+    keys = {"math_verdicts_per_s": medians["training"], "programs_per_s": medians["programs of 3 tests"]}
+    print(json.dumps(keys | medians))
 
 
 if __name__ == "__main__":

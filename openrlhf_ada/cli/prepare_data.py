@@ -31,7 +31,7 @@ from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.platforms.session import TerminatedError
-from openrlhf_ada.reward.pool import GradingLimits
+from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import NAMED
 from openrlhf_ada.trainer.preflight import check_reward_urls
 
@@ -160,7 +160,7 @@ def _clean(
         causes: dict[str, str] = {}
         facts["labels"] = "not checked (the reward is not one of ours)"
     else:
-        with LabelChecks(reward, GradingLimits(args.reward_timeout, args.reward_memory)) as checks:
+        with LabelChecks(reward, limits_of(args)) as checks:
             problems, copies, contradictory = deduplicated(rows, checks.same)
             causes = _unverified(checks, problems, reward, args.out)
         facts["labels that do not verify themselves"] = f"{len(causes):,}"

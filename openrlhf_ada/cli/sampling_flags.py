@@ -15,10 +15,13 @@ from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.data.problems import Problem, Question
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import cpu
-from openrlhf_ada.reward.pool import GradingLimits
+from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import NAMED, Grading
 
-OF_TRAINING = ("timeout", "reward_timeout", "reward_memory", "reward_workers", "cluster_wait", "verbose")
+OF_TRAINING = (
+    *("timeout", "reward_timeout", "reward_memory", "reward_workers", "code_imports", "code_partial"),
+    *("cluster_wait", "verbose"),
+)
 """Flags of training that these commands have too, with the same types, defaults, ranges and help texts."""
 
 
@@ -160,7 +163,7 @@ def check_template(template: str | None, problems: Sequence[Problem]) -> None:
 
 
 def grading_of(args: argparse.Namespace) -> Grading:
-    return Grading(GradingLimits(args.reward_timeout, args.reward_memory), args.reward_workers)
+    return Grading(limits_of(args), args.reward_workers)
 
 
 def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: Sampling) -> SimpleNamespace:

@@ -30,7 +30,7 @@ from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_argume
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.wandb_run import run_environment
-from openrlhf_ada.reward.pool import GradingLimits
+from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import NAMED
 from openrlhf_ada.trainer.preflight import check_flags, resumes
 
@@ -103,7 +103,7 @@ def label_report(args: SimpleNamespace, config: AdaConfig) -> list[str]:
     named = [name for name in args.reward.remote_url or () if name in NAMED]
     if not named:
         return []
-    limits = GradingLimits(config.reward_timeout, config.reward_memory)
+    limits = limits_of(config)
     sets = [("--data.prompt_dataset", args.data.prompt_dataset, args.data.max_samples)]
     sets += [("--eval.dataset", args.eval.dataset, None)] if args.eval.dataset else []
     key, lines = args.data.label_key, []

@@ -37,7 +37,7 @@ def flag(
 
     Args:
         choices: a table of the method may grow; its names are read when they are needed.
-        minimum, allowed: of numbers; one of the two.
+        minimum, allowed: of numbers; one of the two. `allowed` also of text.
         read_by: by the name of another flag, its values with which this one has an effect.
     """
     metadata = {"help": help_text, "choices": choices, "metavar": metavar, "aliases": tuple(aliases)}
@@ -110,7 +110,7 @@ def check_choice(f: Field[Any], value: object) -> None:
 
 
 def check_number(f: Field[Any], value: Any, name: str) -> None:
-    """Raises ConfigError for a value out of the field's range; None is "not given". `name`: of the flag."""
+    """Raises ConfigError for a value that the field does not allow; None is "not given". `name`: of the flag."""
     if value is None:
         return
     if f.metadata["minimum"] is not None:

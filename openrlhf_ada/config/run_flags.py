@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 from openrlhf_ada.config.flags import flag
 
 FORMATS = ("none", "boxed", "think", "answer")
+
+
+def imports_of(text: str) -> tuple[str, ...]:
+    """The modules of --ada_code_imports."""
+    return () if text == "none" else tuple(name.strip() for name in text.split(","))
+
+
+def _are_installed(text: str) -> bool:
+    return all(name.isidentifier() and importlib.util.find_spec(name) is not None for name in imports_of(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +64,22 @@ class RunFlags:
         "2 and at most 8.",
         metavar="COUNT",
         minimum=1,
+    )
+    code_imports: str = flag(
+        "none",
+        "Modules that programs may import besides the standard library, with commas between them: numpy,pandas. For "
+        "the reward code. They must be installed where rewards are computed.",
+        metavar="MODULES",
+        allowed=(
+            _are_installed,
+            "each of these must be the name of a module that is installed here",
+            "Install what is missing (pip install NAME), or leave it out",
+        ),
+    )
+    code_partial: bool = flag(
+        False,
+        "The score of a program is the share of tests that it passes, and not 1 or 0. For the reward code. To count "
+        "only whole passes as positive, add --ada_positive_threshold 0.999.",
     )
     format: str = flag(
         "none",

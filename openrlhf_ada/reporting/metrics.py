@@ -77,6 +77,12 @@ METRICS: dict[str, Metric] = {
         "Why scores of these reward functions are below 1; the most frequent causes.",
         "Many without an answer: the model has not learned the format, or answers are cut off.",
     ),
+    "ada/forgeable": Metric(
+        "rollouts",
+        "Rollouts whose tests run in the program's own process or rest on its word (reward `code`), so that a program "
+        "could have forged its score. `forgeable` in samples.jsonl marks them.",
+        "Many, and scores rise: read some of these programs. See rewards.md for tests that can be kept apart.",
+    ),
     "ada/drawn_tokens": Metric(
         "tokens",
         "Response tokens of all rollouts started in this step.",

@@ -224,6 +224,8 @@ class RunLog:
             row["scoring_s"] = round(record.grade.seconds, 6)
             if record.grade.cause:
                 row["cause"] = record.grade.cause
+            if record.grade.forgeable:
+                row["forgeable"] = True
         if sample.last_version != sample.version:
             row["last_version"] = sample.last_version
         if sample.index == 0:

@@ -8,6 +8,8 @@ from typing import Any
 
 SECONDS_VARIABLE = "OPENRLHF_ADA_SCORE_S"
 """Set in grading processes: seconds that one answer may take there."""
+CODE_RULES_VARIABLE = "OPENRLHF_ADA_CODE_RULES"
+"""Set in grading processes: `CodeRules` as JSON."""
 
 
 class UnusableLabelError(ValueError):
@@ -19,14 +21,27 @@ class NoScoreError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class CodeRules:
+    """What the flags say of programs. `imports`: modules that they may import besides the standard library. `partial`:
+    the score is the share of tests that pass, and not 1 or 0."""
+
+    imports: tuple[str, ...] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Grade:
-    """`score`: in [0, 1]. `cause`: why it is not 1, in a few words; the same words for the same kind of cause."""
+    """`score`: in [0, 1]. `cause`: why it is not 1, in a few words; the same words for the same kind of cause.
+    `forgeable`: a program could have got this score without being right."""
 
     score: float
     cause: str = ""
+    forgeable: bool = False
 
 
 _told: list[Callable[[], object]] = []
+_asked: list[Callable[[float], object]] = []
+_preparations: list[Callable[[], object]] = []
 
 
 def tell_when_label_is_readable(tell: Callable[[], object]) -> None:
@@ -42,6 +57,30 @@ def label_is_readable() -> None:
         tell()
 
 
+def before_first_answer(action: Callable[[], object]) -> None:
+    """A grader's module may say, when it is imported, what it needs once, such as a sandbox. A grading process does it
+    before it is ready, so that it takes no time of the first answer. If it fails, the grader cannot be used."""
+    _preparations.append(action)
+
+
+def prepare() -> None:
+    """Do what the modules of graders have asked for."""
+    for action in _preparations:
+        action()
+
+
+def ask_for_time_with(ask: Callable[[float], object]) -> None:
+    """A grading process calls this once: `ask` passes on what the grader says with `may_take`."""
+    _asked[:] = [ask]
+
+
+def may_take(seconds: float) -> None:
+    """A grader may say, while it grades an answer, that this answer may take so many seconds in all instead of the
+    usual limit: its label has many tests."""
+    for ask in _asked:
+        ask(seconds)
+
+
 Grader = Callable[[str, Any], Grade]
 """(response, label) -> Grade. An exception means that the answer has no score, which is not a wrong answer."""
 
@@ -53,3 +92,4 @@ class TimedGrade:
     score: float | None
     cause: str
     seconds: float
+    forgeable: bool = False

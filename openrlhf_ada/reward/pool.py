@@ -18,13 +18,14 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from openrlhf_ada.config.run_flags import imports_of
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.reward.channel import LONGEST_REPLY, Channel, ChannelError
-from openrlhf_ada.reward.grade import TimedGrade
-from openrlhf_ada.reward.worker import LABEL_IS_READABLE
+from openrlhf_ada.reward.grade import CodeRules, TimedGrade
+from openrlhf_ada.reward.worker import LABEL_IS_READABLE, MAY_TAKE
 
 START_S = 120.0
 """Seconds that a process has to import its grader. Many start at once when a run begins, some from slow disks."""
@@ -46,12 +47,19 @@ def default_workers() -> int:
 
 @dataclass(frozen=True, slots=True)
 class GradingLimits:
-    """What grading one answer may take. `seconds`: by the clock, and of CPU. `memory_mib`: beyond what a process has
-    when it is ready.
+    """What grading one answer may take, and what programs may do. `seconds`: by the clock, and of CPU; a program with
+    many tests may take longer (`code_time`). `memory_mib`: beyond what a process has when it is ready.
     """
 
     seconds: float = AdaConfig.reward_timeout
     memory_mib: int = AdaConfig.reward_memory
+    code: CodeRules = field(default_factory=CodeRules)
+
+
+def limits_of(config: Any) -> GradingLimits:
+    """`config`: an AdaConfig, or another object with these flags as attributes."""
+    rules = CodeRules(imports_of(config.code_imports), config.code_partial)
+    return GradingLimits(config.reward_timeout, config.reward_memory, rules)
 
 
 class GraderPool:
@@ -148,6 +156,7 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
         self._label_is_readable = False
+        self._seconds = limits.seconds
         self.is_lost = False
 
     def try_to_start(self) -> str:
@@ -155,8 +164,7 @@ class _Worker:
         if self._process is not None:
             return ""
         ours, theirs = socket.socketpair()
-        limits = self._limits
-        arguments = [str(theirs.fileno()), self._grader, str(limits.memory_mib), str(limits.seconds)]
+        arguments = [str(theirs.fileno()), self._grader, json.dumps(asdict(self._limits))]
         # The grader also finds modules in paths that were added to this process's sys.path.
         path = os.pathsep.join(part for part in sys.path if part)
         try:
@@ -194,7 +202,7 @@ class _Worker:
         if isinstance(reply, dict):
             return TimedGrade(**reply)
         self.is_lost = True
-        too_slow = self._label_is_readable and reply == _too_slow(seconds)
+        too_slow = self._label_is_readable and reply == _too_slow(self._seconds)
         return TimedGrade(0.0 if too_slow else None, reply, time.perf_counter() - start)
 
     def _exchange(self, message: bytes | None, seconds: float) -> Any:
@@ -202,25 +210,30 @@ class _Worker:
         problem = self.try_to_start()
         if problem or self._channel is None:
             return problem
-        deadline = time.monotonic() + seconds
+        start, self._seconds = time.monotonic(), seconds
         try:
             if message is not None:
                 self._channel.send(message, seconds)
-            return json.loads(self._reply(self._channel, deadline))
+            return self._reply(self._channel, start)
         except TimeoutError:
-            return _too_slow(seconds)
+            return _too_slow(self._seconds)
         except ValueError:
             return "its process sent something that is no grade"
         except ChannelError:
             return self._exit_reason()
 
-    def _reply(self, channel: Channel, deadline: float) -> bytes:
-        """What it sends after it may have said that the label is readable."""
+    def _reply(self, channel: Channel, start: float) -> Any:
+        """What it sends after it may have said that the label is readable, and that it needs longer."""
         while True:
-            reply = channel.receive(max(deadline - time.monotonic(), 0.001), LONGEST_REPLY)
-            if reply != LABEL_IS_READABLE:
-                return reply
-            self._label_is_readable = True
+            left = start + self._seconds - time.monotonic()
+            reply = channel.receive(max(left, 0.001), LONGEST_REPLY)
+            if reply == LABEL_IS_READABLE:
+                self._label_is_readable = True
+                continue
+            message = json.loads(reply)
+            if not isinstance(message, dict) or MAY_TAKE not in message:
+                return message
+            self._seconds = float(message[MAY_TAKE])
 
     def _exit_reason(self) -> str:
         if self._process is None:

@@ -23,7 +23,7 @@ NAMED = tuple(GRADERS)
 """Reward functions that come with the package, by the names that `--reward.remote_url` takes."""
 
 RIGHT_OR_WRONG = ("arithmetic", "code", "math")
-"""Those that give no partial credit."""
+"""Those that give no partial credit (`code`: without --ada_code_partial)."""
 
 MIXED = "mixed"
 """The reward file for labels that name their grader: see `mixed`."""

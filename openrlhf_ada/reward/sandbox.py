@@ -1,15 +1,14 @@
 """Runs an untrusted program in a process of its own that can do little harm.
 
-Each run is a fresh `python -I -S` (standard library only) in a new session and an empty folder that is deleted
-afterwards, with an empty environment. Before the program starts, the child has given up, for good: network, new
-processes, signals to others, capabilities, the system calls that change the machine (seccomp), and memory, CPU time
-and file sizes beyond its limits (`sandbox_child.py`). Where that cannot be set up, a run raises SandboxError: no
-program is ever run with less.
+Each run is a fork of a template (`sandbox_template.py`), with the standard library and the modules that are allowed,
+in a new session and an empty folder that is deleted afterwards, with an empty environment. Before the program starts,
+the child has given up, for good: network, new processes, signals to others, capabilities, the system calls that change
+the machine (seccomp), and memory, CPU time and file sizes beyond its limits (`sandbox_child.py`). Where that cannot be
+set up, a run raises SandboxError: no program is ever run with less.
 
-Files: where the kernel has Landlock, the program reads the interpreter and its libraries and writes its own folder.
-Without Landlock, it can read and write whatever the grader's user can. Keep no secrets where rewards are computed.
-
-Only the time limit bounds how many files a program writes to its folder, and how many threads it starts.
+Files: where the kernel has Landlock, or bubblewrap is installed, the program reads the interpreter and its libraries
+and writes its own folder. Without both, it can read and write whatever the grader's user can. Keep no secrets where
+rewards are computed. The template looks every 20 ms at what is in the folder, and ends a program that writes too much.
 """
 
 from __future__ import annotations
@@ -22,20 +21,18 @@ import os
 import secrets
 import selectors
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-_CHILD = Path(__file__).with_name("sandbox_child.py")
+from openrlhf_ada.reward import sandbox_template
+from openrlhf_ada.reward.sandbox_template import Child, SandboxError
+
 _READY = b"ready\n"
 _CHUNK_BYTES = 1 << 16
 _START_SECONDS = 60.0
-"""An interpreter that has not started by then never will: there is no score."""
+"""A child that has not started by then never will: there is no score."""
 _EXCEPTIONS = {
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
 }
@@ -48,17 +45,13 @@ _CHILD_CAUSES = {
 """The causes that a child may report. Causes are counted in the log, so a program must not invent new ones."""
 
 
-class SandboxError(RuntimeError):
-    """The sandbox could not be set up: nothing was run, and nothing is known of the program."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What one run may use; `seconds_in_all` is for all runs that grade one answer.
+    """What one run may use; `seconds_in_all` is for the runs that grade one answer (see `code_time.TestTime`).
 
     `seconds` is wall-clock time from when the program starts. `output_kib` holds for stdout and for a result,
-    `file_mib` for each file. `memory_mib` is address space, which a thread takes by 8 MiB and more.
-    """
+    `file_mib` for each file, `folder_mib` and `files` for all of them. `memory_mib` is address space beyond what a
+    child has when it starts, of which a thread takes 8 MiB and more."""
 
     seconds: float = 6.0
     seconds_in_all: float = 8.0
@@ -66,6 +59,8 @@ class ProgramLimits:
     memory_mib: int = 1024
     output_kib: int = 1024
     file_mib: int = 16
+    folder_mib: int = 64
+    files: int = 1000
     open_files: int = 64
 
     def __post_init__(self) -> None:
@@ -93,150 +88,206 @@ class RunResult:
     reply: dict[str, Any] = field(default_factory=dict)
 
 
-def run_program(code: str, stdin: str, limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
-    """Run `code` as a main program; `stdout` is what it wrote. A program that exits with another code than 0 failed.
-
-    Raises SandboxError, as all runs do, where the sandbox cannot be set up.
-    """
-    return _run({"kind": "program", "code": code}, stdin.encode("utf-8", "surrogatepass"), limits)
-
-
-def run_call(code: str, name: str, arguments: list[Any], limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
-    """Call the function `name` of `code`, or of its class Solution: `reply["result"]` is what it returned, as JSON."""
-    result = _run({"kind": "call", "code": code, "name": name, "arguments": arguments}, b"", limits)
-    return result if result.cause or "result" in result.reply else RunResult("ended early")
-
-
-def run_tests(code: str, tests: str, limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
-    """Run `code` and then `tests` in one process: `cause` is "" only if the last test was reached.
-
-    The child proves it by a random token. A program that inspects its own process can find the token, and one that
-    returns objects equal to everything passes every `assert ==`: this is no proof against a program that cheats.
-    """
-    token = secrets.token_hex(16)
-    result = _run({"kind": "tests", "code": code, "tests": tests, "token": token}, b"", limits)
-    return result if result.cause or result.reply == {"token": token} else RunResult("ended early")
-
-
-def _run(job: dict[str, Any], stdin: bytes, limits: ProgramLimits) -> RunResult:
-    body = json.dumps({**job, "limits": asdict(limits), "parent": os.getpid()}).encode()
-    to_send = len(body).to_bytes(8, "big") + body + stdin
-    with tempfile.TemporaryDirectory(prefix="answer-") as folder, _child_in(folder) as child:
-        exchange = _Exchange(child, to_send)
-        exchange.run(limits)
-    return _result_of(exchange, child.process.returncode)
-
-
 @dataclass(frozen=True, slots=True)
-class _Child:
-    """A process that waits for its job, and our ends of its pipes; `ending` is readable once it has result."""
+class Sandbox:
+    """Runs programs that may import the standard library and `imports`. Every method raises SandboxError where the
+    sandbox cannot be set up.
+    """
 
-    process: subprocess.Popen[bytes]
-    stdin: int
-    stdout: int
-    status: int
-    ending: int
+    imports: tuple[str, ...] = ()
 
+    def prepare(self) -> None:
+        """Start what runs programs, if it does not run yet."""
+        sandbox_template.template_of(self.imports)
 
-@contextlib.contextmanager
-def _child_in(folder: str) -> Iterator[_Child]:
-    """A child with its working folder. It and whatever is in its process group are dead when the block is left."""
-    status, its_status = os.pipe()
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, status)
+    def run_program(self, code: str, stdin: str, limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
+        """Run `code` as a main program; `stdout` is what it wrote. One that exits with another code than 0 failed."""
+        return self._run({"kind": "program", "code": code}, stdin.encode("utf-8", "surrogatepass"), limits)
+
+    def run_call(
+        self, code: str, name: str, arguments: list[Any], limits: ProgramLimits = DEFAULT_LIMITS
+    ) -> RunResult:
+        """Call the function `name` of `code`, or of its class Solution: `reply["result"]` is what it returned, as
+        JSON."""
+        result = self._run({"kind": "call", "code": code, "name": name, "arguments": arguments}, b"", limits)
+        return result if result.cause or "result" in result.reply else RunResult("ended early")
+
+    def run_tests(
+        self, code: str, tests: str, limits: ProgramLimits = DEFAULT_LIMITS, before: list[str] | None = None
+    ) -> RunResult:
+        """Run `code` and then `tests` in one process: `cause` is "" only if the last test was reached.
+
+        The child proves it by a random token. A program that inspects its own process can find the token, and one that
+        returns objects equal to everything passes every `assert ==`: this is no proof against a program that cheats.
+        `sandbox_judge.judge` is.
+        """
+        token = secrets.token_hex(16)
+        job = {"kind": "tests", "code": code, "tests": tests, "token": token, "before": before or []}
+        result = self._run(job, b"", limits)
+        return result if result.cause or result.reply == {"token": token} else RunResult("ended early")
+
+    def _run(self, job: dict[str, Any], stdin: bytes, limits: ProgramLimits) -> RunResult:
+        with self.start(job, limits, stdin) as run:
+            run.advance(limits.seconds)
+        return run.result()
+
+    @contextlib.contextmanager
+    def start(
+        self, job: dict[str, Any], limits: ProgramLimits, stdin: bytes = b"", *, closes_stdin: bool = True
+    ) -> Iterator[Run]:
+        """A run of `job`. Its process has ended and its folder is gone when the block is left."""
+        child = sandbox_template.fork(self.imports, limits)
+        body = json.dumps(job).encode()
+        run = Run(child, len(body).to_bytes(8, "big") + body + stdin, limits, closes_stdin=closes_stdin)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", str(_CHILD), str(its_status)],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=folder,
-                env={},
-                pass_fds=(its_status,),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SandboxError(f"the sandbox cannot start {sys.executable}: {error}") from error
+            yield run
         finally:
-            os.close(its_status)
-        stack.enter_context(process)  # closes its pipes and waits for it
-        stack.callback(os.killpg, process.pid, signal.SIGKILL)  # before it is waited for: the number is still its own
-        ending = os.pidfd_open(process.pid)
-        stack.callback(os.close, ending)
-        assert process.stdin is not None and process.stdout is not None
-        os.set_blocking(process.stdin.fileno(), False)
-        yield _Child(process, process.stdin.fileno(), process.stdout.fileno(), status, ending)
+            run.end()
 
 
-class _Exchange:
+class Run:
     """Feeds and reads a child until it has ended, or has used up its time or its output."""
 
-    def __init__(self, child: _Child, to_send: bytes) -> None:
+    def __init__(self, child: Child, to_send: bytes, limits: ProgramLimits, *, closes_stdin: bool = True) -> None:
         self.child = child
+        self.limits = limits
         self.unsent = memoryview(to_send)
         self.received = {child.stdout: bytearray(), child.status: bytearray()}
         self.stopped = ""
+        self.ready = False
+        self.exit_code = 0
+        self.has_ended = False
+        self.closes_stdin = closes_stdin
+        self._waited_for = {child.stdout, child.status, child.events.fileno()}
+        self._selector = selectors.DefaultSelector()
+        for descriptor in self._waited_for:
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        self._sends = False
 
-    @property
-    def ready(self) -> bool:
-        return self.received[self.child.status].startswith(_READY)
+    def advance(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Go on until `until` holds or the run has ended; a run that takes longer is stopped.
 
-    def run(self, limits: ProgramLimits) -> None:
-        """The time of the program counts from when it starts: a machine that is slow to start children is no cause."""
-        child = self.child
-        deadline, was_ready = time.monotonic() + _START_SECONDS, False
-        waited_for = {child.stdout, child.status, child.ending}
-        with selectors.DefaultSelector() as selector:
-            selector.register(child.stdin, selectors.EVENT_WRITE)
-            for descriptor in waited_for:
-                selector.register(descriptor, selectors.EVENT_READ)
-            while waited_for and not self.stopped:
-                for key, _ in selector.select(max(deadline - time.monotonic(), 0)):
-                    if self._is_done(key.fd):
-                        selector.unregister(key.fd)
-                        waited_for.discard(key.fd)
-                        if key.fd == child.stdin and child.process.stdin is not None:
-                            child.process.stdin.close()
-                if self.ready and not was_ready:
-                    deadline, was_ready = time.monotonic() + limits.seconds, True
-                if waited_for and time.monotonic() >= deadline:
-                    self.stopped = "time limit"
-                if max(map(len, self.received.values())) > limits.output_kib * 1024:
-                    self.stopped = "output limit"
+        The time of the program counts from when it starts: a machine that is slow to start children is no cause.
+        """
+        was_ready = self.ready
+        deadline = time.monotonic() + (seconds if was_ready else _START_SECONDS)
+        while self._waited_for and not self.stopped and not until():
+            self._register_stdin()
+            for key, _ in self._selector.select(max(deadline - time.monotonic(), 0)):
+                if self._is_done(key.fd):
+                    self._selector.unregister(key.fd)
+                    self._waited_for.discard(key.fd)
+            if self.ready and not was_ready:
+                deadline, was_ready = time.monotonic() + seconds, True
+            if self._waited_for and time.monotonic() >= deadline and not until():
+                self.stopped = "time limit"
+            if max(map(len, self.received.values())) > self.limits.output_kib * 1024:
+                self.stopped = "output limit"
+
+    def _register_stdin(self) -> None:
+        if self.child.stdin < 0 or self._sends:
+            return
+        if self.unsent:
+            self._selector.register(self.child.stdin, selectors.EVENT_WRITE)
+            self._sends = True
+        elif self.closes_stdin:
+            self._close_stdin()
+
+    def _close_stdin(self) -> None:
+        os.close(self.child.stdin)
+        self.child.stdin = -1
 
     def _is_done(self, descriptor: int) -> bool:
         """Move what there is through a descriptor that is ready; true where nothing more will come or go."""
-        if descriptor == self.child.ending:
-            return True
         if descriptor == self.child.stdin:
-            try:
-                self.unsent = self.unsent[os.write(descriptor, self.unsent[:_CHUNK_BYTES]) :]
-            except BrokenPipeError:  # a program need not read its stdin
-                return True
-            return not self.unsent
+            return self._send()
+        if descriptor == self.child.events.fileno():
+            message = self.child.events.recv(_CHUNK_BYTES)
+            ended = json.loads(message) if message else {"exit": None, "stopped": ""}
+            self.exit_code, self.has_ended = ended["exit"], True
+            self.stopped = self.stopped or ended["stopped"]
+            return True
         data = os.read(descriptor, _CHUNK_BYTES)
-        self.received[descriptor] += data
+        received = self.received[descriptor]
+        received += data
+        if descriptor == self.child.status and not self.ready and received.startswith(_READY):
+            del received[: len(_READY)]
+            self.ready = True
         return not data
 
+    def send(self, data: bytes) -> None:
+        """More for its stdin, with the next `advance`."""
+        self.unsent = memoryview(bytes(self.unsent) + data)
 
-def _result_of(exchange: _Exchange, exit_code: int) -> RunResult:
-    stdout, status = (bytes(exchange.received[pipe]) for pipe in (exchange.child.stdout, exchange.child.status))
-    if not exchange.ready:
-        said = status.decode(errors="replace").strip() or exchange.stopped or f"it ended with exit code {exit_code}"
-        raise SandboxError(f"the sandbox cannot be set up, and nothing was run: {said}")
-    if exchange.stopped:
-        return RunResult(exchange.stopped)
-    if exit_code == -signal.SIGXCPU:
-        return RunResult("time limit")
-    if exit_code < 0:
-        return RunResult(f"killed by signal {-exit_code}")
+    def line(self, seconds: float) -> bytes | None:
+        """The next line of its status; None where it has ended or was stopped before."""
+        status = self.received[self.child.status]
+        self.advance(seconds, lambda: self.ready and b"\n" in status)
+        end = status.find(b"\n") + 1 if self.ready else 0
+        line = bytes(status[:end])
+        del status[:end]
+        return line or None
+
+    def _send(self) -> bool:
+        try:
+            self.unsent = self.unsent[os.write(self.child.stdin, self.unsent[:_CHUNK_BYTES]) :]
+        except BrokenPipeError:  # a program need not read its stdin
+            self.unsent, self.closes_stdin = memoryview(b""), True
+        self._sends = bool(self.unsent)
+        return not self._sends
+
+    def end(self) -> None:
+        """Kill the child and wait until its folder is gone."""
+        self.child.kill()
+        self._selector.close()
+        self.child.events.settimeout(_START_SECONDS)
+        if not self.has_ended:
+            message = self.child.events.recv(_CHUNK_BYTES)
+            self.has_ended = True
+            if message and not self.stopped:
+                self.stopped = json.loads(message)["stopped"]
+        self.child.close()
+
+    def check_ready(self) -> None:
+        """Raises SandboxError if the child could not be confined."""
+        if not self.ready:
+            status = bytes(self.received[self.child.status])
+            said = status.decode(errors="replace").strip() or self.stopped or f"exit code {self.exit_code}"
+            raise SandboxError(f"the sandbox cannot be set up, and nothing was run: {said}")
+        if self.has_ended and self.exit_code is None:
+            raise SandboxError("the sandbox's template has ended")
+
+    def failure(self) -> str:
+        """Why it has ended; empty for one that exited by itself, with code 0 or with a cause."""
+        self.check_ready()
+        if self.stopped:
+            return self.stopped
+        if self.exit_code == -signal.SIGXCPU:
+            return "time limit"
+        return f"killed by signal {-self.exit_code}" if self.exit_code < 0 else ""
+
+    def result(self) -> RunResult:
+        """Of a run that has ended."""
+        cause = self.failure()
+        if cause:
+            return RunResult(cause)
+        stdout, status = (bytes(self.received[pipe]) for pipe in (self.child.stdout, self.child.status))
+        reply = reply_of(status)
+        if reply is None:
+            return RunResult("unreadable reply")
+        if "cause" in reply:
+            return RunResult(str(reply["cause"]) if str(reply["cause"]) in _CHILD_CAUSES else "unreadable reply")
+        return RunResult("exit code not 0") if self.exit_code else RunResult("", stdout, reply)
+
+
+def reply_of(status: bytes) -> dict[str, Any] | None:
+    """What a child has reported; None for what is no JSON object."""
     try:
-        reply = json.loads(status[len(_READY) :] or b"{}")
+        reply = json.loads(status or b"{}")
     except (ValueError, RecursionError):
-        return RunResult("unreadable reply")
-    if not isinstance(reply, dict):
-        return RunResult("unreadable reply")
-    if "cause" in reply:
-        return RunResult(str(reply["cause"]) if str(reply["cause"]) in _CHILD_CAUSES else "unreadable reply")
-    return RunResult("exit code not 0") if exit_code else RunResult("", stdout, reply)
+        return None
+    return reply if isinstance(reply, dict) else None
+
+
+_PLAIN = Sandbox()
+run_program, run_call, run_tests = _PLAIN.run_program, _PLAIN.run_call, _PLAIN.run_tests

@@ -1,23 +1,33 @@
-"""The script that runs inside the child: it confines its own process for good, then runs the answer.
+"""The script that runs inside the sandbox: a template process, and the children that it forks.
 
-`sandbox.py` starts it, on its own and without the package: standard library only. It reads a job from its stdin (8
-bytes length, JSON; what follows is the stdin of the answer) and writes to the pipe whose number is its argument: the
-line "ready" once nothing trusted follows, or one line with what could not be confined; then what became of the answer.
+`sandbox_template.py` starts it, with the standard library only: `sandbox_child.py <descriptor> <settings as JSON>`.
+The template imports what programs may import and then forks a child for each run (`inside/server.py`). A child
+confines itself for good, reads a job from its stdin (8 bytes length, JSON; what follows is the stdin of the program)
+and writes to its pipe: the line "ready" once nothing trusted follows, or one line with what could not be confined;
+then what became of the job (`inside/jobs.py`).
+
+The template never sees a job, so that no child finds another's in the memory that it was forked with.
 """
 
 from __future__ import annotations
 
-import builtins
 import ctypes
+import gc
+import importlib
 import json
 import os
 import resource
 import signal
+import socket
 import struct
 import sys
-import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_OFTEN_IMPORTED = ("bisect", "collections", "copy", "functools", "heapq", "itertools", "math", "string", "typing")
+"""The template imports these, so that the children need not."""
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
@@ -48,14 +58,17 @@ add_key 248 217, request_key 249 218, keyctl 250 219, io_setup 206 0, io_submit 
 
 shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192,
 msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181, memfd_create 319 279,
-mkdir 83 -, mkdirat 258 34, mknod 133 -, mknodat 259 33, chmod 90 -, fchmod 91 52, fchmodat 268 53, chown 92 -,
+mkdir 83 -, mkdirat 258 34, rmdir 84 -, unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276,
+mknod 133 -, mknodat 259 33, chmod 90 -, fchmod 91 52, fchmodat 268 53, chown 92 -,
 lchown 94 -, fchown 93 55, fchownat 260 54, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7"""
 """Calls with their number on each machine: network; other processes; the kernel itself; what would outlast the
-process or make its folder hard to delete."""
+process, make its folder hard to delete, or hide from the watch over that folder how much is in it."""
 
 _CLONE, _CLONE_THREAD = (56, 220), 0x10000
 _KILL, _TKILL, _TGKILL, _PRLIMIT = (62, 129), (200, 130), (234, 131), (302, 261)
 _SOCKETPAIR, _SENDTO, _IOCTL, _FCNTL = (53, 199), (44, 206), (16, 29), (72, 25)
+_OPENS, _TEMPORARY_FILE = ((2, -1, 1), (257, 56, 2)), 0o20000000
+"""open and openat with the place of their flags; __O_TMPFILE makes a file without a name."""
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: what opening a file in Python asks."""
 _FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032)
@@ -89,6 +102,15 @@ def _only(number: int, *conditions: tuple[int, Iterable[int]]) -> bytes:
 def _filter(column: int, architecture: int, last_known: int) -> bytes:
     """The seccomp filter of a machine, as a BPF program."""
     own = [os.getpid()]
+    program = _same_for_all(column, architecture, last_known)
+    for call in (_KILL, _TKILL, _TGKILL):
+        program += _only(call[column], (_low(0), own))
+    return program + _only(_PRLIMIT[column], (_low(0), [0, *own])) + _step(_RETURN, _ALLOW)
+
+
+@lru_cache
+def _same_for_all(column: int, architecture: int, last_known: int) -> bytes:
+    """What does not depend on the process: the template makes it once."""
     refused = [entry.split()[1 + column] for entry in _REFUSED.split(",")]
     program = (
         _step(_LOAD, 4) + _step(_JUMP_IF_EQUAL, architecture, 1) + _step(_RETURN, _KILL_PROCESS) + _step(_LOAD, 0)
@@ -99,13 +121,13 @@ def _filter(column: int, architecture: int, last_known: int) -> bytes:
         program += _step(_JUMP_IF_EQUAL, number, 0, 1) + _step(_RETURN, _EPERM)
     program += _step(_JUMP_IF_EQUAL, _CLONE[column], 0, 4) + _step(_LOAD, _low(0))
     program += _step(_JUMP_IF_SET, _CLONE_THREAD, 1) + _step(_RETURN, _EPERM) + _step(_RETURN, _ALLOW)
-    for call in (_KILL, _TKILL, _TGKILL):
-        program += _only(call[column], (_low(0), own))
-    program += _only(_PRLIMIT[column], (_low(0), [0, *own]))
+    for *numbers, flags in _OPENS:
+        if numbers[column] >= 0:
+            program += _step(_JUMP_IF_EQUAL, numbers[column], 0, 4) + _step(_LOAD, _low(flags))
+            program += _step(_JUMP_IF_SET, _TEMPORARY_FILE, 0, 1) + _step(_RETURN, _EPERM) + _step(_RETURN, _ALLOW)
     program += _only(_SOCKETPAIR[column], (_low(0), [1]))  # AF_UNIX: asyncio wakes itself with one,
     program += _only(_SENDTO[column], (_low(4), [0]), (_low(4) + 4, [0]))  # and sends without an address
-    program += _only(_IOCTL[column], (_low(1), _IOCTLS)) + _only(_FCNTL[column], (_low(1), _FCNTLS))
-    return program + _step(_RETURN, _ALLOW)
+    return program + _only(_IOCTL[column], (_low(1), _IOCTLS)) + _only(_FCNTL[column], (_low(1), _FCNTLS))
 
 
 class _FilterProgram(ctypes.Structure):
@@ -129,8 +151,9 @@ _ON_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _READABLE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/dev/urandom")
 
 
-def _restrict_files(libc: ctypes.CDLL) -> None:
-    """Where the kernel has Landlock: read the interpreter and its libraries only, write the working folder only."""
+def _restrict_files(libc: ctypes.CDLL, folders: Sequence[str]) -> None:
+    """Where the kernel has Landlock: read the interpreter, its libraries and `folders` only, write the working folder
+    only."""
     version = libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return
@@ -138,7 +161,7 @@ def _restrict_files(libc: ctypes.CDLL) -> None:
     rules = _checked(
         libc.syscall(_LANDLOCK_CREATE, ctypes.byref(_Ruleset(every)), ctypes.c_size_t(8), 0), "Landlock has no ruleset"
     )
-    readable = [*sys.path, f"{sys.base_prefix}/lib", *_READABLE]
+    readable = [*sys.path, f"{sys.base_prefix}/lib", *_READABLE, *folders]
     allowed = [(path, _READ) for path in readable if os.path.exists(path)] + [("/dev/null", every), (".", every)]
     for path, rights in allowed:
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -157,9 +180,11 @@ def _checked(result: int, what: str) -> int:
 
 def _set_limits(limits: dict[str, int]) -> None:
     """Hard limits, which a process without capabilities cannot raise again."""
+    with open("/proc/self/statm", "rb") as stream:
+        memory = int(stream.read().split()[0]) * resource.getpagesize() + (limits["memory_mib"] << 20)
     for kind, soft, hard in (
         (resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1),  # SIGXCPU, then SIGKILL
-        (resource.RLIMIT_AS, limits["memory_mib"] << 20, limits["memory_mib"] << 20),
+        (resource.RLIMIT_AS, memory, memory),
         (resource.RLIMIT_FSIZE, limits["file_mib"] << 20, limits["file_mib"] << 20),
         (resource.RLIMIT_NOFILE, limits["open_files"], limits["open_files"]),
         (resource.RLIMIT_STACK, _STACK_BYTES, _STACK_BYTES),
@@ -168,21 +193,21 @@ def _set_limits(limits: dict[str, int]) -> None:
         resource.setrlimit(kind, (soft, hard))
 
 
-def _confine(limits: dict[str, int], parent: int) -> None:
-    """Give up, for good, all that an answer does not need. OSError or ValueError where that is not possible."""
+def _confine(spawn: dict[str, Any], folders: Sequence[str]) -> None:
+    """Give up, for good, all that a program does not need. OSError or ValueError where that is not possible."""
     if os.uname().machine not in _MACHINES:
         raise OSError(f"no filter of system calls for {os.uname().machine}, only for {', '.join(_MACHINES)}")
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _LIBC
     os.environ.clear()  # the interpreter has put LC_CTYPE there
-    _set_limits(limits)
+    _set_limits(spawn["limits"])
     header, nothing = struct.pack("Ii", _CAPABILITY_VERSION_3, 0), bytes(24)
     _checked(libc.capset(header, nothing), "the capabilities cannot be dropped")
     _checked(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "the child would outlive its parent")
-    if os.getppid() != parent:
+    if os.getppid() != spawn["template"]:
         raise OSError("the parent has gone")
     _checked(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "crashes would be written out")
     _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "privileges cannot be given up")
-    _restrict_files(libc)
+    _restrict_files(libc, folders)
     steps = _filter(*_MACHINES[os.uname().machine])
     program = _FilterProgram(len(steps) // 8, steps)
     _checked(
@@ -191,92 +216,74 @@ def _confine(limits: dict[str, int], parent: int) -> None:
     )
     if libc.socket(1, 1, 0) >= 0:
         raise OSError("the filter of system calls has no effect")
-    _check_parent_is_closed(parent)
+    for process in (spawn["template"], spawn["grader"]):
+        _check_is_closed(process)
 
 
-def _check_parent_is_closed(parent: int) -> None:
-    """Who can read the parent's environment can read its memory, where the expected outputs and its secrets are."""
+def _check_is_closed(process: int | None) -> None:
+    """Who can read a process's environment can read its memory: in the grader's are expected outputs and secrets.
+
+    `process`: None for one that the child cannot see, because it is in a namespace of its own.
+    """
+    if process is None:
+        return
     try:
-        os.close(os.open(f"/proc/{parent}/environ", os.O_RDONLY))
+        os.close(os.open(f"/proc/{process}/environ", os.O_RDONLY))
     except OSError:
         return
     raise OSError(
-        "a program could read the memory of the process that grades it: use a kernel with Landlock (5.13 on), or root"
+        "a program could read the memory of the process that grades it: use a kernel with Landlock (5.13 on), "
+        "bubblewrap, or root"
     )
 
 
-def _hook(status: int) -> Callable[..., None]:
-    """An excepthook that reports the nearest built-in base. It makes nothing new: there may be no memory left."""
-    kinds = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
-    lines = {kind: json.dumps({"cause": f"raised {kind.__name__}"}).encode() for kind in kinds}
-    lines[MemoryError] = json.dumps({"cause": "memory limit"}).encode()
-
-    def report(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        for base in kind.__mro__:
-            if base in lines:
-                os.write(status, lines[base])
-                return
-
-    return report
-
-
-def _read(size: int) -> bytes:
-    """Exactly `size` bytes of stdin, and no byte more: the rest is for the answer."""
-    data = b""
-    while len(data) < size:
-        data += os.read(0, size - len(data)) or sys.exit("the job is cut short")
-    return data
-
-
-def _load(code: str, name: str, before: str = "") -> dict[str, Any]:
-    """Run `code` as the module `name` and return its names; `before` runs there first."""
-    module = types.ModuleType(name)
-    sys.modules[name] = module
-    exec(before, module.__dict__)
-    exec(compile(code, "<answer>", "exec", dont_inherit=True), module.__dict__)
-    return module.__dict__
-
-
-def _call(job: dict[str, Any]) -> bytes:
-    """What the function of the answer returns, as JSON. Names of `typing` are there, as where such tasks come from."""
-    names = _load(job["code"], "answer", "from typing import *")
-    if hasattr(names.get("Solution"), job["name"]):
-        function = getattr(names["Solution"](), job["name"])
-    elif job["name"] in names:
-        function = names[job["name"]]
-    else:
-        return json.dumps({"cause": "no such function"}).encode()
-    result = function(*job["arguments"])
-    try:
-        return json.dumps({"result": result}).encode()
-    except (TypeError, ValueError):
-        return json.dumps({"cause": "result is not JSON"}).encode()
-
-
-def _test(job: dict[str, Any]) -> bytes:
-    names = _load(job["code"], "answer")
-    exec(compile(job["tests"], "<tests>", "exec", dont_inherit=True), names)
-    return json.dumps({"token": job["token"]}).encode()
+def _import(names: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Import what programs may import, and return the folders of these packages and of those that they need."""
+    for name in _OFTEN_IMPORTED:
+        importlib.import_module(name)
+    before, paths = set(sys.modules), list(sys.path)
+    sys.path += folders
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")  # a process with threads is not to be forked
+    for name in names:
+        importlib.import_module(name)
+    sys.path[:] = paths
+    found = {name.partition(".")[0] for name in set(sys.modules) - before}
+    places = [f"{folder}/{name}{end}" for folder in folders for name in sorted(found) for end in ("", ".libs", ".py")]
+    return [place for place in places if os.path.exists(place)]
 
 
 def main() -> None:
-    status = int(sys.argv[1])
-    job = json.loads(_read(int.from_bytes(_read(8), "big")))
+    for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):  # those of the grader are for one answer
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (hard, hard))
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    settings = json.loads(sys.argv[2])
+    sys.path.append(settings["package"])
+    from openrlhf_ada.reward.inside import jobs, server
+
+    sys.path.remove(settings["package"])
+    # Programs of the same user could read an ordinary process.
+    _checked(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "the template is readable")
+    if settings["is_wrapped"] and os.getppid() != 1:
+        raise OSError("there is no namespace of processes")
     try:
-        _confine(job["limits"], job["parent"])
+        folders = _import(settings["imports"], settings["folders"])
+    except Exception as error:  # noqa: BLE001 - the parent raises it
+        channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:500]}).encode())
+        sys.exit(1)
+    if os.uname().machine in _MACHINES:
+        _filter(*_MACHINES[os.uname().machine])
+    gc.freeze()
+    channel.send(b'{"error": ""}')
+    spawn = server.serve(channel)  # returns in each child
+    status = server.STATUS
+    try:
+        _confine(spawn, folders)
     except (OSError, ValueError) as error:
         os.write(status, f"{error}\n".encode())
         os._exit(1)
     os.write(status, b"ready\n")
-    sys.excepthook = _hook(status)
-    builtins.__dict__.update(exit=sys.exit, quit=sys.exit)  # `site`, which is not loaded, gives these
-    if job["kind"] == "program":
-        _load(job["code"], "__main__")
-        return  # the interpreter waits for threads and flushes stdout
-    reply = _call(job) if job["kind"] == "call" else _test(job)
-    with open(status, "wb", closefd=False) as pipe:
-        pipe.write(reply)
-    os._exit(0)
+    jobs.run(status)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <memory in MiB> <seconds>`.
+"""A process that grades: `python -m openrlhf_ada.reward.worker <descriptor> <grader> <limits as JSON>`.
 
 It reads (response, label) as JSON and answers with a grade as JSON, one at a time, until its parent closes the socket
-or dies. Before the grade it may send LABEL_IS_READABLE. Nothing is pickled.
+or dies. Before the grade it may send LABEL_IS_READABLE, and {"may_take": seconds}. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from typing import Any
 
 from openrlhf_ada.reward.channel import Channel, ChannelError
 from openrlhf_ada.reward.grade import (
+    CODE_RULES_VARIABLE,
     SECONDS_VARIABLE,
     Grade,
     Grader,
     UnusableLabelError,
+    ask_for_time_with,
+    prepare,
     tell_when_label_is_readable,
 )
 
 LABEL_IS_READABLE = b'"readable"'
 """What the parent is told as soon as the grader has read the label."""
+
+MAY_TAKE = "may_take"
+"""The key of a message to the parent: seconds that this answer may take in all."""
 
 MIB = 1 << 20
 LONGEST_CAUSE = 500
@@ -50,26 +56,29 @@ def load_grader(name: str) -> Grader:
 
 
 def main(arguments: list[str]) -> int:
-    descriptor, name, memory_mib, seconds = arguments
-    os.environ[SECONDS_VARIABLE] = seconds
+    descriptor, name, limits = arguments[0], arguments[1], json.loads(arguments[2])
+    os.environ[SECONDS_VARIABLE] = str(limits["seconds"])
+    os.environ[CODE_RULES_VARIABLE] = json.dumps(limits["code"])
     channel = Channel(socket.socket(fileno=int(descriptor)))
     # Ctrl-C reaches the whole terminal; this process ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         grader = load_grader(name)
+        prepare()
     except Exception as error:  # noqa: BLE001 - the parent raises it
         channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return 1
-    limit_memory(int(memory_mib))
+    limit_memory(limits["memory_mib"])
     progress = Progress(channel)
     tell_when_label_is_readable(progress.tell)
+    ask_for_time_with(progress.ask_for)
     channel.send(b'{"error": ""}')
     while True:
         try:
             message = channel.receive()
         except ChannelError:
             return 0
-        limit_cpu(float(seconds))
+        limit_cpu(limits["seconds"])
         progress.label_is_readable = False
         channel.send(json.dumps(answer(grader, message, progress)).encode())
 
@@ -85,16 +94,20 @@ class Progress:
         self.label_is_readable = True
         self.channel.send(LABEL_IS_READABLE)
 
+    def ask_for(self, seconds: float) -> None:
+        limit_cpu(seconds)
+        self.channel.send(json.dumps({MAY_TAKE: seconds}).encode())
+
 
 def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]:
     """A grade as plain values. An exception of the grader becomes the cause of having no score; but an answer that
     exceeds a limit is wrong where the label was readable."""
     start = time.perf_counter()
-    score, cause = None, ""
+    score, cause, forgeable = None, "", False
     try:
         response, label = json.loads(message)
         grade = grader(response, label)
-        score, cause = valid_score(grade), grade.cause[:LONGEST_CAUSE]
+        score, cause, forgeable = valid_score(grade), grade.cause[:LONGEST_CAUSE], grade.forgeable
     except UnusableLabelError as error:
         cause = f"unusable label: {error}"
     except (MemoryError, RecursionError) as error:
@@ -102,7 +115,7 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
         cause = "memory limit" if isinstance(error, MemoryError) else "recursion limit"
     except Exception as error:  # noqa: BLE001 - the parent reports it as the cause
         cause = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
-    return {"score": score, "cause": cause, "seconds": time.perf_counter() - start}
+    return {"score": score, "cause": cause, "seconds": time.perf_counter() - start, "forgeable": forgeable}
 
 
 def valid_score(grade: Grade) -> float:

@@ -10,7 +10,7 @@ from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.config.weight_rules import shares_gpus
 from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.platforms.placement import on_this_node
-from openrlhf_ada.reward.pool import GradingLimits
+from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.reward.shaping import Shaping
 
@@ -44,7 +44,7 @@ def train(args: SimpleNamespace) -> None:
 def grading(config: AdaConfig) -> Grading:
     """What the flags say of grading."""
     return Grading(
-        GradingLimits(config.reward_timeout, config.reward_memory),
+        limits_of(config),
         config.reward_workers,
         Shaping(config.format, config.format_bonus),
     )

@@ -156,7 +156,14 @@ def _check_labels(args: SimpleNamespace) -> None:
 
 
 def _check_verifier(config: AdaConfig, args: SimpleNamespace) -> None:
-    right_or_wrong = [name for name in (args.reward.remote_url or "").split(",") if name in RIGHT_OR_WRONG]
+    named = [name for name in (args.reward.remote_url or "").split(",") if name in NAMED]
+    for flag, value in (("--ada_code_imports", config.code_imports), ("--ada_code_partial", config.code_partial)):
+        if named and "code" not in named and value not in ("none", False):
+            raise ConfigError(
+                flag, value, f"only --reward.remote_url code reads it, which is {','.join(named)}", "Leave it out"
+            )
+    partial = ["code"] if config.code_partial else []
+    right_or_wrong = [name for name in named if name in RIGHT_OR_WRONG and name not in partial]
     if config.positive_quantile is not None and right_or_wrong:
         raise ConfigError(
             "--ada_positive_quantile",

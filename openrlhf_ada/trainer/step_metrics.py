@@ -87,6 +87,7 @@ def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
     return {
         "ada/scoring_s_mean": _mean(seconds),
         "ada/scoring_s_max": max(seconds),
+        "ada/forgeable": sum(grade.forgeable for grade in grades),
         "ada/causes": dict(Counter(grade.cause for grade in grades if grade.cause).most_common(MOST_CAUSES)),
     }
 

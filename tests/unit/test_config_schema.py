@@ -71,6 +71,8 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "reward_timeout": ("5", 5.0),
     "reward_memory": ("512", 512),
     "reward_workers": ("3", 3),
+    "code_imports": ("numpy", "numpy"),
+    "code_partial": ("", True),
     "format": ("boxed", "boxed"),
     "format_bonus": ("0.1", 0.1),
     "eval_ends": ("", True),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.reward import code_answers, sandbox
+from openrlhf_ada.reward import sandbox
 from openrlhf_ada.reward.code_answers import find_program, grade, same_output, same_result
 from openrlhf_ada.reward.grade import Grade, UnusableLabelError
 from openrlhf_ada.reward.sandbox import ProgramLimits, SandboxError
@@ -169,14 +169,35 @@ def test_failed_program_names_its_cause(program: str, cause: str, label: dict[st
     assert grade(fenced(program), label, ProgramLimits(seconds=seconds)) == Grade(0.0, cause)
 
 
-@pytest.mark.parametrize("label", [SUMS, CALLS], ids=["program", "call"])
-def test_expected_outputs_never_enter_the_sandbox(monkeypatch: pytest.MonkeyPatch, label: dict[str, Any]) -> None:
-    sent: list[Any] = []
-    monkeypatch.setattr(
-        sandbox, "_run", lambda job, stdin, limits: sent.append((job, stdin)) or sandbox.RunResult("seen")
-    )
-    assert graded(ADD, label | {"inputs": label["inputs"][:1], "outputs": ["4217"]}) == Grade(0.0, "seen")
-    assert len(sent) == 1 and "add" in str(sent) and "4217" not in str(sent)
+@pytest.mark.parametrize(
+    ("label", "kinds"),
+    [
+        ({"inputs": ["1 2\n"], "outputs": ["4217"]}, ["program"]),
+        ({"fn_name": "add", "inputs": [[1, 2]], "outputs": [4217]}, ["call"]),
+        ({"tests": "assert add(1, 2) == 4217"}, ["serve", "judge"]),
+        (CHECK | {"tests": CHECK["tests"].replace("3", "4217")}, ["serve", "judge"]),
+    ],
+    ids=["program", "call", "asserts", "check"],
+)
+def test_expected_outputs_never_enter_the_programs_process(
+    monkeypatch: pytest.MonkeyPatch, label: dict[str, Any], kinds: list[str]
+) -> None:
+    sent: dict[str, bytes] = {}
+    write = sandbox.Run._send
+
+    def recorded(run: sandbox.Run) -> bool:
+        head = bytes(run.unsent)
+        kind = next((kind for kind in ("program", "call", "serve", "judge") if b'"%s"' % kind.encode() in head), "")
+        run_kinds.setdefault(id(run), kind)
+        sent[run_kinds[id(run)]] = sent.get(run_kinds[id(run)], b"") + head
+        return write(run)
+
+    run_kinds: dict[int, str] = {}
+    monkeypatch.setattr(sandbox.Run, "_send", recorded)
+    assert graded(ADD + "print(add(1, 2))", label).score == 0.0
+    assert sorted(sent) == sorted(kinds)
+    for kind, data in sent.items():
+        assert b"add" in data and (b"4217" in data) is (kind == "judge"), kind
 
 
 # Many tests.
@@ -184,8 +205,10 @@ def test_expected_outputs_never_enter_the_sandbox(monkeypatch: pytest.MonkeyPatc
 
 def test_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    run = code_answers.run_program
-    monkeypatch.setattr(code_answers, "run_program", lambda code, *rest: ran.append(rest[0]) or run(code, *rest))
+    run = sandbox.Sandbox.run_program
+    monkeypatch.setattr(
+        sandbox.Sandbox, "run_program", lambda self, code, *rest: ran.append(rest[0]) or run(self, code, *rest)
+    )
     label = {"inputs": ["1", "2", "3"], "outputs": ["1", "x", "3"]}
     assert graded("print(input())", label) == Grade(0.0, "wrong output")
     assert ran == ["1", "2"]
@@ -196,10 +219,10 @@ def test_all_tests_together_have_a_limit() -> None:
     label = {"inputs": ["1"] * 100, "outputs": ["1"] * 100}
     slow = fenced("import time; time.sleep(0.3); print(1)")
     start = time.monotonic()
-    result = grade(slow, label, ProgramLimits(seconds=1, seconds_in_all=1))
+    result = grade(slow, label, ProgramLimits(seconds=1, seconds_in_all=0.2))
     assert result.score == 0.0 and result.cause.startswith("time limit")
     sleeping = fenced("import time; time.sleep(99)")
-    assert grade(sleeping, label, ProgramLimits(seconds=60, seconds_in_all=1)).score == 0.0
+    assert grade(sleeping, label, ProgramLimits(seconds=60, seconds_in_all=0.2)).score == 0.0
     assert time.monotonic() - start < 20, "100 tests of 0.3 s would take 30 s, and one of 60 s more"
 
 

@@ -1,0 +1,322 @@
+"""Reads tests that are Python: what they take from the program, and whether they can run in a process without it.
+
+Most tests call functions of the program and compare what they return. They run in a process of their own
+(`sandbox_judge.py`). What does not fit into that runs in the program's process, and is marked as forgeable.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import symtable
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openrlhf_ada.reward.grade import UnusableLabelError
+
+_BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
+_STUDENT_MODULE = "solution"
+"""`from solution import f`: how tests in the style of pytest name the program."""
+
+_IN_ONE_PROCESS = {
+    *("open", "input", "exec", "eval", "globals", "locals", "__import__", "issubclass"),
+    *("stdin", "stdout", "stderr", "redirect_stdout", "redirect_stderr", "capsys", "capfd", "monkeypatch", "patch"),
+    *("inspect", "mock", "os", "io", "pathlib", "tempfile", "shutil", "subprocess", "importlib", "gc", "weakref"),
+}
+"""Names that tests use where they look at more than what a function returns: its output, its files, its source."""
+
+_DEFINITIONS = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Assign,
+    ast.AnnAssign,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asserts:
+    """Tests in Python.
+
+    `parts`: what is run, one after the other in the same names. `given`: code of the label that runs before. `remote`:
+    names that the program defines. `imports`: import statements of the tests. `has_operators`: objects of the
+    program's classes may decide what `==` says. `in_one_process`: why the tests must run in the program's process, or
+    empty. `forgeable`: the verdict rests on what the program says of itself."""
+
+    parts: list[str]
+    given: list[str]
+    remote: list[str]
+    imports: str
+    has_operators: bool
+    in_one_process: str
+    forgeable: bool
+
+    @property
+    def source(self) -> str:
+        return "\n".join(self.parts)
+
+
+def read_asserts(
+    tests: Any, *, entry_point: Any = None, setup: Any = None, prompt: Any = None, imports: Sequence[str] = ()
+) -> Asserts:
+    """`setup`: code to run before the tests. `prompt`: of HumanEval, with the signature and helpers. `imports`:
+    modules that programs may import. Raises UnusableLabelError."""
+    parts = _texts(tests, "'tests'")
+    entry = _entry(entry_point)
+    parts = _parts([*_texts(setup or [], "the set-up of the tests"), *parts])
+    if entry:
+        parts = ["\n".join([*parts, f"check({entry_point})"])]
+    trees = [_parsed(part) for part in parts]
+    steps = [step for tree in trees for step in tree.body]
+    functions = _test_functions(steps)
+    _check_steps(steps, entry, has_functions=bool(functions))
+    if functions:
+        parts = ["\n".join([*parts, f"{functions[0]}()"]), *(f"{name}()" for name in functions[1:])]
+    given = _given(prompt, entry)
+    taken, imported = _imported_names(steps)
+    _check_imports(steps, imports)
+    if taken or any(map(_is_of_program, steps)):
+        parts = [_without_imports(part) for part in parts]
+    free = _free_names(parts)
+    modules = _modules(trees, free)
+    remote = sorted((taken | free | ({entry} if entry else set())) - _defined_by(given, entry) - modules)
+    remote = remote or _shadowing(trees)
+    if not remote:
+        raise UnusableLabelError("the tests use no name of the program, so that every program would pass")
+    if modules:
+        parts = [f"import {', '.join(sorted(modules))}\n{parts[0]}", *parts[1:]]
+    return Asserts(
+        parts=parts,
+        given=given,
+        remote=remote,
+        imports=imported,
+        has_operators=any(name[0].isupper() and name != "Solution" for name in remote),
+        in_one_process=_reason_for_one_process(steps, remote, imports),
+        forgeable=_trusts_the_program(steps, remote, entry),
+    )
+
+
+def _texts(value: Any, what: str) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise UnusableLabelError(f"{what} must be text or a list of texts")
+    return texts
+
+
+def _entry(entry_point: Any) -> str:
+    """The name in it: "add" of "Solution().add"; empty for None."""
+    if entry_point is None or entry_point == "":
+        return ""
+    if isinstance(entry_point, str):
+        try:
+            names = [node.id for node in ast.walk(ast.parse(entry_point, mode="eval")) if isinstance(node, ast.Name)]
+        except (SyntaxError, ValueError, RecursionError):
+            names = []
+        if len(names) == 1:
+            return names[0]
+    raise UnusableLabelError(f"entry_point is {repr(entry_point)[:80]}, expected the name of a function")
+
+
+def _parsed(source: str) -> ast.Module:
+    try:
+        tree = ast.parse(source)
+        compile(tree, "<tests>", "exec", dont_inherit=True)
+        return tree
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnusableLabelError(f"the tests are not Python: {str(error)[:200]}") from error
+
+
+def _parts(texts: list[str]) -> list[str]:
+    """The texts, each with what belongs to it: one without an assert belongs to the next. All as one where they are
+    Python together only, such as lines."""
+    parts: list[str] = []
+    waiting: list[str] = []
+    for text in texts:
+        try:
+            nodes = list(ast.walk(ast.parse(text)))
+        except (SyntaxError, ValueError, RecursionError):
+            return ["\n".join(texts)]
+        waiting.append(text)
+        if any(isinstance(node, ast.Assert | ast.Raise) for node in nodes):
+            parts.append("\n".join(waiting))
+            waiting = []
+    return [*parts[:-1], "\n".join([*parts[-1:], *waiting])]
+
+
+def _test_functions(steps: Iterable[ast.stmt]) -> list[str]:
+    """Functions to call in the style of pytest, where nothing else is run."""
+    if not all(map(_runs_nothing, steps)):
+        return []
+    functions = [step for step in steps if isinstance(step, ast.FunctionDef) and step.name.startswith("test")]
+    return [step.name for step in functions if not step.args.args and not step.args.kwonlyargs]
+
+
+def _check_steps(steps: list[ast.stmt], entry: str, *, has_functions: bool) -> None:
+    if entry and not any(isinstance(step, ast.FunctionDef) and step.name == "check" for step in steps):
+        raise UnusableLabelError("the label has an entry_point, but its tests define no function 'check'")
+    if not any(isinstance(node, ast.Assert | ast.Raise) for step in steps for node in ast.walk(step)):
+        raise UnusableLabelError("the label has no tests: nothing in 'tests' is asserted")
+    if not has_functions and all(map(_runs_nothing, steps)):
+        raise UnusableLabelError("the label has no tests: nothing in 'tests' is run (is there an entry_point?)")
+
+
+def _runs_nothing(step: ast.stmt) -> bool:
+    """Definitions, text, and what is for a main program only, which tests are not."""
+    if isinstance(step, ast.If):
+        return "__name__" in ast.unparse(step.test)
+    return isinstance(step, _DEFINITIONS) or (isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant))
+
+
+def _given(prompt: Any, entry: str) -> list[str]:
+    """The prompt, where it is code that defines the function, as in HumanEval."""
+    if not isinstance(prompt, str) or not entry:
+        return []
+    try:
+        body = ast.parse(prompt).body
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    return [prompt] if entry in _names_of(body) else []
+
+
+def _names_of(body: Iterable[ast.stmt]) -> set[str]:
+    names: set[str] = set()
+    for step in body:
+        if isinstance(step, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(step.name)
+        elif isinstance(step, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in step.names}
+        else:
+            names |= {
+                node.id for node in ast.walk(step) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+    return names
+
+
+def _defined_by(given: list[str], entry: str) -> set[str]:
+    return {name for code in given for name in _names_of(ast.parse(code).body)} - {entry}
+
+
+def _free_names(parts: Iterable[str]) -> set[str]:
+    """Names that the tests read from their module and neither they nor Python define."""
+    read: set[str] = set()
+    defined = set(_BUILTINS)
+    tables = [symtable.symtable(part, "<tests>", "exec") for part in parts]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        is_module = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if is_module or symbol.is_global():
+                if symbol.is_referenced():
+                    read.add(symbol.get_name())
+                if symbol.is_assigned() or symbol.is_imported():
+                    defined.add(symbol.get_name())
+    return read - defined
+
+
+def _modules(trees: Iterable[ast.Module], free: set[str]) -> set[str]:
+    """Modules of the standard library that tests use without importing them: names of which they take attributes only,
+    such as `math`. The program's own `math` must not decide a test."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    with_attributes = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    alone = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in with_attributes}
+    return (free & sys.stdlib_module_names) - alone
+
+
+def _shadowing(trees: list[ast.Module]) -> list[str]:
+    """Functions of the program with the names of built-in ones, such as `sum`: where tests call nothing else."""
+    called = {
+        node.func.id
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BUILTINS
+    }
+    return sorted(called)
+
+
+def _is_of_program(step: ast.AST) -> bool:
+    return isinstance(step, ast.ImportFrom) and step.module == _STUDENT_MODULE and not step.level
+
+
+def _imported_names(steps: Iterable[ast.stmt]) -> tuple[set[str], str]:
+    """(names that come from the program, other import statements at the top)."""
+    statements = [step for step in steps if isinstance(step, ast.Import | ast.ImportFrom)]
+    taken = {alias.name for step in statements if _is_of_program(step) for alias in step.names} - {"*"}
+    imports = [step for step in statements if not _is_of_program(step)]
+    return taken, "\n".join(map(ast.unparse, imports))
+
+
+def _without_imports(part: str) -> str:
+    """`part` without `from solution import f`; other names for it are given to what it imports."""
+    body: list[ast.stmt] = []
+    for step in ast.parse(part).body:
+        if isinstance(step, ast.ImportFrom) and _is_of_program(step):
+            renamed = [alias for alias in step.names if alias.asname]
+            body += [ast.parse(f"{alias.asname} = {alias.name}").body[0] for alias in renamed]
+        else:
+            body.append(step)
+    return ast.unparse(ast.Module(body, []))
+
+
+def _check_imports(steps: Iterable[ast.stmt], allowed: Sequence[str]) -> None:
+    for node in (node for step in steps for node in ast.walk(step)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not _is_of_program(node):
+            modules = [node.module or "."]
+        else:
+            continue
+        for module in (name.partition(".")[0] for name in modules):
+            if module not in sys.stdlib_module_names and module not in allowed:
+                raise UnusableLabelError(
+                    f"its tests import {module or '.'}, which programs may not: add it to --ada_code_imports"
+                )
+
+
+def _reason_for_one_process(steps: Iterable[ast.stmt], remote: Sequence[str], imports: Sequence[str]) -> str:
+    """Empty where the tests can run without the program."""
+    telling = _IN_ONE_PROCESS - set(remote) - set(imports)
+    for node in (node for step in steps for node in ast.walk(step)):
+        if isinstance(node, ast.ClassDef) and _names_in(node.bases) & set(remote):
+            return "a class of the tests is derived from one of the program"
+        if isinstance(node, ast.ExceptHandler) and node.type is not None and _names_in([node.type]) & set(remote):
+            return "the tests catch an exception of the program"
+        used = _words_of(node) & telling
+        if used:
+            return f"the tests use {min(used)}"
+    return ""
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _words_of(node: ast.AST) -> set[str]:
+    """Names that this node alone uses."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.arg):
+        return {node.arg}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        paths = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+        return {part for path in paths for part in path.split(".")}
+    return set()
+
+
+def _trusts_the_program(steps: Iterable[ast.stmt], remote: Sequence[str], entry: str) -> bool:
+    """Whether what a function returns is held against what another one of the program says."""
+    helpers = {name for name in remote if not name[0].isupper()} - {entry}
+    if entry:
+        return bool(helpers)
+    if len(remote) > 1 and set(remote) <= _BUILTINS:
+        return True
+    for node in (node for step in steps for node in ast.walk(step)):
+        if isinstance(node, ast.Assert) and len(_names_in([node.test]) & helpers) > 1:
+            return True
+    return False

@@ -1,0 +1,1 @@
+"""What runs inside the sandbox, with the standard library only."""

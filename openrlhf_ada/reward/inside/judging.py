@@ -1,0 +1,323 @@
+"""The side of the tests: runs them in a process in which no line of the program runs.
+
+What a test takes from the program is a stand-in. A call of it goes to the program's process and comes back as plain
+data, so that a test compares values which the program had to compute. An object that is no plain data stays there; a
+stand-in for it has attributes, items and methods. It is never equal to plain data, and it has operators only where the
+tests make objects of the program's own classes (`operators`). The program then decides what these give: such a verdict
+is marked as forgeable."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import json
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from openrlhf_ada.reward.inside.plain import decode, encode
+
+_TEST = "__test__"
+
+
+class ProgramEndedError(BaseException):
+    """The program's process is gone: this test has failed. No `except Exception` of a test catches it."""
+
+
+class NotTurnedError(BaseException):
+    """The tests give the program something that cannot cross to its process."""
+
+
+class _Link:
+    """To the program, through the process that grades."""
+
+    def __init__(self, status: int, *, operators: bool) -> None:
+        self._status = status
+        self._replies = open(0, "rb", closefd=False)  # noqa: SIM115 - for as long as the process lives
+        self.operators = operators
+        self.is_forgeable = False
+        self.not_turned = ""
+        self.times_ended = 0
+
+    def send(self, message: dict[str, Any]) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            data = data[os.write(self._status, data) :]
+
+    def ask(self, request: dict[str, Any]) -> tuple[Any, Any]:
+        """(value, what has become of the arguments or None). Raises what the program has raised."""
+        self.send({"ask": request})
+        try:
+            reply = json.loads(self._replies.readline())
+            if "ended" in reply:
+                self.times_ended += 1
+                raise ProgramEndedError
+            if "raised" in reply:
+                kind, text = getattr(builtins, reply["raised"]), str(reply.get("text", ""))
+                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                    raise ValueError
+            else:
+                changed = reply.get("changed")
+                return self.decode(reply["value"]), None if changed is None else self.decode(changed)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise ValueError("the program's process sent what is no reply") from error
+        raise _made(kind, text)
+
+    def encode(self, value: Any) -> Any:
+        return encode(value, self._stand_in_number)
+
+    def decode(self, value: Any) -> Any:
+        return decode(value, lambda number: StandIn(self, number))
+
+    def _stand_in_number(self, value: Any) -> Any:
+        if isinstance(value, StandIn):
+            return {"object": _number(value)}
+        self.not_turned = f"an argument of type {type(value).__name__}"
+        raise NotTurnedError
+
+
+def _made(kind: type[BaseException], text: str) -> BaseException:
+    try:
+        return kind(text)
+    except TypeError:  # UnicodeDecodeError takes five arguments
+        return kind.__new__(kind)
+
+
+class StandIn:
+    """For an object of the program. Names of its own begin with an underscore and end in one."""
+
+    __slots__ = ("_link_", "_number_")
+
+    def __init__(self, link: _Link, number: int) -> None:
+        object.__setattr__(self, "_link_", link)
+        object.__setattr__(self, "_number_", number)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        link = _link(self)
+        given = {"arguments": link.encode(list(arguments)), "keywords": link.encode(keywords)}
+        value, changed = link.ask({"call": _number(self), **given})
+        if changed is not None:
+            for old, new in zip([*arguments, *keywords.values()], [*changed[0], *changed[1].values()], strict=True):
+                _update(old, new)
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        return _do("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _do("setattr", self, name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = _do("iter", self)
+        while True:
+            try:
+                value = _do("next", iterator)
+            except StopIteration:
+                return
+            yield value
+
+    def __next__(self) -> Any:
+        return _do("next", self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _do("getitem", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _do("setitem", self, key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        _do("delitem", self, key)
+
+    def __len__(self) -> int:
+        return _do("len", self)
+
+    def __bool__(self) -> bool:
+        return _do("bool", self) is True
+
+    def __str__(self) -> str:
+        return _do("str", self)
+
+    def __repr__(self) -> str:
+        return _do("repr", self)
+
+    def __format__(self, spec: str) -> str:
+        return _do("format", self, spec)
+
+    def __hash__(self) -> int:
+        return _do("hash", self) if _link(self).operators else _number(self)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        _link(self).is_forgeable = True
+        return _do("isinstance", instance, self) is True
+
+    def __enter__(self) -> Any:
+        return _do("enter", self)
+
+    def __exit__(self, *_: object) -> None:
+        _do("exit", self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StandIn):
+            return False
+        if _number(self) == _number(other):
+            return True
+        return _link(self).operators and _decided("eq", self, other) is True
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+_COMPARED = ("lt", "le", "gt", "ge", "contains", "neg", "pos", "abs", "invert")
+_REFLECTED = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "lshift",
+    "rshift",
+    "and",
+    "or",
+    "xor",
+)
+
+
+def _link(one: StandIn) -> Any:
+    return object.__getattribute__(one, "_link_")
+
+
+def _number(one: StandIn) -> int:
+    return object.__getattribute__(one, "_number_")
+
+
+def _do(what: str, one: StandIn, *others: Any) -> Any:
+    link = _link(one) if isinstance(one, StandIn) else _link(others[0])
+    return link.ask({"do": what, "arguments": link.encode([one, *others])})[0]
+
+
+def _decided(what: str, *values: Any) -> Any:
+    """What the program says of its own objects."""
+    _link(values[0] if isinstance(values[0], StandIn) else values[1]).is_forgeable = True
+    return _do(what, *values)
+
+
+def _add_operators() -> None:
+    """For tests of the program's own classes."""
+    for name in (*_COMPARED, *_REFLECTED):
+        what = f"{name}_" if name in ("and", "or") else name
+        setattr(StandIn, f"__{name}__", lambda *values, what=what: _decided(what, *values))
+        if name in _REFLECTED:
+            setattr(StandIn, f"__r{name}__", lambda one, other, what=what: _decided(what, other, one))
+
+
+def _update(old: Any, new: Any) -> None:
+    """Give an argument that the program has changed its new content."""
+    if isinstance(old, list | bytearray):
+        old[:] = new
+    elif isinstance(old, dict | set):
+        old.clear()
+        old.update(new)
+
+
+class _Count:
+    """Tests that passed and failed. A test is an assert statement each time it is executed; or one that is not,
+    because what is around it fails; or all of a part that has none."""
+
+    def __init__(self, link: _Link, *, is_partial: bool) -> None:
+        self._link = link
+        self.is_partial = is_partial
+        self.passed = self.failed = 0
+        self.executed: set[int] = set()
+        self.cause = ""
+
+    def fail(self, error: BaseException, tests: int = 1) -> None:
+        self.failed += tests
+        self.cause = self.cause or cause_of(error)
+
+    @contextlib.contextmanager
+    def __call__(self, statement: int) -> Iterator[None]:
+        self.executed.add(statement)
+        ended_before = self._link.times_ended
+        try:
+            yield
+            if self._link.times_ended > ended_before:  # the test has caught it
+                raise ProgramEndedError
+        except NotTurnedError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is counted
+            self.fail(error)
+        else:
+            self.passed += 1
+
+
+class _Counted(ast.NodeTransformer):
+    """`assert x` becomes `with __test__(0): assert x`, with a number of its own."""
+
+    def __init__(self) -> None:
+        self.statements = 0
+
+    def visit_Assert(self, node: ast.Assert) -> ast.With:
+        call = ast.Call(ast.Name(_TEST, ast.Load()), [ast.Constant(self.statements)], [])
+        self.statements += 1
+        return ast.copy_location(ast.With([ast.withitem(call)], [node]), node)
+
+
+def cause_of(error: BaseException) -> str:
+    """In the words of a program that ended with it."""
+    if isinstance(error, ProgramEndedError):
+        return "ended early"
+    kind = next(base for base in type(error).__mro__ if getattr(builtins, base.__name__, None) is base)
+    return "memory limit" if kind is MemoryError else f"raised {kind.__name__}"
+
+
+def judge(job: dict[str, Any], status: int) -> bytes:
+    """Run the parts of `job["tests"]` and return what came of them as a line of JSON.
+
+    All of them with `partial`, else up to the first failure. `remote`: names that the program may define; `given`:
+    code of the label that runs before, such as the helpers of a prompt."""
+    sys.set_int_max_str_digits(0)
+    link = _Link(status, operators=job["operators"])
+    if link.operators:
+        _add_operators()
+    count = _Count(link, is_partial=job["partial"])
+    module = types.ModuleType("tests")
+    sys.modules["tests"] = module
+    names = module.__dict__
+    with contextlib.suppress(NotTurnedError):
+        for code in job["given"]:
+            exec(compile(code, "<given>", "exec", dont_inherit=True), names)
+        for name in job["remote"]:
+            names.pop(name, None)
+            with contextlib.suppress(NameError):  # the program lacks it, and so will the test that asks for it
+                names[name], _ = link.ask({"name": name})
+        names[_TEST] = count
+        for part in job["tests"]:
+            _run_part(part, names, count)
+            if count.failed and not count.is_partial:
+                break
+    if link.not_turned:
+        return json.dumps({"not_turned": link.not_turned}).encode() + b"\n"
+    verdict = {"passed": count.passed, "failed": count.failed, "cause": count.cause}
+    return json.dumps({**verdict, "forgeable": link.is_forgeable}).encode() + b"\n"
+
+
+def _run_part(part: str, names: dict[str, Any], count: _Count) -> None:
+    tree, counted = ast.parse(part), _Counted()
+    if count.is_partial:
+        tree = ast.fix_missing_locations(counted.visit(tree))
+    before = count.passed + count.failed
+    count.executed.clear()
+    try:
+        exec(compile(tree, "<tests>", "exec", dont_inherit=True), names)
+    except NotTurnedError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is counted
+        count.fail(error, max(counted.statements - len(count.executed), 1))
+    else:
+        count.passed += before == count.passed + count.failed
