@@ -158,13 +158,18 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
     from openrlhf_ada.platforms.placement import on_this_node
 
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
+    from openrlhf_ada.rollout.engine_starts import watched_starts
     from openrlhf_ada.trainer.launch import train
+
+    def note(text: str) -> None:
+        view.handle({"type": "note", "text": text})
 
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     reader = EventReader(args.ada_events, view)
     reader.start()
     try:
-        train(args)
+        with watched_starts(args.vllm.num_engines or 0, note):
+            train(args)
     finally:
         reader.stop()
 

@@ -21,6 +21,7 @@ from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
+from openrlhf_ada.rollout.engine_starts import told_start
 from openrlhf_ada.rollout.tokens_only import reads_tokens_only
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.weights.engine_side import ReceivesWeights
@@ -79,7 +80,8 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         # Here, since this package may lie elsewhere on another node.
         named = [remote_rm_url] if isinstance(remote_rm_url, str) else remote_rm_url or []
         rewards = [path_of(name) for name in named]
-        await super().__init__(*args, remote_rm_url=rewards, **self.with_receiver(kwargs))
+        with told_start():
+            await super().__init__(*args, remote_rm_url=rewards, **self.with_receiver(kwargs))
         self.open_gate()
         self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))
         self._running: dict[Request, Rollout] = {}
