@@ -59,10 +59,13 @@ class Cluster:
         self.nodes = [head]
         wait_until(lambda: listens(port) and (not dashboard or self._takes_jobs()), "Ray did not start")
 
-    def add_node(self, *, gpus: int, cpus: int) -> subprocess.Popen[bytes]:
-        """Returns when it has joined: two that join one machine at the same time get into each other's way."""
+    def add_node(self, *, gpus: int | None, cpus: int, **variables: str) -> subprocess.Popen[bytes]:
+        """Returns when it has joined: two that join one machine at the same time get into each other's way.
+
+        `gpus`: None lets Ray count them. `variables`: of its environment.
+        """
         before = len(self.living_nodes())
-        node = self._start(gpus, cpus, f"--address={self.address}")
+        node = self._start(gpus, cpus, f"--address={self.address}", **variables)
         self.nodes.append(node)
         wait_until(lambda: len(self.living_nodes()) > before, "the node did not join")
         return node
@@ -99,15 +102,16 @@ class Cluster:
         for process in psutil.wait_procs(started, timeout=30)[1]:
             process.kill()
 
-    def _start(self, gpus: int, cpus: int, *flags: str) -> subprocess.Popen[bytes]:
+    def _start(self, gpus: int | None, cpus: int, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
         self._next_ip += 1
         command = [
-            RAY, "start", "--block", f"--num-gpus={gpus}", f"--num-cpus={cpus}", "--object-store-memory=500000000",
+            RAY, "start", "--block", *([] if gpus is None else [f"--num-gpus={gpus}"]), f"--num-cpus={cpus}",
+            "--object-store-memory=500000000",
             f"--temp-dir={tempfile.mkdtemp(dir=self._folder)}", f"--node-ip-address=127.0.0.{self._next_ip}",
             # Another Ray of this machine may have the usual port, and jobs go through the agent behind it.
             f"--dashboard-agent-listen-port={free_port()}", *flags,
         ]  # fmt: skip
-        mine = os.environ | {CLUSTER_VARIABLE: self._folder}
+        mine = os.environ | {CLUSTER_VARIABLE: self._folder} | variables
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=mine)
 
     def workers_of_runs(self) -> list[str]:
