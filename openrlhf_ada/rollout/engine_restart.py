@@ -78,6 +78,10 @@ def read_start_id(number: int, ref: Any, timeout_s: float | None = RESTART_S) ->
     except GetTimeoutError:
         raise restart_timeout(number) from None
     except ActorDiedError as error:
+        if error.actor_init_failed:
+            # Ray gives the whole trace, which ends with the error itself.
+            reason = str(error).strip().splitlines()[-1]
+            raise EngineLostError(f"vLLM engine {number} did not start: {reason}") from error
         raise EngineLostError(
             f"vLLM engine {number} died, or failed to start, more often than --ada_engine_restarts allows. Its log "
             f"has the reason. {error}"

@@ -66,7 +66,7 @@ def driver_on_head(nodes: Cluster, usable: bool, *flags: str) -> dict[str, Any]:
     argv = [
         "--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--reward.remote_url", "math",
         "--actor.num_gpus_per_node", "4", "--vllm.num_engines", "4", "--algo.kl.init_coef", "0",
-        "--algo.advantage.estimator", "dr_grpo", *flags,
+        "--algo.advantage.estimator", "dr_grpo", "--rollout.n_samples_per_prompt", "4", *flags,
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, "yes" if usable else "no", *argv],

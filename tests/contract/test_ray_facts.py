@@ -76,3 +76,46 @@ def test_what_one_process_publishes_all_processes_of_its_job_find() -> None:
         [sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [{"a": "loading"}, {"a": "loading"}, {"a": "up"}, {}]
+
+
+FAILS_TO_RESTART = """
+import json, os, ray
+from ray.exceptions import ActorDiedError, RayActorError
+from openrlhf_ada.rollout.engine_restart import EngineLostError, ask_ready, read_start_id
+
+class Engine:
+    async def __init__(self):
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            raise RuntimeError("no room")
+
+    async def ready(self):
+        return "first"
+
+    async def die(self):
+        os._exit(1)
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+engine = ray.remote(max_restarts=5)(Engine).remote()
+told = [read_start_id(0, ask_ready(engine))]
+try:
+    ray.get(engine.die.remote())
+except RayActorError:
+    told.append("died")
+try:
+    read_start_id(0, ask_ready(engine))
+except EngineLostError as error:
+    told.append(str(error))
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rehearsal
+def test_an_actor_whose_constructor_fails_after_a_death_is_not_tried_again() -> None:
+    """Though Ray may restart it five times; the reason reaches those who call it."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS_TO_RESTART], capture_output=True, text=True, timeout=240, check=True, cwd=ROOT
+    )
+    # Ray prints a line of its own about the death.
+    (told,) = [line for line in done.stdout.splitlines() if line.startswith('["first"')]
+    assert json.loads(told) == ["first", "died", "vLLM engine 0 did not start: RuntimeError: no room"]

@@ -22,7 +22,7 @@ from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
 RAY = Path(sys.executable).with_name("ray")
 
-START_S = 90.0
+START_S = 240.0
 
 CLUSTER_VARIABLE = "CLUSTER_OF_TEST"
 """Folder of the cluster, in the environment of all of its processes."""

@@ -300,3 +300,15 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     assert killed == [second]
     assert world.notes[0] == "vLLM engine 1 does not answer and is ended: does a reward function hang?"
     assert first.start_id == "a0"
+
+
+def test_an_engine_that_cannot_start_says_why_in_one_line(world: World) -> None:
+    trace = "The actor died because of an error raised in its creation task, ray::A.__init__()\n  File engine.py\n"
+    gone = ActorDiedError()
+    gone.error_msg, gone._actor_init_failed = f"{trace}NoRoomError: vLLM needs 70% of the memory", True
+    kill(world.actors[1])
+    world.connections.wait()
+    world.actors[1].last["ready"].set(gone)
+    with pytest.raises(EngineLostError) as error:
+        world.connections.wait()
+    assert str(error.value) == "vLLM engine 1 did not start: NoRoomError: vLLM needs 70% of the memory"
