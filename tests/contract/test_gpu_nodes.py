@@ -57,7 +57,7 @@ def head_and_gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clus
     folder = tmp_path_factory.mktemp("nvml")
     build_library(folder, driver(*[gpu()] * 8))
     with cluster(gpus=0, dashboard=True) as started:
-        started.add_node(gpus=None, cpus=4, LD_LIBRARY_PATH=str(folder))
+        started.add_node(gpus=None, cpus=8, LD_LIBRARY_PATH=str(folder))
         yield started
 
 

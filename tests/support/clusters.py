@@ -24,6 +24,8 @@ RAY = Path(sys.executable).with_name("ray")
 
 START_S = 240.0
 
+ATTEMPTS = 10
+
 CLUSTER_VARIABLE = "CLUSTER_OF_TEST"
 """Folder of the cluster, in the environment of all of its processes."""
 
@@ -78,9 +80,16 @@ class Cluster:
         return [row for row in self.get("/api/v0/actors?detail=1&limit=1000") if row["state"] == "ALIVE"]
 
     def get(self, path: str) -> list[dict[str, Any]]:
-        """Rows of Ray's state API."""
-        with urllib.request.urlopen(self.dashboard + path, timeout=30) as answer:
-            return json.load(answer)["data"]["result"]["result"]
+        """Rows of Ray's state API. On a busy machine the dashboard drops a connection now and then."""
+        for attempt in range(ATTEMPTS):
+            try:
+                with urllib.request.urlopen(self.dashboard + path, timeout=30) as answer:
+                    return json.load(answer)["data"]["result"]["result"]
+            except ConnectionResetError:
+                if attempt + 1 == ATTEMPTS:
+                    raise
+                time.sleep(1)
+        raise AssertionError("unreachable")
 
     def node_of(self, pid: int) -> subprocess.Popen[bytes]:
         """The node below which a process runs."""

@@ -13,6 +13,8 @@ import torch
 from openrlhf_ada.weights.average import AverageError, WeightAverage
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
+pytestmark = pytest.mark.rehearsal
+
 BETA = 0.992
 
 
