@@ -56,8 +56,8 @@ print(json.dumps(told))
 def head_and_gpu_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("nvml")
     build_library(folder, driver(*[gpu()] * 8))
-    with cluster(gpus=0, dashboard=True) as started:
-        started.add_node(gpus=None, cpus=8, LD_LIBRARY_PATH=str(folder))
+    with cluster(gpus=0) as started:
+        started.add_node_that_counts_its_gpus(cpus=8, LD_LIBRARY_PATH=str(folder))
         yield started
 
 
@@ -66,7 +66,8 @@ def driver_on_head(nodes: Cluster, usable: bool, *flags: str) -> dict[str, Any]:
     argv = [
         "--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--reward.remote_url", "math",
         "--actor.num_gpus_per_node", "4", "--vllm.num_engines", "4", "--algo.kl.init_coef", "0",
-        "--algo.advantage.estimator", "dr_grpo", "--rollout.n_samples_per_prompt", "4", *flags,
+        "--algo.advantage.estimator", "dr_grpo", "--rollout.n_samples_per_prompt", "4",
+        "--ada_cluster_wait", "120", *flags,
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, "yes" if usable else "no", *argv],
