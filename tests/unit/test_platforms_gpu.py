@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import logging
 import re
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,8 @@ from openrlhf_ada.platforms.nvml import NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
 pytestmark = pytest.mark.rehearsal
+
+ROOT = Path(__file__).parents[2]
 
 NO_LIBRARY = NoNvmlError("libnvidia-ml.so.1: cannot open shared object file")
 USABLE = Torch("2.13.0+cu130", "13.0", "")
@@ -165,6 +168,13 @@ def test_each_trouble_is_named_with_its_remedy(machine: Machine, build: Torch, s
     assert says in found.what and do in found.remedy
     assert found.is_cpu_build == (build is CPU_BUILD)
     assert "\n" not in str(found)
+
+
+def test_the_remedy_for_a_cpu_build_installs_the_pinned_torch() -> None:
+    found = explain(with_driver(driver(gpu())), CPU_BUILD)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (pin,) = [requirement for requirement in extras["gpu"] if requirement.startswith("torch==")]
+    assert found is not None and f"pip install {pin}, then" in found.remedy
 
 
 @pytest.mark.parametrize(
