@@ -1,4 +1,4 @@
-"""A cluster whose nodes have GPUs, seen from a head without one: Ray is real, NVIDIA's library is ours.
+"""GPUs that torch cannot use, and a head without any: Ray is real, NVIDIA's library is ours.
 
 Ray counts GPUs by that library alone, so the nodes report eight H100 each, and torch there is what is installed here.
 """
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +100,22 @@ def test_flags_for_a_cpu_on_such_nodes_use_their_cpus(head_and_gpu_node: Cluster
     assert found["on_cpu"]
     assert found["runtime_env"]["worker_process_setup_hook"] == "openrlhf_ada.platforms.cpu.activate"
     assert "is a build for CPUs. Install" in found["stderr"] and "This run uses the CPU" in found["stderr"]
+
+
+def test_a_run_on_a_machine_with_unusable_gpus_ends_before_ray_starts(
+    tmp_path: Path, argv_with: Callable[[dict[str, str | None]], list[str]]
+) -> None:
+    """Status 2, one line, and what to do."""
+    build_library(tmp_path, driver(gpu()))
+    argv = argv_with({"--algo.advantage.estimator": "dr_grpo"})
+    done = subprocess.run(
+        [sys.executable, "-m", "openrlhf_ada.cli.main", "train", *argv],
+        capture_output=True, text=True, timeout=240, check=False, cwd=ROOT,
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "RAY_ADDRESS": ""},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        "openrlhf-ada train: error: this machine has 1 NVIDIA GPU (NVIDIA H100 80GB HBM3), and torch"
+    )
+    assert last.endswith("To use the CPU all the same, hide the GPUs: CUDA_VISIBLE_DEVICES= openrlhf-ada ...")
