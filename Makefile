@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 # Tests that start no Ray. Real runs would only take each other's cores.
 SIDE_BY_SIDE := --numprocesses=2 --dist=worksteal
 
-.PHONY: help setup demo demo-toy test check quick-tests lint format docs arena-docs site build clean
+.PHONY: help setup demo demo-toy test check quick-tests gpu-rehearsal lint format docs arena-docs site build clean
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
 help: ## show this text
@@ -49,12 +49,17 @@ check: $(READY) ## lint, and the fast unit and contract tests: a minute and a ha
 quick-tests: $(READY) ## the tests of `make check` alone
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not e2e and not slow" tests/unit tests/contract
 
+gpu-rehearsal: $(READY) ## what a CPU can show of the paths on GPUs (docs/gpu.md): ten minutes or more
+	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "rehearsal and not e2e" tests/unit tests/contract
+	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "rehearsal and e2e" tests/e2e
+	@echo "On a machine with a GPU: tests/gpu/first_run.sh"
+
 lint: $(READY) ## formatting, spelling, layers, private access (host/), types, shell scripts and Dockerfiles
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
 	@$(BIN)/pyright --warnings
 	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py
-	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh
+	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh tests/gpu/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 
 format: $(READY) ## format the code and fix what ruff can fix

@@ -6,6 +6,7 @@ import argparse
 import logging
 import math
 import os
+import shlex
 import sys
 import threading
 import time
@@ -26,9 +27,11 @@ from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.labels import report_of
+from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.reporting.progress import ProgressView
+from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.wandb_run import run_environment
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import NAMED
@@ -82,20 +85,32 @@ def parse(
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (1: the run failed, 2: bad input, 130: Ctrl-C, 143: SIGTERM)."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    words = sys.argv[1:] if argv is None else argv
     try:
-        args, config = parse(sys.argv[1:] if argv is None else argv)
+        args, config = parse(words)
         settings = resolve(config, args)
         for line in (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings)):
             logger.warning(line)
         for line in label_report(args, config):
             logger.warning(line)
-        return run(args, config)
+        status = run(args, config)
+        if status == EXIT_FAILED:
+            print(how_to_resume(words, args), file=sys.stderr)
+        return status
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print(f"{PROG}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
+    """A line for the user of a run that failed. `words`: its command line after `openrlhf-ada train`."""
+    if not policy_checkpoints(args.ckpt.path).exists():
+        return f"There is no checkpoint to resume from in {args.ckpt.path} (--ckpt.path, --ckpt.save_steps)."
+    again = [word for word in redact_words(words) if word != "--ckpt.load_enable"]
+    return f"Resume it from its last checkpoint: {shlex.join([*PROG.split(), *again, '--ckpt.load_enable'])}"
 
 
 def label_report(args: SimpleNamespace, config: AdaConfig) -> list[str]:
@@ -158,13 +173,18 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
     from openrlhf_ada.platforms.placement import on_this_node
 
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
+    from openrlhf_ada.rollout.engine_starts import watched_starts
     from openrlhf_ada.trainer.launch import train
+
+    def note(text: str) -> None:
+        view.handle({"type": "note", "text": text})
 
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     reader = EventReader(args.ada_events, view)
     reader.start()
     try:
-        train(args)
+        with watched_starts(args.vllm.num_engines or 0, note):
+            train(args)
     finally:
         reader.stop()
 

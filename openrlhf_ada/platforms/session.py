@@ -15,6 +15,7 @@ from typing import Any
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.ray_session import job_runtime_env, running_cluster, session_folder
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
@@ -55,8 +56,8 @@ def quiet_environment() -> dict[str, str]:
 def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
     """A Ray that has the slots which these flags need; yields the folder of its logs.
 
-    Raises, before any actor starts: MissingResourcesError where the cluster is too small, ConfigError for flags that
-    need a GPU where there is none, or on GPUs a package that is not there.
+    Raises, before any actor starts: MissingResourcesError where the cluster is too small, or torch cannot use the GPUs
+    of a machine; ConfigError for flags that need a GPU where there is none, or on GPUs a package that is not there.
 
     A running cluster (RAY_ADDRESS, `ray start`, `ray job submit`) is joined and left as it was. Without one, a local
     one is started and ended. On a machine without a GPU the slots are logical and the CPU platform is switched on.
@@ -153,7 +154,10 @@ def _answers(address: str) -> bool:
 def _join_cluster(
     ray: Any, args: SimpleNamespace, address: str, environment: dict[str, str], common: dict[str, Any]
 ) -> None:
-    """Join a running cluster, when its nodes are there. It has real GPUs if Ray found any accelerator on them."""
+    """Join a running cluster, when its nodes are there. It has real GPUs if Ray found any accelerator on them.
+
+    Nothing is asked of this machine: the driver of a run may well be on a node without a GPU.
+    """
     from ray.exceptions import AuthenticationError
 
     try:
@@ -164,8 +168,11 @@ def _join_cluster(
             f"and RAY_AUTH_TOKEN as where it was started."
         ) from error
     required_slots(args).await_in(ray.cluster_resources, seconds=args.ada.cluster_wait)
-    on_gpu = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
-    ray.shutdown()
+    has_gpus = any(name.startswith("accelerator_type:") for name in ray.cluster_resources())
+    try:
+        on_gpu = check_nodes(args) and has_gpus
+    finally:
+        ray.shutdown()
     (check_gpu_limits if on_gpu else check_cpu_limits)(args)
     ray.init(address=address, runtime_env=_runtime_env(environment, on_cpu=not on_gpu), **common)
 
@@ -182,7 +189,9 @@ def _start_local(
 
     `after_ray` ends that template.
     """
-    if not cpu.is_needed():
+    on_cpu = cpu.is_needed()
+    check_machine(args)
+    if not on_cpu:
         check_gpu_limits(args)
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return None

@@ -1,4 +1,5 @@
-"""vLLM loads this (entry point `vllm.general_plugins`) in each of its processes: they must not outlive their parent.
+"""vLLM loads this (entry point `vllm.general_plugins`) in each of its processes: their start can be followed, and they
+must not outlive their parent.
 
 An engine core whose Ray actor is killed is re-parented and goes on, holding a core and gigabytes. Linux can end a
 process when its parent ends; asking for it in the child itself needs no cooperation of the parent. Only engines of our
@@ -12,6 +13,7 @@ import multiprocessing
 import os
 import signal
 
+from openrlhf_ada.platforms.start_log import keep_last_line
 from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, PR_SET_PDEATHSIG
 
 RUN_VARIABLE = "OPENRLHF_ADA_RUN"
@@ -19,7 +21,8 @@ RUN_VARIABLE = "OPENRLHF_ADA_RUN"
 
 
 def register() -> None:
-    """End this process with its parent, if it is one of vLLM's sub-processes."""
+    """Let a start be followed; end this process with its parent, if it is one of vLLM's sub-processes."""
+    keep_last_line()
     parent = multiprocessing.parent_process()
     if parent is None or RUN_VARIABLE not in os.environ:
         return

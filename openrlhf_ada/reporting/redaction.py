@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 REMOVED = "<removed>"
 
@@ -40,6 +40,11 @@ def redact(config: Mapping[str, object]) -> dict[str, object]:
     keys inside URLs, wherever they stand.
     """
     return {name: _redact_entry(name, value) for name, value in config.items()}
+
+
+def redact_words(words: Sequence[str]) -> list[str]:
+    """A command line without the values that `redact` would remove."""
+    return [str(word) for word in _redact_list(list(words))]
 
 
 def _redact_entry(name: str, value: object) -> object:

@@ -15,10 +15,10 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Job
 from openrlhf_ada.rollout.engine_restart import (
     RESTART_S,
+    EngineWaiter,
     ask_ready,
     read_start_id,
     restart_timeout,
-    wait_for_engines,
 )
 from openrlhf_ada.rollout.messages import Answer, read
 from openrlhf_ada.weights.sender import EngineGoneError
@@ -64,6 +64,7 @@ class EngineConnections:
         self.engines = list(engines)
         self._restore = restore
         self._on_note = on_note
+        self._waiter = EngineWaiter(self.engines, on_note)
         self._patience_s = patience_s
         self._start_ids: list[str] = []
         self._open_questions: dict[Any, int] = {}
@@ -86,7 +87,7 @@ class EngineConnections:
 
     def _restore_all(self) -> bool:
         """False where an engine has died meanwhile."""
-        start_ids = wait_for_engines(self.engines, self._on_note)
+        start_ids = self._waiter.wait()
         if not self._start_ids:
             self._start_ids = start_ids
         for engine, start_id in enumerate(start_ids):

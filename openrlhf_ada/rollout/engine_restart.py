@@ -1,6 +1,7 @@
-"""Engines that Ray starts again after their death: the handle stays, and a new process answers.
+"""Waiting for engines: for their first start, and for those that Ray starts again after their death.
 
-The policy's processes import this too, so it imports neither vLLM nor OpenRLHF.
+The handle stays, and a new process answers. The policy's processes import this too, so it imports neither vLLM nor
+OpenRLHF.
 """
 
 from __future__ import annotations
@@ -13,32 +14,53 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError
 
 RESTART_S = 900.0
-"""Seconds that an engine has to come back. Loading a large model takes minutes."""
+"""Seconds that an engine which has been up has to come back: its model is downloaded and compiled by then."""
 
 NOTE_S = 10.0
-"""Seconds without an answer after which a note tells the user what the run waits for."""
+"""Seconds without an answer after which a note tells the user which engine the run waits for."""
 
 
 class EngineLostError(RuntimeError):
     """An engine died, and does not come back."""
 
 
-def wait_for_engines(engines: Sequence[Any], on_note: Callable[[str], None]) -> list[str]:
-    """Wait until every engine is up; returns the start id of each, which is new after every start of its process.
+class EngineWaiter:
+    """Waits for engines, and remembers which have answered it: the first start of an engine has no time limit.
 
-    `on_note` gets what a user should read. Raises EngineLostError.
+    `on_note` gets what a user should read.
     """
-    if not engines:
-        return []
-    asked = [ask_ready(engine) for engine in engines]
-    end = time.monotonic() + RESTART_S
-    up, _ = ray.wait(asked, num_returns=len(asked), timeout=NOTE_S)
-    for number, ref in enumerate(asked):
-        if ref not in up:
-            on_note(
-                f"vLLM engine {number} does not answer: waiting until it is up, {RESTART_S / 60:.0f} minutes at most"
-            )
-    return [read_start_id(number, ref, max(0.0, end - time.monotonic())) for number, ref in enumerate(asked)]
+
+    def __init__(self, engines: Sequence[Any], on_note: Callable[[str], None]) -> None:
+        self._engines = engines
+        self._on_note = on_note
+        self._answered: set[int] = set()
+
+    def wait(self) -> list[str]:
+        """Wait until every engine is up; returns the start id of each, which is new after every start of its process.
+
+        How a first start goes, the driver tells (see `rollout/engine_starts.py`). Raises EngineLostError.
+        """
+        if not self._engines:
+            return []
+        asked = [ask_ready(engine) for engine in self._engines]
+        end = time.monotonic() + RESTART_S
+        if self._answered:
+            self._note_absent(asked)
+        start_ids: list[str] = []
+        for number, ref in enumerate(asked):
+            timeout_s = max(0.0, end - time.monotonic()) if number in self._answered else None
+            start_ids.append(read_start_id(number, ref, timeout_s))
+            self._answered.add(number)
+        return start_ids
+
+    def _note_absent(self, asked: Sequence[Any]) -> None:
+        up, _ = ray.wait(list(asked), num_returns=len(asked), timeout=NOTE_S)
+        for number, ref in enumerate(asked):
+            if ref not in up and number in self._answered:
+                self._on_note(
+                    f"vLLM engine {number} does not answer: waiting until it is up again, {RESTART_S / 60:.0f} "
+                    f"minutes at most"
+                )
 
 
 def ask_ready(engine: Any) -> Any:
@@ -49,13 +71,17 @@ def ask_ready(engine: Any) -> Any:
     return engine.ready.options(max_task_retries=-1).remote()
 
 
-def read_start_id(number: int, ref: Any, timeout_s: float = RESTART_S) -> str:
-    """What engine `number` answered to `ask_ready`; raises EngineLostError."""
+def read_start_id(number: int, ref: Any, timeout_s: float | None = RESTART_S) -> str:
+    """What engine `number` answered to `ask_ready`; raises EngineLostError. `timeout_s`: None waits for ever."""
     try:
         return ray.get(ref, timeout=timeout_s)
     except GetTimeoutError:
         raise restart_timeout(number) from None
     except ActorDiedError as error:
+        if error.actor_init_failed:
+            # Ray gives the whole trace, which ends with the error itself.
+            reason = str(error).strip().splitlines()[-1]
+            raise EngineLostError(f"vLLM engine {number} did not start: {reason}") from error
         raise EngineLostError(
             f"vLLM engine {number} died, or failed to start, more often than --ada_engine_restarts allows. Its log "
             f"has the reason. {error}"

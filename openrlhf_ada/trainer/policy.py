@@ -17,7 +17,7 @@ from peft import PeftModel
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import sharding
-from openrlhf_ada.rollout.engine_restart import wait_for_engines
+from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
@@ -92,6 +92,10 @@ class AdaActorTrainer(HostPolicyTrainer):
         experience.advantages = experience.advantages * factors
         return loss_batch_info
 
+    @cached_property
+    def _waiter(self) -> EngineWaiter:
+        return EngineWaiter(self.vllm_engines, partial(note, self.strategy.args))
+
     def broadcast_to_vllm(self) -> None:
         """To all engines; also to those that Ray has started anew since the last time."""
         # Also where the step has trained the critic alone (--critic.freezing_steps).
@@ -111,7 +115,7 @@ class AdaActorTrainer(HostPolicyTrainer):
     def _gather_engines(self) -> None:
         """Every engine is up, in the group, and ready for an update; one that dies on the way is waited for."""
         while True:
-            members = wait_for_engines(self.vllm_engines, partial(note, self.strategy.args))
+            members = self._waiter.wait()
             try:
                 if members != self._members:
                     self._sync.connect(dict(enumerate(self.vllm_engines)))

@@ -24,7 +24,6 @@ from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor
 from openrlhf_ada.platforms.placement import on_this_node
-from openrlhf_ada.rollout.engine_restart import wait_for_engines
 from openrlhf_ada.rollout.reward_model import RewardModel
 from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
@@ -129,7 +128,7 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
 
     def _pause_engines(self) -> None:
         while True:
-            wait_for_engines(self.vllm_engines, self.recorder.note)
+            self.engine_waiter.wait()
             try:
                 batch_vllm_engine_call(self.vllm_engines, "pause_generation")
                 return

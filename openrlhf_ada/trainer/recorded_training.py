@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -12,7 +13,7 @@ from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.host.trainer import HostTrainer
 from openrlhf_ada.reporting.wandb_run import use_step_axis
-from openrlhf_ada.rollout.engine_restart import wait_for_engines
+from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
@@ -97,10 +98,15 @@ class RecordedTraining(HostTrainer):
         if counts and episode > 2 * self.ada.half_life:
             self.recorder.note(_FORGETS.format(episode=episode, half_life=self.ada.half_life))
 
+    @cached_property
+    def engine_waiter(self) -> EngineWaiter:
+        """For calls of this trainer to all engines."""
+        return EngineWaiter(self.vllm_engines, self.recorder.note)
+
     def broadcast_to_vllm(self) -> None:
         if self.is_adaptive:
             # One that has died is started again, and has to be there before the host pauses or wakes all.
-            wait_for_engines(self.vllm_engines, self.recorder.note)
+            self.engine_waiter.wait()
         super().broadcast_to_vllm()
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:

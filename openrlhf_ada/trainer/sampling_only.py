@@ -18,6 +18,7 @@ from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.calibration import Calibrator
 from openrlhf_ada.rollout.engine import SamplingSetup, rollout_actor
+from openrlhf_ada.rollout.engine_starts import watched_starts
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 from openrlhf_ada.simulation.virtual_engines import EngineModel
 from openrlhf_ada.trainer.sampling import make_generator
@@ -66,7 +67,8 @@ def start_answering(
     `sampling`: temperature, top_p, top_k, max_new_tokens, max_len and seed.
     """
     actor = rollout_actor(RESTARTS, grading=grading)
-    engines = _start_engines(args, args.vllm.num_engines, actor, logprobs=True)
+    with watched_starts(args.vllm.num_engines, note):
+        engines = _start_engines(args, args.vllm.num_engines, actor, logprobs=True)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)
     params = SamplingParams(
         temperature=sampling["temperature"],

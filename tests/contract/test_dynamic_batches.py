@@ -23,6 +23,8 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
 from shared_results import once
 
+pytestmark = pytest.mark.rehearsal
+
 ROOT = Path(__file__).parents[2]
 DYNAMIC = [name for name in CASES if not name.startswith("fixed")]
 WHOLE = [name for name in DYNAMIC if name != "host"]

@@ -22,6 +22,8 @@ from openrlhf_ada.host.engine import HostRolloutActor
 from openrlhf_ada.platforms import cpu_engine
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE
 
+pytestmark = pytest.mark.rehearsal
+
 DEVICES = {
     "24 GB": (24, "NVIDIA GeForce RTX 4090", (256, 8192)),
     "80 GB, A100": (80, "NVIDIA A100-SXM4-80GB", (256, 8192)),

@@ -31,6 +31,8 @@ from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
 from openrlhf_ada.weights.receiver import BACKEND, WeightReceiver
 
+pytestmark = pytest.mark.rehearsal
+
 V2 = model_runner.GPUModelRunner
 
 

@@ -20,6 +20,8 @@ from vllm.v1.worker.gpu.sample import gumbel, logit_bias, logprob, sampler, stat
 from openrlhf_ada.rollout.tokens_only import ask_for_tokens_only
 from openrlhf_ada.rollout.tracked_engine import SEED_RANGE
 
+pytestmark = pytest.mark.rehearsal
+
 VOCABULARY = 16
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from ray._private import node, services, worker
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR as NAME
 
 from openrlhf_ada.host.ray_session import job_runtime_env, running_cluster
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_session_folder_is_where_the_logs_are() -> None:
@@ -40,3 +45,77 @@ def test_runtime_environment_of_a_job_is_in_its_variable(monkeypatch: pytest.Mon
     for config, expected in (({}, {}), ({"runtime_env": None}, {}), ({"runtime_env": {"env_vars": {"A": "1"}}}, None)):
         monkeypatch.setenv(NAME, json.dumps(config))
         assert job_runtime_env() == (config["runtime_env"] if expected is None else expected)
+
+
+SHARED = """
+import json, ray
+from openrlhf_ada.host.ray_session import publish, published, take_back
+
+class Starting:
+    def __init__(self):
+        publish("a", "loading")
+
+    def seen(self):
+        return published()
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+actor = ray.remote(Starting).remote()
+told = [ray.get(actor.seen.remote()), published()]
+publish("a", "up")
+told.append(ray.get(actor.seen.remote()))
+take_back("a")
+told.append(published())
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+def test_what_one_process_publishes_all_processes_of_its_job_find() -> None:
+    """Also while it is still being started."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == [{"a": "loading"}, {"a": "loading"}, {"a": "up"}, {}]
+
+
+FAILS_TO_RESTART = """
+import json, os, ray
+from ray.exceptions import ActorDiedError, RayActorError
+from openrlhf_ada.rollout.engine_restart import EngineLostError, ask_ready, read_start_id
+
+class Engine:
+    async def __init__(self):
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            raise RuntimeError("no room")
+
+    async def ready(self):
+        return "first"
+
+    async def die(self):
+        os._exit(1)
+
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+engine = ray.remote(max_restarts=5)(Engine).remote()
+told = [read_start_id(0, ask_ready(engine))]
+try:
+    ray.get(engine.die.remote())
+except RayActorError:
+    told.append("died")
+try:
+    read_start_id(0, ask_ready(engine))
+except EngineLostError as error:
+    told.append(str(error))
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rehearsal
+def test_an_actor_whose_constructor_fails_after_a_death_is_not_tried_again() -> None:
+    """Though Ray may restart it five times; the reason reaches those who call it."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS_TO_RESTART], capture_output=True, text=True, timeout=240, check=True, cwd=ROOT
+    )
+    # Ray prints a line of its own about the death.
+    (told,) = [line for line in done.stdout.splitlines() if line.startswith('["first"')]
+    assert json.loads(told) == ["first", "died", "vLLM engine 0 did not start: RuntimeError: no room"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from shared_results import once
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rehearsal]
 
 ROOT = Path(__file__).parents[2]
 KINDS = ["plain", "adapters"]

@@ -12,6 +12,8 @@ import pytest
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor.abstract import Executor
 
+pytestmark = pytest.mark.rehearsal
+
 
 class Core:
     """vLLM's engine core as far as sleep goes; `log` has what reaches workers and scheduler."""

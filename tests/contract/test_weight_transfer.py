@@ -30,6 +30,8 @@ from openrlhf_ada.weights.receiver import (
     WeightReceiver,
 )
 
+pytestmark = pytest.mark.rehearsal
+
 
 @pytest.mark.parametrize(
     ("name", "parameters"),

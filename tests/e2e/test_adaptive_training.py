@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16}
 
 def test_balance_with_grpo_learns_and_reports(toy: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(
+    done = train(
         toy_flags(
             toy, run, **SEQ, data__max_samples=192, train__num_episodes=2, eval__dataset=toy.heldout,
             eval__temperature=1.0, eval__n_samples_per_prompt=16, ada_eval_ends=True,
         )
     )  # fmt: skip
+    check_start(done.stderr)
     check_ledger(run, batch_size=16, group_size=4, cap=16)
     steps = steps_of(run)
     assert [row["step"] for row in steps] == list(range(1, 25))
@@ -36,6 +38,15 @@ def test_balance_with_grpo_learns_and_reports(toy: Toy, tmp_path: Path) -> None:
     for name in ("config.json", "summary.json", "report.html"):
         assert (run / name).stat().st_size > 0
     check_summary(run)
+
+
+def check_start(printed: str) -> None:
+    """Nothing of a normal start reads like a fault."""
+    assert len(re.findall(r"^1 vLLM engine is up after \d+ s$", printed, re.MULTILINE)) == 1, printed
+    does = r"\((Ray starts their processes|vLLM is being loaded|vLLM says: .+)\)"
+    waiting = rf"1 vLLM engine is starting: 0 up after \d+ s {does}"
+    lines = [line for line in printed.splitlines() if "engine" in line and not line.startswith("loading engines")]
+    assert all(re.fullmatch(waiting, line) or " is up after " in line for line in lines), lines
 
 
 def check_summary(run: Path) -> None:

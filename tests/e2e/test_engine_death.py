@@ -14,7 +14,7 @@ from books import PARTIAL, PPO, SEQ, check_books
 from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
 from interrupted_runs import Interruption, interrupt
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
 REWARDS = """
 import os, pathlib, signal, threading

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
 REWARDS = """
 import json

@@ -15,7 +15,7 @@ import pytest
 from books import ASYNC, EST, OWN_CRITIC, PARTIAL, PPO, SEQ, check_books
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
 LORA = {"ds__lora__rank": 4, "ds__lora__alpha": 8, "ada_verify_sync": "always"}
 GRPO = {"algo__advantage__estimator": "dr_grpo"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import LIMIT_S, ROOT, Toy, forked_python, own_template, read_jsonl, toy_flags
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
 PARITY = ROOT / "tests" / "parity"
 

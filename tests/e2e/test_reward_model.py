@@ -21,7 +21,7 @@ from conftest import ROOT, Toy, check_ledger, read_jsonl, steps_of, toy_flags, t
 from interrupted_runs import Interruption, interrupt
 from reward_models import build_reward_model
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
 START, QUANTILE, N = 0.25, 0.6, 4
 """The first threshold is above every score that this model gives, so step 1 has no positive."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import LIMIT_S, ROOT, Toy, forked_python, own_template, steps_of, toy_flags
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
 SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr": 3e-3, "data__max_samples": 48}
 

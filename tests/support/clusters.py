@@ -22,7 +22,7 @@ from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
 RAY = Path(sys.executable).with_name("ray")
 
-START_S = 90.0
+START_S = 240.0
 
 CLUSTER_VARIABLE = "CLUSTER_OF_TEST"
 """Folder of the cluster, in the environment of all of its processes."""
@@ -67,6 +67,10 @@ class Cluster:
         wait_until(lambda: len(self.living_nodes()) > before, "the node did not join")
         return node
 
+    def add_node_that_counts_its_gpus(self, *, cpus: int, **variables: str) -> None:
+        """Returns at once, and needs no dashboard. `variables`: of its environment."""
+        self.nodes.append(self._start(None, cpus, f"--address={self.address}", **variables))
+
     def living_nodes(self) -> list[dict[str, Any]]:
         return [row for row in self.get("/api/v0/nodes?detail=1&limit=100") if row["state"] == "ALIVE"]
 
@@ -99,15 +103,16 @@ class Cluster:
         for process in psutil.wait_procs(started, timeout=30)[1]:
             process.kill()
 
-    def _start(self, gpus: int, cpus: int, *flags: str) -> subprocess.Popen[bytes]:
+    def _start(self, gpus: int | None, cpus: int, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
         self._next_ip += 1
         command = [
-            RAY, "start", "--block", f"--num-gpus={gpus}", f"--num-cpus={cpus}", "--object-store-memory=500000000",
+            RAY, "start", "--block", *([] if gpus is None else [f"--num-gpus={gpus}"]), f"--num-cpus={cpus}",
+            "--object-store-memory=500000000",
             f"--temp-dir={tempfile.mkdtemp(dir=self._folder)}", f"--node-ip-address=127.0.0.{self._next_ip}",
             # Another Ray of this machine may have the usual port, and jobs go through the agent behind it.
             f"--dashboard-agent-listen-port={free_port()}", *flags,
         ]  # fmt: skip
-        mine = os.environ | {CLUSTER_VARIABLE: self._folder}
+        mine = os.environ | {CLUSTER_VARIABLE: self._folder} | variables
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=mine)
 
     def workers_of_runs(self) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from dockerfiles import instructions, is_ignored, last_stage, pins
+from documents import blocks, command_lines, section, spans, tables
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "dockerfile"
@@ -176,6 +177,61 @@ def test_a_worker_waits_for_its_head(suffix: str) -> None:
     for service in (head, worker):
         assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).resolve() in DOCKERFILES
         assert [volume.partition(":")[2] for volume in service["volumes"]] == ["/workspace", "/cache"]
+
+
+# -- NCCL between containers ------------------------------------------------------------------------------------------
+
+GPU_RUNS = [
+    words
+    for block in blocks((ROOT / "docs" / "docker.md").read_text(encoding="utf-8"))
+    for words in command_lines(block.text)
+    if words[:2] == ["docker", "run"] and "openrlhf-ada:gpu" in words
+]
+
+
+def options_of(words: list[str]) -> set[str]:
+    """Of `docker run`, before the image; a value that follows as a word of its own is joined by "="."""
+    before = words[2 : words.index("openrlhf-ada:gpu")]
+    joined = re.sub(r"(--?[\w-]+) (?=[^-])", r"\1=", " ".join(before))
+    return set(joined.split())
+
+
+@pytest.mark.parametrize("words", GPU_RUNS, ids=lambda words: " ".join(words[-5:]))
+def test_containers_with_gpus_have_what_nccl_needs(words: list[str]) -> None:
+    """Without memlock, InfiniBand fails or is not used; Docker's 64 MB of shared memory are too few."""
+    assert {"--gpus=all", "--shm-size=16g", "--ulimit=memlock=-1", "--ulimit=stack=67108864"} <= options_of(words)
+
+
+def test_containers_of_several_machines_reach_the_network_cards() -> None:
+    """Head and workers alike, or NCCL would take another way on each side."""
+    several = [options_of(words) for words in GPU_RUNS if "ray" in words and "start" in words]
+    assert len(several) == 2 and several[0] == several[1]
+    assert {
+        "--network=host",
+        "--device=/dev/infiniband",
+        "-e=NCCL_SOCKET_IFNAME=eth0",
+        "-e=GLOO_SOCKET_IFNAME=eth0",
+        "-e=NCCL_IB_HCA=mlx5",
+    } <= several[0]
+
+
+def test_every_option_for_several_machines_is_explained() -> None:
+    text = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+    (table,) = [rows for rows in tables(section(text, "A cluster")) if rows[0] == ["Option", "Why"]]
+    explained = {span for row in table[1:] for span in spans(row[0])}
+    assert explained == {
+        "--shm-size=16g", "--ulimit memlock=-1", "--ulimit stack=67108864", "--device=/dev/infiniband",
+        "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA",
+    }  # fmt: skip
+    cluster = blocks((ROOT / "docs" / "cluster.md").read_text(encoding="utf-8"))
+    assert any("ulimit -l unlimited" in b.text and "NCCL_IB_HCA=mlx5" in b.text for b in cluster)
+
+
+@pytest.mark.parametrize("name", ["head", "worker"])
+def test_gpu_services_lock_memory(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["ulimits"] == {"nofile": 65536, "memlock": -1, "stack": 67108864}
+    assert service["shm_size"] == "${SHM_SIZE:-16gb}"
 
 
 def tool(name: str) -> str:

@@ -58,6 +58,9 @@ FOREIGN_FLAGS |= {
     "--runtime-env-json",
     "--gpus",
     "--init",
+    "--ulimit",
+    "--device",
+    "--ipc",
 }
 FOREIGN_FLAGS |= {"--object-store-memory", "--detach", "--wait", "--file", "--target", "--cap-drop", "--security-opt"}
 """Of every command, pip, Docker and Ray."""

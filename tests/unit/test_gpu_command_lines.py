@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.rehearsal
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -16,7 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine_connections import CALLS_AT_A_TIME, EngineConnections
-from openrlhf_ada.rollout.engine_restart import NOTE_S, EngineLostError
+from openrlhf_ada.rollout.engine_restart import NOTE_S, RESTART_S, EngineLostError, EngineWaiter
 from openrlhf_ada.rollout.messages import Answer, ended, pack
 from openrlhf_ada.weights.sender import EngineGoneError
 
@@ -246,7 +246,37 @@ def test_an_engine_that_does_not_come_back_ends_the_run(world: World) -> None:
     world.actors[0].start_id = None
     with pytest.raises(EngineLostError, match=r"engine 0 died and was not back after 900 s"):
         world.connections.wait_until_ready()
-    assert "vLLM engine 0 does not answer: waiting until it is up, 15 minutes at most" in world.notes
+    assert "vLLM engine 0 does not answer: waiting until it is up again, 15 minutes at most" in world.notes
+
+
+def test_first_start_has_no_time_limit_and_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model is downloaded and compiled first. Engine 0 was up before: for it, the limit counts."""
+    limits: list[float | None] = []
+
+    def get(ref: Any, timeout: float | None = None) -> Any:
+        limits.append(timeout)
+        return ref.value
+
+    world = World(monkeypatch)
+    monkeypatch.setattr(ray, "get", get)
+    waiter = EngineWaiter(world.actors, world.notes.append)
+    assert waiter.wait() == ["a0", "b0"]
+    assert (limits, world.notes) == ([None, None], [])
+    waiter.wait()
+    assert limits[2:] == [pytest.approx(RESTART_S, abs=60)] * 2
+
+
+def test_engine_that_was_never_up_may_fail_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.actors[1].start_id = None
+    waiter = EngineWaiter(world.actors, world.notes.append)
+
+    def ready() -> Ref:
+        return Ref(ActorDiedError())
+
+    world.actors[1].ready = Remote(ready)
+    with pytest.raises(EngineLostError, match="vLLM engine 1 died, or failed to start"):
+        waiter.wait()
 
 
 def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,3 +314,15 @@ def test_a_busy_driver_reads_calls_that_failed(world: World) -> None:
     connections.submit(0, [], None)
     with pytest.raises(RuntimeError, match="no such tokenizer"):
         connections.wait()
+
+
+def test_an_engine_that_cannot_start_says_why_in_one_line(world: World) -> None:
+    trace = "The actor died because of an error raised in its creation task, ray::A.__init__()\n  File engine.py\n"
+    gone = ActorDiedError()
+    gone.error_msg, gone._actor_init_failed = f"{trace}NoRoomError: vLLM needs 70% of the memory", True
+    kill(world.actors[1])
+    world.connections.wait()
+    world.actors[1].last["ready"].set(gone)
+    with pytest.raises(EngineLostError) as error:
+        world.connections.wait()
+    assert str(error.value) == "vLLM engine 1 did not start: NoRoomError: vLLM needs 70% of the memory"

@@ -12,6 +12,8 @@ from ray.exceptions import ActorDiedError
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator
 
+pytestmark = pytest.mark.rehearsal
+
 
 def test_it_begins_with_the_first_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's own loop over three parts; the engine dies in the second, so it cannot be put to sleep either."""

@@ -16,6 +16,8 @@ from openrlhf_ada.trainer.critic import StratumCriticTrainer, WholeStepCriticTra
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT
 from openrlhf_ada.trainer.policy import AdaActorTrainer
 
+pytestmark = pytest.mark.rehearsal
+
 ENDS = [0, 0, 1, 0, 1]
 
 

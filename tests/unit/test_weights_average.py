@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from openrlhf_ada.weights.average import AverageError, Part, WeightAverage
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
+pytestmark = pytest.mark.rehearsal
+
 BETA = 0.992
 ALONE = Part()
 

@@ -12,6 +12,8 @@ import pytest
 from openrlhf_ada.weights.engine_side import FROM_DISK, ReceivesWeights, WeightError
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
+pytestmark = pytest.mark.rehearsal
+
 MANIFEST = Manifest((TensorSpec("w", "float32", (2,)),)).to_plain()
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack, unpack
 
+pytestmark = pytest.mark.rehearsal
+
 MODULES = ("embed", "layers.0.attn", "layers.0.mlp", "layers.1.attn", "head")
 
 specs = st.lists(

@@ -12,6 +12,8 @@ from policies import make_model, move, sent, weights_of, with_adapters
 
 from openrlhf_ada.weights.policy_side import PolicyWeights
 
+pytestmark = pytest.mark.rehearsal
+
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])

@@ -27,6 +27,8 @@ from openrlhf_ada.weights.receiver import Update, WeightReceiver
 from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, WeightSyncError
 from openrlhf_ada.weights.transport import GlooGroup, _Broadcasts
 
+pytestmark = pytest.mark.rehearsal
+
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:

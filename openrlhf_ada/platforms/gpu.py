@@ -1,0 +1,200 @@
+"""Why torch cannot use a GPU that this machine has. Without a GPU there is nothing to say: then the CPU is meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ada.platforms.nvml import Driver, Gpu, NoNvmlError, NvmlError, read_driver
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+LEAST_CAPABILITY = (8, 0)
+"""Of flash-attn and bfloat16."""
+
+OLDEST_DRIVER = {12: "525", 13: "580"}
+"""By major version of CUDA, from NVIDIA's table of compatible drivers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """`is_cpu_build`: torch was installed for a CPU, which may well be meant."""
+
+    what: str
+    remedy: str
+    is_cpu_build: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """A build of torch. `cuda`: the version that it is built for, "" for a CPU build. `reason`: why it has no GPU, in
+    its own words; empty where it has one."""
+
+    version: str
+    cuda: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What shows a GPU without torch. `kernel_driver`: version of the loaded kernel module. `on_bus`: an NVIDIA GPU is
+    among the PCI devices."""
+
+    driver: Driver | NvmlError
+    kernel_driver: str
+    on_bus: bool
+    in_container: bool
+
+    @property
+    def shows_gpu(self) -> bool:
+        if isinstance(self.driver, Driver):
+            return bool(self.driver.gpus) or bool(self.kernel_driver)
+        return bool(self.kernel_driver) or self.on_bus or not isinstance(self.driver, NoNvmlError)
+
+
+def trouble() -> Trouble | None:
+    """What keeps torch from a GPU of this machine; None where it has one, or there is none to have.
+
+    Torch is imported only where something shows a GPU.
+    """
+    if os.environ.get(VISIBLE, "0") in ("", "-1"):
+        # The user's wish.
+        return None
+    machine = look_at_machine()
+    return explain(machine, look_at_torch()) if machine.shows_gpu else None
+
+
+def look_at_machine(root: Path = Path("/"), read: Callable[[], Driver] = read_driver) -> Machine:
+    """`root`: of the file system."""
+    driver: Driver | NvmlError
+    try:
+        driver = read()
+    except NvmlError as error:
+        driver = error
+    version = root / "proc/driver/nvidia/version"
+    return Machine(
+        driver,
+        _version_in(version.read_text(encoding="utf-8")) if version.is_file() else "",
+        any(_is_gpu(device) for device in (root / "sys/bus/pci/devices").glob("*")),
+        any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
+    )
+
+
+def _version_in(text: str) -> str:
+    """`NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...`: the first word that looks like one."""
+    words = (word for word in text.split() if word[0].isdigit() and "." in word)
+    return next(words, "of an unknown version")
+
+
+def _is_gpu(device: Path) -> bool:
+    """NVIDIA's, and a display controller of some kind."""
+    vendor, kind = device / "vendor", device / "class"
+    if not vendor.is_file() or not kind.is_file():
+        return False
+    return vendor.read_text().strip() == "0x10de" and kind.read_text().startswith("0x03")
+
+
+def look_at_torch() -> Torch:
+    import torch
+
+    reason = ""
+    if torch.version.cuda and not torch.cuda.is_available():
+        reason = "it gives no reason"
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().partition("\n")[0]
+    elif not torch.version.cuda:
+        reason = "a build for CPUs"
+    return Torch(torch.__version__, torch.version.cuda or "", reason)
+
+
+def explain(machine: Machine, torch: Torch) -> Trouble | None:
+    """For a machine that shows a GPU: what is wrong, and what to do; None where nothing is."""
+    driver = machine.driver
+    if not torch.reason:
+        return _too_old_gpus(driver.gpus) if isinstance(driver, Driver) else None
+    if not torch.cuda:
+        return Trouble(
+            f"this machine has {_gpus(machine)}, and torch {torch.version} is a build for CPUs",
+            "Install what GPUs need into an environment of its own: pip install torch==2.13.0, then "
+            'pip install --no-build-isolation ".[gpu]" in the folder of this package',
+            is_cpu_build=True,
+        )
+    if isinstance(driver, NvmlError):
+        return _no_driver(machine, driver)
+    if not driver.gpus:
+        return Trouble(
+            f"NVIDIA's driver {driver.version} is loaded and shows no GPU"
+            + (" in this container" if machine.in_container else ""),
+            _START_WITH_GPUS if machine.in_container else "Look at nvidia-smi, and at the kernel's log (dmesg)",
+        )
+    needed = int(torch.cuda.partition(".")[0])
+    if driver.cuda[0] < needed:
+        return Trouble(
+            f"this machine has {_gpus(machine)}, and its driver {driver.version} is too old: it serves CUDA up to "
+            f"{driver.cuda[0]}.{driver.cuda[1]}, and torch {torch.version} is built for CUDA {torch.cuda}",
+            f"Install driver {OLDEST_DRIVER.get(needed, 'of a newer version')} or newer on the machine (in a "
+            f"container: on its host)",
+        )
+    return Trouble(
+        f"this machine has {_gpus(machine)} with driver {driver.version}, and torch {torch.version} cannot use it: "
+        f"{torch.reason}",
+        "Look at nvidia-smi; on machines with NVSwitch, nvidia-fabricmanager must run; in a container, "
+        "NVIDIA_DRIVER_CAPABILITIES must hold compute",
+    )
+
+
+_START_WITH_GPUS = (
+    "Start it with GPUs: docker run --gpus all ... (the host needs the NVIDIA Container Toolkit; with podman: "
+    "--device nvidia.com/gpu=all)"
+)
+
+
+def _no_driver(machine: Machine, error: NvmlError) -> Trouble:
+    if not isinstance(error, NoNvmlError):
+        mismatch = "mismatch" in str(error).lower()
+        return Trouble(
+            f"NVIDIA's driver does not answer ({error})",
+            "It was updated while it ran: restart the machine"
+            if mismatch
+            else "Look at nvidia-smi, and at the kernel's log (dmesg)",
+        )
+    if not machine.kernel_driver:
+        return Trouble(
+            "this machine has an NVIDIA GPU, and no driver is loaded for it",
+            f"Install NVIDIA's driver, {OLDEST_DRIVER[13]} or newer",
+        )
+    if machine.in_container:
+        return Trouble(
+            f"the host of this container has NVIDIA's driver {machine.kernel_driver}, and the container has no GPU",
+            _START_WITH_GPUS,
+        )
+    return Trouble(
+        f"NVIDIA's kernel driver {machine.kernel_driver} is loaded, and its libraries are missing ({error})",
+        "Install the libraries of the same version",
+    )
+
+
+def _too_old_gpus(gpus: tuple[Gpu, ...]) -> Trouble | None:
+    """Where none can do what a run needs. Of several kinds, the user chooses by CUDA_VISIBLE_DEVICES."""
+    if not gpus or any(gpu.capability >= LEAST_CAPABILITY for gpu in gpus):
+        return None
+    major, minor = gpus[0].capability
+    return Trouble(
+        f"the GPU {gpus[0].name} has compute capability {major}.{minor}, and flash-attn and bfloat16 need "
+        f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}",
+        "Use an Ampere GPU or a newer one",
+    )
+
+
+def _gpus(machine: Machine) -> str:
+    gpus = machine.driver.gpus if isinstance(machine.driver, Driver) else ()
+    if not gpus:
+        return "an NVIDIA GPU"
+    return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} ({', '.join(sorted({gpu.name for gpu in gpus}))})"

@@ -1,0 +1,340 @@
+"""GPUs that torch cannot use: which, why, and what to do. The GPUs are not there; see tests/support/nvml.py."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import logging
+import re
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from nvml import MISMATCH, FakeNvml, build_library, driver, gpu
+
+from openrlhf_ada.platforms import gpu as gpu_module
+from openrlhf_ada.platforms import gpu_check
+from openrlhf_ada.platforms.gpu import Machine, Torch, Trouble, explain, look_at_machine, look_at_torch, trouble
+from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
+from openrlhf_ada.platforms.nvml import NoNvmlError, NvmlError, read_driver
+from openrlhf_ada.platforms.resources import MissingResourcesError
+
+pytestmark = pytest.mark.rehearsal
+
+ROOT = Path(__file__).parents[2]
+
+NO_LIBRARY = NoNvmlError("libnvidia-ml.so.1: cannot open shared object file")
+USABLE = Torch("2.13.0+cu130", "13.0", "")
+UNUSABLE = Torch("2.13.0+cu130", "13.0", "The NVIDIA driver on your system is too old")
+CPU_BUILD = Torch("2.13.0+cpu", "", "a build for CPUs")
+
+
+# -- NVIDIA's library -------------------------------------------------------------------------------------------------
+
+
+def test_the_driver_is_read_and_let_go() -> None:
+    two = driver(gpu(free=30), gpu(index=1), version="535.104.05", cuda=(12, 2))
+    library = FakeNvml(two)
+    assert read_driver(lambda name: library) == two
+    assert not library.is_open
+
+
+def test_errors_of_the_library_are_told_in_its_words() -> None:
+    with pytest.raises(NvmlError, match="Driver/library version mismatch"):
+        read_driver(lambda name: FakeNvml(driver(), MISMATCH))
+
+
+def test_no_library_means_no_driver() -> None:
+    def missing(name: str) -> Any:
+        assert name == "libnvidia-ml.so.1"
+        raise OSError("cannot open shared object file")
+
+    with pytest.raises(NoNvmlError, match="cannot open"):
+        read_driver(missing)
+
+
+def test_the_library_is_called_as_c_calls_it(tmp_path: Path) -> None:
+    """The same functions, compiled: sizes and orders of their arguments are right."""
+    eight = driver(*(gpu(free=12, index=index) for index in range(8)), cuda=(13, 1))
+    path = build_library(tmp_path, eight)
+    assert read_driver(lambda name: ctypes.CDLL(str(path))) == eight
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def machine_of(root: Path, files: dict[str, str]) -> Machine:
+    def no_library() -> Any:
+        raise NO_LIBRARY
+
+    write(root, files)
+    return look_at_machine(root, no_library)
+
+
+VERSION_FILE = {
+    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n"
+    "GCC version:  gcc version 12.3.0\n"
+}
+PCI_GPU = {"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x030200\n"}
+PCI_AUDIO = {"sys/bus/pci/devices/0/vendor": "0x10de\n", "sys/bus/pci/devices/0/class": "0x040300\n"}
+PCI_OTHER = {"sys/bus/pci/devices/0/vendor": "0x8086\n", "sys/bus/pci/devices/0/class": "0x030000\n"}
+
+
+@pytest.mark.parametrize("files", [{}, PCI_OTHER, PCI_AUDIO], ids=["nothing", "Intel's", "NVIDIA's sound"])
+def test_a_machine_without_gpu_shows_none(tmp_path: Path, files: dict[str, str]) -> None:
+    assert not machine_of(tmp_path, files).shows_gpu
+
+
+@pytest.mark.parametrize(
+    ("files", "says", "do"),
+    [
+        (PCI_GPU, "this machine has an NVIDIA GPU, and no driver is loaded for it", "580 or newer"),
+        (VERSION_FILE, r"kernel driver 570\.86\.15 is loaded, and its libraries are missing", "of the same version"),
+        (
+            VERSION_FILE | {".dockerenv": ""},
+            r"the host of this container has NVIDIA's driver 570\.86\.15, and the container has no GPU",
+            "docker run --gpus all",
+        ),
+        (VERSION_FILE | {"run/.containerenv": ""}, "the container has no GPU", "podman: --device nvidia.com/gpu=all"),
+    ],
+    ids=["no driver", "no libraries", "docker", "podman"],
+)
+def test_missing_drivers_are_named(tmp_path: Path, files: dict[str, str], says: str, do: str) -> None:
+    machine = machine_of(tmp_path, files)
+    assert machine.shows_gpu
+    found = explain(machine, UNUSABLE)
+    assert found is not None
+    assert re.search(says, found.what) and do in found.remedy
+
+
+def with_driver(found: Any, *, in_container: bool = False) -> Machine:
+    return Machine(found, "580.65.06", on_bus=True, in_container=in_container)
+
+
+@pytest.mark.parametrize(
+    ("machine", "build", "says", "do"),
+    [
+        (
+            with_driver(driver(gpu(), gpu(), version="535.104.05", cuda=(12, 2))),
+            UNUSABLE,
+            "this machine has 2 NVIDIA GPUs (NVIDIA H100 80GB HBM3), and its driver 535.104.05 is too old: it serves "
+            "CUDA up to 12.2, and torch 2.13.0+cu130 is built for CUDA 13.0",
+            "Install driver 580 or newer on the machine (in a container: on its host)",
+        ),
+        (
+            with_driver(driver(gpu())),
+            CPU_BUILD,
+            "this machine has 1 NVIDIA GPU (NVIDIA H100 80GB HBM3), and torch 2.13.0+cpu is a build for CPUs",
+            "pip install torch==2.13.0",
+        ),
+        (
+            with_driver(NvmlError("Driver/library version mismatch")),
+            UNUSABLE,
+            "NVIDIA's driver does not answer (Driver/library version mismatch)",
+            "restart the machine",
+        ),
+        (with_driver(NvmlError("GPU is lost")), UNUSABLE, "does not answer (GPU is lost)", "nvidia-smi"),
+        (with_driver(driver(), in_container=True), UNUSABLE, "shows no GPU in this container", "--gpus all"),
+        (with_driver(driver()), UNUSABLE, "is loaded and shows no GPU", "dmesg"),
+        (
+            with_driver(driver(gpu())),
+            dataclasses.replace(UNUSABLE, reason="CUDA error 802: system not yet initialized"),
+            "with driver 580.65.06, and torch 2.13.0+cu130 cannot use it: CUDA error 802: system not yet initialized",
+            "nvidia-fabricmanager must run",
+        ),
+        (
+            with_driver(driver(gpu("Tesla T4", (7, 5)))),
+            USABLE,
+            "the GPU Tesla T4 has compute capability 7.5, and flash-attn and bfloat16 need 8.0",
+            "Ampere",
+        ),
+    ],
+    ids=["driver too old", "CPU build", "mismatch", "lost", "container", "no GPU", "torch says why", "old GPU"],
+)
+def test_each_trouble_is_named_with_its_remedy(machine: Machine, build: Torch, says: str, do: str) -> None:
+    assert machine.shows_gpu
+    found = explain(machine, build)
+    assert found is not None
+    assert says in found.what and do in found.remedy
+    assert found.is_cpu_build == (build is CPU_BUILD)
+    assert "\n" not in str(found)
+
+
+def test_the_remedy_for_a_cpu_build_installs_the_pinned_torch() -> None:
+    found = explain(with_driver(driver(gpu())), CPU_BUILD)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (pin,) = [requirement for requirement in extras["gpu"] if requirement.startswith("torch==")]
+    assert found is not None and f"pip install {pin}, then" in found.remedy
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        with_driver(driver(gpu())),
+        with_driver(driver(gpu("Tesla T4", (7, 5)), gpu())),
+        # With NVIDIA's package for newer CUDA on an older driver, torch works: it knows better than the versions.
+        with_driver(driver(gpu(), version="535.104.05", cuda=(12, 2))),
+        with_driver(NvmlError("no permission")),
+    ],
+    ids=["all right", "one of two kinds", "forward compatible", "NVML is forbidden"],
+)
+def test_a_gpu_that_torch_uses_is_all_right(machine: Machine) -> None:
+    assert explain(machine, USABLE) is None
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_gpus_that_the_user_hides_are_no_trouble(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: pytest.fail("nobody is to look"))
+    assert trouble() is None
+
+
+def test_torch_is_asked_only_where_a_gpu_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: Machine(NO_LIBRARY, "", False, False))
+    monkeypatch.setattr(gpu_module, "look_at_torch", lambda: pytest.fail("torch is slow to import"))
+    assert trouble() is None
+    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: with_driver(driver(gpu())))
+    monkeypatch.setattr(gpu_module, "look_at_torch", lambda: CPU_BUILD)
+    found = trouble()
+    assert found is not None and found.is_cpu_build
+
+
+@pytest.mark.skipif(bool(torch.version.cuda), reason="of the CPU build")
+def test_this_torch_is_a_cpu_build() -> None:
+    assert look_at_torch() == Torch(torch.__version__, "", "a build for CPUs")
+
+
+def test_torch_says_itself_why_it_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA driver initialization failed\nmore lines")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    assert look_at_torch().reason == "CUDA driver initialization failed"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert look_at_torch().reason == ""
+
+
+# -- a run ------------------------------------------------------------------------------------------------------------
+
+OLD = Trouble("the driver is too old", "Install another")
+BUILD = Trouble("torch is a build for CPUs", "Install another", is_cpu_build=True)
+
+
+def flags(*, for_cpu: bool) -> SimpleNamespace:
+    """As far as `check_cpu_limits` reads them."""
+    return SimpleNamespace(
+        ds=SimpleNamespace(
+            packing_samples=False, ring_attn_size=1, load_in_4bit=False,
+            attn_implementation="sdpa" if for_cpu else "flash_attention_2",
+        ),
+        train=SimpleNamespace(dynamic_batch_enable=False, colocate_all=False),
+        vllm=SimpleNamespace(
+            tensor_parallel_size=1, enable_sleep=False, sync_backend="gloo" if for_cpu else "nccl"
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "for_cpu"), [(OLD, True), (OLD, False), (BUILD, False)])
+def test_a_run_beside_an_unusable_gpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch, found: Trouble, for_cpu: bool
+) -> None:
+    monkeypatch.setattr(gpu_check, "trouble", lambda: found)
+    with pytest.raises(MissingResourcesError) as error:
+        check_machine(flags(for_cpu=for_cpu))
+    assert str(error.value) == (
+        f"{found.what}. Install another. To use the CPU all the same, hide the GPUs: CUDA_VISIBLE_DEVICES= "
+        f"openrlhf-ada ..."
+    )
+
+
+def test_a_cpu_environment_with_cpu_flags_trains_on_the_cpu_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gpu_check, "trouble", lambda: BUILD)
+    with caplog.at_level(logging.WARNING):
+        check_machine(flags(for_cpu=True))
+    assert caplog.messages == ["torch is a build for CPUs. This run uses the CPU"]
+
+
+def test_a_machine_without_trouble_is_not_spoken_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gpu_check, "trouble", lambda: None)
+    check_machine(flags(for_cpu=False))
+    assert caplog.messages == []
+
+
+def cluster_of(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Trouble | None]) -> None:
+    """A head without GPUs, a node that is dead, and one with 8 GPUs for each answer."""
+    import ray
+
+    nodes = [("10.0.0.1", True, 0), ("10.0.0.9", False, 8), *((address, True, 8) for address in answers)]
+    monkeypatch.setattr(
+        ray, "nodes",
+        lambda: [{"NodeManagerAddress": a, "NodeID": a, "Alive": alive, "Resources": {"GPU": gpus, "CPU": 4}}
+                 for a, alive, gpus in nodes],
+    )  # fmt: skip
+    monkeypatch.setattr(gpu_check, "_ask", lambda node_id: node_id)
+    monkeypatch.setattr(ray, "get", lambda ref: answers[ref])
+
+
+def test_nodes_without_trouble_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head and the driver on it have no GPU, and nobody asks them."""
+    cluster_of(monkeypatch, {"10.0.0.2": None, "10.0.0.3": None})
+    assert check_nodes(flags(for_cpu=False)) is True
+
+
+@pytest.mark.parametrize(
+    ("answers", "for_cpu", "says"),
+    [
+        ({"10.0.0.2": None, "10.0.0.3": OLD}, False, "on 10.0.0.3: the driver is too old. Install another."),
+        ({"10.0.0.2": OLD, "10.0.0.3": OLD}, True, "on 10.0.0.2, 10.0.0.3: the driver is too old. Install another."),
+        ({"10.0.0.2": BUILD}, False, "on 10.0.0.2: torch is a build for CPUs."),
+        ({"10.0.0.2": None, "10.0.0.3": BUILD}, True, "on 10.0.0.3: torch is a build for CPUs."),
+    ],
+    ids=["one of two", "both", "CPU build", "one environment is another"],
+)
+def test_a_cluster_with_unusable_gpus_is_refused(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Trouble | None], for_cpu: bool, says: str
+) -> None:
+    cluster_of(monkeypatch, answers)
+    with pytest.raises(MissingResourcesError) as error:
+        check_nodes(flags(for_cpu=for_cpu))
+    assert str(error.value).startswith(says)
+    assert str(error.value).endswith("Mend it, or take the node out of the cluster (ray stop)")
+
+
+def test_a_cluster_of_cpu_environments_trains_on_cpus(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster_of(monkeypatch, {"10.0.0.2": BUILD, "10.0.0.3": BUILD})
+    assert check_nodes(flags(for_cpu=True)) is False
+    assert "on 10.0.0.2, 10.0.0.3: torch is a build for CPUs" in caplog.text
+    assert "This run uses the CPU" in caplog.text
+
+
+def test_a_node_without_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    cluster_of(monkeypatch, {"10.0.0.2": None})
+
+    def fail(ref: Any) -> Any:
+        raise RayTaskError("trouble", "Traceback\nModuleNotFoundError: No module named 'openrlhf_ada'", OSError())
+
+    monkeypatch.setattr(ray, "get", fail)
+    with pytest.raises(MissingResourcesError, match=r"on 10\.0\.0\.2: it cannot run openrlhf_ada .*No module named"):
+        check_nodes(flags(for_cpu=False))

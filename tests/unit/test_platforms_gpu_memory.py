@@ -1,0 +1,73 @@
+"""Room for an engine that starts again on a GPU that it shares with the policy. GPUs of 80 GiB that are not there."""
+
+from __future__ import annotations
+
+import pytest
+from nvml import driver, gpu
+
+from openrlhf_ada.platforms.gpu_memory import RELEASE_S, NoRoomError, wait_for_room
+from openrlhf_ada.platforms.nvml import Driver
+
+pytestmark = pytest.mark.rehearsal
+
+
+class Time:
+    """Passes only while somebody sleeps. `free`: GiB of each GPU, by second; the last entry stays."""
+
+    def __init__(self, *free: list[int]) -> None:
+        self.now = 0.0
+        self._free = free
+
+    def read(self) -> Driver:
+        free = self._free[min(int(self.now), len(self._free) - 1)]
+        return driver(*(gpu(free=gib, index=index) for index, gib in enumerate(free)))
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def waited(time: Time, share: float, count: int = 1) -> float:
+    wait_for_room(share, count, time.read, time.clock, time.sleep)
+    return time.now
+
+
+@pytest.fixture(autouse=True)
+def ray_gave_gpu_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+
+
+def test_an_engine_starts_where_its_share_is_free() -> None:
+    """0.7 of 80 GiB are 56. The first GPU is somebody else's."""
+    assert waited(Time([0, 56]), 0.7) == 0.0
+
+
+def test_memory_of_the_dead_process_is_awaited() -> None:
+    assert waited(Time([0, 5], [0, 5], [0, 5], [0, 66]), 0.7) == 3.0
+
+
+def test_without_room_the_message_has_both_figures() -> None:
+    time = Time([80, 55])
+    with pytest.raises(NoRoomError) as error:
+        waited(time, 0.7)
+    assert RELEASE_S < time.now <= RELEASE_S + 1
+    assert "vLLM needs 70% of the memory of 1 GPU free (--vllm.gpu_memory_utilization)" in str(error.value)
+    assert "here are free: 55.0 of 80.0 GiB." in str(error.value)
+    assert "\n" not in str(error.value), "Ray gives the last line of a trace"
+
+
+@pytest.mark.parametrize("name", ["GPU-00000001", "GPU-0000000", "0,GPU-00000001"])
+def test_gpus_may_have_names(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+    assert waited(Time([0, 80]), 0.9) == 0.0
+
+
+def test_an_engine_of_two_gpus_looks_at_all_of_its_node() -> None:
+    """Its own process has none: its workers do."""
+    assert waited(Time([80, 0, 0, 80]), 0.9, count=2) == 0.0
+    with pytest.raises(NoRoomError, match="90% of the memory of 2 GPUs"):
+        waited(Time([80, 0, 0, 0]), 0.9, count=2)
+    # Sixteen GPUs on two nodes: here are eight of them.
+    assert waited(Time([80] * 8), 0.9, count=16) == 0.0
