@@ -119,7 +119,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         self._sample(batch, requests, self._critic_values(requests), generate_kwargs)
         exhausted = self._replace(batch, exhausted, generate_kwargs)
         self._num_batches += 1
-        figures = self.policy.observe(batch.pools()) | self._observe_scores(batch) | self.prompts.end_step()
+        pools = batch.pools()
+        figures = self.policy.observe(pools) | self._observe_scores(batch) | self.prompts.end_step(pools)
         record = batch.record(self._texts_of(batch), figures)
         self._tell_of_failures(batch)
         samples = batch.samples()

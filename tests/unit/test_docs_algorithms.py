@@ -14,7 +14,7 @@ from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.core.allocation import allocate, priority
-from openrlhf_ada.core.choice import CHOICES
+from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.objectives import Objective
 
 TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
