@@ -78,7 +78,7 @@ def mopps(known: Candidates) -> Floats:
 
 @CHOICES.add("mmr1", needs=_RATE)
 def mmr1(known: Candidates) -> Floats:
-    """Half of a batch in proportion to p (1-p), half at random (MMR1's VAS, arXiv 2509.21268).
+    """Half of a batch in proportion to p (1-p), half at random (MMR1, arXiv 2509.21268).
 
     As its released configuration has it, without the diversity of texts that the paper adds. MMR1 measures p anew
     with 8 rollouts of every prompt of the data every 4 steps; here training's own rollouts say it.
