@@ -72,6 +72,8 @@ _BY_PRESET = (
     "greso",
     "prime-rl-pools",
     "pf-ppo",
+    "cures",
+    "dars",
 )
 
 PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}

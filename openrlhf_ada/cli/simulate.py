@@ -301,10 +301,9 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         figures = {name: f"{row[name]:.3g}" for name in ("seconds", "work_seconds", "rollouts_per_prompt")}
         figures |= {name: f"{row[name]:.0%}" for name in ("waste_share", "signal_share")}
-        table.add_row(
-            row["policy"], row["scheduler"], str(row["steps"]), str(row["engines"]), figures["seconds"],
-            figures["work_seconds"], figures["rollouts_per_prompt"], f"{row['tokens']:,.0f}", figures["waste_share"], figures["signal_share"],
-        )  # fmt: skip
+        names = [row["policy"], row["scheduler"], str(row["steps"]), str(row["engines"])]
+        times = [figures["seconds"], figures["work_seconds"], figures["rollouts_per_prompt"]]
+        table.add_row(*names, *times, f"{row['tokens']:,.0f}", figures["waste_share"], figures["signal_share"])
     console = Console()
     console.print(table)
     console.print(

@@ -281,6 +281,20 @@ METHODS: dict[str, Method] = {
         RECIPE | _trains(8) | _fixed(8, select="all", candidates=4, choice="pools"),
         "considered once in each pass over the data, where the original draws with replacement; sizes are ours",
     ),
+    "cures": Method(
+        "8 rollouts a prompt on average, in proportion to √(p(1-p))",
+        "CurES (arXiv 2510.01037) and its code, with all gradient norms 1",
+        RECIPE | _trains(8, "group_norm") | _split(8, "std", min_samples=2, max_samples=32, correction="none"),
+        "counts predict, where the original measures with 4 rollouts of all prompts every 10 steps; all prompts come "
+        "equally often, since the released temperature moves their chances by less than 1 %; bounds are ours",
+    ),
+    "dars": Method(
+        "8 rollouts a prompt on average, in proportion to 1/(4p(1-p)) below p = 1/2 and equally many above",
+        "DARS (arXiv 2508.13755) and its code, equal-treatment schedule",
+        RECIPE | _trains(8) | _split(8, "dars", min_samples=2, max_samples=32, correction="none", baseline="pool"),
+        "counts predict, where the original draws 8 of every prompt first and adds up to 24; so here the sum is exact "
+        "and easy prompts get fewer; breadth (full batches) is not part of it",
+    ),
     "pf-ppo": Method(
         "4 rollouts a prompt, the best and a random other one are trained",
         "PF-PPO (arXiv 2409.06957), best-random filter of its code",

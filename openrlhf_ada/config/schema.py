@@ -115,9 +115,9 @@ class SamplingFlags:
     allocation: str = flag(
         "inverse_sqrt",
         "How mode est splits the budget by pass rate p: in proportion to 1/√p (inverse_sqrt), 1/p (inverse), "
-        "√(p(1-p)) (std), √((1-p)/p) (odds), equally (uniform), or as GVM-RAFT does (gvm). Or by what one rollout "
-        "more is worth: least variance of RLOO (vip), most groups with two outcomes (knapsack). hit: --ada_pilot "
-        "rollouts of each, then by the chance of a first positive among those that follow (HORA).",
+        "√(p(1-p)) (std), √((1-p)/p) (odds), equally (uniform), or as GVM-RAFT (gvm) or DARS (dars) does. Or by "
+        "what one rollout more is worth: least variance of RLOO (vip), most groups with two outcomes (knapsack). hit: "
+        "--ada_pilot rollouts of each, then by the chance of a first positive among those that follow (HORA).",
         choices=ALLOCATIONS,
     )
     estimator: str | None = flag(

@@ -163,6 +163,8 @@ COMPOSITIONS = {
     "mmr1": ("fixed", "all", "pool", "none", None, None, "group_norm"),
     "greso": ("fixed", "random", "pool", "none", None, None, "group_norm"),
     "prime-rl-pools": ("fixed", "all", "pool", "none", None, None, "dr_grpo"),
+    "cures": (None, "all", "pool", "none", "std", "ema", "group_norm"),
+    "dars": (None, "all", "pool", "none", "dars", "ema", "dr_grpo"),
     "pf-ppo": ("fixed", "best_random", "pool", "none", None, None, "dr_grpo"),
 }
 
