@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/choice-per-token"))
     args = parser.parse_args()
-    tasks, seeds, tokens = (("graded",), 2, 20_000) if args.quick else (("graded", "curriculum"), 5, 80_000)
+    tasks, seeds, tokens = (("graded",), 2, 20_000) if args.quick else (("graded", "curriculum"), 4, 80_000)
     results = Results(args.out / f"{tokens}.jsonl")
     for cell in run_cells(cells(tasks, seeds, tokens), results, processes=2):
         print(cell.task, cell.method, cell.seed, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +21,19 @@ LONGEST_RUN = 32
 """Visits in a row with one outcome that are told apart."""
 
 
-def shares(choice: str, candidates: int, rates: Floats, visits: Callable[[], Visits]) -> Floats:
+def shares(
+    choice: str, candidates: int, rates: Floats, visits: Callable[[], Visits], lengths: Floats | None = None
+) -> Floats:
     """How often a prompt is chosen, over the mean of the candidates, shape (N,).
 
-    Candidates are of `rates`, shape (N,), all equally frequent, drawn right, and of equal lengths. `visits` is asked
-    for where the choice reads what earlier visits showed; GRESO's chances to look again are those of the start.
+    Candidates are of `rates`, shape (N,), all equally frequent and drawn right, with answers of `lengths` over the
+    mean (default: 1), shape (N,). `visits` is asked for where the choice reads what earlier visits showed; GRESO's
+    chances to look again are those of the start.
     """
     if Trait.READS_VISITS in CHOICES[choice].traits:
         return _after_visits(choice, candidates, visits())
-    value = np.maximum(CHOICES[choice].function(of_rates(rates)), LEAST_VALUE)
+    known = of_rates(rates) if lengths is None else replace(of_rates(rates), length=lengths)
+    value = np.maximum(CHOICES[choice].function(known), LEAST_VALUE)
     return candidates * chances(value, len(value) / candidates)
 
 

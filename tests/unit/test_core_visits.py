@@ -178,6 +178,24 @@ def test_shares_by_hand() -> None:
     assert shares("pools", 4, np.array([0.0, 0.5]), lambda: visits) == pytest.approx([1 / 3, 5 / 3])
 
 
+@pytest.mark.parametrize("inverse", [False, True])
+def test_shares_per_token_are_those_of_the_chooser(inverse: bool) -> None:
+    """Twelve prompts, half of them with answers twice as long. All are candidates, so chances are exact; inverse
+    weights undo them."""
+    rates, long = np.tile([0.02, 0.1, 0.3, 0.5, 0.7, 0.9], 2), np.repeat([1, 2], 6)
+    visits = history(half_life=1e9, strength=1e-9)
+    visits.observe([pool_of(row, [0, 1], 10 * int(long[row])) for row in range(12)])
+    expected = shares("std_per_token", 4, rates, lambda: [], lengths=long / 1.5)
+    draws = SimpleNamespace(draw=lambda rows, rng: rates[rows])
+    chooser = PromptChooser(12, 4, np.random.default_rng(0), draws, visits, value="std_per_token", inverse=inverse)
+    found: dict[int, float] = {}
+    while len(found) < 12:
+        found |= {choice.row: 4 * choice.chance * (choice.weight if inverse else 1.0) for choice in chooser.take(3)}
+    assert [found[row] for row in range(12)] == pytest.approx(np.ones(12) if inverse else expected)
+    # Above the least value, half as long is twice as often.
+    assert expected[2:5] == pytest.approx(2 * expected[8:11])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["greso", "pools"])
 def test_shares_are_those_of_the_chooser(name: str) -> None:

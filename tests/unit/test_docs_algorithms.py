@@ -14,6 +14,7 @@ from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.choice_shares import shares
 from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.objectives import Objective
 
@@ -66,6 +67,16 @@ def test_shares_of_chosen_prompts() -> None:
     for choice, shown in rows.items():
         settings = resolve(AdaConfig(mode="seq", exit="fixed", max_samples=8, candidates=4, choice=choice), host)
         assert shown == pytest.approx(choice_shares(settings, (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)), rel=0.005)
+
+
+def test_shares_of_chosen_prompts_by_length() -> None:
+    part = section(TEXT, "Which prompts to sample (`--ada_candidates`)")
+    _, (_, *rows), *_ = [table for table in tables(part) if table[0][0] == "p"]
+    rates = np.repeat(np.arange(1, 100) / 100, 2)
+    found = shares("std_per_token", 4, rates, lambda: [], np.tile([2 / 3, 4 / 3], 99))
+    for row, which in zip(rows, (0, 1), strict=True):
+        at = [2 * (round(100 * p) - 1) + which for p in (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)]
+        assert [float(cell) for cell in row[1:]] == pytest.approx(found[at], rel=0.005)
 
 
 def test_figures_in_sentences(figures: ModuleType) -> None:
