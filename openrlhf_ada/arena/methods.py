@@ -68,6 +68,12 @@ _BY_PRESET = (
     "speed",
     "mopps",
     "vade",
+    "mmr1",
+    "greso",
+    "prime-rl-pools",
+    "pf-ppo",
+    "cures",
+    "dars",
 )
 
 PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
@@ -137,6 +143,12 @@ def _all() -> Iterator[Method]:
                 estimator="rloo",
                 **_uniform(n, candidates=4, choice_weight=weight),
             )
+        yield Method(
+            f"choose-{n}-per-token",
+            f"{n} rollouts each of one in four prompts, chosen by expected spread per token",
+            estimator="rloo",
+            **_uniform(n, candidates=4, choice="std_per_token"),
+        )
 
 
 METHODS = {method.name: method for method in _all()}

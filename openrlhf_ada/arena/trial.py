@@ -98,7 +98,7 @@ class Trial:
         passes = self._method.passes
         self._learner.train(drawn.answers(), index, coefficients, passes)
         self._policy.observe(pools)
-        self._chooser.end_step()
+        self._chooser.end_step(pools)
         self.spent.steps += 1
         self.spent.trained += passes * len(index)
         self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[index].sum())

@@ -16,9 +16,11 @@ from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config.choosing import make_chooser
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.config.settings import make_policy, positive_above, resolve
+from openrlhf_ada.config.settings import Settings, make_policy, positive_above, resolve
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.reporting.run_record import Run, read_run
@@ -31,7 +33,7 @@ ENGINE_FILE = "engine.json"
 
 SYNTHETIC_PROMPTS, SYNTHETIC_ENGINES = 512, 8
 
-POLICIES = ("recorded", "uniform", "pos", "balance")
+POLICIES = ("recorded", "uniform", "pos", "balance", *METHODS)
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
         type=_names(POLICIES),
         default=None,
         metavar="NAME,...",
-        help="recorded (the run's own), uniform, pos, balance (default: recorded,uniform; without RUN_DIR: "
-        "balance,uniform)",
+        help="recorded (the run's own), uniform, pos, balance, or names of --ada_method, without the replacing of "
+        "prompts (default: recorded,uniform; without RUN_DIR: balance,uniform)",
     )
     add("--prompts", type=_at_least(1), metavar="N", help="prompts per step (default: as in the run)")
     add(
@@ -111,7 +113,8 @@ def build_parser() -> argparse.ArgumentParser:
         type=_at_least(1),
         default=8,
         metavar="N",
-        help="number of last steps of RUN_DIR to replay (default 8)",
+        help="number of last steps of RUN_DIR to replay; without RUN_DIR, steps of a method that learns from step to "
+        "step (default 8)",
     )
     add("--speculation", type=_at_least(0), metavar="N", help="as --ada_speculation (default: as in the run)")
     add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
@@ -217,15 +220,48 @@ def _simulate(scenario: Scenario, args: argparse.Namespace) -> Iterator[dict[str
         automatic = engine.slots if engine.speculation is None else engine.speculation
         cluster = Cluster(num_engines, engine, automatic if wanted is None else wanted)
         for name in policies:
-            settings = resolve(_configured(scenario, name), scenario.host)
+            settings = _settings(scenario, name)
             # Uniform sampling needs one wave only, so all schedulers are the same.
             only_rounds = name == "uniform" or settings.decides_together
             schedulers: list[SchedulerName] = ["rounds"] if only_rounds else args.schedulers
             for scheduler in schedulers:
-                policy = make_policy(settings)
-                steps = [forecast(policy, s.pools(), s.answer, scheduler, cluster) for s in scenario.steps]
-                prompts = sum(len(step.keys) for step in scenario.steps)
-                yield {"policy": name, "scheduler": scheduler, "engines": num_engines} | _mean(steps, prompts)
+                if settings.remembers and not args.run_dir:
+                    steps = list(_learning(settings, scheduler, cluster, len(scenario.steps[0].keys), args.steps))
+                else:
+                    policy = make_policy(settings)
+                    steps = [forecast(policy, s.pools(), s.answer, scheduler, cluster) for s in scenario.steps]
+                yield {"policy": name, "scheduler": scheduler, "engines": num_engines} | _mean(steps)
+
+
+def _learning(
+    settings: Settings, scheduler: SchedulerName, cluster: Cluster, size: int, num_steps: int
+) -> Iterator[Forecast]:
+    """Steps of `size` prompts of a method that remembers. There are --ada_candidates times as many made-up ones."""
+    policy = make_policy(settings)
+    chooser = make_chooser(settings, policy, settings.candidates * size, seed=0)
+    for step in range(num_steps):
+        rows = {step * size + i: choice.row for i, choice in enumerate(chooser.take(size))}
+        pools = [PromptPool(key, row=row) for key, row in rows.items()]
+        answer = lambda request, rows=rows: SYNTHETIC.visit(request, rows[request.key])  # noqa: E731
+        yield forecast(policy, pools, answer, scheduler, cluster)
+        chooser.end_step(pools)
+
+
+def _settings(scenario: Scenario, name: str) -> Settings:
+    if name not in METHODS:
+        return resolve(_configured(scenario, name), scenario.host)
+    flags = METHODS[name].flags
+    n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
+    ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
+    if ours["mode"] == "off":
+        ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"}
+    rollout = {"n_samples_per_prompt": n, "batch_size": scenario.host.rollout.batch_size}
+    settings = resolve(
+        AdaConfig(**ours), namespace({"rollout": rollout, "algo": {"advantage": {"estimator": estimator}}})
+    )
+    if settings.reads_critic:
+        raise ValueError(f"--policies {name}: its pass rates come from a critic, which is not simulated")
+    return settings
 
 
 def _configured(scenario: Scenario, name: str) -> AdaConfig:
@@ -238,14 +274,15 @@ def _configured(scenario: Scenario, name: str) -> AdaConfig:
     return replace(plain, exit=name)
 
 
-def _mean(steps: Sequence[Forecast], prompts: int) -> dict[str, float]:
+def _mean(steps: Sequence[Forecast]) -> dict[str, float]:
     """Means per step; shares over all steps."""
     tokens = sum(step.tokens for step in steps)
     return {
+        "steps": len(steps),
         "seconds": mean(step.seconds for step in steps),
         "work_seconds": mean(step.work_seconds for step in steps),
         "floor_seconds": mean(step.floor_seconds for step in steps),
-        "rollouts_per_prompt": sum(step.rollouts for step in steps) / prompts,
+        "rollouts_per_prompt": sum(step.rollouts for step in steps) / sum(step.prompts for step in steps),
         "tokens": tokens / len(steps),
         "waste_share": sum(step.wasted_tokens for step in steps) / tokens,
         "signal_share": mean(step.signal_share for step in steps),
@@ -258,22 +295,20 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
 
     table = Table(box=None)
     for column in ("policy", "scheduler"):
-        table.add_column(column)
-    for column in ("engines", "sampling s", "ideal s", "rollouts/prompt", "tokens", "wasted", "signal"):
+        table.add_column(column, no_wrap=True)
+    for column in ("steps", "engines", "sampling s", "ideal s", "rollouts/prompt", "tokens", "wasted", "signal"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         figures = {name: f"{row[name]:.3g}" for name in ("seconds", "work_seconds", "rollouts_per_prompt")}
         figures |= {name: f"{row[name]:.0%}" for name in ("waste_share", "signal_share")}
-        table.add_row(
-            row["policy"], row["scheduler"], str(row["engines"]), figures["seconds"], figures["work_seconds"],
-            figures["rollouts_per_prompt"], f"{row['tokens']:,.0f}", figures["waste_share"], figures["signal_share"],
-        )  # fmt: skip
+        names = [row["policy"], row["scheduler"], str(row["steps"]), str(row["engines"])]
+        times = [figures["seconds"], figures["work_seconds"], figures["rollouts_per_prompt"]]
+        table.add_row(*names, *times, f"{row['tokens']:,.0f}", figures["waste_share"], figures["signal_share"])
     console = Console()
     console.print(table)
-    steps = f"{len(scenario.steps)} steps" if len(scenario.steps) > 1 else "1 step"
     console.print(
-        f"\nMean of {steps}. ideal s: sampling time if it were known from the start which rollouts are needed. "
-        f"wasted: share of the tokens that were not needed. signal: share of groups with both outcomes."
+        "\nMean of the steps. ideal s: sampling time if it were known from the start which rollouts are needed. "
+        "wasted: share of the tokens that were not needed. signal: share of groups with both outcomes."
     )
     if scenario.recorded_s is not None:
         run = f"recorded ({scenario.config.scheduler}, {scenario.num_engines} engines)"

@@ -8,6 +8,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.policies import Estimated, Policy, Sequential, TwoStage
+from openrlhf_ada.core.visits import VisitHistory
 
 _STREAM = 3
 """Keeps its random numbers apart from others of the run's seed."""
@@ -19,11 +20,14 @@ def make_chooser(settings: Settings, policy: Policy, num_rows: int, seed: int) -
     memory = policy.memory if isinstance(policy, Sequential | Estimated | TwoStage) else None
     if settings.chooses and memory is None:
         raise TypeError(f"--ada_candidates needs pass rates, and {type(policy).__name__} has no memory of them")
+    config = settings.config
+    visits = VisitHistory(settings.positive_above, config.half_life, config.prior_strength)
     return PromptChooser(
         num_rows,
         settings.candidates,
         np.random.default_rng([seed, _STREAM]),
         None if memory is None else memory.counts,
+        visits if settings.chooses else None,
         value=settings.choice,
         inverse=settings.choice_weight == "inverse",
     )

@@ -16,10 +16,10 @@ from openrlhf_ada.config.flags import ConfigError, check_read, unread
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import ALLOCATIONS
-from openrlhf_ada.core.choice import CHOICES
 from openrlhf_ada.core.corrections import CORRECTIONS
+from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.objectives import OBJECTIVES
-from openrlhf_ada.core.pieces import Need, Piece
+from openrlhf_ada.core.pieces import Need, Piece, Trait
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import DROPPING, EXITS, SPREAD
 
@@ -281,7 +281,10 @@ def without_effect(s: Settings) -> list[str]:
         cases = [
             (_EST_ONLY if c.mode == "seq" else _SEQ_ONLY, f"--ada_mode is {c.mode}"),
             (() if s.remembers else _MEMORY_ONLY, "nothing is predicted (see --ada_baseline estimator)"),
-            (("prior_strength",) if s.estimator == "rating" else (), "--ada_estimator rating has a prior of its own"),
+            (
+                ("prior_strength",) if s.estimator == "rating" and not _reads_lengths(s) else (),
+                "--ada_estimator rating has a prior of its own",
+            ),
             (
                 ("estimator",) if s.estimator == "critic" and s.remembers and not s.predicts else (),
                 "--ada_candidates reads outcomes, and nothing else is predicted",
@@ -312,3 +315,7 @@ def without_effect(s: Settings) -> list[str]:
         if ignored:
             warnings.append(f"{', '.join(f'--ada_{name}' for name in ignored)}: without effect, since {reason}")
     return warnings
+
+
+def _reads_lengths(s: Settings) -> bool:
+    return s.chooses and Trait.READS_LENGTHS in CHOICES[s.choice].traits

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from openrlhf_ada.config.settings import Settings, published_policy
 from openrlhf_ada.core.advantages import BASELINES
-from openrlhf_ada.core.choice import CHOICES, LEAST_VALUE, chances
+from openrlhf_ada.core.choice_shares import Visits, shares
 from openrlhf_ada.core.corrections import CORRECTIONS
+from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.exact import Weight, drawn_weight, estimated_weights, sequential_weight, two_stage_weights
 from openrlhf_ada.core.grouping import GroupBuilder
-from openrlhf_ada.core.pieces import Need
+from openrlhf_ada.core.pieces import Need, Trait
 from openrlhf_ada.core.policies import Estimated, Sequential, TwoStage
 from openrlhf_ada.core.selection import Selection
 
@@ -39,9 +40,9 @@ def objective_notes(s: Settings) -> list[str]:
         return [f"objective: not computed, since {reason}", *_group_norm_warning(s, None)]
     weights = weights_of(s)
     notes = [f"objective (for rewards of 0 and 1): prompts of pass rate {_list(RATES)} have the weight "]
-    shares = choice_shares(s)
-    seen = [weight.effective * share for weight, share in zip(weights, shares, strict=True)]
-    notes[0] += f"{_list(seen)}{_conditions(s)}{_choice(s, shares)}{_aim(s)}"
+    often = choice_shares(s)
+    seen = [weight.effective * share for weight, share in zip(weights, often, strict=True)]
+    notes[0] += f"{_list(seen)}{_conditions(s)}{_choice(s, often)}{_aim(s)}"
     return [*notes, *_group_norm_warning(s, weights)]
 
 
@@ -52,6 +53,8 @@ def _not_enumerable(s: Settings) -> str | None:
         return f"--ada_select {s.select} declares no Trait (core/pieces.py) to enumerate it by"
     if s.max_samples > LARGEST_CAP:
         return f"--ada_max_samples {s.max_samples} is above {LARGEST_CAP}"
+    if s.chooses and s.config.mode == "est" and Trait.READS_VISITS in CHOICES[s.choice].traits:
+        return f"--ada_choice {s.choice} goes by what visits showed, and how many rollouts these have by the batch"
     return None
 
 
@@ -65,6 +68,7 @@ def _conditions(s: Settings) -> str:
     conditions = [
         (s.config.mode == "est" or chooses_by_rate, f"{_population(s)} of evenly spread pass rates"),
         ((s.predicts and reads_prediction and not exact) or chooses_by_rate, "if predictions are right"),
+        (chooses_by_rate and Trait.READS_LENGTHS in CHOICES[s.choice].traits, "if answers are equally long"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
         (s.config.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]
@@ -75,13 +79,13 @@ def _population(s: Settings) -> str:
     return "with candidates" if s.chooses else "in a batch"
 
 
-def _choice(s: Settings, shares: Sequence[float]) -> str:
+def _choice(s: Settings, often: Sequence[float]) -> str:
     """What choosing prompts does to the weights."""
     if not s.chooses:
         return ""
     if s.choice_weight == "inverse":
         return ", whatever their chance to be chosen"
-    return f"; how often they are chosen is a factor of {_list(shares)} in it"
+    return f"; how often they are chosen is a factor of {_list(often)} in it"
 
 
 def _group_norm_warning(s: Settings, weights: Sequence[Weight] | None) -> list[str]:
@@ -128,13 +132,17 @@ def choice_shares(s: Settings, at_rates: Sequence[float] = RATES) -> list[float]
     """
     if not s.chooses or s.choice_weight == "inverse":
         return [1.0] * len(at_rates)
-    shares = _shares(s)
-    return [float(shares[round(100 * p) - 1]) for p in at_rates]
+    share = _shares(s)
+    return [float(share[round(100 * p) - 1]) for p in at_rates]
 
 
 def _shares(s: Settings) -> NDArray[np.float64]:
-    value = np.maximum(CHOICES[s.choice].function(_EVEN), LEAST_VALUE)
-    return s.candidates * chances(value, len(value) / s.candidates)
+    def visits() -> Visits:
+        policy = published_policy(s)
+        assert isinstance(policy, Sequential)
+        return [policy.plan.outcomes(float(p)) for p in _EVEN]
+
+    return shares(s.choice, s.candidates, _EVEN, visits)
 
 
 def _aim(s: Settings) -> str:

@@ -256,6 +256,52 @@ METHODS: dict[str, Method] = {
         RECIPE | _chosen("vade"),
         "drawn in proportion, where the original takes the best; one decay of counts, by steps; constants unverified",
     ),
+    "mmr1": Method(
+        "8 rollouts of one in 4 prompts, half of them chosen by p(1-p) at a draw of their pass rate, half at random",
+        "MMR1 (arXiv 2509.21268), variance-aware sampling as its released configuration has it",
+        RECIPE | _chosen("mmr1"),
+        "p from training's rollouts, where the original samples 8 rollouts of all prompts every 4 steps; no diversity "
+        "of texts, which the paper adds; no KL",
+    ),
+    "greso": Method(
+        "8 rollouts of one in 2 prompts, fewer of those whose last visits had one outcome; others of one outcome are "
+        "replaced",
+        "GRESO (arXiv 2506.02177) and its code",
+        RECIPE
+        | _trains(8, "group_norm")
+        | _fixed(8, select="random", unresolved="refill", candidates=2, choice="greso")
+        | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"]),
+        "one in 2 is taken, where the original considers as many as it needs; the least chance is a tenth of the "
+        "largest, not a hundredth; an outcome counts as one if all rollouts have it; replaced one by one",
+    ),
+    "prime-rl-pools": Method(
+        "8 rollouts of one in 4 prompts; a fifth of the chance where more than 75 % or at most 25 % were right at the "
+        "last visit",
+        "prime-rl's difficulty pools and their default weights, from its code (INTELLECT-3, arXiv 2512.16144)",
+        RECIPE | _trains(8) | _fixed(8, select="all", candidates=4, choice="pools"),
+        "considered once in each pass over the data, where the original draws with replacement; sizes are ours",
+    ),
+    "cures": Method(
+        "8 rollouts a prompt on average, in proportion to √(p(1-p))",
+        "CurES (arXiv 2510.01037) and its code, with all gradient norms 1",
+        RECIPE | _trains(8, "group_norm") | _split(8, "std", min_samples=2, max_samples=32, correction="none"),
+        "counts predict, where the original measures with 4 rollouts of all prompts every 10 steps; all prompts come "
+        "equally often, since the released temperature moves their chances by less than 1 %; bounds are ours",
+    ),
+    "dars": Method(
+        "8 rollouts a prompt on average, in proportion to 1/(4p(1-p)) below p = 1/2 and equally many above",
+        "DARS (arXiv 2508.13755) and its code, equal-treatment schedule",
+        RECIPE | _trains(8) | _split(8, "dars", min_samples=2, max_samples=32, correction="none", baseline="pool"),
+        "counts predict, where the original draws 8 of every prompt first and adds up to 24; so here the sum is exact "
+        "and easy prompts get fewer; breadth (full batches) is not part of it",
+    ),
+    "pf-ppo": Method(
+        "4 rollouts a prompt, the best and a random other one are trained",
+        "PF-PPO (arXiv 2409.06957), best-random filter of its code",
+        RECIPE | _trains(2) | _fixed(4, select="best_random", baseline="pool"),
+        "the mean of the four is the baseline, not a critic; best by score, so with raw scores any above the "
+        "threshold; best-worst: --ada_select max_variance; 4 rollouts from its script",
+    ),
 }
 
 

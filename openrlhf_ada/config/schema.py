@@ -18,8 +18,8 @@ from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.run_flags import RunFlags
 from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import ALLOCATIONS
-from openrlhf_ada.core.choice import CHOICES
 from openrlhf_ada.core.corrections import CORRECTIONS
+from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.scheduling import SCHEDULERS
 from openrlhf_ada.core.selection import SELECTIONS
@@ -115,9 +115,9 @@ class SamplingFlags:
     allocation: str = flag(
         "inverse_sqrt",
         "How mode est splits the budget by pass rate p: in proportion to 1/√p (inverse_sqrt), 1/p (inverse), "
-        "√(p(1-p)) (std), √((1-p)/p) (odds), equally (uniform), or as GVM-RAFT does (gvm). Or by what one rollout "
-        "more is worth: least variance of RLOO (vip), most groups with two outcomes (knapsack). hit: --ada_pilot "
-        "rollouts of each, then by the chance of a first positive among those that follow (HORA).",
+        "√(p(1-p)) (std), √((1-p)/p) (odds), equally (uniform), or as GVM-RAFT (gvm) or DARS (dars) does. Or by "
+        "what one rollout more is worth: least variance of RLOO (vip), most groups with two outcomes (knapsack). hit: "
+        "--ada_pilot rollouts of each, then by the chance of a first positive among those that follow (HORA).",
         choices=ALLOCATIONS,
     )
     estimator: str | None = flag(
@@ -181,7 +181,10 @@ class SamplingFlags:
     choice: str | None = flag(
         None,
         "With --ada_candidates, prompts are chosen with a chance in proportion to this value at a draw of their pass "
-        "rate p. std: √(p(1-p)). vade: p(1-p)². mopps: nearness to 1/2. Default: std.",
+        "rate p. std: √(p(1-p)). std_per_token: that over the expected length of an answer. vade: p(1-p)². mopps: "
+        "nearness to 1/2. mmr1: p(1-p) for half of a step, equal chances for the other half. greso: less after each "
+        "visit in a row with one outcome. pools: less where the last visit was mostly right or mostly wrong. "
+        "Default: std.",
         choices=CHOICES,
         read_by={"mode": ("seq", "est")},
     )
@@ -279,8 +282,8 @@ class SamplingFlags:
     select: str | None = flag(
         None,
         "Which n rollouts of a pool are trained. balanced: half positive where possible. random. max_variance: those "
-        "whose scores vary most. all: every one (mode est with --ada_budget n). Default: all in mode est with budget "
-        "n, else balanced.",
+        "whose scores vary most. best_random: the best one and random others. all: every one (mode est with "
+        "--ada_budget n). Default: all in mode est with budget n, else balanced.",
         choices=SELECTIONS,
     )
     unresolved: str = flag(

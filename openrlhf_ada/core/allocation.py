@@ -57,6 +57,15 @@ def gvm(p: Floats) -> Floats:
     return 1.0 / np.sqrt(p + 1e-3 / p)
 
 
+@PRIORITIES.add("dars")
+def dars(p: Floats) -> Floats:
+    """1 / (4 p (1 - p)) below p = 1/2, 1 above (DARS, arXiv 2508.13755, equal-treatment schedule of its code).
+
+    So all prompts below 1/2 have the summed absolute advantage that 1/2 has. DARS takes p from first rollouts.
+    """
+    return 1.0 / np.where(p < 0.5, 4.0 * p * (1.0 - p), 1.0)
+
+
 # -- what one rollout more is worth -----------------------------------------------------------------------------------
 
 GAINS: Table[Callable[[Floats, Floats], Floats]] = Table()

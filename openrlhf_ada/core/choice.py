@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_ada.core.pieces import Need, Table
+from openrlhf_ada.core.criteria import CHOICES, LEAST_VALUE
+from openrlhf_ada.core.row_table import missing_names
+from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.core.visits import VisitHistory
 
 Floats = NDArray[np.float64]
-
-LEAST_VALUE = 0.1
-"""Of the largest possible value, 1: what seems worthless is sampled now and then."""
-
-CHOICES: Table[Callable[[Floats], Floats]] = Table()
-"""Functions of pass rates, shape (N,): the value of a prompt, at most 1. Prompts are chosen in proportion to it."""
-
-
-@CHOICES.add("std", needs={Need.PASS_RATE})
-def std(p: Floats) -> Floats:
-    """Twice the standard deviation of one outcome: how much a rollout is expected to move its pass rate."""
-    return 2.0 * np.sqrt(p * (1.0 - p))
-
-
-@CHOICES.add("vade", needs={Need.PASS_RATE})
-def vade(p: Floats) -> Floats:
-    """p (1-p)^2, largest at 1/3 (VADE, arXiv 2511.18902, which takes the best instead of drawing)."""
-    return 6.75 * p * (1.0 - p) ** 2
-
-
-@CHOICES.add("mopps", needs={Need.PASS_RATE})
-def mopps(p: Floats) -> Floats:
-    """Nearness to 1/2 (MoPPS, arXiv 2507.04632, which takes the nearest instead of drawing)."""
-    return 1.0 - np.abs(2.0 * p - 1.0)
 
 
 class RateDraws(Protocol):
@@ -59,12 +38,13 @@ class Choice:
 class PromptChooser:
     """Rows of a data set in a seeded order, pass after pass; `candidates` C times as many are considered as are taken.
 
-    Which are taken: with a chance in proportion to `value` (one of CHOICES) at a draw of the pass rate from `rates`,
-    by systematic sampling, so the chance is exact. Candidates that are not taken come back in the next pass.
+    Which are taken: with a chance in proportion to `value` (one of CHOICES) at a draw of the pass rate from `rates`
+    and at what earlier visits showed, by systematic sampling, so the chance is exact. Candidates that are not taken
+    come back in the next pass.
 
     Args:
         rng: of its own; its state is saved.
-        rates: where draws come from; needed for C > 1.
+        rates, visits: where draws come from, and what earlier visits showed; needed for C > 1.
         inverse: weigh prompts by the inverse of their chance, with mean 1, so that all candidates count alike on
             average (Horvitz and Thompson, 1952).
     """
@@ -75,17 +55,20 @@ class PromptChooser:
         candidates: int,
         rng: np.random.Generator,
         rates: RateDraws | None = None,
+        visits: VisitHistory | None = None,
         *,
         value: str = "std",
         inverse: bool = False,
     ) -> None:
-        self._candidates, self._rates = candidates, rates
+        self._candidates, self._rates, self._visits = candidates, rates, visits
         self._value, self._inverse = CHOICES[value].function, inverse
         self._rng = rng
         self._waiting: list[int] = []  # of this pass
         self._step = 0
         self._sampled_at = np.full(num_rows, -1)  # -1: never
-        self._chances: list[float] = []  # of prompts taken in this step
+        # Of prompts taken in this step:
+        self._chances: list[float] = []
+        self._lengths: list[float] = []
 
     @property
     def num_rows(self) -> int:
@@ -107,12 +90,13 @@ class PromptChooser:
         return chosen
 
     def _choose(self, rows: list[int], count: int) -> list[Choice]:
-        if self._rates is None:
-            raise ValueError("prompts can be chosen only where pass rates are known")
-        value = np.maximum(self._value(self._rates.draw(rows, self._rng)), LEAST_VALUE)
-        chance = chances(value, count)
+        if self._rates is None or self._visits is None:
+            raise ValueError("prompts can be chosen only where pass rates and earlier visits are known")
+        known = self._visits.known(rows, self._rates.draw(rows, self._rng))
+        chance = chances(np.maximum(self._value(known), LEAST_VALUE), count)
         weight = count / (len(rows) * chance) if self._inverse else np.ones(len(rows))
         taken: list[int] = systematic(chance, self._rng).tolist()
+        self._lengths += known.length[taken].tolist()
         return [Choice(rows[i], float(chance[i]), float(weight[i])) for i in taken]
 
     def _next(self, count: int, avoid: Collection[int]) -> list[int]:
@@ -126,34 +110,44 @@ class PromptChooser:
         self._waiting = [row for row in self._waiting if row not in gone]
         return taken
 
-    def end_step(self) -> dict[str, float]:
-        """Count a training step; returns figures on what was taken so far and in this step."""
+    def end_step(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        """Learn from a training step's closed pools; returns figures on what was taken so far and in this step."""
+        age = self._step - self._sampled_at
         figures = {
             "ada/coverage": float((self._sampled_at >= 0).mean()),
-            "ada/prompt_age": float(np.median(self._step - self._sampled_at)),
+            "ada/prompt_age": float(np.median(age)),
+            "ada/prompt_age_max": float(age.max()),
             "ada/choice_chance": float(np.mean(self._chances)) if self._chances else 1.0,
+            "ada/choice_length": float(np.mean(self._lengths)) if self._lengths else 1.0,
         }
+        if self._visits is not None:
+            self._visits.observe(pools)
         self._step += 1
-        self._chances = []
+        self._chances, self._lengths = [], []
         return figures
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and lists. To be asked for between steps."""
-        return {
+        state = {
             "step": self._step,
             "waiting": list(self._waiting),
             "sampled_at": self._sampled_at.tolist(),
             "random": self._rng.bit_generator.state,
         }
+        return state if self._visits is None else state | {"visits": self._visits.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`, to the bit. Raises ValueError for the state of another data set."""
+        """Go on from `state_dict`, to the bit. Raises ValueError for the state of another data set or version."""
         rows = len(state["sampled_at"])
         if rows != self.num_rows:
             raise ValueError(
                 f"the checkpoint's queue is of {rows} prompts, and the data set has {self.num_rows}; resume with the "
                 f"same data, or start without the checkpoint"
             )
+        if self._visits is not None:
+            if missing := missing_names(state, ("visits",)):
+                raise ValueError(f"the checkpoint's queue of prompts lacks {missing}: start without the checkpoint")
+            self._visits.load_state_dict(state["visits"])
         self._step = state["step"]
         self._waiting = list(state["waiting"])
         self._sampled_at = np.array(state["sampled_at"])

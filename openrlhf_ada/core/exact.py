@@ -181,9 +181,18 @@ def _kept(builder: GroupBuilder, scores: Floats, positives: int) -> Iterator[tup
         # Samples of one outcome have equal coefficients, so any generator will do.
         yield 1.0, selection.keep(scores, np.random.Generator(np.random.PCG64(0)))
         return
-    if not selection.has(Trait.FAIR_SAMPLE):
+    if selection.has(Trait.BEST_AND_FAIR) and positives:
+        # The first is kept, and the others are a fair sample of what is left.
+        for k, share in _fair_counts(drawn - 1, positives - 1, n - 1):
+            yield share, (*range(k + 1), *range(positives, positives + n - k - 1))
+        return
+    if not (selection.has(Trait.FAIR_SAMPLE) or selection.has(Trait.BEST_AND_FAIR)):
         raise ValueError(f"selection {selection.name!r} declares no Trait, so its groups cannot be enumerated")
-    total = math.comb(drawn, n)
-    for k in range(max(0, n - (drawn - positives)), min(n, positives) + 1):
-        share = math.comb(positives, k) * math.comb(drawn - positives, n - k) / total
+    for k, share in _fair_counts(drawn, positives, n):
         yield share, (*range(k), *range(positives, positives + n - k))
+
+
+def _fair_counts(drawn: int, positives: int, n: int) -> Iterator[tuple[int, float]]:
+    """(positives among n of the samples drawn, its chance)."""
+    for k in range(max(0, n - (drawn - positives)), min(n, positives) + 1):
+        yield k, math.comb(positives, k) * math.comb(drawn - positives, n - k) / math.comb(drawn, n)

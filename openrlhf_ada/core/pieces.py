@@ -38,10 +38,17 @@ class Need(Enum):
 
 
 class Trait(Enum):
-    """What a selection promises, so that its groups can be enumerated. Without it no weights are computed."""
+    """What a piece declares of itself, so that its weights can be enumerated.
+
+    Of a selection, one of the first three. Without it no weights are computed. Of a way to choose prompts, what it
+    reads besides pass rates.
+    """
 
     FAIR_SAMPLE = "every n samples of the pool are kept with the same chance"
     OUTCOMES_BY_COUNT = "with scores of 0 and 1, how many of each are kept follows from how many the pool has of each"
+    BEST_AND_FAIR = "the best sample is kept, and every n - 1 of the others with the same chance"
+    READS_LENGTHS = "how long a prompt's answers are expected to be"
+    READS_VISITS = "what a prompt's last visits showed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,16 @@ def max_variance(scores: NDArray[np.float64], n: int, threshold: float, rng: np.
     return np.concatenate([order[: n - i], order[len(order) - i :]])
 
 
+@SELECTIONS.add("best_random", lacks={Need.FAIR_OUTCOMES: "prefers the best of a pool"}, traits={Trait.BEST_AND_FAIR})
+def best_random(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The best sample and n - 1 random others (PF-PPO's best-random filter, arXiv 2409.06957; its code has n = 2).
+
+    Ties between samples are broken by chance; the code takes the first of the best.
+    """
+    best = int(rng.choice(np.flatnonzero(scores == scores.max())))
+    return np.concatenate([[best], rng.permutation(np.delete(np.arange(len(scores)), best))[: n - 1]])
+
+
 @SELECTIONS.add("all", lacks={Need.ONE_GROUP_SIZE: "trains every rollout drawn"}, traits={Trait.OUTCOMES_BY_COUNT})
 def everything(scores: NDArray[np.float64], n: int, threshold: float, rng: np.random.Generator) -> NDArray[np.int64]:
     """The whole pool, whatever its size (Reinforce-Ada, Algorithm 1)."""

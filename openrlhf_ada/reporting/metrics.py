@@ -284,6 +284,17 @@ METRICS: dict[str, Metric] = {
         "Many times the steps of an episode: most prompts wait, and their pass rates are old. Lower `ada.candidates` "
         "or `ada.half_life`.",
     ),
+    "ada/prompt_age_max": Metric(
+        "steps",
+        "Steps since the prompt that has waited longest was sampled. Those that were never sampled count from before "
+        "the first step.",
+        "Grows with every step, long after the first episode: a prompt is never chosen. Lower `ada.candidates`.",
+    ),
+    "ada/choice_length": Metric(
+        "ratio",
+        "Mean expected length of the answers to this step's chosen prompts, over that of the mean prompt.",
+        "Falls far below 1 with `ada.choice` `std_per_token`: hardly any prompt with long answers is trained.",
+    ),
     "ada/choice_chance": Metric(
         "share, 0 to 1",
         "Mean chance of this step's prompts to be chosen out of their candidates.",

@@ -10,7 +10,7 @@ from typing import Any
 
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.choice import Choice, PromptChooser
-from openrlhf_ada.core.types import PromptKey
+from openrlhf_ada.core.types import PromptKey, PromptPool
 from openrlhf_ada.host.data import number_rows, seed_order
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,8 @@ class PromptSource:
         self.next_key += len(again)
         return again
 
-    def end_step(self) -> dict[str, float]:
-        """A batch was sampled; returns what to log of how its prompts were chosen."""
+    def end_step(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        """A batch was sampled to the end; returns what to log of how its prompts were chosen."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,8 +143,8 @@ class ChosenPrompts(PromptSource):
         self._rows_in_batch = {request.row for request in self._waiting}
         return super().next_batch()
 
-    def end_step(self) -> dict[str, float]:
-        return self._chooser.end_step()
+    def end_step(self, pools: Sequence[PromptPool]) -> dict[str, float]:
+        return self._chooser.end_step(pools)
 
     def state_dict(self) -> dict[str, Any]:
         return {"left": self._left, "chooser": self._chooser.state_dict()}

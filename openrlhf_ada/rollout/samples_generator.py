@@ -122,7 +122,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             self._sample(batch, requests, values, generate_kwargs)
             exhausted = self._replace(batch, exhausted, generate_kwargs)
         self._num_batches += 1
-        figures = self.policy.observe(batch.pools()) | self._observe_scores(batch) | self.prompts.end_step()
+        pools = batch.pools()
+        figures = self.policy.observe(pools) | self._observe_scores(batch) | self.prompts.end_step(pools)
         to_experience = self._reader(generate_kwargs).experience
         record = batch.record(self._texts_of(batch, to_experience), figures)
         self._tell_of_failures(batch)

@@ -31,13 +31,14 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One step's sampling. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool.
+    """One step's sampling of `prompts`. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool.
 
     `signal_share`: share of prompts whose pools have more than one outcome. `work_seconds`: seconds for the same pools
     if it were known from the start which rollouts are needed. `floor_seconds`: a lower bound for every schedule of
     these rollouts: all slots always in use at the engine's best throughput, or the longest rollout alone on an engine.
     """
 
+    prompts: int
     seconds: float
     rollouts: int
     tokens: int
@@ -70,6 +71,7 @@ def forecast(
     waste = state.waste.total
     policy.observe([entry.pool for entry in finished])
     return Forecast(
+        prompts=len(finished),
         seconds=fleet.now,
         rollouts=state.num_sent,
         tokens=sum(sample.num_tokens for sample in samples) + waste.tokens,

@@ -124,7 +124,11 @@ class SyntheticRollouts:
     seed: int = 0
 
     def __call__(self, request: Request) -> Sample:
-        rate, common = _synthetic_prompt(self, request.key)
+        return self.visit(request, request.key)
+
+    def visit(self, request: Request, row: int) -> Sample:
+        """A rollout of prompt `row`, which may be visited more than once."""
+        rate, common = _synthetic_prompt(self, row)
         rng = np.random.default_rng([self.seed, request.key, request.index])
         score = float(rng.random() < rate)
         own = math.sqrt(1.0 - self.shared) * float(rng.standard_normal())
@@ -138,7 +142,7 @@ SYNTHETIC = SyntheticRollouts(alpha=1.5, beta=1.5, median=500.0, spread=0.9, lon
 
 
 @lru_cache(maxsize=1 << 20)
-def _synthetic_prompt(of: SyntheticRollouts, key: PromptKey) -> tuple[float, float]:
+def _synthetic_prompt(of: SyntheticRollouts, row: int) -> tuple[float, float]:
     """(pass rate, the part of log-length that the prompt's rollouts share)."""
-    rng = np.random.default_rng([of.seed, key])
+    rng = np.random.default_rng([of.seed, row])
     return float(rng.beta(of.alpha, of.beta)), of.spread * math.sqrt(of.shared) * float(rng.standard_normal())

@@ -18,6 +18,7 @@ from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import make_policy, settings_of
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
+from openrlhf_ada.data.row_counts import count_rows
 from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.reporting.run_log import METRICS_FILE
@@ -182,6 +183,8 @@ def check_data(args: SimpleNamespace) -> None:
         check_counts(spec, flag=flag)
     if args.eval.dataset:
         check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", columns=columns)
+    if rows == UNKNOWN and (args.ada.candidates or 1) > 1:
+        rows = count_rows(spec, args.data.prompt_split, flag)
     if args.data.prompt_probs is not None:
         _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
     elif rows != UNKNOWN:

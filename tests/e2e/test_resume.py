@@ -20,6 +20,7 @@ from openrlhf_ada.arena.real import CELLS
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.estimators import PassRateCounts
+from openrlhf_ada.core.visits import VisitHistory
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +68,8 @@ def check_replay(samples: list[dict[str, Any]]) -> None:
     """Replayed from the record with the same counts, every choice and every split comes out again, before and after
     the stop."""
     counts = PassRateCounts(HALF_LIFE, prior_mean=0.5, prior_strength=2.0, give_up=64)
-    chooser = PromptChooser(ROWS, CANDIDATES, np.random.default_rng([SEED, 3]), counts)
+    visits = VisitHistory(0.5, HALF_LIFE, strength=2.0)
+    chooser = PromptChooser(ROWS, CANDIDATES, np.random.default_rng([SEED, 3]), counts, visits)
     for step in range(1, 5):
         pools: dict[int, list[dict[str, Any]]] = {}
         for sample in samples:
@@ -83,7 +85,7 @@ def check_replay(samples: list[dict[str, Any]]) -> None:
         drawn = [len(pool) for pool in pools.values()]
         split = allocate(priority("inverse_sqrt", rates, 0.02), BATCH * N, 2, 4 * N, list(pools))
         assert drawn == split.tolist(), f"step {step}"
-        chooser.end_step()
+        chooser.end_step([])
         counts.observe(rows, drawn, [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()])
 
 

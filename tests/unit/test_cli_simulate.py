@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.cli.simulate import main
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel
 
@@ -143,3 +144,38 @@ def test_wrong_names_are_refused(argv: list[str], says: str, capsys: pytest.Capt
         main(argv)
     assert error.value.code == 2
     assert says in capsys.readouterr().err
+
+
+METHOD_NAMES = [name for name in METHODS if "critic" not in name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("greso", "pf-ppo") else pytest.param(name, marks=pytest.mark.slow) for name in METHOD_NAMES],
+)
+def test_methods_by_name_are_simulated(name: str, tmp_path: Path) -> None:
+    """What a method that splits a budget draws is the budget; one that learns runs for several steps."""
+    out, flags = tmp_path / "out.json", METHODS[name].flags
+    argv = ["--prompts", "16", "--steps", "3", "--schedulers", "stream", "--policies", name, "--json", str(out)]
+    assert main(argv) == 0
+    (row,) = json.loads(out.read_text())
+    learns = "ada.candidates" in flags or "ada.budget" in flags or name == "rated"
+    assert row["steps"] == (3 if learns else 1)
+    if "ada.budget" in flags:
+        assert row["rollouts_per_prompt"] == flags["ada.budget"]
+    elif flags.get("ada.exit") == "fixed":
+        assert row["rollouts_per_prompt"] == flags["ada.max_samples"]
+
+
+def test_chosen_prompts_have_more_signal(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    argv = ["--prompts", "64", "--schedulers", "stream", "--policies", "prime-rl-pools,vip", "--json", str(out)]
+    assert main(argv) == 0
+    chosen, split = json.loads(out.read_text())
+    assert chosen["rollouts_per_prompt"] == split["rollouts_per_prompt"] == 8
+    assert chosen["signal_share"] > split["signal_share"] + 0.02
+
+
+def test_method_of_a_critic_is_not_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--policies", "reinforce-ada-est-critic"]) == 2
+    assert "its pass rates come from a critic, which is not simulated" in capsys.readouterr().err

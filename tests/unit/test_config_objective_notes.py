@@ -13,7 +13,10 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.objective_notes import choice_shares, objective_notes
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
-from openrlhf_ada.core.choice import CHOICES, PromptChooser
+from openrlhf_ada.core.choice import PromptChooser
+from openrlhf_ada.core.criteria import CHOICES
+from openrlhf_ada.core.pieces import Trait
+from openrlhf_ada.core.visits import VisitHistory
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
@@ -80,6 +83,15 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
             {"--ada_mode": "est", "--ada_budget": "8", "--ada_choice_weight": "inverse"} | CHOSEN,
             "50 / 10 / 2 / 1.11, with candidates of evenly spread pass rates, if predictions are right, whatever",
         ),
+        (
+            {"--ada_mode": "seq", "--ada_choice": "std_per_token"} | CHOSEN,
+            "1.89 / 2.99 / 1.26 / 2.99, with candidates of evenly spread pass rates, if predictions are right, if "
+            "answers are equally long; how often",
+        ),
+        (
+            {"--ada_mode": "est", "--ada_budget": "8", "--ada_choice": "greso"} | CHOSEN,
+            "not computed, since --ada_choice greso goes by what visits showed, and how many rollouts these have by",
+        ),
     ],
 )
 def test_every_other_run_notes_its_prompt_weights(flags: Flags, said: str, argv_with: ArgvWith) -> None:
@@ -97,7 +109,11 @@ def test_group_norm_of_fixed_fully_trained_is_uniform(argv_with: ArgvWith) -> No
     assert "1.5 / 1.46 / 1.4 / 1.46" in note
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+MEMORYLESS = [name for name, piece in CHOICES.items() if Trait.READS_VISITS not in piece.traits]
+"""The others are counted in test_core_visits.py."""
+
+
+@pytest.mark.parametrize("choice", MEMORYLESS)
 def test_chosen_shares_are_those_of_the_chooser(choice: str) -> None:
     """One prompt of each per cent, whose pass rates are known, and a quarter of them chosen: the chances, exactly."""
     host = SimpleNamespace(
@@ -107,7 +123,12 @@ def test_chosen_shares_are_those_of_the_chooser(choice: str) -> None:
     settings = resolve(AdaConfig(mode="seq", candidates=4, choice=choice), host)
     rates = np.arange(1, 100) / 100
     chooser = PromptChooser(
-        99, 4, np.random.default_rng(0), SimpleNamespace(draw=lambda rows, rng: rates[rows]), value=choice
+        99,
+        4,
+        np.random.default_rng(0),
+        SimpleNamespace(draw=lambda rows, rng: rates[rows]),
+        VisitHistory(0.5, 50.0, 2.0),
+        value=choice,
     )
     shares: dict[int, float] = {}
     while len(shares) < 99:

@@ -160,6 +160,12 @@ COMPOSITIONS = {
     "speed": ("gate", "random", "pool", "none", None, None, "group_norm"),
     "mopps": ("fixed", "all", "pool", "none", None, None, "group_norm"),
     "vade": ("fixed", "all", "pool", "none", None, None, "group_norm"),
+    "mmr1": ("fixed", "all", "pool", "none", None, None, "group_norm"),
+    "greso": ("fixed", "random", "pool", "none", None, None, "group_norm"),
+    "prime-rl-pools": ("fixed", "all", "pool", "none", None, None, "dr_grpo"),
+    "cures": (None, "all", "pool", "none", "std", "ema", "group_norm"),
+    "dars": (None, "all", "pool", "none", "dars", "ema", "dr_grpo"),
+    "pf-ppo": ("fixed", "best_random", "pool", "none", None, None, "dr_grpo"),
 }
 
 

@@ -196,7 +196,7 @@ def test_is_frozen_and_keyword_only() -> None:
         ({"objective": "exp"}, "objective", "'exp'", "one of: linear, sqrt, log, arcsin, power", "--ada_objective"),
         ({"correction": "all"}, "correction", "'all'", "one of: none, paper, stratum, positives", "--ada_correction"),
         ({"baseline": "mean"}, "baseline", "'mean'", "pool, loo, kept, unbiased, estimator, critic, blend", "Try"),
-        ({"select": "first"}, "select", "'first'", "balanced, random, max_variance, all", "Try --ada_select all"),
+        ({"select": "first"}, "select", "'first'", "max_variance, best_random, all", "Try --ada_select all"),
         ({"unresolved": "drop"}, "unresolved", "'drop'", "one of: keep, refill", "Try --ada_unresolved refill"),
         ({"scheduler": "flow"}, "scheduler", "'flow'", "one of: rounds, waves, stream", "Try --ada_scheduler"),
         ({"speculation": -1}, "speculation", "-1", "at least 0", "Try --ada_speculation"),

@@ -138,3 +138,18 @@ def test_a_million_prompts() -> None:
     rates = np.random.default_rng(0).beta(0.5, 1.0, 1_000_000)
     split = allocate(priority("inverse_sqrt", rates, 0.02), 8_000_000, 2, 32, np.arange(len(rates)))
     assert (split.sum(), split.min() >= 2, split.max() <= 32) == (8_000_000, True, True)
+
+
+def test_dars_is_its_published_schedule() -> None:
+    """Its code: after N first rollouts, N/2 - 2 p (1-p) N over 2 p (1-p) more below p = 1/2, none above."""
+    p, n = np.linspace(0.02, 0.98, 49), 8
+    spread = 2 * p * (1 - p)
+    extra = np.where(p < 0.5, (0.5 * n - n * spread) / spread, 0.0)
+    assert n * priority("dars", p, 0.02) == pytest.approx(n + extra)
+
+
+def test_cures_with_equal_gradient_norms_is_std() -> None:
+    """Its equation with norms of right and wrong answers alike: p q^2 + p^2 q - p^2 q^2 (1 - 1)^2 is p q."""
+    p = np.linspace(0.02, 0.98, 49)
+    variance = p * (1 - p) ** 2 * 1.0**2 + p**2 * (1 - p) * 1.0**2 - p**2 * (1 - p) ** 2 * (1.0 - 1.0) ** 2
+    assert priority("std", p, 0.02) == pytest.approx(np.sqrt(variance))

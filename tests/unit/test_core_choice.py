@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_ada.core.choice import CHOICES, LEAST_VALUE, Choice, PromptChooser, chances, systematic
+from openrlhf_ada.core.choice import Choice, PromptChooser, chances, systematic
+from openrlhf_ada.core.criteria import CHOICES, LEAST_VALUE, of_rates
 from openrlhf_ada.core.estimators import PassRateCounts
+from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.core.visits import VisitHistory
 
 VALUES = np.array([0.1, 0.2, 0.4, 0.8, 1.6, 20.0])
 
@@ -28,8 +31,13 @@ class Known:
         return self.rates[np.asarray(rows)]
 
 
-def chooser_of(num_rows: int, candidates: int, seed: int, *args: Any, **options: Any) -> PromptChooser:
-    return PromptChooser(num_rows, candidates, np.random.default_rng(seed), *args, **options)
+def chooser_of(num_rows: int, candidates: int, seed: int, *rates: Any, **options: Any) -> PromptChooser:
+    visits = VisitHistory(threshold=0.5, half_life=50.0, strength=2.0) if candidates > 1 else None
+    return PromptChooser(num_rows, candidates, np.random.default_rng(seed), *(rates or (None,)), visits, **options)
+
+
+def pool_of(row: int, outcomes: Sequence[float], tokens: int = 1) -> PromptPool:
+    return PromptPool(0, [Sample(0, i, score, score, tokens) for i, score in enumerate(outcomes)], row=row)
 
 
 def rows_of(choices: Sequence[Choice]) -> list[int]:
@@ -99,15 +107,6 @@ def test_inverse_weights_average_to_one(name: str) -> None:
     assert {choice.weight for choice in plain.take(3)} == {1.0}
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_values_are_between_0_and_1(name: str) -> None:
-    rates = np.linspace(0.0, 1.0, 101)
-    values = CHOICES[name].function(rates)
-    assert values.min() == pytest.approx(0.0, abs=1e-12) and values.max() == pytest.approx(1.0, abs=1e-3)
-    best = {"std": 0.5, "vade": 1 / 3, "mopps": 0.5}[name]
-    assert rates[values.argmax()] == pytest.approx(best, abs=0.005)
-
-
 # -- the queue --------------------------------------------------------------------------------------------------------
 
 
@@ -153,7 +152,7 @@ def test_fewer_candidates_where_few_are_left() -> None:
 
 
 def test_candidates_need_rates() -> None:
-    with pytest.raises(ValueError, match="only where pass rates are known"):
+    with pytest.raises(ValueError, match="only where pass rates and earlier visits are known"):
         chooser_of(8, 2, 0).take(2)
 
 
@@ -167,10 +166,11 @@ def test_mixed_prompts_are_taken_as_often_as_their_value_says() -> None:
 def test_figures_of_a_step() -> None:
     chooser = chooser_of(4, 1, 0)
     first = rows_of(chooser.take(2))
-    assert chooser.end_step() == {"ada/coverage": 0.5, "ada/prompt_age": 0.5, "ada/choice_chance": 1.0}
+    rest = {"ada/choice_chance": 1.0, "ada/choice_length": 1.0}
+    assert chooser.end_step([]) == {"ada/coverage": 0.5, "ada/prompt_age": 0.5, "ada/prompt_age_max": 1.0} | rest
     assert not set(first) & set(rows_of(chooser.take(2)))
-    assert chooser.end_step() == {"ada/coverage": 1.0, "ada/prompt_age": 0.5, "ada/choice_chance": 1.0}
-    assert chooser.end_step() == {"ada/coverage": 1.0, "ada/prompt_age": 1.5, "ada/choice_chance": 1.0}
+    assert chooser.end_step([]) == {"ada/coverage": 1.0, "ada/prompt_age": 0.5, "ada/prompt_age_max": 1.0} | rest
+    assert chooser.end_step([]) == {"ada/coverage": 1.0, "ada/prompt_age": 1.5, "ada/prompt_age_max": 2.0} | rest
 
 
 # -- a resume ---------------------------------------------------------------------------------------------------------
@@ -183,26 +183,40 @@ def steps(chooser: PromptChooser, memory: PassRateCounts, first: int, last: int)
         extra = chooser.take(1, avoid=rows_of(batch))
         batches.append(batch + extra)
         rows = rows_of(batches[-1])
-        memory.observe(rows, [4] * 4, [(row * step) % 5 for row in rows])
-        chooser.end_step()
+        right = [row * step % 5 for row in rows]
+        memory.observe(rows, [4] * 4, right)
+        chooser.end_step(
+            [pool_of(row, [1] * k + [0] * (4 - k), 5 + 2 * row) for row, k in zip(rows, right, strict=True)]
+        )
     return batches
 
 
-def test_resumed_chooser_takes_the_same_prompts() -> None:
+@pytest.mark.parametrize("name", CHOICES)
+def test_resumed_chooser_takes_the_same_prompts(name: str) -> None:
     memory = counts()
-    chooser = chooser_of(17, 3, 5, memory)
-    whole = steps(chooser, memory, 0, 12)
-    for cut in range(12):
+    chooser = chooser_of(17, 3, 5, memory, value=name)
+    whole = steps(chooser, memory, 0, 16)
+    for cut in range(16):
         memory = counts()
-        chooser = chooser_of(17, 3, 5, memory)
+        chooser = chooser_of(17, 3, 5, memory, value=name)
         steps(chooser, memory, 0, cut)
         # As text, which a checkpoint may be.
         states = json.loads(json.dumps([chooser.state_dict(), memory.state_dict()]))
         memory = counts()
-        chooser = chooser_of(17, 3, 99, memory)
+        chooser = chooser_of(17, 3, 99, memory, value=name)
         chooser.load_state_dict(states[0])
         memory.load_state_dict(states[1])
-        assert steps(chooser, memory, cut, 12) == whole[cut:], f"stopped after step {cut}"
+        assert steps(chooser, memory, cut, 16) == whole[cut:], f"stopped after step {cut}"
+
+
+def test_state_of_an_earlier_version_is_refused() -> None:
+    chooser = chooser_of(9, 2, 0)
+    state = chooser.state_dict()
+    with pytest.raises(ValueError, match=r"saved visits of prompts lack run: start without the checkpoint"):
+        chooser.load_state_dict(state | {"visits": {k: v for k, v in state["visits"].items() if k != "run"}})
+    del state["visits"]
+    with pytest.raises(ValueError, match=r"queue of prompts lacks visits: start without the checkpoint"):
+        chooser.load_state_dict(state)
 
 
 def test_state_of_other_data_is_refused() -> None:
@@ -223,10 +237,10 @@ class Greedy:
         self.memory = memory
 
     def take(self, count: int) -> list[Choice]:
-        values = CHOICES["std"].function(self.memory.predict(range(EASY + HARD)))
+        values = CHOICES["std"].function(of_rates(self.memory.predict(range(EASY + HARD))))
         return [Choice(int(row)) for row in np.argsort(-values, kind="stable")[:count]]
 
-    def end_step(self) -> object: ...
+    def end_step(self, pools: Sequence[PromptPool]) -> object: ...
 
 
 def train(chooser: PromptChooser | Greedy, memory: PassRateCounts, num_steps: int) -> tuple[NDArray[np.float64], int]:
@@ -247,7 +261,7 @@ def train(chooser: PromptChooser | Greedy, memory: PassRateCounts, num_steps: in
         spread = np.bincount(kind[rows], weights=np.sqrt(right * (8 - right)) / 4, minlength=2)
         skill = np.minimum(skill + 0.02 * spread * skill * (1.0 - skill), [0.7, 0.9])
         memory.observe(rows, np.full(8, 8), right)
-        chooser.end_step()
+        chooser.end_step([pool_of(row, [1] * k + [0] * (8 - k)) for row, k in zip(rows, right, strict=True)])
         hard_visits += int((kind[rows] == 1).sum()) if step < 100 else 0
     return skill, hard_visits
 
@@ -273,7 +287,7 @@ def test_posterior_draws_alone_would_forget_a_hopeless_prompt() -> None:
     for _ in range(200):
         memory.observe(range(40), [8] * 40, [4] * 20 + [0] * 20)
     rng = np.random.default_rng(0)
-    value = CHOICES["std"].function(memory.draw(range(40), rng))
+    value = CHOICES["std"].function(of_rates(memory.draw(range(40), rng)))
     assert value[20:].mean() < LEAST_VALUE / 2
     chooser = chooser_of(40, 4, 0, memory)
     taken = Counter(row < 20 for _ in range(500) for row in rows_of(chooser.take(5)))

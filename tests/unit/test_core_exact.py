@@ -92,6 +92,32 @@ def test_random_selection_matches_enumeration(baseline: str) -> None:
     assert drawn_weight(random, 6, p).effective == pytest.approx(total, rel=1e-12)
 
 
+@pytest.mark.parametrize("baseline", ["pool", "kept"])
+def test_best_random_matches_enumeration(baseline: str) -> None:
+    """5 drawn, 3 of them trained: every sequence of outcomes, each best one, and every pair of the others."""
+    rule, p = builder("best_random", 3, baseline=baseline), 0.3
+    total = 0.0
+    for outcome in itertools.product((0.0, 1.0), repeat=5):
+        scores = np.array(outcome)
+        chance = math.prod(p if o else 1 - p for o in outcome)
+        best = np.flatnonzero(scores == scores.max()).tolist()
+        groups = [(i, *pair) for i in best for pair in itertools.combinations(set(range(5)) - {i}, 2)]
+        for kept in groups:
+            coefficients, _ = rule.weigh(scores, scores, kept)
+            total += chance / len(groups) * effective_weight(coefficients, scores[list(kept)] > 0.5, p, 3)
+    assert drawn_weight(rule, 5, p).effective == pytest.approx(total, rel=1e-12)
+
+
+def test_pf_ppo_by_hand() -> None:
+    """4 drawn, 2 trained, the mean of all 4 is the baseline. With k right, the best has 1 - k/4; the other is right
+    with chance (k-1)/3."""
+    p, expected = 0.2, 0.0
+    for k in range(1, 4):
+        chance, other = math.comb(4, k) * p**k * (1 - p) ** (4 - k), (k - 1) / 3
+        expected += chance * ((1 + other) * (1 - k / 4) / p + (1 - other) * (k / 4) / (1 - p)) / 2
+    assert drawn_weight(builder("best_random", 2), 4, p).effective == pytest.approx(expected)
+
+
 def test_moments_of_a_coefficient_by_hand() -> None:
     """Two rollouts, no baseline, p = 1/4: coefficients are 0/1 with mean p, so their variance is p (1 - p)."""
     weight = drawn_weight(builder("all", 2, baseline="none"), 2, 0.25)

@@ -150,6 +150,15 @@ def test_max_variance_ties_are_broken_by_chance() -> None:
     assert all(560 < counts[i] < 770 for i in range(12)), counts
 
 
+def test_best_random_keeps_the_best_and_any_of_the_others() -> None:
+    """Scores 1, .5, 1, 0 with n = 2: each of the best in half of the groups, each of the other three in a third."""
+    pool = make_pool(1.0, 0.5, 1.0, 0.0)
+    counts = Counter(select(pool, 2, seed, "best_random") for seed in range(3000))
+    expected = {(0, 1): 1, (0, 2): 2, (0, 3): 1, (1, 2): 1, (2, 3): 1}
+    assert dict(counts) == {kept: pytest.approx(500 * share, abs=90) for kept, share in expected.items()}
+    assert len(select(pool, 1, 0, "best_random")) == 1
+
+
 def test_all_keeps_every_sample_of_any_pool() -> None:
     for size in (1, 2, 9):
         assert select(make_pool(*[1.0] * size), 4, name="all") == tuple(range(size))
@@ -157,12 +166,15 @@ def test_all_keeps_every_sample_of_any_pool() -> None:
 
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_traits_are_true(name: str) -> None:
-    """Of 2 right and 4 wrong, a fair sample of 4 has 0, 1 or 2 right in 1, 8 and 6 of 15 groups. Others: one count."""
+    """Of 2 right and 4 wrong, a fair sample of 4 has 0, 1 or 2 right in 1, 8 and 6 of 15 groups. With the best kept
+    and 3 of the other 5, 1 or 2 are right in 4 and 6 of 10. Others: one count."""
     pool = make_pool(0, 1, 0, 0, 1, 0)
     counts = Counter(int(sum(pool.scores[list(select(pool, 4, seed, name))])) for seed in range(1500))
     assert len(SELECTIONS[name].traits) == 1
     if Selection(name, 4, 0.5).has(Trait.FAIR_SAMPLE):
         assert [counts[k] for k in range(3)] == pytest.approx([100, 800, 600], abs=70)
+    elif Selection(name, 4, 0.5).has(Trait.BEST_AND_FAIR):
+        assert [counts[k] for k in range(3)] == pytest.approx([0, 600, 900], abs=70)
     else:
         assert len(counts) == 1
 

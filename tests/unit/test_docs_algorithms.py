@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -14,7 +16,8 @@ from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.core.allocation import allocate, priority
-from openrlhf_ada.core.choice import CHOICES
+from openrlhf_ada.core.choice_shares import shares
+from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.objectives import Objective
 
 TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
@@ -56,16 +59,36 @@ def test_costs_and_predictions_match_the_benchmark(table: str, figures: ModuleTy
 
 def test_shares_of_chosen_prompts() -> None:
     host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=64),
+        rollout=SimpleNamespace(n_samples_per_prompt=8, batch_size=64),
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
     )
     part = section(TEXT, "Which prompts to sample (`--ada_candidates`)")
-    _, *rows_of_choices = list(tables(part))[-1]
+    (_, *rows_of_choices), *_ = [table for table in tables(part) if table[0][0] == "p"]
     rows = {row[0].strip("`"): [float(cell) for cell in row[1:]] for row in rows_of_choices}
     assert list(rows) == list(CHOICES)
     for choice, shown in rows.items():
-        settings = resolve(AdaConfig(mode="seq", candidates=4, choice=choice), host)
+        settings = resolve(AdaConfig(mode="seq", exit="fixed", max_samples=8, candidates=4, choice=choice), host)
         assert shown == pytest.approx(choice_shares(settings, (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)), rel=0.005)
+
+
+def test_shares_of_chosen_prompts_by_length() -> None:
+    part = section(TEXT, "Which prompts to sample (`--ada_candidates`)")
+    _, (_, *rows), *_ = [table for table in tables(part) if table[0][0] == "p"]
+    rates = np.repeat(np.arange(1, 100) / 100, 2)
+    found = shares("std_per_token", 4, rates, lambda: [], np.tile([2 / 3, 4 / 3], 99))
+    for row, which in zip(rows, (0, 1), strict=True):
+        at = [2 * (round(100 * p) - 1) + which for p in (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)]
+        assert [float(cell) for cell in row[1:]] == pytest.approx(found[at], rel=0.005)
+
+
+def test_gain_per_token_is_the_benchmarks() -> None:
+    saved = json.loads((ROOT / "benchmarks" / "results" / "choice_per_token.json").read_text(encoding="utf-8"))
+    (rows,) = (table for table in tables(TEXT) if table[0][:3] == ["task", "`std`", "`std_per_token`"])
+    assert [row[0].strip("`") for row in rows[1:]] == list(saved["tasks"])
+    for row, found in zip(rows[1:], saved["tasks"].values(), strict=True):
+        said = [float(word) for cell in row[1:] for word in re.findall(r"-?\.\d+", cell.replace("−", "-"))]
+        figures = [found["choose-4-share"], found["choose-4-per-token"], found["gain"], *found["interval"]]
+        assert said == pytest.approx(figures, abs=6e-4)
 
 
 def test_figures_in_sentences(figures: ModuleType) -> None:

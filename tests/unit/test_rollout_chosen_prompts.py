@@ -17,6 +17,7 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.choice import PromptChooser
+from openrlhf_ada.core.visits import VisitHistory
 from openrlhf_ada.rollout.prompts import ChosenPrompts, PromptRequest, PromptSource
 
 FLAGS: dict[str, dict[str, Any]] = {
@@ -25,6 +26,9 @@ FLAGS: dict[str, dict[str, Any]] = {
     "refill": {"mode": "seq", "unresolved": "refill"},
     "gate": {"mode": "seq", "exit": "gate", "pilot": 2},
     "est": {"mode": "est", "budget": 3.0, "choice_weight": "inverse"},
+    "greso": {"mode": "seq", "choice": "greso", "unresolved": "refill", "exit": "fixed"},
+    "pools": {"mode": "est", "budget": 3.0, "choice": "pools"},
+    "per token": {"mode": "seq", "choice": "std_per_token", "estimator": "rating"},
     "two rounds": {"mode": "est", "budget": 3.0, "allocation": "hit", "pilot": 2, "correction": "none"},
 }
 
@@ -106,7 +110,7 @@ def test_number_of_steps_is_that_without_choosing() -> None:
         args = make_args(batch=batch, num_episodes=episodes)
         plan = BatchPlan(batch, N, batch * N, 1, 1)
         plain = PromptSource(make_loader(rows, args), plan, 0, episodes)
-        chooser = PromptChooser(rows, candidates, np.random.default_rng(0), Unknown())
+        chooser = PromptChooser(rows, candidates, np.random.default_rng(0), Unknown(), VisitHistory(0.5, 50.0, 2.0))
         chosen = ChosenPrompts(make_loader(rows, args), plan, 0, episodes, chooser)
         expected, found = serve_all(plain, episodes), serve_all(chosen, episodes)
         assert [[r.key for r in requests] for requests in found] == [[r.key for r in b] for b in expected], case
@@ -118,7 +122,7 @@ def test_number_of_steps_is_that_without_choosing() -> None:
 
 def test_spare_prompts_are_others_and_of_this_episode() -> None:
     args = make_args()
-    chooser = PromptChooser(6, 2, np.random.default_rng(0), Unknown())
+    chooser = PromptChooser(6, 2, np.random.default_rng(0), Unknown(), VisitHistory(0.5, 50.0, 2.0))
     source = ChosenPrompts(make_loader(6, args), BatchPlan(2, N, 2 * N, 1, 1), 0, 1, chooser)
     assert source.take_extra(1) == ([], True), "no episode has begun"
     batch, _ = source.next_batch()
@@ -146,6 +150,8 @@ def test_figures_of_choosing_are_recorded() -> None:
     coverage = [figure["ada/coverage"] for figure in figures]
     assert coverage[0] == 2 / 8 and coverage == sorted(coverage) and coverage[-1] == 1.0
     assert all(figure["ada/prompt_age"] >= 0 and 0 < figure["ada/choice_chance"] <= 1 for figure in figures)
+    assert all(figure["ada/prompt_age_max"] >= figure["ada/prompt_age"] for figure in figures)
+    assert all(0.25 <= figure["ada/choice_length"] <= 4.0 for figure in figures)
 
 
 def test_without_candidates_nothing_is_recorded() -> None:

@@ -1,0 +1,121 @@
+"""The trap of a public report (marin-community/marin#8765), with the arena's model: an adaptive sampler left a bin of
+prompts at a pass rate of 0.000 that uniform sampling raised to 0.891.
+
+A quarter of the prompts ask for functions of their own, which no other prompt teaches. They are never right until the
+other prompts are right in 6 of 10 rollouts. A sampler that has seen them all wrong by then must look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from openrlhf_ada.arena import learner
+from openrlhf_ada.arena.learner import Learner, pass_rates, warm_start
+from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.tasks import PAD, Task, World, make_world
+from openrlhf_ada.arena.trial import Trial
+from openrlhf_ada.core.choice import Choice
+from openrlhf_ada.core.types import PromptPool
+
+pytestmark = pytest.mark.slow
+
+FUNCTIONS, HARD = 16, 4
+ROLLOUTS, RATE, PROMPTS = 40_000, 2e-3, 16
+OPENS_AT = 0.6
+
+
+@dataclass(frozen=True)
+class Trap:
+    """`is_hard`: of training rows. `hidden`: their right answers."""
+
+    world: World
+    weights: dict[str, torch.Tensor]
+    is_hard: NDArray[np.bool_]
+    hidden: NDArray[np.int64]
+
+
+@pytest.fixture(scope="module")
+def trap() -> Iterator[Trap]:
+    torch.set_num_threads(1)
+    task = Task("trap", "", (0.3, 0.7), {2: 1.0}, num_functions=FUNCTIONS, num_train=128, num_held_out=32)
+    world = make_world(task, 0)
+    world = replace(world, skills=np.where(np.arange(FUNCTIONS) < HARD, 0.3, 0.7))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learner, "WARM_STEPS", 200)
+        patch.setattr(learner, "WARM_BATCH", 256)
+        weights = warm_start(world, 0)
+    is_hard = world.train.function < HARD
+    yield Trap(world, weights, is_hard, world.train.answers.copy())
+
+
+class BinsByThompson:
+    """Draws for each bin, easy and hard, how often its groups have two outcomes, and samples the bin of the larger
+    draw. Counts never fade, as in samplers that believe what they once saw."""
+
+    def __init__(self, is_hard: NDArray[np.bool_]) -> None:
+        self._rows = [np.flatnonzero(~is_hard), np.flatnonzero(is_hard)]
+        self._is_hard, self._rng = is_hard, np.random.default_rng(0)
+        self._telling, self._groups = np.zeros(2), np.zeros(2)
+
+    def take(self, count: int) -> list[Choice]:
+        draws = self._rng.beta(1 + self._telling, 1 + self._groups - self._telling)
+        return [Choice(int(row)) for row in self._rng.choice(self._rows[int(draws.argmax())], count, replace=False)]
+
+    def end_step(self, pools: Sequence[PromptPool]) -> None:
+        for pool in pools:
+            of_bin = int(self._is_hard[pool.row])
+            self._groups[of_bin] += 1
+            self._telling[of_bin] += 0 < pool.count_positives(0.5) < len(pool)
+
+
+def final_rates(trap: Trap, method: str, *, bins: bool = False) -> tuple[float, float, int]:
+    """(pass rate of the easy prompts, of the hard ones, visits of hard ones) after ROLLOUTS."""
+    model = Learner(trap.world, trap.weights, RATE, 0)
+    answers = trap.world.train.answers
+    answers[trap.is_hard, 0] = PAD
+    trial = Trial(model, METHODS[method], PROMPTS, seed=0)
+    if bins:
+        trial._chooser = BinsByThompson(trap.is_hard)  # type: ignore[assignment]
+    visits, opened, observe = 0, False, trial._policy.observe
+
+    def counted(pools: Sequence[PromptPool]) -> dict[str, float]:
+        nonlocal visits
+        visits += int(trap.is_hard[[pool.row for pool in pools]].sum())
+        return observe(pools)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(trial._policy), "observe", lambda policy, pools: counted(pools))
+        while trial.spent.rollouts < ROLLOUTS:
+            trial._step()
+            if not opened and trial.spent.steps % 10 == 0:
+                opened = float(pass_rates(model.model, trap.world.train)[~trap.is_hard].mean()) > OPENS_AT
+                answers[trap.is_hard] = trap.hidden[trap.is_hard] if opened else answers[trap.is_hard]
+    assert opened
+    rates = pass_rates(model.model, trap.world.train)
+    return float(rates[~trap.is_hard].mean()), float(rates[trap.is_hard].mean()), visits
+
+
+@pytest.fixture(scope="module")
+def uniform(trap: Trap) -> tuple[float, float, int]:
+    return final_rates(trap, "uniform-8")
+
+
+def test_sampler_without_ageing_falls_into_the_trap(trap: Trap, uniform: tuple[float, float, int]) -> None:
+    easy, hard, visits = final_rates(trap, "uniform-8", bins=True)
+    assert easy > 0.9 and uniform[1] > 0.7, "learnable by now"
+    assert hard < 0.25 and visits < 0.1 * uniform[2], "and hardly looked at"
+
+
+@pytest.mark.parametrize("method", ["choose-8-share", "choose-8-share-corrected", "choose-8-per-token", "greso"])
+def test_chosen_prompts_that_become_learnable_are_learned(
+    trap: Trap, uniform: tuple[float, float, int], method: str
+) -> None:
+    easy, hard, visits = final_rates(trap, method)
+    assert easy > 0.9 and hard > 0.75 * uniform[1]
+    assert visits > 0.2 * uniform[2]
