@@ -18,6 +18,11 @@ class Benchmark:
     source: Source
     reward: str
     template: str
+    is_known: bool = True
+
+    def own_reward(self) -> dict[str, str]:
+        """Its grader by its path, for the reward `mixed`; nobody knows what a user's file needs."""
+        return {self.source.path: self.reward} if self.is_known else {}
 
 
 def _math(name: str, path: str, split: str, question: str, label: str) -> Benchmark:
@@ -63,7 +68,9 @@ def find_benchmark(spec: str) -> Benchmark:
         # A copy may have other column names: they are detected.
         return replace(known, source=replace(known.source, path=path, question_key=None, label_key=None))
     if path or "/" in name or "." in name:
-        return Benchmark(Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED)
+        return Benchmark(
+            Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED, is_known=False
+        )
     raise DataError(
         f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
         f"or .parquet file"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import openrlhf_ada
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
-from openrlhf_ada.reward.reward_function import NAMED
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function
 
 DISTRIBUTION = "openrlhf-ada"
 
@@ -142,7 +142,8 @@ def _paths(verb: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         else:
             values = [word.partition("=")[2] or word for word in words]
         for value in values:
-            if value and not os.path.isabs(value) and value not in NAMED:
+            value = (file_and_function(value) or (value,))[0]
+            if value and not os.path.isabs(value) and value not in (*NAMED, MIXED):
                 yield flag or POSITIONAL, os.path.normpath(value)
 
 
