@@ -92,8 +92,6 @@ def _rows_of_library(entry: str, path: str, sets: DataSets) -> Iterator[Row]:
         go_offline_without_hub()
     with library_errors(where, "Check the name, or give a local file (.jsonl or .parquet)."):
         table = load_blended(entry, max_count=sets.most_rows, split=sets.split, use_ms=sets.use_ms)
-        if isinstance(table, dict):
-            raise DataError(f"{where} has no split {sets.split!r}, it has {', '.join(table)}: name one of these")
     yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
 
 

@@ -18,7 +18,13 @@ def load_blended(spec: str, *, max_count: int, split: str, use_ms: bool = False)
     Contract: test_openrlhf_objects.test_data_sets_and_prompts_are_read_as_the_host_does
     """
     strategy = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=SimpleNamespace(use_ms=use_ms))
-    return load_by_path(LOADER).blending_datasets(spec, None, strategy, max_count=max_count, dataset_split=split)
+    try:
+        return load_by_path(LOADER).blending_datasets(spec, None, strategy, max_count=max_count, dataset_split=split)
+    except AttributeError as error:
+        if "DatasetDict" in str(error):
+            # OpenRLHF goes on with all splits where the one that it looks for is not there.
+            raise ValueError(f"it has no split {split!r}") from None
+        raise
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -187,6 +187,13 @@ def _check_weights(config: AdaConfig, args: SimpleNamespace) -> None:
             f"expected one number for each reward function of --reward.remote_url, which is {args.reward.remote_url}",
             "Give as many numbers as rewards, separated by commas",
         )
+    if config.mode != "off" and config.estimator == "critic" and args.algo.advantage.estimator == "gae":
+        raise ConfigError(
+            flag,
+            config.reward_weights,
+            "with --ada_estimator critic PPO's value of a prompt must be its pass rate, so the reward is the score",
+            "Leave one of the two out",
+        )
 
 
 def parse_weights(text: str) -> list[float]:
