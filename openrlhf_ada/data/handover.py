@@ -7,6 +7,7 @@ read columns whose values have several types.
 
 from __future__ import annotations
 
+import filecmp
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -166,7 +167,13 @@ def _write(sets: DataSets, examples: Sequence[Example], columns: dict[str, list[
             rows = [position for position, example in enumerate(examples) if example.part == part]
             path = folder.absolute() / f"{name}-{part}.parquet"
             table = {key: [values[position] for position in rows] for key, values in columns.items()}
-            datasets.Dataset.from_dict(table).to_parquet(str(path))
+            draft = path.with_suffix(".tmp")
+            datasets.Dataset.from_dict(table).to_parquet(str(draft))
+            # `datasets` caches files by their time: a resumed run finds its own again.
+            if path.exists() and filecmp.cmp(draft, path, shallow=False):
+                draft.unlink()
+            else:
+                draft.replace(path)
             paths.append(str(path))
     return ",".join(paths)
 

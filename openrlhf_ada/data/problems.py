@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,7 +104,8 @@ def _joined(error: UnfitError) -> str:
 
 
 def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row]:
-    path, _, config = source.path.partition("@")
+    is_here = os.path.lexists(source.path)
+    path, config = (source.path, "") if is_here else source.path.partition("@")[::2]
     files = local_files(path, flag) if is_local(path, flag) else None
     if files is None:
         remedy = f"Without a hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"

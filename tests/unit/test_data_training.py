@@ -105,6 +105,18 @@ def test_prompts_that_do_not_fit_are_left_out_and_listed(
     assert [len(row["input"]) for row in held_out] == [5, room, 3]
 
 
+def test_a_resumed_run_finds_its_data_as_they_were(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
+    """`datasets` caches files by their time, so a file with the same rows stays the same file."""
+    path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in (1, 99, 2)])
+    flags: Flags = {DATA: path, "--data.max_len": "16"}
+    first = prepare(flags)
+    file = Path(first.args.data.prompt_dataset)
+    written = file.stat().st_mtime_ns
+    assert prepare(flags).rows == first.rows
+    assert file.stat().st_mtime_ns == written
+    assert [entry.name for entry in file.parent.iterdir()] == [file.name]
+
+
 def test_too_few_prompts_that_fit_are_refused(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in (1, 99, 99)])
     with pytest.raises(ConfigError, match=r"its 1 prompts cannot fill one batch"):
