@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 
 from openrlhf_ada.data.checks import DataError
@@ -71,7 +72,9 @@ def find_benchmark(spec: str) -> Benchmark:
         return Benchmark(
             Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED, is_known=False
         )
+    near = difflib.get_close_matches(name, BENCHMARKS, n=1)
     raise DataError(
         f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
         f"or .parquet file"
+        f"{f'. The nearest name is {near[0]}' if near else ''}"
     )

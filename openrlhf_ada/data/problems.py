@@ -109,7 +109,7 @@ def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row
     files = local_files(path, flag) if is_local(path, flag) else None
     if files is None:
         remedy = f"Without a hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
-        table = hub_table(path, config, source.split, where=f"{source.name}: {source.path}", remedy=remedy)
+        table = hub_table(path, config, source.split, where=f"{flag}: {source.name}: {source.path}", remedy=remedy)
         yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
         return
     keys = (source.question_key, source.label_key)

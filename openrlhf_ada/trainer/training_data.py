@@ -45,9 +45,10 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
     rewards = row_rewards(args, config)
     lines: list[str] = []
     left_out: list[LeftOut] = []
-    room = _room(args, config)
-    for sets, put in _data_sets(args, rewards):
-        examples = read_examples(sets)
+    # All rows first: without a hub, the library that reads them must not be imported before that is known.
+    found = [(sets, put, read_examples(sets)) for sets, put in _data_sets(args, rewards)]
+    room = _room(args)
+    for sets, put, examples in found:
         handed = _handed(sets, examples, args, config, room, run_dir)
         put(handed.spec)
         left_out += handed.left_out
@@ -154,7 +155,7 @@ def _data_sets(args: SimpleNamespace, rewards: RowRewards | None) -> list[tuple[
 # -- the length of prompts ----------------------------------------------------------------------------------------
 
 
-def _room(args: SimpleNamespace, config: AdaConfig) -> PromptRoom:
+def _room(args: SimpleNamespace) -> PromptRoom:
     """OpenRLHF's rule: a prompt and --rollout.max_new_tokens fit into --data.max_len; without that flag, a prompt and
     one token do."""
     new = args.rollout.max_new_tokens
