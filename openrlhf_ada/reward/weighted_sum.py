@@ -21,6 +21,9 @@ from openrlhf_ada.reward.reward_function import (
 )
 from openrlhf_ada.reward.shaping import Shaping
 
+LOGGED_AS = "reward_"
+"""Beginning of the names under which the host logs each of several rewards, as means over the trained samples."""
+
 Part = Callable[[Sequence[str], Sequence[str], Sequence[Any]], dict[str, Any]]
 
 
@@ -59,7 +62,9 @@ class CombinedReward:
         score = _number(first, "rewards" if first.get("scores") is None else "scores", self._names[0])
         reward = sum(weight * number for weight, number in zip(self._weights, numbers, strict=True))
         reward += self._shaping(strip_end_tokens(response_of(queries[0], prompts[0])))
-        logs = {f"reward_{short_name(name)}": torch.tensor([n]) for name, n in zip(self._names, numbers, strict=True)}
+        logs = {
+            f"{LOGGED_AS}{short_name(name)}": torch.tensor([n]) for name, n in zip(self._names, numbers, strict=True)
+        }
         return {
             "rewards": torch.tensor([reward], dtype=torch.float32),
             "scores": torch.tensor([score], dtype=torch.float32),

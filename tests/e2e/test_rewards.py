@@ -110,6 +110,10 @@ def test_rows_with_a_grader_each_and_a_weighted_sum(toy: Toy, tmp_path: Path) ->
         assert sample["reward"] - sample["metric"] in (0.125, 0.25), "the score is the first reward alone"
     assert {sample.get("cause") for sample in samples} >= {"wrong answer", "other text"}
 
+    for step in steps_of(run_dir):
+        mixed, brevity = step["trained/reward_mixed"], step["trained/reward_style_brevity"]
+        assert step["trained/reward"] == pytest.approx(mixed + 0.25 * brevity, abs=1e-5)
+
     sampling = ("--model", toy.model, "--template", "{}", "--max_new_tokens", 4, "--max_len", 32, "--n", 2)
     prepared, evaluated = tmp_path / "prepared", tmp_path / "eval"
     verbs = (("prepare-data", data, "--out", prepared), ("eval", "--benchmark", prepared / "train.parquet"))
