@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.reward.grade import NoScoreError
+from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.reward_function import (
     MIXED,
     NAMED,
@@ -56,7 +57,12 @@ class CombinedReward:
     ) -> dict[str, Any]:
         import torch
 
-        results = [part(queries, prompts, labels) for part in self._parts]
+        # Only `mixed` reads which grader a label names.
+        own = [named[1] if (named := named_label(label)) else label for label in labels]
+        results = [
+            part(queries, prompts, labels if name == MIXED or MIXED not in self._names else own)
+            for part, name in zip(self._parts, self._names, strict=True)
+        ]
         numbers = [_number(result, "rewards", name) for result, name in zip(results, self._names, strict=True)]
         first = results[0]
         score = _number(first, "rewards" if first.get("scores") is None else "scores", self._names[0])

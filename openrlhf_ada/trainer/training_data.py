@@ -18,6 +18,7 @@ from openrlhf_ada.data.left_out import LeftOut, lines_about, write_left_out
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.names import grades_labels, split_names
 from openrlhf_ada.reward.pool import GradingLimits
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
@@ -56,6 +57,7 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
         lines += _notes(sets, handed)
         if sets.flag == "--data.prompt_dataset":
             check_rows(args, handed.rows)
+    (run_dir / LIST).unlink(missing_ok=True)
     if left_out:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_left_out(left_out, run_dir / LIST)
@@ -81,10 +83,11 @@ def _handed(
     limits = GradingLimits(config.reward_timeout, config.reward_memory)
 
     def unreadable(labels: Sequence[Any]) -> dict[int, str]:
+        own = labels if sets.rewards is None else [(named_label(label) or (None, label))[1] for label in labels]
         return {
             position: cause
             for name in reversed(named)
-            for position, cause in unreadable_labels(labels, name, limits).items()
+            for position, cause in unreadable_labels(labels if name == MIXED else own, name, limits).items()
         }
 
     if not leaves_out_long_prompts(args, config):

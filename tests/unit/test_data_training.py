@@ -270,6 +270,14 @@ def test_rows_name_their_graders(prepare: Callable[[Flags], Prepared], tmp_path:
     assert [row["place"] for row in found.left_out] == ["line 4"]
 
 
+def test_a_second_grader_reads_the_labels_own_part(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
+    rows = [{"input": "a", "label": label, "reward": "math"} for label in ("4", "1/2", "?")]
+    flags = {REWARD: "mixed,arithmetic", "--ada_reward_weights": "1,0.5"}
+    found = prepare({DATA: write(tmp_path / "rows.jsonl", rows), **flags})
+    assert [named(row["label"]) for row in found.rows] == [("math", "4")]
+    assert [row["place"] for row in found.left_out] == ["line 2", "line 3"]
+
+
 def test_graders_follow_another_column_or_the_data_set(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     verl = write(tmp_path / "verl.parquet", [VERL])
     plain = write(tmp_path / "plain.jsonl", [{"prompt": "q", "reward_model": {"ground_truth": "4"}}])

@@ -69,6 +69,16 @@ def test_the_first_is_the_score_and_all_are_added_up(combined: CombinedReward, s
     assert [g.cause for g in logs["grades"]] == ["wrong answer"]
 
 
+def test_other_rewards_beside_mixed_get_the_labels_own_part(combined: CombinedReward, tmp_path: Path) -> None:
+    path = tmp_path / "same.py"
+    path.write_text(
+        "from openrlhf_ada.reward.grade import Grade\n\n\n"
+        "def same(response, label):\n    return Grade(float(response == label))\n"
+    )
+    combined.configure(["mixed", f"{path}:same", "arithmetic"], Grading(workers=1, weights=[1.0, 0.5, 0.25]))
+    assert ask(combined, "4", label_of("math", "4")) == (1.0, 1.75)
+
+
 def test_files_of_openrlhf_can_be_added(combined: CombinedReward, tmp_path: Path) -> None:
     (tmp_path / "hosts.py").write_text(HOSTS)
     combined.configure(["math", str(tmp_path / "hosts.py")], Grading(workers=1, weights=[1.0, 0.1]))
