@@ -19,11 +19,13 @@ from openrlhf_ada.cli.sampling_flags import (
     check_template,
     longest_context,
     sampling_of,
+    scoring_of,
 )
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
+from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.eval.plots import plot_curves
 from openrlhf_ada.eval.results import ModelResults, as_json, difference_lines, ks_up_to, table_rows
 from openrlhf_ada.platforms.session import TerminatedError
@@ -31,7 +33,6 @@ from openrlhf_ada.reward.arithmetic import parse_answer
 from openrlhf_ada.reward.math_notation import simplified
 from openrlhf_ada.reward.math_text import find_answers, unfenced
 from openrlhf_ada.reward.reasoning_answers import find_answer
-from openrlhf_ada.trainer.preflight import check_reward_urls
 
 PROG = "openrlhf-ada eval"
 SIGNAL_GROUP = 4
@@ -40,10 +41,11 @@ SIGNAL_GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One benchmark, loaded."""
+    """One benchmark, loaded. `reward`: what grades it."""
 
     benchmark: Benchmark
     problems: list[Problem]
+    reward: str
 
     @property
     def name(self) -> str:
@@ -55,8 +57,8 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(argv)
     try:
         ks = check_flags(args)
-        check_reward_urls(args.reward, "--reward")
-        suites = _load(args)
+        reward, rewards = scoring_of(args)
+        suites = _load(args, reward, rewards)
         sampling = sampling_of(args, longest_context(args.model))
         results = [_evaluate(model, suites, args, sampling, ks) for model in args.model]
     except (ConfigError, DataError, ValueError) as error:
@@ -109,7 +111,7 @@ def _ks(text: str | None, n: int) -> list[int]:
     return sorted(set(map(int, parts)) | {1, min(SIGNAL_GROUP, n)})
 
 
-def _load(args: argparse.Namespace) -> list[Suite]:
+def _load(args: argparse.Namespace, reward: str | None, rewards: RowRewards | None) -> list[Suite]:
     suites: list[Suite] = []
     for spec in args.benchmark:
         benchmark = find_benchmark(spec)
@@ -119,14 +121,13 @@ def _load(args: argparse.Namespace) -> list[Suite]:
             question_key=args.input_key or source.question_key,
             label_key=args.label_key or source.label_key,
         )
-        problems = load_problems(source, args.limit)
-        if not problems:
-            raise DataError(f"--benchmark {spec} has no problems")
+        of_rows = rewards and replace(rewards, names={**benchmark.own_reward(), **rewards.names})
+        problems = load_problems(source, args.limit, flag="--benchmark", rewards=of_rows)
         check_template(args.template, problems)
         distinct = list({problem.id: problem for problem in problems}.values())
         if len(distinct) < len(problems):
             print(f"{source.name}: {len(problems) - len(distinct)} copies of problems are left out", file=sys.stderr)
-        suites.append(Suite(benchmark, distinct))
+        suites.append(Suite(benchmark, distinct, reward or benchmark.reward))
     names = [suite.name for suite in suites]
     if len(set(names)) < len(names):
         raise ConfigError("--benchmark", " ".join(args.benchmark), "two have the same name", "Name files differently")
@@ -158,7 +159,7 @@ def _problem_set(model: str, suite: Suite, args: argparse.Namespace, sampling: S
         name=suite.name,
         folder=args.out / slug(model) / slug(suite.name),
         problems=suite.problems,
-        reward=args.reward or suite.benchmark.reward,
+        reward=suite.reward,
         template=template,
         prompts=prompts,
     )

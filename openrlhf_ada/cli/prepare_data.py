@@ -22,22 +22,25 @@ from openrlhf_ada.cli.sampling_flags import (
     filled,
     longest_context,
     sampling_of,
+    scoring_of,
 )
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import BOXED, DATASETS
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
+from openrlhf_ada.data.left_out import LeftOut, write_left_out
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
+from openrlhf_ada.data.row_rewards import RowRewards
+from openrlhf_ada.data.tasks import PREFIX as TASK
 from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import NAMED
-from openrlhf_ada.trainer.preflight import check_reward_urls
+from openrlhf_ada.reward.reward_function import MIXED, NAMED
 
 PROG = "openrlhf-ada prepare-data"
 TEMPLATES = {"math": BOXED}
-CHECKED_FILE = "labels.json"
+CHECKED_FILE, DROPPED_FILE = "labels.json", "dropped.jsonl"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,16 +48,18 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(argv)
     try:
         sampling, band = check_flags(args)
-        check_reward_urls(args.reward, "--reward")
         sources = [_source(spec, args) for spec in args.source]
-        reward = args.reward or _reward(args.source)
-        template = args.template or TEMPLATES.get(reward, "{}")
+        reward, rewards = _scoring(args, sources)
         args.out.mkdir(parents=True, exist_ok=True)
-        problems, facts, dropped = _clean(sources, reward, args)
+        problems, facts, dropped = _clean(sources, reward, rewards, args)
         check_template(args.template, problems)
+        template = args.template or TEMPLATES.get(reward, "{}")
+        if reward == MIXED and args.template is None:
+            problems = [replace(p, question=filled(TEMPLATES.get(p.reward or "", "{}"), p.question)) for p in problems]
         sampling = sampling_of(args, longest_context([args.model]))
         prompts, too_long = fitting_prompts(args.model, problems, template, args, sampling)
-        _write_dropped(args.out, [*dropped, *((p, too_long[p.id]) for p in problems if p.id in too_long)])
+        dropped += [_left_out(p, too_long[p.id]) for p in problems if p.id in too_long]
+        write_left_out(dropped, args.out / DROPPED_FILE)
         problems = [problem for problem in problems if problem.id in prompts]
         if not problems:
             raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
@@ -78,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         "problems without any score": f"{len(problems) - len(everything):,}",
         "kept": f"{len(kept):,} with a pass rate from {band[0]:g} to {band[1]:g} (--band {args.band})",
     }
-    _write(args, everything, kept, band, facts, reward, template)
+    _write(args, everything, kept, band, facts, args.reward or reward, template)
     return 0
 
 
@@ -132,31 +137,31 @@ def _source(spec: str, args: argparse.Namespace) -> Source:
     )
 
 
-def _reward(specs: Sequence[str]) -> str:
-    kinds = {"reasoning_gym" if spec.startswith("reasoning_gym:") else "math" for spec in specs}
-    if len(kinds) > 1:
-        raise ConfigError(
-            "SOURCE", " ".join(specs), "they need different rewards", "Prepare each with a call of its own"
-        )
-    return kinds.pop()
-
-
-Dropped = list[tuple[Problem, str]]
-"""With the cause."""
+def _scoring(args: argparse.Namespace, sources: Sequence[Source]) -> tuple[str, RowRewards | None]:
+    """What grades, as the flags say; else what belongs to the sources: `mixed` if that is not the same for all."""
+    reward, rewards = scoring_of(args)
+    if reward is not None:
+        return reward, rewards
+    tasks = [source.path.startswith(TASK) for source in sources]
+    if all(tasks):
+        return "reasoning_gym", None
+    if not any(tasks):
+        return "math", None
+    return MIXED, RowRewards(None, {source.path: "math" for source in sources}, "--")
 
 
 def _clean(
-    sources: Sequence[Source], reward: str, args: argparse.Namespace
-) -> tuple[list[Problem], dict[str, str], Dropped]:
-    """Problems without copies whose labels verify themselves, facts for the card, and the problems that were
-    dropped."""
-    unfit: list[str] = []
-    rows = [problem for source in sources for problem in load_problems(source, args.limit, unfit)]
-    facts = {"rows read": f"{len(rows) + len(unfit):,}", "without question or label": f"{len(unfit):,}"}
+    sources: Sequence[Source], reward: str, rewards: RowRewards | None, args: argparse.Namespace
+) -> tuple[list[Problem], dict[str, str], list[LeftOut]]:
+    """Problems without copies whose labels verify themselves, facts for the card, and the rows that were dropped."""
+    dropped: list[LeftOut] = []
+    rows = [problem for source in sources for problem in load_problems(source, args.limit, dropped, rewards=rewards)]
+    facts = {"rows read": f"{len(rows) + len(dropped):,}", "without question or label": f"{len(dropped):,}"}
     if not rows:
-        raise DataError(f"there are no problems; the first row: {unfit[0] if unfit else 'none'}")
-    if reward not in NAMED:
-        problems, copies, contradictory = deduplicated(rows, lambda label, other: False)
+        first = dropped[0]
+        raise DataError(f"SOURCE: no row has a question and a label; {first.source} {first.place}: {first.cause}")
+    if reward not in (*NAMED, MIXED):
+        problems, copies, contradictory = deduplicated(rows, lambda problem, other: False)
         causes: dict[str, str] = {}
         facts["labels"] = "not checked (the reward is not one of ours)"
     else:
@@ -166,10 +171,23 @@ def _clean(
         facts["labels that do not verify themselves"] = f"{len(causes):,}"
     facts |= {"copies": f"{len(copies):,}", "contradicting labels": f"{len(contradictory):,}"}
     good = [problem for problem in problems if problem.id not in causes]
+    dropped += [_left_out(problem, "another row has this question") for problem in copies]
+    dropped += [_left_out(problem, "another row has this question and another label") for problem in contradictory]
+    dropped += [_left_out(problem, causes[problem.id]) for problem in problems if problem.id in causes]
     if not good:
-        raise DataError(f"no label verifies itself with --reward {reward}; the first: {next(iter(causes.values()))}")
-    dropped = [(problem, "another row has this question and another label") for problem in contradictory]
-    return good, facts, [*dropped, *((problem, causes[problem.id]) for problem in problems if problem.id in causes)]
+        first, rule = dropped[-1], f"no label verifies itself with --reward {reward}"
+        if contradictory:
+            rule = f"no problem is left: {len(contradictory)} rows contradict another one, and of the others {rule}"
+        raise DataError(
+            f"SOURCE: {rule if causes else rule.partition(', and')[0]}; {first.source} {first.place}: {first.cause}: "
+            f"correct the labels, or name another reward or column"
+        )
+    return good, facts, dropped
+
+
+def _left_out(problem: Problem, cause: str) -> LeftOut:
+    row = {"id": problem.id, "question": problem.question, "label": problem.label}
+    return LeftOut(problem.source, problem.place, cause, row)
 
 
 def _unverified(checks: LabelChecks, problems: Sequence[Problem], reward: str, out: Path) -> dict[str, str]:
@@ -184,14 +202,6 @@ def _unverified(checks: LabelChecks, problems: Sequence[Problem], reward: str, o
         known |= {problem.id: causes.get(problem.id, "") for problem in new}
         file.write_text(json.dumps({reward: known}), encoding="utf-8")
     return {problem.id: known[problem.id] for problem in problems if known[problem.id]}
-
-
-def _write_dropped(out: Path, dropped: Dropped) -> None:
-    with (out / "dropped.jsonl").open("w", encoding="utf-8") as stream:
-        for problem, cause in dropped:
-            place = {"source": problem.source, "row": problem.row}
-            row = {"id": problem.id, **place, "cause": cause, "label": problem.label, "question": problem.question}
-            stream.write(json.dumps(row, default=str) + "\n")
 
 
 def _measure(problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling) -> tuple[list[Difficulty], int]:

@@ -20,7 +20,8 @@ from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, answered
 from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reward.mixed import label_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.reward.names import grades_labels
+from openrlhf_ada.reward.reward_function import MIXED, file_and_function
 
 LINES_EVERY_S = 20.0
 """Seconds between lines of progress where there is no terminal."""
@@ -33,7 +34,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
-    """Distinct problems. `folder`: of their answers; `reward`: a name of NAMED, a reward file or a URL;
+    """Distinct problems. `folder`: of their answers; `reward`: a grader of labels, a reward file or URLs;
     `prompts`: by problem id, as the model gets them."""
 
     name: str
@@ -44,7 +45,7 @@ class ProblemSet:
     prompts: dict[str, str]
 
     def label(self, problem: Problem) -> Any:
-        return label_of(self.reward, problem.label) if self.reward in NAMED else problem.label
+        return label_of(problem.reward or self.reward, problem.label) if grades_labels(self.reward) else problem.label
 
 
 def fitting_prompts(
@@ -124,8 +125,8 @@ def group_answers(
 
 
 def _reward_file(problem_sets: Sequence[ProblemSet]) -> str:
-    """The reward file of the engines: they have one each. MIXED serves all named rewards."""
-    needed = {MIXED if problem_set.reward in NAMED else problem_set.reward for problem_set in problem_sets}
+    """The reward file of the engines: they have one each. MIXED serves all graders of labels."""
+    needed = {MIXED if grades_labels(problem_set.reward) else problem_set.reward for problem_set in problem_sets}
     if len(needed) > 1:
         raise ConfigError(
             "--reward", sorted(needed)[0], "all problems of a call share one reward file", "Call once for each"
@@ -148,10 +149,16 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "system": args.system,
         "chat": not args.no_chat,
         "reward": problem_set.reward,
-        "reward_file": hashlib.sha256(Path(problem_set.reward).read_bytes()).hexdigest()
-        if problem_set.reward.endswith(".py")
-        else "",
+        "reward_file": _fingerprint_of_rewards(problem_set),
     }
+
+
+def _fingerprint_of_rewards(problem_set: ProblemSet) -> str:
+    """Of the contents of a user's files that grade."""
+    names = {problem_set.reward, *(problem.reward for problem in problem_set.problems if problem.reward)}
+    files = sorted({(file_and_function(name) or (name,))[0] for name in names})
+    contents = [Path(file).read_bytes() for file in files if file.endswith(".py")]
+    return hashlib.sha256(b"".join(contents)).hexdigest() if contents else ""
 
 
 def _fingerprint(model: str) -> str:

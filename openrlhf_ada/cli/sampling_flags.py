@@ -13,13 +13,16 @@ from typing import Any
 from openrlhf_ada.config.flags import ConfigError, add_flag, check_number
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.data.problems import Problem, Question
+from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.reward.names import check_rewards, split_names
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import NAMED, Grading
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, Grading, is_url
 
 OF_TRAINING = (
     *("timeout", "reward_timeout", "reward_memory", "reward_workers", "code_imports", "code_partial"),
+    *("reward_key", "reward_map"),
     *("cluster_wait", "verbose"),
 )
 """Flags of training that these commands have too, with the same types, defaults, ranges and help texts."""
@@ -62,7 +65,8 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add(
         "--reward",
         metavar="NAME",
-        help=f"{', '.join(NAMED)}, a reward file or a URL (default: the reward that belongs to the problems)",
+        help=f"{', '.join(NAMED)}; mixed: each row names its own; FILE.py:NAME, a reward file or a URL. Of several "
+        "with commas, the first is the score and grades here (default: the reward that belongs to the problems)",
     )
     add("--limit", type=int, metavar="COUNT", help="take only the first rows of each source (default: all)")
     add(
@@ -160,6 +164,24 @@ def check_template(template: str | None, problems: Sequence[Problem]) -> None:
         raise ConfigError(
             "--template", template, "these problems are chat messages, which are taken as they are", "Leave it out"
         )
+
+
+def scoring_of(args: argparse.Namespace) -> tuple[str | None, RowRewards | None]:
+    """(what grades answers, where each row names its grader); None where the flags do not say. Raises ConfigError."""
+    check_rewards(args.reward, "--reward")
+    names = split_names(args.reward)
+    reward = names[0] if names and not is_url(names[0]) else args.reward
+    given = next((name for name in ("reward_key", "reward_map") if getattr(args, name) is not None), None)
+    if reward == MIXED:
+        return reward, RowRewards(args.reward_key or KEY, parse_map(args.reward_map, "--reward_map"), "--")
+    if given is not None:
+        raise ConfigError(
+            f"--{given}",
+            getattr(args, given),
+            f"rows name their grader with --reward {MIXED} only",
+            f"Add that, or leave --{given} out",
+        )
+    return reward, None
 
 
 def grading_of(args: argparse.Namespace) -> Grading:

@@ -26,16 +26,14 @@ from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.data.labels import report_of
 from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.wandb_run import run_environment
-from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import NAMED
 from openrlhf_ada.trainer.preflight import check_flags, resumes
+from openrlhf_ada.trainer.training_data import prepare_training_data
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = resolve(config, args)
         for line in (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings)):
             logger.warning(line)
-        for line in label_report(args, config):
+        for line in prepare_training_data(args, config):
             logger.warning(line)
         status = run(args, config)
         if status == EXIT_FAILED:
@@ -111,20 +109,6 @@ def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
         return f"There is no checkpoint to resume from in {args.ckpt.path} (--ckpt.path, --ckpt.save_steps)."
     again = [word for word in redact_words(words) if word != "--ckpt.load_enable"]
     return f"Resume it from its last checkpoint: {shlex.join([*PROG.split(), *again, '--ckpt.load_enable'])}"
-
-
-def label_report(args: SimpleNamespace, config: AdaConfig) -> list[str]:
-    """Lines about labels that our grader cannot read, before anything starts. `args`: as the host has parsed them."""
-    named = [name for name in args.reward.remote_url or () if name in NAMED]
-    if not named:
-        return []
-    limits = limits_of(config)
-    sets = [("--data.prompt_dataset", args.data.prompt_dataset, args.data.max_samples)]
-    sets += [("--eval.dataset", args.eval.dataset, None)] if args.eval.dataset else []
-    key, lines = args.data.label_key, []
-    for flag, spec, limit in sets:
-        lines += report_of(spec, label_key=key, reward=named[0], limits=limits, flag=flag, limit=limit)
-    return lines
 
 
 def run(args: SimpleNamespace, config: AdaConfig) -> int:

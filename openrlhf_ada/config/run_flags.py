@@ -81,6 +81,23 @@ class RunFlags:
         "The score of a program is the share of tests that it passes, and not 1 or 0. For the reward code. To count "
         "only whole passes as positive, add --ada_positive_threshold 0.999.",
     )
+    reward_weights: str | None = flag(
+        None,
+        "How much each of several rewards counts (--reward.remote_url math,style.py:grade). The reward is their "
+        "weighted sum. The score, which decides and is evaluated, is the first one alone.",
+        metavar="W,W,...",
+    )
+    reward_key: str | None = flag(
+        None,
+        "Column in which each row names its grader (reward mixed): math, code, reasoning_gym, arithmetic, a "
+        "function as FILE.py:NAME, or a value of --ada_reward_map. Default: reward.",
+        metavar="COLUMN",
+    )
+    reward_map: str | None = flag(
+        None,
+        "Graders by what stands in that column, or by data set (reward mixed), such as openai/gsm8k=math,taco=code.",
+        metavar="VALUE=GRADER,...",
+    )
     format: str = flag(
         "none",
         "Format of answers that --ada_format_bonus rewards. boxed: has a \\boxed answer. think: thinking that "

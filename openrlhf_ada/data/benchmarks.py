@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 
 from openrlhf_ada.data.checks import DataError
@@ -18,6 +19,11 @@ class Benchmark:
     source: Source
     reward: str
     template: str
+    is_known: bool = True
+
+    def own_reward(self) -> dict[str, str]:
+        """Its grader by its path, for the reward `mixed`; nobody knows what a user's file needs."""
+        return {self.source.path: self.reward} if self.is_known else {}
 
 
 def _math(name: str, path: str, split: str, question: str, label: str) -> Benchmark:
@@ -63,8 +69,12 @@ def find_benchmark(spec: str) -> Benchmark:
         # A copy may have other column names: they are detected.
         return replace(known, source=replace(known.source, path=path, question_key=None, label_key=None))
     if path or "/" in name or "." in name:
-        return Benchmark(Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED)
+        return Benchmark(
+            Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED, is_known=False
+        )
+    near = difflib.get_close_matches(name, BENCHMARKS, n=1)
     raise DataError(
         f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
         f"or .parquet file"
+        f"{f'. The nearest name is {near[0]}' if near else ''}"
     )

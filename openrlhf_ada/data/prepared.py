@@ -14,6 +14,7 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import Difficulty
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.reporting.plots import BLUE, FAINT
+from openrlhf_ada.reward.mixed import label_of
 
 TRAIN_FILE, ALL_FILE, CARD_FILE, PLOT_FILE = "train.parquet", "all.parquet", "README.md", "difficulty.png"
 DRAWS, POSITIVES = "ada_draws", "ada_positives"
@@ -46,7 +47,10 @@ def rows_of(
 
 
 def uniform_labels(problems: Sequence[Problem]) -> dict[str, Any]:
-    """Labels by problem id: all text, or all lists of text where one is a list; other values as JSON."""
+    """Labels by problem id: all text, or all lists of text where one is a list; other values as JSON. Problems that
+    have a grader each have it in their label, as the reward `mixed` reads it."""
+    if any(problem.reward for problem in problems):
+        return {problem.id: label_of(problem.reward or "math", problem.label) for problem in problems}
     as_lists = any(isinstance(problem.label, list | tuple) for problem in problems)
     return {
         problem.id: [_text(one) for one in _list(problem.label)] if as_lists else _text(problem.label)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
 import re
-import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
-from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
-
-HUB_S = 5.0
-"""Seconds in which a reachable hub answers."""
-
-FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv", ".arrow": "arrow"}
+from openrlhf_ada.data.checks import DataError, is_local, local_files
+from openrlhf_ada.data.hub import hub_table
+from openrlhf_ada.data.left_out import LeftOut
+from openrlhf_ada.data.row_rewards import RowRewards, UnknownRewardError
+from openrlhf_ada.data.rows import Row, read_rows
+from openrlhf_ada.data.tasks import PREFIX, task_entries
+from openrlhf_ada.data.values import MISSING, UnfitError, label_of_row, question_of_row, type_name, value_at
 
 QUESTION_KEYS = ("problem", "question", "prompt", "input", "Problem", "Question")
 LABEL_KEYS = (
@@ -34,14 +31,15 @@ Question = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`id` depends on question and label only: the same in every file, at every time. `row`: where it stands in its
-    source, from 1."""
+    """`id` depends on question and label only: the same in every file, at every time. `place`: where it stands in its
+    source ("line 3"). `reward`: its own grader, where problems of several kinds are together."""
 
     id: str
     question: Question
     label: Any
     source: str
-    row: int | None = field(default=None, compare=False)
+    place: str = field(default="", compare=False)
+    reward: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +57,39 @@ class Source:
     seed: int = 0
 
 
-def load_problems(source: Source, limit: int | None = None, unfit: list[str] | None = None) -> list[Problem]:
+def load_problems(
+    source: Source,
+    limit: int | None = None,
+    unfit: list[LeftOut] | None = None,
+    *,
+    flag: str = "SOURCE",
+    rewards: RowRewards | None = None,
+) -> list[Problem]:
     """The first `limit` problems of a source, in its order.
 
     Args:
-        unfit: where given, rows without a question or a label are left out, and what is wrong is added to it.
+        unfit: where given, rows without a question or a label are left out, and added to it with the reason.
+        flag: what named the source, for messages.
+        rewards: where given, each row names its own grader.
 
     Raises:
-        DataError: it cannot be reached, has no such columns, or (without `unfit`) a row is unfit.
+        DataError: it cannot be reached, has no rows or no such columns, or (without `unfit`) a row is unfit.
     """
-    if source.path.startswith("reasoning_gym:"):
-        return _reasoning_problems(source, limit)
-    rows = _rows(source)
-    if limit is not None:
-        rows = rows.select(range(min(limit, len(rows))))
-    question_key, label_key = _keys(source, rows)
+    if source.path.startswith(PREFIX):
+        return _task_problems(source, limit, rewards)
+    rows = islice(_rows(source, flag, rewards), limit)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{flag}: {source.path} holds no rows, expected at least one problem: give a file with data")
+    keys = _keys(source, first[1], flag)
     problems: list[Problem] = []
-    for number, row in enumerate(rows, start=1):
+    for place, row in chain([first], rows):
         try:
-            problems.append(_problem(source, number, _value(row, question_key), _value(row, label_key)))
-        except DataError as error:
-            if unfit is None:
-                raise
-            unfit.append(str(error))
+            problems.append(_problem(source, place, row, keys, rewards))
+        except UnfitError as error:
+            if unfit is None or isinstance(error, UnknownRewardError):
+                raise DataError(f"{flag}: {source.path} {place}{_joined(error)}") from error
+            unfit.append(LeftOut(source.path, place, str(error).strip(": "), row))
     return problems
 
 
@@ -91,13 +99,37 @@ def problem_id(question: Question, label: Any) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _problem(source: Source, number: int, question: Any, label: Any) -> Problem:
-    if not question or (isinstance(question, str) and not question.strip()):
-        raise DataError(f"{source.path}: row {number} has no question: remove the row, or name another column")
-    if label is None or label == "":
-        raise DataError(f"{source.path}: row {number} has no label: remove the row, or name another column")
-    label = _final_part(label)
-    return Problem(problem_id(question, label), question, label, source.name, number)
+def _joined(error: UnfitError) -> str:
+    return str(error) if str(error).startswith(":") else f" {error}"
+
+
+def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row]:
+    is_here = os.path.lexists(source.path)
+    path, config = (source.path, "") if is_here else source.path.partition("@")[::2]
+    files = local_files(path, flag) if is_local(path, flag) else None
+    if files is None:
+        remedy = f"Without a hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
+        table = hub_table(path, config, source.split, where=f"{flag}: {source.name}: {source.path}", remedy=remedy)
+        yield from ((f"row {number}", row) for number, row in enumerate(table, start=1))
+        return
+    keys = (source.question_key, source.label_key)
+    needed = [key for key in keys if key] if all(keys) else []
+    for file in files:
+        # With a pattern, a line needs the name of its file.
+        before = "" if file == path else f"({file}) "
+        optional = [rewards.key] if rewards and rewards.key else []
+        yield from ((before + place, row) for place, row in read_rows(file, flag, needed, optional))
+
+
+def _problem(source: Source, place: str, row: Any, keys: tuple[str, str], rewards: RowRewards | None) -> Problem:
+    """Raises UnfitError."""
+    if not isinstance(row, dict):
+        raise UnfitError(f"is {type_name(row)}, expected an object: write one object per row")
+    question, label = question_of_row(row, keys[0]), _final_part(label_of_row(row, keys[1]))
+    if rewards is None:
+        return Problem(problem_id(question, label), question, label, source.name, place)
+    reward, label = rewards.split(row, label, source.path)
+    return Problem(problem_id(question, label), question, label, source.name, place, reward)
 
 
 def _final_part(label: Any) -> Any:
@@ -105,93 +137,27 @@ def _final_part(label: Any) -> Any:
     return label.rpartition("####")[2].strip() if isinstance(label, str) and "\n#### " in label else label
 
 
-def _hub_is_unreachable() -> bool:
-    """Is there no connection within HUB_S? The libraries would retry for half a minute, with a message each time."""
-    if getproxies():
-        # Whether a proxy reaches the hub is not known without a request.
-        return False
-    hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    try:
-        socket.create_connection((hub.hostname, hub.port or 443), timeout=HUB_S).close()
-    except OSError:
-        return True
-    return False
-
-
-def _rows(source: Source) -> Any:
-    is_local = os.path.splitext(source.path.partition("@")[0])[1] in FORMATS or os.path.isdir(source.path)
-    if not is_local and _hub_is_unreachable():
-        # Read when the libraries are imported: cached data then loads at once, and all else fails at once.
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    import datasets
-
-    datasets.disable_progress_bars()
-    path, _, config = source.path.partition("@")
-    extension = os.path.splitext(path)[1]
-    try:
-        if extension in FORMATS:
-            if not glob.glob(path):
-                raise DataError(f"{source.path}: there is no such file (looked for {os.path.abspath(path)})")
-            return datasets.load_dataset(FORMATS[extension], data_files=path, split="train")
-        if os.path.isdir(path):
-            loaded = datasets.load_from_disk(path)
-            return loaded if isinstance(loaded, datasets.Dataset) else loaded[source.split]
-        return datasets.load_dataset(path, config or None, split=source.split)
-    except DataError:
-        raise
-    except (OSError, ValueError, ConnectionError, RuntimeError) as error:
-        raise DataError(
-            f"{source.name}: {source.path} cannot be loaded ({type(error).__name__}: {_first_line(error)}). Without a "
-            f"hub, give a local copy: {source.name}=/path/to/file.jsonl (or .parquet)"
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:200]
-
-
-def _keys(source: Source, rows: Any) -> tuple[str, str]:
-    row = rows[0] if len(rows) else {}
+def _keys(source: Source, row: Any, flag: str) -> tuple[str, str]:
+    row = row if isinstance(row, dict) else {}
     keys: list[str] = []
-    for given, known, flag in (
+    for given, known, key_flag in (
         (source.question_key, QUESTION_KEYS, "--input_key"),
         (source.label_key, LABEL_KEYS, "--label_key"),
     ):
-        found = next((key for key in ((given,) if given else known) if _has(row, key)), None)
+        found = next((key for key in ((given,) if given else known) if value_at(row, key) is not MISSING), None)
         if found is None:
             wanted = f"no column {given!r}" if given else "none of the columns is known"
-            raise DataError(f"{source.path}: {wanted}; there are {', '.join(row) or 'no rows'}: set {flag}")
+            raise DataError(f"{flag}: {source.path}: {wanted}; there are {', '.join(row) or 'none'}: set {key_flag}")
         keys.append(found)
     return keys[0], keys[1]
 
 
-def _has(row: Mapping[str, Any], key: str) -> bool:
-    value: Any = row
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return False
-        value = value[part]
-    return True
-
-
-def _value(row: Mapping[str, Any], key: str) -> Any:
-    value: Any = row
-    for part in key.split("."):
-        value = value[part]
-    return value
-
-
-def _reasoning_problems(source: Source, limit: int | None) -> list[Problem]:
-    task = source.path.partition(":")[2]
-    gym = import_reasoning_gym()
-    try:
-        entries: Iterable[Any] = gym.create_dataset(
-            task, size=min(limit or source.size, source.size), seed=source.seed
-        )
-    except ValueError as error:
-        raise DataError(f"{source.path}: reasoning-gym has no task {task!r} ({error})") from error
+def _task_problems(source: Source, limit: int | None, rewards: RowRewards | None) -> list[Problem]:
+    entries = task_entries(source.path, min(limit or source.size, source.size), source.seed)
+    reward = None if rewards is None else "reasoning_gym"
     return [
-        _problem(source, number, entry["question"], to_label(entry)) for number, entry in enumerate(entries, start=1)
+        Problem(problem_id(question, label), question, label, source.name, f"row {number}", reward)
+        for number, (question, label) in enumerate(entries, start=1)
     ]
 
 
@@ -204,14 +170,14 @@ def normalised(question: Question) -> str:
     return _SPACE.sub(" ", text).strip(" .")
 
 
-Same = Callable[[Any, Any], bool]
+Same = Callable[[Problem, Problem], bool]
 
 
-def deduplicated(problems: Sequence[Problem], same: Same) -> tuple[list[Problem], list[Problem], list[Problem]]:
+def deduplicated(problems: Iterable[Problem], same: Same) -> tuple[list[Problem], list[Problem], list[Problem]]:
     """(the first of each question, its copies, those with contradicting labels).
 
-    A question with different labels is left out, because nobody knows which label is right. `same`: are two labels
-    that are written differently the same answer?
+    A question with different labels is left out, because nobody knows which label is right. `same`: are the labels of
+    two problems, which are written differently, the same answer?
     """
     by_question: dict[str, list[Problem]] = {}
     for problem in problems:
@@ -220,9 +186,13 @@ def deduplicated(problems: Sequence[Problem], same: Same) -> tuple[list[Problem]
     copies: list[Problem] = []
     contradictory: list[Problem] = []
     for first, *others in by_question.values():
-        if all(other.label == first.label or same(first.label, other.label) for other in others):
+        if all(_equal(first, other) or same(first, other) for other in others):
             kept.append(first)
             copies += others
         else:
             contradictory += [first, *others]
     return kept, copies, contradictory
+
+
+def _equal(problem: Problem, other: Problem) -> bool:
+    return (problem.label, problem.reward) == (other.label, other.reward)

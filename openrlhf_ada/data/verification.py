@@ -8,9 +8,10 @@ from typing import Any
 
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reasoning import from_label
-from openrlhf_ada.reward.reward_function import GRADERS
+from openrlhf_ada.reward.reward_function import GRADERS, MIXED, grader_of
 
 NO_PROGRAM = "```python\npass\n```"
 """A label of tests names no program that passes them. Any program shows whether the tests can be run."""
@@ -31,11 +32,12 @@ def _boxed(text: str) -> str:
 
 
 class LabelChecks:
-    """Checks labels in a pool of graders; a context manager."""
+    """Checks labels in a pool of graders; a context manager. `reward`: one of GRADERS, or MIXED for problems that
+    have a grader each."""
 
     def __init__(self, reward: str, limits: GradingLimits) -> None:
         self._reward = reward
-        self._pool = GraderPool(GRADERS[reward], limits)
+        self._pool = GraderPool(grader_of(reward), limits)
 
     def __enter__(self) -> LabelChecks:
         return self
@@ -43,23 +45,37 @@ class LabelChecks:
     def __exit__(self, *exception: object) -> None:
         self._pool.close()
 
-    def same(self, label: Any, other: Any) -> bool:
-        """Is the answer of one label right by the other?"""
-        if not _has_reference_answer(self._reward, label):
+    def same(self, problem: Problem, other: Problem) -> bool:
+        """Is the answer of one problem right for the other?"""
+        reward = self._reward_of(problem)
+        if reward != self._reward_of(other) or not _has_reference_answer(reward, problem.label):
             return False
-        return self._pool.grade(reference_response(self._reward, label), other).score == 1.0
+        return self._grade(reference_response(reward, problem.label), other).score == 1.0
 
     def unverified(self, problems: Sequence[Problem], on_progress: Callable[[], object]) -> dict[str, str]:
         """Ids of problems whose labels do not verify themselves, with the cause. `on_progress`: once per problem."""
 
         def check(problem: Problem) -> str:
-            grade = self._pool.grade(reference_response(self._reward, problem.label), problem.label)
+            reward = self._reward_of(problem)
+            # What a user's function takes for an answer is not known here.
+            cause = ""
+            if reward in GRADERS:
+                grade = self._grade(reference_response(reward, problem.label), problem)
+                cause = _cause(_has_reference_answer(reward, problem.label), grade)
             on_progress()
-            return _cause(_has_reference_answer(self._reward, problem.label), grade)
+            return cause
 
         with ThreadPoolExecutor(2 * self._pool.num_workers) as threads:
             causes = list(threads.map(check, problems))
         return {problem.id: cause for problem, cause in zip(problems, causes, strict=True) if cause}
+
+    def _reward_of(self, problem: Problem) -> str:
+        return problem.reward or self._reward
+
+    def _grade(self, response: str, problem: Problem) -> TimedGrade:
+        is_mixed = self._reward == MIXED
+        label = label_of(self._reward_of(problem), problem.label) if is_mixed else problem.label
+        return self._pool.grade(response, label)
 
 
 def _reasoning_answer(label: Any) -> Any:
@@ -69,7 +85,9 @@ def _reasoning_answer(label: Any) -> Any:
 
 def _has_reference_answer(reward: str, label: Any) -> bool:
     """Does the label hold a right answer?"""
-    return reward != "code" and not (reward == "reasoning_gym" and _reasoning_answer(label) is None)
+    if reward == "reasoning_gym":
+        return _reasoning_answer(label) is not None
+    return reward in GRADERS and reward != "code"
 
 
 def _cause(is_verifiable: bool, grade: TimedGrade) -> str:

@@ -163,11 +163,14 @@ def _main_block() -> CodeType:
 def _light_import(name: str, *args: Any, **kwargs: Any) -> ModuleType:
     """The block imports one small file of the host; going through its package would import DeepSpeed and vLLM."""
     if name == CONFIG_MODULE:
-        return _load_by_path(CONFIG_MODULE, host_root() / "utils" / "config.py")
+        return load_by_path(CONFIG_MODULE)
     return builtins.__import__(name, *args, **kwargs)
 
 
-def _load_by_path(name: str, path: Path) -> ModuleType:
+@lru_cache(maxsize=8)
+def load_by_path(name: str) -> ModuleType:
+    """One small file of the host, without its package, which would import DeepSpeed and vLLM; raises HostError."""
+    path = host_root().joinpath(*name.split(".")[1:]).with_suffix(".py")
     spec = importlib.util.spec_from_file_location(f"_light.{name}", path)
     if spec is None or spec.loader is None:
         raise HostError(f"OpenRLHF has no {path.name}")

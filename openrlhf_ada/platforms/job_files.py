@@ -15,7 +15,7 @@ from pathlib import Path
 
 import openrlhf_ada
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
-from openrlhf_ada.reward.reward_function import NAMED
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function
 
 DISTRIBUTION = "openrlhf-ada"
 
@@ -38,11 +38,16 @@ PATH_FLAGS = {
         "--reward.remote_url",
         "--train.agent_func_path",
         "--ada_policy",
+        "--ada_reward_map",
     ),
-    "eval": ("--model", "--benchmark", "--reward"),
-    "prepare-data": (POSITIONAL, "--model", "--reward"),
+    "eval": ("--model", "--benchmark", "--reward", "--reward_map"),
+    "prepare-data": (POSITIONAL, "--model", "--reward", "--reward_map"),
 }
 """By command: the flags whose values may be files. Values of other flags are never taken for files."""
+
+
+_LISTS = ("--reward", "--reward_map", "--ada_reward_map")
+"""Flags of ours whose values are lists with commas. In a map, a grader follows what it grades."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +142,16 @@ def _paths(verb: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     for flag, words in words_by_flag(arguments):
         if (flag or POSITIONAL) not in PATH_FLAGS[verb]:
             continue
-        if verb == "train":
+        values = list(words)
+        if verb == "train" or flag in _LISTS:
             values = [piece.strip() for word in words for piece in word.split(",")]
-        else:
-            values = [word.partition("=")[2] or word for word in words]
+        if flag in _LISTS:
+            values = [value.rpartition("=")[2] for value in values]
+        elif verb != "train":
+            values = [value.partition("=")[2] or value for value in values]
         for value in values:
-            if value and not os.path.isabs(value) and value not in NAMED:
+            value = (file_and_function(value) or (value,))[0]
+            if value and not os.path.isabs(value) and value not in (*NAMED, MIXED):
                 yield flag or POSITIONAL, os.path.normpath(value)
 
 

@@ -1,4 +1,7 @@
-"""Reward for problems of several kinds: each label names its grader. `eval` and `prepare-data` use it."""
+"""Reward for problems of several kinds: each label names its grader (`--reward.remote_url mixed`).
+
+Rows name it in a column of theirs; `label_of` puts it into the label, the one thing of a row that a reward gets.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,44 @@ from functools import lru_cache
 from typing import Any
 
 from openrlhf_ada.reward.grade import Grade, Grader, UnusableLabelError
-from openrlhf_ada.reward.reward_function import GRADERS, pooled
+from openrlhf_ada.reward.reward_function import GRADERS, file_and_function, pooled
+from openrlhf_ada.reward.worker import load_grader
+
+_BEGINS = '{"reward": "'
 
 
 def label_of(reward: str, label: Any) -> str:
-    """The label for `grade`: a name of GRADERS, and that grader's own label."""
+    """The label for `grade`: a name of GRADERS or FILE.py:NAME, and that grader's own label."""
     return json.dumps({"reward": reward, "label": label})
+
+
+def named_label(label: Any) -> tuple[str, Any] | None:
+    """(reward, its own label) of what `label_of` made; None for any other label."""
+    if not (isinstance(label, str) and label.startswith(_BEGINS)):
+        return None
+    try:
+        named = json.loads(label)
+    except ValueError:
+        return None
+    return (named["reward"], named["label"]) if named.keys() == {"reward", "label"} else None
 
 
 def grade(response: str, label: Any) -> Grade:
     """Raises UnusableLabelError for a label that `label_of` did not make, and what the grader raises."""
-    try:
-        named = json.loads(label)
-        grader, own_label = _grader(named["reward"]), named["label"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise UnusableLabelError(f"{str(label)[:80]!r} names no grader: {error!r}") from error
-    return grader(response, own_label)
+    named = named_label(label)
+    if named is None:
+        raise UnusableLabelError(
+            f"{str(label)[:80]!r} names no grader: with `mixed` each row names one in the column 'reward'"
+        )
+    return _grader(named[0])(response, named[1])
 
 
 @lru_cache
 def _grader(name: str) -> Grader:
+    if file_and_function(name):
+        return load_grader(name)
+    if name not in GRADERS:
+        raise UnusableLabelError(f"there is no grader {name!r}: expected {', '.join(GRADERS)} or FILE.py:NAME")
     return pkgutil.resolve_name(GRADERS[name])
 
 

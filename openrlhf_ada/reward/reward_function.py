@@ -28,14 +28,41 @@ RIGHT_OR_WRONG = ("arithmetic", "code", "math")
 MIXED = "mixed"
 """The reward file for labels that name their grader: see `mixed`."""
 
+COMBINED = "combined"
+"""The reward file of several rewards, or of one function: see `combined`."""
+
 _END = re.compile(
     r"(?:\s*(?:<\|[a-z_]{1,30}\|>|</s>|<eos>|<pad>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>))+\s*$"
 )
 
 
+def grader_of(name: str) -> str:
+    """What a GraderPool loads for a name of NAMED, MIXED or FILE.py:NAME."""
+    return f"openrlhf_ada.reward.{MIXED}:grade" if name == MIXED else GRADERS.get(name, name)
+
+
 def path_of(name: str) -> str:
     """The file behind a name of NAMED, on this machine; anything else as it is: a file or a URL."""
-    return str(Path(__file__).with_name(f"{name}.py")) if name in (*NAMED, MIXED) else name
+    ours = (*NAMED, MIXED, COMBINED)
+    return str(Path(__file__).with_name(f"{name}.py")) if name in ours else name
+
+
+def is_url(name: str) -> bool:
+    return name.startswith(("http://", "https://"))
+
+
+def file_and_function(name: str) -> tuple[str, str] | None:
+    """The two parts of FILE.py:NAME; None for anything else."""
+    file, _, function = name.rpartition(":")
+    return (file, function) if file.endswith(".py") and function.isidentifier() else None
+
+
+def reward_files(names: Sequence[str]) -> list[str]:
+    """What the host's executor loads for these rewards, on this machine: one file, or URLs."""
+    is_plain = len(names) == 1 and file_and_function(names[0]) is None
+    if is_plain or all(map(is_url, names)):
+        return [path_of(name) for name in names]
+    return [path_of(COMBINED)]
 
 
 def response_of(query: str, prompt: str) -> str:
@@ -61,11 +88,13 @@ def short(text: str, limit: int = 80) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """What the flags say of grading. `workers`: processes per engine, None for `pool.default_workers()`."""
+    """What the flags say of grading. `workers`: processes per engine, None for `pool.default_workers()`; `weights`: of
+    several rewards, None for 1 each."""
 
     limits: GradingLimits = field(default_factory=GradingLimits)
     workers: int | None = None
     shaping: Shaping = field(default_factory=Shaping)
+    weights: Sequence[float] | None = None
 
 
 class PooledReward:

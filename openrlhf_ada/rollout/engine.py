@@ -21,7 +21,8 @@ from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.platforms.gpu_memory import wait_for_room
-from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
+from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
+from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.engine_starts import told_start
 from openrlhf_ada.rollout.messages import Ended, Message, ended, finished, pack
 from openrlhf_ada.rollout.tokens_only import reads_tokens_only
@@ -66,17 +67,16 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
     async def __init__(self, *args: Any, remote_rm_url: str | Sequence[str] | None = None, **kwargs: Any) -> None:
         # Here, since this package may lie elsewhere on another node.
         named = [remote_rm_url] if isinstance(remote_rm_url, str) else remote_rm_url or []
-        rewards = [path_of(name) for name in named]
         if self.over_ipc and ray.get_runtime_context().was_current_actor_reconstructed:
             wait_for_room(kwargs["gpu_memory_utilization"], kwargs["tensor_parallel_size"])
         with told_start():
-            await super().__init__(*args, remote_rm_url=rewards, **self.with_receiver(kwargs))
+            await super().__init__(*args, remote_rm_url=reward_files(named), **self.with_receiver(kwargs))
         self.open_gate()
         self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Ended] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex
-        _prepare_reward(self.executor, self.grading)
+        _prepare_reward(self.executor, named, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
     def prepare_environment(self) -> None:
@@ -185,13 +185,15 @@ def _finished(rollout: Rollout, response: dict[str, Any], setup: SamplingSetup, 
     )
 
 
-def _prepare_reward(executor: Any, grading: Grading | None) -> None:
+def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None) -> None:
     """The host logs why a reward function failed and goes on without a reward; keep the reason. Also keep
     the grades of our own reward functions."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())
         function.start()
+    elif isinstance(function, CombinedReward):
+        function.configure(names, grading or Grading())
     replace_rewards(executor, _noting)
 
 

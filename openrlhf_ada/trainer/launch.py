@@ -13,6 +13,7 @@ from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import Grading
 from openrlhf_ada.reward.shaping import Shaping
+from openrlhf_ada.trainer.preflight import parse_weights
 
 
 def train(args: SimpleNamespace) -> None:
@@ -47,4 +48,5 @@ def grading(config: AdaConfig) -> Grading:
         limits_of(config),
         config.reward_workers,
         Shaping(config.format, config.format_bonus),
+        parse_weights(config.reward_weights) if config.reward_weights else None,
     )

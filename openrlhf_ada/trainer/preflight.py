@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +20,8 @@ from openrlhf_ada.data.row_counts import count_rows
 from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.reporting.run_log import METRICS_FILE
-from openrlhf_ada.reward.reward_function import NAMED, RIGHT_OR_WRONG, path_of
+from openrlhf_ada.reward.names import check_python_file, check_rewards, grades_labels, readable, split_names
+from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, is_url
 
 MODEL_FLAGS = ("actor", "critic", "reward")
 
@@ -44,6 +43,8 @@ def check_without_files(args: SimpleNamespace) -> None:
     _check_best_metric(args)
     _check_labels(args)
     _check_verifier(config, args)
+    _check_weights(config, args)
+    _check_row_rewards(config, args)
 
 
 def _check_format(config: AdaConfig) -> None:
@@ -106,16 +107,16 @@ def check_paths(args: SimpleNamespace) -> None:
         if path is not None:
             check_model(f"--{name}.model_name_or_path", path)
     _check_heads(args)
-    check_reward_urls(args.reward.remote_url)
+    check_rewards(args.reward.remote_url, "--reward.remote_url")
     if args.train.agent_func_path:
-        _check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
+        check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
     if args.ada.policy:
         _check_policy(args)
     check_data(args)
 
 
 def _check_policy(args: SimpleNamespace) -> None:
-    _check_python_file("--ada_policy", args.ada.policy, "make_policy")
+    check_python_file("--ada_policy", args.ada.policy, "make_policy")
     try:
         make_policy(settings_of(args))
     except Exception as error:
@@ -131,7 +132,7 @@ def _check_heads(args: SimpleNamespace) -> None:
         return
     flag = "--actor.model_name_or_path"
     try:
-        with _readable(flag, str(file)):
+        with readable(flag, str(file)):
             config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(flag, str(file), f"it is not valid JSON ({error})", "Fix the file") from error
@@ -146,7 +147,7 @@ def _check_heads(args: SimpleNamespace) -> None:
 
 
 def _check_labels(args: SimpleNamespace) -> None:
-    named = [name for name in (args.reward.remote_url or "").split(",") if name in NAMED]
+    named = [name for name in split_names(args.reward.remote_url) if grades_labels(name)]
     if named and args.data.label_key is None:
         raise ConfigError(
             "--data.label_key",
@@ -157,14 +158,15 @@ def _check_labels(args: SimpleNamespace) -> None:
 
 
 def _check_verifier(config: AdaConfig, args: SimpleNamespace) -> None:
-    named = [name for name in (args.reward.remote_url or "").split(",") if name in NAMED]
+    names = split_names(args.reward.remote_url)
     for flag, value in (("--ada_code_imports", config.code_imports), ("--ada_code_partial", config.code_partial)):
-        if named and "code" not in named and value not in ("none", False):
+        if names and not {"code", MIXED} & set(names) and value not in ("none", False):
             raise ConfigError(
-                flag, value, f"only --reward.remote_url code reads it, which is {','.join(named)}", "Leave it out"
+                flag, value, f"only --reward.remote_url code reads it, which is {','.join(names)}", "Leave it out"
             )
     partial = ["code"] if config.code_partial else []
-    right_or_wrong = [name for name in named if name in RIGHT_OR_WRONG and name not in partial]
+    # The first reward is the score.
+    right_or_wrong = [name for name in names[:1] if name in RIGHT_OR_WRONG and name not in partial]
     if config.positive_quantile is not None and right_or_wrong:
         raise ConfigError(
             "--ada_positive_quantile",
@@ -172,6 +174,56 @@ def _check_verifier(config: AdaConfig, args: SimpleNamespace) -> None:
             f"--reward.remote_url {right_or_wrong[0]} gives scores of 0 and 1, and so is every quantile of them",
             "Leave it out",
         )
+
+
+def _check_weights(config: AdaConfig, args: SimpleNamespace) -> None:
+    flag, names = "--ada_reward_weights", split_names(args.reward.remote_url)
+    if config.reward_weights is None:
+        if len(names) > 1 and not any(map(is_url, names)):
+            raise ConfigError(
+                "--reward.remote_url",
+                args.reward.remote_url,
+                "it names several rewards, and nothing says how much each counts",
+                f"Add {flag}, such as {flag} {','.join(['1', *['0.2'] * (len(names) - 1)])}; the first is the score",
+            )
+        return
+    weights = parse_weights(config.reward_weights)
+    if len(weights) != len(names) or any(map(is_url, names)):
+        raise ConfigError(
+            flag,
+            config.reward_weights,
+            f"expected one number for each reward function of --reward.remote_url, which is {args.reward.remote_url}",
+            "Give as many numbers as rewards, separated by commas",
+        )
+    if config.mode != "off" and config.estimator == "critic" and args.algo.advantage.estimator == "gae":
+        raise ConfigError(
+            flag,
+            config.reward_weights,
+            "with --ada_estimator critic PPO's value of a prompt must be its pass rate, so the reward is the score",
+            "Leave one of the two out",
+        )
+
+
+def parse_weights(text: str) -> list[float]:
+    """Of --ada_reward_weights; empty where it is no list of finite numbers other than 0."""
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        return []
+    return weights if all(weight and math.isfinite(weight) for weight in weights) else []
+
+
+def _check_row_rewards(config: AdaConfig, args: SimpleNamespace) -> None:
+    if MIXED in split_names(args.reward.remote_url):
+        return
+    for name, value in (("reward_key", config.reward_key), ("reward_map", config.reward_map)):
+        if value is not None:
+            raise ConfigError(
+                f"--ada_{name}",
+                value,
+                f"rows name their grader with --reward.remote_url {MIXED} only",
+                f"Use that, or leave --ada_{name} out",
+            )
 
 
 def check_data(args: SimpleNamespace) -> None:
@@ -188,10 +240,17 @@ def check_data(args: SimpleNamespace) -> None:
     if args.data.prompt_probs is not None:
         _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
     elif rows != UNKNOWN:
-        prompts = min(rows, args.data.max_samples)
-        _check_enough(args, prompts)
-        if args.ada.mode != "off":
-            check_candidates(settings_of(args), args.rollout.batch_size, prompts)
+        check_rows(args, rows)
+
+
+def check_rows(args: SimpleNamespace, rows: int) -> None:
+    """Are so many rows enough? Data sets that are mixed by probabilities repeat rows. Raises ConfigError."""
+    if args.data.prompt_probs is not None:
+        return
+    prompts = min(rows, args.data.max_samples)
+    _check_enough(args, prompts)
+    if args.ada.mode != "off":
+        check_candidates(settings_of(args), args.rollout.batch_size, prompts)
 
 
 def _check_enough(args: SimpleNamespace, prompts: int) -> None:
@@ -220,20 +279,6 @@ def _check_probabilities(value: str, num_datasets: int) -> None:
             f"expected one positive number for each of the {num_datasets} sets of --data.prompt_dataset",
             "Give as many numbers as data sets, separated by commas",
         )
-
-
-def check_reward_urls(value: str | None, flag: str = "--reward.remote_url") -> None:
-    """Names, Python files and URLs, separated by commas; raises ConfigError."""
-    for path in map(path_of, value.split(",") if value else ()):
-        if path.endswith(".py"):
-            _check_python_file(flag, path, "reward_func")
-        elif not path.startswith(("http://", "https://")):
-            raise ConfigError(
-                flag,
-                path,
-                f"it is neither a Python file (.py), a URL (http://, https://) nor one of {', '.join(NAMED)}",
-                "Give a file that defines reward_func, the URL of a reward server or one of these names",
-            )
 
 
 def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
@@ -269,44 +314,9 @@ def check_model(flag: str, value: str) -> None:
         return
     if not path.is_dir():
         raise ConfigError(flag, value, "there is no such folder", "Check the path, or give a hub id (owner/name)")
-    with _readable(flag, value):
+    with readable(flag, value):
         has_config = (path / "config.json").is_file()
     if not has_config:
         raise ConfigError(
             flag, value, "the folder holds no config.json", "Give the folder of a Hugging Face checkpoint"
         )
-
-
-def _check_python_file(flag: str, value: str, name: str) -> None:
-    path = Path(value)
-    if not path.is_file():
-        raise ConfigError(flag, value, "there is no such file", f"Give a Python file that defines {name}")
-    try:
-        with _readable(flag, value):
-            tree = ast.parse(path.read_text(encoding="utf-8"), filename=value)
-    except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or null bytes in older Pythons
-        raise ConfigError(flag, value, f"it is not valid Python ({error})", "Fix the file") from error
-    if name not in _top_level_names(tree):
-        raise ConfigError(
-            flag, value, f"it does not define {name}", f"Define {name} at the top level of the file (see the README)"
-        )
-
-
-@contextmanager
-def _readable(flag: str, value: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(flag, value, f"it cannot be read ({error.strerror})", "Check its permissions") from error
-
-
-def _top_level_names(tree: ast.Module) -> set[str]:
-    names: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names.update(alias.asname or alias.name for alias in node.names)
-        elif isinstance(node, ast.Assign):
-            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
-    return names

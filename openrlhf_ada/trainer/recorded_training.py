@@ -13,6 +13,7 @@ from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.host.trainer import HostTrainer
 from openrlhf_ada.reporting.wandb_run import use_step_axis
+from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
@@ -152,8 +153,8 @@ class RecordedTraining(HostTrainer):
 
     def _with_ada_metrics(self, status: dict[str, Any], version: int) -> dict[str, Any]:
         record = self._record()
-        for name in TRAINED_ONLY:
-            if name in status:
+        for name in list(status):
+            if name in TRAINED_ONLY or name.startswith(LOGGED_AS):
                 status[f"trained/{name}"] = status.pop(name)
         # It rode along to reach the critic.
         status.pop(CRITIC_WEIGHT, None)

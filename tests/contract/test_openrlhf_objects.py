@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import ray
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.cli import train_ppo_ray
 from openrlhf.datasets import PromptDataset
+from openrlhf.datasets.utils import blending_datasets
 from openrlhf.models.utils import compute_reward
 from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_utils import samples_generator
@@ -30,6 +33,7 @@ from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.experiences import experience_of
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
+from openrlhf_ada.host.rows import cause_of, load_blended, prompt_maker
 from openrlhf_ada.host.sharding import ComputedParameter
 from openrlhf_ada.host.trainer import HostSamplingActor
 from openrlhf_ada.rollout.engine import AdaRolloutActor
@@ -309,3 +313,28 @@ def test_host_sends_over_shared_memory_what_it_is_given(monkeypatch: pytest.Monk
     else:
         bias = ("bias", torch.float32, (2,), [0.0, 0.0], True)
         assert sent == ["reset", (*weight, [[1.0], [2.0]], False), bias]
+
+
+def test_data_sets_and_prompts_are_read_as_the_host_does(tmp_path: Path) -> None:
+    """host/rows.py loads two small files of the host by their path: what they give is what its trainer trains on."""
+    for name, count in (("a.jsonl", 3), ("b.jsonl", 2)):
+        (tmp_path / name).write_text("".join(f'{{"q": "{name}{i} <image>", "a": "{i}"}}\n' for i in range(count)))
+    spec = f"{tmp_path}/a.jsonl, {tmp_path}/b.jsonl"
+    args = SimpleNamespace(data=SimpleNamespace(input_key="q", label_key="a", apply_chat_template=True), use_ms=False)
+    strategy: Any = SimpleNamespace(args=args, print=lambda *_: None, is_rank_0=lambda: False)
+    hosts = blending_datasets(spec, None, strategy, max_count=2, dataset_split="train")
+    ours = load_blended(spec, max_count=2, split="train")
+    assert ours[:] == hosts[:] and len(ours) == 4
+
+    def template(messages: list[Any], tokenize: bool, add_generation_prompt: bool) -> str:
+        return f"{messages}{add_generation_prompt}"
+
+    dataset = PromptDataset(hosts, SimpleNamespace(apply_chat_template=template), strategy)
+    make = prompt_maker(None, template)
+    assert [make(row["q"]) for row in ours] == dataset.prompts
+    assert prompt_maker("Q: {}!", None)("x") == "Q: x!"
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"q": "x", "q": "y"}\n')
+    with pytest.raises(datasets.exceptions.DatasetGenerationError) as error:
+        load_blended(str(broken), max_count=2, split="train")
+    assert "specified twice" in str(cause_of(error.value))

@@ -90,9 +90,16 @@ def test_prepared_data_has_measured_difficulties(outcome: Outcome) -> None:
         "| without question or label | 1 |",
     ):
         assert fact in card
-    dropped = {row["label"]: row["cause"] for row in read_jsonl(prepared / "dropped.jsonl")}
-    assert dropped.keys() == {"42", "3", "forty-four"}
-    assert "another label" in dropped["42"] and "not an integer" in dropped["forty-four"]
+    causes = {row["place"]: row["cause"] for row in read_jsonl(prepared / "dropped.jsonl")}
+    # After 192 problems: 4 copies, 2 that contradict each other, 1 bad label, 1 without a question.
+    assert causes.keys() == {f"line {number}" for number in range(NUM_PROBLEMS + 1, NUM_PROBLEMS + 9)}
+    copies, (first, second, label, question) = (
+        list(causes.values())[1:5],
+        [causes[f"line {n}"] for n in range(197, 201)],
+    )
+    assert set(copies) == {"another row has this question"}
+    assert "another label" in first and "another label" in second
+    assert "not an integer" in label and "neither null nor empty" in question
     # What an answer costs the model in nats is known, and answers that stop are not cut off.
     assert all(answer["surprise"] >= 0 for answer in answers)
     assert sum(answer["truncated"] for answer in answers) < len(answers) / 2

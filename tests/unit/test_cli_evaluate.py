@@ -51,7 +51,7 @@ def problems(tmp_path: Path) -> str:
         (["--max_new_tokens", "0"], "--max_new_tokens is 0"),
         (["--max_len", "10"], "--max_len is 10: prompt and answer must fit"),
         (["--benchmark", "math5000"], "--benchmark math5000: expected one of math500"),
-        (["--benchmark", "none.jsonl"], "none.jsonl: there is no such file"),
+        (["--benchmark", "none.jsonl"], "--benchmark: 'none.jsonl' does not exist"),
         (["--input_key", "text"], "no column 'text'"),
         (["--engines", "0"], "--engines is 0"),
         (["--limit", "0"], "--limit is 0: it is a number of problems"),

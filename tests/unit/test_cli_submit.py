@@ -63,6 +63,12 @@ def test_files_that_the_command_names_go_along(here: Path) -> None:
     (here / "p=1.jsonl").touch()
     of_host = files_of("train", ["--data.prompt_dataset", "prompts.jsonl, p=1.jsonl"], [], here)
     assert of_host.files == (Path("prompts.jsonl"), Path("p=1.jsonl"))
+    (here / "style.py").touch()
+    (here / "own.py").touch()
+    graders = ["--reward.remote_url", "mixed,style.py:brevity", "--ada_reward_map", "a=math,b=own.py:grade"]
+    assert files_of("train", graders, [], here).files == (Path("style.py"), Path("own.py"))
+    graders = ["--reward", "math,style.py:brevity", "--reward_map", "a=own.py:grade"]
+    assert files_of("eval", graders, [], here).files == (Path("style.py"), Path("own.py"))
 
 
 def test_problem_arguments_may_be_anywhere() -> None:

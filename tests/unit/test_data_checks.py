@@ -62,7 +62,7 @@ def test_bad_rows_are_refused_by_line(case: str, tmp_path: Path) -> None:
 
 
 def test_array_rows_by_number_and_mistakes_by_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"row 2 has no key 'input'"):
+    with pytest.raises(DataError, match=r"line 3 \(row 2\) has no key 'input'"):
         check(write(tmp_path, f'[\n{GOOD},\n{{"label": "1"}}\n]', "data.json"))
     with pytest.raises(DataError, match=r"line 3 is not valid JSON"):
         check(write(tmp_path, f"[\n{GOOD},\noops\n]", "data.json"))
@@ -110,8 +110,9 @@ def test_hub_ids_and_urls_pass_unseen(path: str) -> None:
     assert check(path) == -1
 
 
-def test_other_local_formats_and_directories_pass_unseen(tmp_path: Path) -> None:
-    assert check(write(tmp_path, b"PAR1", "data.parquet")) == -1
+def test_folders_pass_unseen_and_broken_tables_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.parquet cannot be read as Parquet .*copy the file again"):
+        check(write(tmp_path, b"PAR1", "data.parquet"))
     assert check(tmp_path) == -1
 
 

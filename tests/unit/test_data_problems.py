@@ -13,6 +13,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, DATASETS, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
+from openrlhf_ada.data.left_out import LeftOut
 from openrlhf_ada.data.prepared import (
     check_counts,
     plot_difficulty,
@@ -83,11 +84,12 @@ def test_ids_do_not_depend_on_file_or_place(tmp_path: Path) -> None:
 )
 def test_an_unfit_row_is_named_or_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
     path = write(tmp_path / "rows.jsonl", [{"question": "Q", "answer": "1"}, row])
-    with pytest.raises(DataError, match=r"row 2 has no (question|label)"):
+    with pytest.raises(DataError, match=r"line 2(: 'question' is .*, expected a prompt| has no label)"):
         load_problems(Source("s", path))
-    unfit: list[str] = []
+    unfit: list[LeftOut] = []
     assert len(load_problems(Source("s", path), unfit=unfit)) == 1
-    assert len(unfit) == 1
+    assert [(one.source, one.place) for one in unfit] == [(path, "line 2")]
+    assert unfit[0].row == row
 
 
 def test_missing_columns_and_files_say_what_to_do(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_missing_columns_and_files_say_what_to_do(tmp_path: Path) -> None:
         load_problems(Source("s", path))
     with pytest.raises(DataError, match=r"no column 'gold'; there are text, answer: set --label_key"):
         load_problems(Source("s", path, question_key="text", label_key="gold"))
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="does not exist"):
         load_problems(Source("s", str(tmp_path / "none.jsonl")))
 
 
@@ -225,5 +227,5 @@ def test_benchmarks_by_name_copy_task_and_file() -> None:
     assert (copy.source.name, copy.source.path, copy.source.question_key) == ("math500", "/data/m.jsonl", None)
     assert find_benchmark("reasoning_gym:countdown").reward == "reasoning_gym"
     assert find_benchmark("data/my_set.jsonl").source.name == "my_set"
-    with pytest.raises(DataError, match="expected one of math500"):
+    with pytest.raises(DataError, match=r"expected one of math500.*The nearest name is math500"):
         find_benchmark("math5000")

@@ -1,0 +1,108 @@
+"""Data files: which format and compression a name stands for, and what a file is when its name is wrong."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
+"""By the ending of a name, in small or capital letters. `.jsonl` and `.json` are read alike."""
+
+_OPEN: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+"""Compressions of text files, by a second ending."""
+
+ENDINGS = ".jsonl, .json, .csv (also .gz, .bz2 or .xz of these), .parquet, .arrow"
+
+_BROKEN = (EOFError, zlib.error, lzma.LZMAError)
+
+_REALLY = (
+    (b"PAR1", "it is a Parquet file: name it .parquet"),
+    (b"ARROW1", "it is an Arrow file: name it .arrow"),
+    (b"\x1f\x8b", "it is compressed with gzip: name it .jsonl.gz"),
+    (b"BZh", "it is compressed with bzip2: name it .jsonl.bz2"),
+    (b"\xfd7zXZ", "it is compressed with xz: name it .jsonl.xz"),
+    (b"\x28\xb5\x2f\xfd", "it is compressed with Zstandard: unpack it"),
+    (b"PK\x03\x04", "it is a zip archive: unpack it"),
+    (b"\xff\xfe", "it is UTF-16: convert it with iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "it is UTF-16: convert it with iconv -f UTF-16 -t UTF-8"),
+    (b"version https://git-lfs", "it is a pointer of Git LFS: fetch the data with git lfs pull"),
+    (b"<!doctype html", "it is a web page: download the file itself"),
+    (b"<html", "it is a web page: download the file itself"),
+)
+
+
+class DataError(ValueError):
+    """A data set is missing or unfit. The message names the flag, the file, the row, the rule and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """`format`: a value of FORMATS. `compression`: a key of _OPEN, or ""."""
+
+    format: str
+    compression: str = ""
+
+
+def kind_of(path: str) -> FileKind | None:
+    """What the name of a data file says; None if it is no name of one."""
+    base, ending = os.path.splitext(path.lower())
+    if ending in _OPEN:
+        inner = FORMATS.get(os.path.splitext(base)[1])
+        return FileKind(inner, ending) if inner in ("json", "csv") else None
+    return FileKind(FORMATS[ending]) if ending in FORMATS else None
+
+
+def check_is_file(path: str, flag: str) -> None:
+    """Raises DataError for what cannot be read again and again: pipes, devices, links that lead nowhere."""
+    with reading(path, flag):
+        mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise DataError(
+            f"{flag}: {path} is a pipe or a device, expected a file, which can be read more than once: save the data "
+            f"to a file"
+        )
+
+
+@contextmanager
+def reading(path: str, flag: str) -> Iterator[None]:
+    """Raises DataError for what the system or a decompressor says."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        missing = f"does not exist (looked for {os.path.abspath(path)})"
+        rule = "is a link to nothing" if os.path.islink(path) else missing
+        raise DataError(f"{flag}: {path} {rule}: give the path of a file with data ({ENDINGS})") from error
+    except gzip.BadGzipFile as error:
+        raise DataError(f"{flag}: {path} is not what its ending says ({error}): rename or repair it") from error
+    except OSError as error:
+        raise DataError(
+            f"{flag}: {path} cannot be read ({error.strerror or error}): check the path and the file's permissions"
+        ) from error
+    except _BROKEN as error:
+        raise DataError(
+            f"{flag}: {path} is broken or cut off ({type(error).__name__}: {error}): copy or pack it again"
+        ) from error
+
+
+@contextmanager
+def opened(path: str, flag: str) -> Iterator[BinaryIO]:
+    """The bytes of a text file, unpacked. Raises DataError, also for what goes wrong while it is read."""
+    check_is_file(path, flag)
+    kind = kind_of(path)
+    opener = _OPEN.get(kind.compression if kind else "", lambda name: open(name, "rb"))  # noqa: SIM115
+    with reading(path, flag), opener(path) as stream:
+        yield stream
+
+
+def really(data: bytes) -> str:
+    """What data that are not what their name says begin with, and what to do; "" if that is not known."""
+    head = data.lstrip()[:64].lower() if data[:1] in b" \t\r\n<" else data[:64]
+    return next((text for magic, text in _REALLY if head.startswith(magic)), "")

@@ -1,0 +1,125 @@
+"""What `--reward.remote_url` and the rows of a data set may name, checked before anything starts."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function, is_url
+
+REWARD_FUNCTION = "reward_func"
+
+
+def split_names(value: str | Sequence[str] | None) -> list[str]:
+    """The rewards of a list with commas, or of what the host has made of one."""
+    parts = value.split(",") if isinstance(value, str) else value or ()
+    return [part.strip() for part in parts]
+
+
+def grades_labels(name: str) -> bool:
+    """Is it a grader of (response, label): one of ours, FILE.py:NAME, or the one that a row names?"""
+    return name in (*NAMED, MIXED) or file_and_function(name) is not None
+
+
+def check_rewards(value: str | None, flag: str) -> None:
+    """Raises ConfigError for a list of rewards that names what is not there, or what cannot be added up."""
+    if value is None:
+        return
+    names = split_names(value)
+    for name in names:
+        check_reward(name, flag)
+    urls = [name for name in names if is_url(name)]
+    if urls and len(urls) < len(names):
+        raise ConfigError(
+            flag,
+            value,
+            "OpenRLHF takes turns between servers, and functions are added up: a list is of one kind",
+            "Give servers only, or functions only",
+        )
+    twice = next((name for name in names if names.count(name) > 1 and not is_url(name)), None)
+    if twice is not None:
+        raise ConfigError(flag, value, f"{twice} comes twice", "Name it once, with its weight (--ada_reward_weights)")
+
+
+def check_reward(name: str, flag: str) -> None:
+    """One name, file, FILE.py:NAME or URL; raises ConfigError."""
+    named = file_and_function(name)
+    if name in (*NAMED, MIXED) or is_url(name):
+        return
+    if named is not None:
+        check_python_file(flag, *named)
+    elif name.endswith(".py"):
+        check_python_file(flag, name, REWARD_FUNCTION)
+    else:
+        known = (*NAMED, MIXED)
+        raise ConfigError(
+            flag,
+            name,
+            f"it is neither a Python file (.py), a function in one (FILE.py:NAME), a URL (http://, https://) nor one "
+            f"of {', '.join(known)}",
+            _nearest(name, known) or "Give a file that defines reward_func, a server's URL, or one of these names",
+        )
+
+
+@lru_cache(maxsize=256)
+def why_no_grader(name: str) -> str:
+    """Why a row may not name this grader, and what to do; "" if it may."""
+    named = file_and_function(name)
+    try:
+        if named is not None:
+            check_python_file("the reward", *named)
+            return ""
+    except ConfigError as error:
+        return str(error)
+    if name in NAMED:
+        return ""
+    remedy = _nearest(name, NAMED) or f"Name one of {', '.join(NAMED)}, or a function as FILE.py:NAME"
+    return f"the reward {name!r} is not known. {remedy}"
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"The nearest name is {near[0]}" if near else ""
+
+
+def check_python_file(flag: str, value: str, name: str) -> None:
+    """The file must be there and define the name at its top level; raises ConfigError."""
+    path = Path(value)
+    if not path.is_file():
+        raise ConfigError(flag, value, "there is no such file", f"Give a Python file that defines {name}")
+    try:
+        with readable(flag, value):
+            tree = ast.parse(path.read_text(encoding="utf-8"), filename=value)
+    except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or null bytes in older Pythons
+        raise ConfigError(flag, value, f"it is not valid Python ({error})", "Fix the file") from error
+    defined = _top_level_names(tree)
+    if name not in defined:
+        remedy = f"Define {name} at the top level of the file (see the README)"
+        near = _nearest(name, defined)
+        raise ConfigError(flag, value, f"it does not define {name}", near or remedy)
+
+
+@contextmanager
+def readable(flag: str, value: str) -> Iterator[None]:
+    """Raises ConfigError for what the system says."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(flag, value, f"it cannot be read ({error.strerror})", "Check its permissions") from error
+
+
+def _top_level_names(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names

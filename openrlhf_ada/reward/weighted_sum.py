@@ -1,0 +1,114 @@
+"""Several rewards of one answer: the first is the score, and the reward is their weighted sum."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from openrlhf_ada.reward.grade import NoScoreError
+from openrlhf_ada.reward.mixed import named_label
+from openrlhf_ada.reward.reward_function import (
+    MIXED,
+    NAMED,
+    Grading,
+    PooledReward,
+    file_and_function,
+    grader_of,
+    response_of,
+    strip_end_tokens,
+)
+from openrlhf_ada.reward.shaping import Shaping
+
+LOGGED_AS = "reward_"
+"""Beginning of the names under which the host logs each of several rewards, as means over the trained samples."""
+
+Part = Callable[[Sequence[str], Sequence[str], Sequence[Any]], dict[str, Any]]
+
+
+class CombinedReward:
+    """Called as OpenRLHF calls a reward function, for one answer at a time; `configure` comes first.
+
+    Returns "scores" (of the first reward), "rewards" (the weighted sum of all, plus shaping), each a float tensor of
+    shape (1,); "extra_logs" with each reward by its name; and the first one's "grades". Raises NoScoreError where one
+    of them has none.
+    """
+
+    def __init__(self) -> None:
+        self._names: Sequence[str] = ()
+        self._weights: Sequence[float] = ()
+        self._parts: list[Part] = []
+        self._shaping = Shaping()
+
+    def configure(self, names: Sequence[str], grading: Grading) -> None:
+        """Load the rewards and start their processes. Raises ValueError for weights that do not fit."""
+        self._names = names
+        self._weights = grading.weights or [1.0] * len(names)
+        if len(self._weights) != len(names):
+            raise ValueError(f"{len(names)} rewards have {len(self._weights)} weights")
+        self._shaping = grading.shaping
+        # Shaping is added once, to the sum.
+        self._parts = [load_reward(name, replace(grading, shaping=Shaping())) for name in names]
+
+    def __call__(
+        self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **kwargs: Any
+    ) -> dict[str, Any]:
+        import torch
+
+        # Only `mixed` reads which grader a label names.
+        own = [named[1] if (named := named_label(label)) else label for label in labels]
+        results = [
+            part(queries, prompts, labels if name == MIXED or MIXED not in self._names else own)
+            for part, name in zip(self._parts, self._names, strict=True)
+        ]
+        numbers = [_number(result, "rewards", name) for result, name in zip(results, self._names, strict=True)]
+        first = results[0]
+        score = _number(first, "rewards" if first.get("scores") is None else "scores", self._names[0])
+        reward = sum(weight * number for weight, number in zip(self._weights, numbers, strict=True))
+        reward += self._shaping(strip_end_tokens(response_of(queries[0], prompts[0])))
+        logs = {
+            f"{LOGGED_AS}{short_name(name)}": torch.tensor([n]) for name, n in zip(self._names, numbers, strict=True)
+        }
+        return {
+            "rewards": torch.tensor([reward], dtype=torch.float32),
+            "scores": torch.tensor([score], dtype=torch.float32),
+            "extra_logs": logs if len(self._names) > 1 else {},
+            "grades": first.get("grades", ()),
+        }
+
+
+def load_reward(name: str, grading: Grading) -> Part:
+    """A reward by its name, FILE.py:NAME or file, ready to be called. Raises what the file raises."""
+    is_grader = name in (*NAMED, MIXED) or file_and_function(name) is not None
+    part: Any = PooledReward(grader_of(name)) if is_grader else _function_of_file(name)
+    if isinstance(part, PooledReward):
+        part.configure(grading)
+        part.start()
+    return part
+
+
+def short_name(name: str) -> str:
+    """For the name of a figure: without folders and endings."""
+    named = file_and_function(name)
+    return Path(name).stem if named is None else f"{Path(named[0]).stem}_{named[1]}"
+
+
+def _function_of_file(path: str) -> Part:
+    spec = importlib.util.spec_from_file_location("reward_func", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.reward_func
+
+
+def _number(result: dict[str, Any], key: str, name: str) -> float:
+    """The one number of the one answer."""
+    import torch
+
+    values = torch.as_tensor(result[key], dtype=torch.float64).flatten()
+    if values.numel() != 1 or not bool(torch.isfinite(values).all()):
+        raise NoScoreError(f"the reward {name} gave {values.tolist()} as {key}, expected one finite number")
+    return float(values[0])

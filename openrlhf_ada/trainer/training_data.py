@@ -1,0 +1,227 @@
+"""Every row that a run will use is read before anything starts, as OpenRLHF will read it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.data.checks import Columns, DataError
+from openrlhf_ada.data.examples import DataSets, Example, read_examples
+from openrlhf_ada.data.handover import HandedOver, PromptRoom, hand_over
+from openrlhf_ada.data.labels import unreadable_labels
+from openrlhf_ada.data.left_out import LeftOut, lines_about, write_left_out
+from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
+from openrlhf_ada.host.rows import prompt_maker
+from openrlhf_ada.platforms import cpu
+from openrlhf_ada.reward.mixed import named_label
+from openrlhf_ada.reward.names import grades_labels, split_names
+from openrlhf_ada.reward.pool import limits_of
+from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.trainer.preflight import check_rows
+
+logger = logging.getLogger(__name__)
+
+FOLDER, LIST = "data", "left_out.jsonl"
+"""In the run directory: data sets that were written anew, and rows that were left out."""
+
+BATCH = 1000
+"""Prompts that are turned into tokens at a time."""
+
+
+def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]:
+    """Read all rows, and let `args` name data sets that OpenRLHF reads as they are. Returns lines to show.
+
+    Rows whose prompt is too long, or whose label no grader of ours can read, are left out and listed in the run
+    directory. `args`: as the host has parsed them; its data sets may be changed.
+
+    Raises:
+        ConfigError, DataError: a row that no run can use, or too few rows.
+    """
+    run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
+    rewards = row_rewards(args, config)
+    lines: list[str] = []
+    left_out: list[LeftOut] = []
+    # All rows first: without a hub, the library that reads them must not be imported before that is known.
+    found = [(sets, put, read_examples(sets)) for sets, put in _data_sets(args, rewards)]
+    room = _room(args)
+    for sets, put, examples in found:
+        handed = _handed(sets, examples, args, config, room, run_dir)
+        put(handed.spec)
+        left_out += handed.left_out
+        lines += lines_about(handed.left_out, sets.flag, len(examples), run_dir / LIST)
+        lines += _notes(sets, handed)
+        if sets.flag == "--data.prompt_dataset":
+            check_rows(args, handed.rows)
+    (run_dir / LIST).unlink(missing_ok=True)
+    if left_out:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_left_out(left_out, run_dir / LIST)
+    return lines
+
+
+def row_rewards(args: SimpleNamespace, config: AdaConfig) -> RowRewards | None:
+    """Where each row names its grader: which column does. Raises ConfigError."""
+    if MIXED not in split_names(args.reward.remote_url):
+        return None
+    return RowRewards(config.reward_key or KEY, parse_map(config.reward_map, "--ada_reward_map"))
+
+
+def _handed(
+    sets: DataSets,
+    examples: Sequence[Example],
+    args: SimpleNamespace,
+    config: AdaConfig,
+    room: PromptRoom,
+    run_dir: Path,
+) -> HandedOver:
+    named = [name for name in split_names(args.reward.remote_url) if name in (*NAMED, MIXED)]
+    limits = limits_of(config)
+
+    def unreadable(labels: Sequence[Any]) -> dict[int, str]:
+        own = labels if sets.rewards is None else [(named_label(label) or (None, label))[1] for label in labels]
+        return {
+            position: cause
+            for name in reversed(named)
+            for position, cause in unreadable_labels(labels if name == MIXED else own, name, limits).items()
+        }
+
+    if not leaves_out_long_prompts(args, config):
+        _warn_of_cuts(sets, examples, room)
+    return hand_over(
+        sets,
+        examples,
+        run_dir / FOLDER,
+        unreadable=unreadable if named else None,
+        prompts=room if leaves_out_long_prompts(args, config) else None,
+    )
+
+
+def leaves_out_long_prompts(args: SimpleNamespace, config: AdaConfig) -> bool:
+    """OpenRLHF cuts long prompts at their beginning, and mode off keeps that. What is cut cannot be graded by our
+    functions, and in the adaptive modes nobody wants it. Agents make prompts of their own."""
+    if args.train.agent_func_path:
+        return False
+    return config.mode != "off" or any(map(grades_labels, split_names(args.reward.remote_url)))
+
+
+def _warn_of_cuts(sets: DataSets, examples: Sequence[Example], room: PromptRoom) -> None:
+    counts = room.tokens(examples, sets.flag)
+    cut = [example for example, count in zip(examples, counts, strict=True) if count > room.room]
+    if cut:
+        logger.warning(
+            "%s: OpenRLHF cuts the beginning of %d of %d prompts, which have more than %d tokens (%s); the first: %s "
+            "%s",
+            sets.flag, len(cut), len(examples), room.room, room.rule, cut[0].source, cut[0].place,
+        )  # fmt: skip
+
+
+def _notes(sets: DataSets, handed: HandedOver) -> list[str]:
+    if not handed.is_rewritten or handed.left_out:
+        return []
+    if sets.rewards is not None:
+        return [f"{sets.flag}: each row with its grader: {handed.spec}"]
+    return [
+        f"{sets.flag}: OpenRLHF's loader would change values of {sets.spec} or cannot read it; it gets the same rows "
+        f"from {handed.spec}"
+    ]
+
+
+def _data_sets(args: SimpleNamespace, rewards: RowRewards | None) -> list[tuple[DataSets, Callable[[str], None]]]:
+    """Those of the flags, and how to put others in their place."""
+    common: dict[str, Any] = {
+        "columns": Columns(args.data.input_key, args.data.label_key, chat=args.data.apply_chat_template),
+        "image_key": args.data.image_key,
+        "most_rows": args.data.max_samples,
+        "use_ms": args.use_ms,
+        "rewards": rewards,
+    }
+
+    def train_on(spec: str) -> None:
+        args.data.prompt_dataset = spec
+
+    def evaluate_on(spec: str) -> None:
+        args.eval.dataset = spec
+
+    flag, blended = "--data.prompt_dataset", args.data.prompt_probs is not None
+    prompts = DataSets(flag, args.data.prompt_dataset, split=args.data.prompt_split, blended=blended, **common)
+    if not args.eval.dataset:
+        return [(prompts, train_on)]
+    held_out = DataSets("--eval.dataset", args.eval.dataset, split=args.eval.split, **common)
+    return [(prompts, train_on), (held_out, evaluate_on)]
+
+
+# -- the length of prompts ----------------------------------------------------------------------------------------
+
+
+def _room(args: SimpleNamespace) -> PromptRoom:
+    """OpenRLHF's rule: a prompt and --rollout.max_new_tokens fit into --data.max_len; without that flag, a prompt and
+    one token do."""
+    new = args.rollout.max_new_tokens
+    rule = f"--data.max_len {args.data.max_len}" + (f" less --rollout.max_new_tokens {new}" if new else "")
+    if args.train.agent_func_path:
+        return PromptRoom(lambda examples, flag: [0] * len(examples), 1, rule)
+    return PromptRoom(_token_counter(args), args.data.max_len - (new or 1), rule)
+
+
+def _token_counter(args: SimpleNamespace) -> Callable[[Sequence[Example], str], list[int]]:
+    tokenizer = _tokenizer(args)
+    make = prompt_maker(
+        args.data.input_template, tokenizer.apply_chat_template if args.data.apply_chat_template else None
+    )
+    sees_images = hasattr(tokenizer, "image_processor")
+
+    def count(examples: Sequence[Example], flag: str) -> list[int]:
+        counts: list[int] = []
+        for start in range(0, len(examples), BATCH):
+            batch = examples[start : start + BATCH]
+            texts = [_prompt(make, example, args, flag) for example in batch]
+            tokens = tokenizer(text=texts, add_special_tokens=False)["input_ids"]
+            # OpenRLHF refuses, by itself, a prompt with images that is too long: their tokens are known then.
+            has_image = [sees_images and bool(example.others.get(args.data.image_key)) for example in batch]
+            counts += [0 if skip else len(ids) for skip, ids in zip(has_image, tokens, strict=True)]
+        return counts
+
+    return count
+
+
+def _prompt(make: Callable[[Any], str], example: Example, args: SimpleNamespace, flag: str) -> str:
+    from jinja2 import TemplateError
+
+    where = f"{flag}: {example.source} {example.place}"
+    try:
+        return make(example.question)
+    except TemplateError as error:
+        raise DataError(
+            f"{where}: the model's chat template refuses its messages ({error}): correct their roles"
+        ) from error
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        if args.data.input_template is None or args.data.apply_chat_template:
+            raise DataError(f"{where} makes no prompt ({error!r}): correct the row") from error
+        raise ConfigError(
+            "--data.input_template",
+            args.data.input_template,
+            f"it cannot be filled with a prompt ({error!r}); {{}} stands for the prompt, and other braces are doubled",
+            "Correct it",
+        ) from error
+
+
+def _tokenizer(args: SimpleNamespace) -> Any:
+    if cpu.is_needed():
+        cpu.activate()
+    from openrlhf_ada.host.tokenizer import load_tokenizer
+
+    model = args.actor.model_name_or_path
+    try:
+        return load_tokenizer(model, not args.data.disable_fast_tokenizer)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "--actor.model_name_or_path",
+            model,
+            f"its tokenizer cannot be loaded ({(str(error).splitlines() or ['no message'])[0]})",
+            "Check the name, or give the folder of a checkpoint with its tokenizer",
+        ) from error

@@ -1,0 +1,416 @@
+"""Hostile data: every file ends in rows or in one clear error, for train, prepare-data and eval alike.
+
+`train` goes the whole way: the flags' checks, the reading of all rows, and OpenRLHF's own loader on what it is handed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import datetime
+import gzip
+import json
+import lzma
+import os
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_ada.cli import evaluate, prepare_data
+from openrlhf_ada.cli.sampling_flags import scoring_of
+from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.data.checks import DataError
+from openrlhf_ada.host.rows import load_blended
+from openrlhf_ada.trainer import training_data
+
+Make = Callable[[Path], Any]
+"""Makes a file in a folder; returns its path."""
+
+Result = list[tuple[Any, Any]] | str
+"""Questions and labels, or the text of the error."""
+
+ROW = '{"input": "1+1=", "label": "2"}\n'
+CHAT = [{"role": "user", "content": "1+1="}]
+
+
+def text(content: str | bytes, name: str = "data.jsonl") -> Make:
+    def make(folder: Path) -> Path:
+        path = folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return make
+
+
+def rows(*values: Any, name: str = "data.jsonl") -> Make:
+    return text("".join(json.dumps(value) + "\n" for value in values), name)
+
+
+def labels(*values: Any) -> Make:
+    return rows(*({"input": f"{number}+1=", "label": value} for number, value in enumerate(values)))
+
+
+def raw(label: str) -> Make:
+    """A label as it is written in the file."""
+    return text(ROW + f'{{"input": "q", "label": {label}}}\n')
+
+
+def table(values: list[Any], kind: Any = None, name: str = "data.parquet") -> Make:
+    def make(folder: Path) -> Path:
+        path = folder / name
+        questions = [f"q{number}" for number in range(len(values))]
+        content = pa.table({"input": pa.array(questions, pa.string()), "label": pa.array(values, kind)})
+        if name.endswith(".parquet"):
+            pq.write_table(content, path)
+        elif "stream" in name:
+            with pa.ipc.new_stream(path, content.schema) as sink:
+                sink.write_table(content)
+        else:
+            with pa.ipc.new_file(path, content.schema) as sink:
+                sink.write_table(content)
+        return path
+
+    return make
+
+
+def cut(make: Make, keep: float) -> Make:
+    def broken(folder: Path) -> Path:
+        path = Path(make(folder))
+        content = path.read_bytes()
+        path.write_bytes(content[: int(len(content) * keep)])
+        return path
+
+    return broken
+
+
+def renamed(make: Make, name: str) -> Make:
+    return lambda folder: Path(make(folder)).rename(folder / name)
+
+
+def columns_twice(folder: Path) -> Path:
+    names = ["input", "label", "label"]
+    pq.write_table(pa.table([pa.array(["q"]), pa.array(["1"]), pa.array(["2"])], names=names), folder / "d.parquet")
+    return folder / "d.parquet"
+
+
+def link_loop(folder: Path) -> Path:
+    (folder / "a.jsonl").symlink_to("b.jsonl")
+    (folder / "b.jsonl").symlink_to("a.jsonl")
+    return folder / "a.jsonl"
+
+
+def link_to_nothing(folder: Path) -> Path:
+    (folder / "a.jsonl").symlink_to("gone.jsonl")
+    return folder / "a.jsonl"
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe.jsonl")
+    return folder / "pipe.jsonl"
+
+
+def folder_named(name: str) -> Make:
+    def make(folder: Path) -> Path:
+        (folder / name).mkdir()
+        return folder / name
+
+    return make
+
+
+def folder_of_files(folder: Path) -> Path:
+    (folder / "set").mkdir()
+    (folder / "set" / "train.jsonl").write_text(ROW)
+    return folder / "set"
+
+
+def saved_folder(folder: Path) -> Path:
+    import datasets
+
+    datasets.Dataset.from_list([{"input": "1+1=", "label": "2"}]).save_to_disk(str(folder / "set"))
+    return folder / "set"
+
+
+GOOD = [("1+1=", "2")]
+BROKEN_JSON = f'{ROW}{{"input": "x'
+
+FILES: dict[str, tuple[Make, Result]] = {
+    # -- JSON that is broken, by line ---------------------------------------------------------------------------------
+    "cut line": (text(BROKEN_JSON), r"line 2 is not valid JSON \(Unterminated string.*correct the line"),
+    "line that is no JSON": (text(ROW + "oops\n"), r"line 2 is not valid JSON \(Expecting value, column 1\)"),
+    "first line cut": (text('{"input": "x"\n' + ROW), r"line 1 is not valid JSON"),
+    "trailing comma in an object": (text(ROW + '{"input": "x", "label": "1",}\n'), r"line 2 is not valid JSON"),
+    "trailing comma in an array": (text(f"[{ROW},\n]", "d.json"), r"line 3 is not valid JSON"),
+    "array without its end": (text(f"[{ROW}", "d.json"), r"line 2 is not valid JSON .*Expecting ',' delimiter"),
+    "two objects in a line": (text(ROW + ROW.strip() * 2), r"line 2 is not valid JSON \(Extra data"),
+    "single quotes": (text(ROW + "{'input': 'x', 'label': '1'}\n"), r"line 2 is not valid JSON"),
+    "comment": (text(ROW + "// note\n"), r"line 2 is not valid JSON"),
+    "a key twice": (text(ROW + '{"input": "x", "label": "1", "label": "2"}\n'), r"line 2 .*'label' comes twice"),
+    "nested too deeply": (text(ROW + "[" * 100_000 + "\n"), r"line 2 is not valid JSON \(it is nested too deeply\)"),
+    "control character": (text(b'{"input": "a\x00b", "label": "1"}\n'), r"line 1 is not valid JSON \(Invalid control"),
+    "NUL bytes": (text(b"\x00" * 100), r"line 1 is not valid JSON"),
+    "5,000 digits": (raw("1" * 5000), r"line 2 is not valid JSON \(Exceeds the limit"),
+    # -- what is no JSON at all ---------------------------------------------------------------------------------------
+    "empty file": (text(""), r"holds no rows, expected at least one"),
+    "blank lines": (text("\n \n\n"), r"holds no rows"),
+    "empty array": (text("[]", "d.json"), r"holds no rows"),
+    "UTF-16": (text(ROW.encode("utf-16")), r"line 1 is not UTF-8 text.*iconv -f UTF-16 -t UTF-8"),
+    "UTF-16 without a mark": (text(ROW.encode("utf-16-le")), r"line 1 is not valid JSON"),
+    "Latin-1": (
+        text(ROW.encode() + '{"input": "é", "label": "1"}'.encode("latin-1")),
+        r"line 2 is not UTF-8 .*LATIN1",
+    ),
+    "binary": (text(b"\xff\xd8\xff\xe0" * 9), r"line 1 is not UTF-8 text"),
+    "Parquet named .jsonl": (renamed(table(["1"]), "d.jsonl"), r"it is a Parquet file: name it \.parquet"),
+    "gzip named .jsonl": (text(gzip.compress(ROW.encode())), r"compressed with gzip: name it \.jsonl\.gz"),
+    "web page": (text("<!DOCTYPE html>\n<html>"), r"it is a web page: download the file itself"),
+    "pointer of Git LFS": (text("version https://git-lfs.github.com/spec/v1\n"), r"git lfs pull"),
+    # -- rows of the wrong kind ---------------------------------------------------------------------------------------
+    "a number": (text(ROW + "3\n"), r"line 2 is a JSON number, expected an object"),
+    "a list": (text(ROW + "[1]\n"), r"line 2 is a JSON array, expected an object"),
+    "null": (text(ROW + "null\n"), r"line 2 is a JSON null, expected an object"),
+    "text": (text(ROW + '"x"\n'), r"line 2 is a JSON string, expected an object"),
+    "array of arrays": (
+        text('[{"input": "1+1=", "label": "2"},\n["q", "1"]]', "d.json"),
+        r"line 2 \(row 2\) is a JSON",
+    ),
+    "no question": (text(ROW + '{"label": "1"}\n'), r"line 2 has no key 'input'"),
+    "no label": (text(ROW + '{"input": "x"}\n'), r"line 2 has no key 'label'"),
+    "integer question": (text(ROW + '{"input": 5, "label": "1"}\n'), r"line 2: 'input' is a JSON number \(5\), exp"),
+    "object for a question": (text(ROW + '{"input": {"a": 1}, "label": "1"}\n'), r"line 2: 'input' is a JSON object"),
+    "empty question": (text(ROW + '{"input": "", "label": "1"}\n'), r"line 2: 'input' is \"\", expected a prompt"),
+    "blank question": (
+        text(ROW + '{"input": " \\n", "label": "1"}\n'),
+        r"line 2: 'input' is .*neither null nor empty",
+    ),
+    "null question": (text(ROW + '{"input": null, "label": "1"}\n'), r"line 2: 'input' is null, expected a prompt"),
+    "half a surrogate pair": (text(ROW + '{"input": "\\ud800", "label": "1"}\n'), r"line 2: 'input' holds half of a"),
+    "third line after a blank one": (text(f"\n{ROW}\n[]\n"), r"line 4 is a JSON array"),
+    # -- labels -------------------------------------------------------------------------------------------------------
+    "NaN": (raw("NaN"), r"line 2: 'label' is nan, expected a number or text: correct the row"),
+    "Infinity": (raw("-Infinity"), r"line 2: 'label' is -inf"),
+    "half a surrogate pair in a label": (raw('"\\udfff"'), r"line 2: 'label' holds half of a surrogate pair"),
+    "10^30": (raw(str(10**30)), [("1+1=", "2"), ("q", str(10**30))]),
+    "10^30 alone": (labels(10**30), [("0+1=", str(10**30))]),
+    "2^63": (labels(2**63), [("0+1=", str(2**63))]),
+    "1e400": (raw("1e400"), [("1+1=", "2"), ("q", "1E+400")]),
+    "more digits than a float": (raw("0.1234567890123456789"), [("1+1=", "2"), ("q", "0.1234567890123456789")]),
+    "integers and text": (labels(1, "x"), [("0+1=", "1"), ("1+1=", "x")]),
+    "text and lists": (labels("1", ["2", "3"]), [("0+1=", "1"), ("1+1=", '["2", "3"]')]),
+    "integers and fractions": (labels(1, 1.5), [("0+1=", "1"), ("1+1=", "1.5")]),
+    "objects with other keys": (labels({"a": 1}, {"b": "2"}), [("0+1=", '{"a": 1}'), ("1+1=", '{"b": "2"}')]),
+    "booleans": (labels(True, False), [("0+1=", True), ("1+1=", False)]),
+    "texts that look like dates": (
+        labels("2020-01-01", "1999-12-31"),
+        [("0+1=", "2020-01-01"), ("1+1=", "1999-12-31")],
+    ),
+    "texts that look like numbers": (labels("007", "1e3"), [("0+1=", "007"), ("1+1=", "1e3")]),
+    # -- other columns ------------------------------------------------------------------------------------------------
+    "mixed types beside": (
+        rows(*({"input": f"q{i}", "label": "1", "m": m} for i, m in enumerate((1, "x", {"a": [1]}, None)))),
+        [(f"q{i}", "1") for i in range(4)],
+    ),
+    "NaN beside": (text('{"input": "q", "label": "1", "m": NaN}\n'), [("q", "1")]),
+    # -- files that look bad and are good -----------------------------------------------------------------------------
+    "byte order mark": (text(b"\xef\xbb\xbf" + ROW.encode()), GOOD),
+    "Windows lines": (text(ROW.replace("\n", "\r\n")), GOOD),
+    "old Mac lines": (
+        text(ROW.replace("\n", "\r") + ROW.strip().replace("1+1", "2+2")),
+        [("1+1=", "2"), ("2+2=", "2")],
+    ),
+    "no last line end": (text(ROW.strip()), GOOD),
+    "array": (text(f"[{ROW}]", "d.json"), GOOD),
+    "array named .jsonl": (text(f"[{ROW}]"), GOOD),
+    "object over lines": (text('{\n"input": "1+1=",\n"label": "2"\n}\n', "d.json"), GOOD),
+    "a line of 2 MB": (text(json.dumps({"input": "x" * 2_000_000, "label": "2"})), [("x" * 2_000_000, "2")]),
+    "NUL in a text": (text('{"input": "a\\u0000b", "label": "1"}\n'), [("a\x00b", "1")]),
+    "line separator in a text": (text('{"input": "a\u2028b", "label": "1"}\n'), [("a\u2028b", "1")]),
+    "gzip": (text(gzip.compress(ROW.encode()), "d.jsonl.gz"), GOOD),
+    "bzip2": (text(bz2.compress(ROW.encode()), "d.json.bz2"), GOOD),
+    "xz": (text(lzma.compress(ROW.encode()), "d.jsonl.xz"), GOOD),
+    "capital letters": (text(ROW, "D.JSONL"), GOOD),
+    "brackets in the name": (text(ROW, "d[1].jsonl"), GOOD),
+    "a space in the name": (text(ROW, "my data.jsonl"), GOOD),
+    # -- broken compression -------------------------------------------------------------------------------------------
+    "gzip cut off": (cut(text(gzip.compress(ROW.encode() * 99), "d.jsonl.gz"), 0.7), r"broken or cut off \(EOFError"),
+    "text named .gz": (text(ROW, "d.jsonl.gz"), r"is not what its ending says \(Not a gzipped file"),
+    "xz cut off": (cut(text(lzma.compress(os.urandom(9999)), "d.jsonl.xz"), 0.5), r"d\.jsonl\.xz"),
+    # -- CSV ----------------------------------------------------------------------------------------------------------
+    "CSV": (text("input,label\n1+1=,2\n", "d.csv"), GOOD),
+    "CSV as text": (text("input,label\na,007\nb,NA\nc,1e3\n", "d.csv"), [("a", "007"), ("b", "NA"), ("c", "1e3")]),
+    "CSV with 10^30": (text(f"input,label\na,{10**30}\n", "d.csv"), [("a", str(10**30))]),
+    "CSV with quotes": (text('input,label\n"a,\nb",2\n', "d.csv"), [("a,\nb", "2")]),
+    "CSV with a mark": (text(b"\xef\xbb\xbfinput,label\n1+1=,2\n", "d.csv"), GOOD),
+    "CSV with a field too many": (text("input,label\na,1\nb,2,3\n", "d.csv"), r"line 3 has 3 fields, expected 2"),
+    "CSV with a field too few": (text("input,label\na,1\nb\n", "d.csv"), r"line 3 has 1 fields, expected 2"),
+    "CSV with an open quote": (text('input,label\n"a,1\n', "d.csv"), r"line 2 is not valid CSV"),
+    "CSV with another separator": (text("input;label\na;1\n", "d.csv"), r"'input;label'|there are input;label"),
+    "CSV with a column twice": (text("input,label,label\na,1,2\n", "d.csv"), r"has the column 'label' twice"),
+    "CSV in Latin-1": (text("input,label\né,1\n".encode("latin-1"), "d.csv"), r"line 2 is not UTF-8 text"),
+    "CSV of nothing": (text("", "d.csv"), r"holds no rows"),
+    "CSV of a header": (text("input,label\n", "d.csv"), r"holds no rows"),
+    # -- Parquet and Arrow --------------------------------------------------------------------------------------------
+    "Parquet": (table(["2", "x"]), [("q0", "2"), ("q1", "x")]),
+    "Parquet of integers": (table([1, 2]), [("q0", 1), ("q1", 2)]),
+    "Parquet without rows": (table([], pa.string()), r"holds no rows"),
+    "broken Parquet": (cut(table(["2"]), 0.6), r"cannot be read as Parquet.*copy the file again"),
+    "empty Parquet": (text("", "d.parquet"), r"cannot be read as Parquet"),
+    "text named .parquet": (text(ROW * 9, "d.parquet"), r"cannot be read as Parquet"),
+    "binary labels": (table([b"\xff\xfe"]), r"row 1: 'label' is binary, expected text"),
+    "text in bytes": (table([b"2"]), [("q0", "2")]),
+    "decimals": (table([Decimal("1.50"), Decimal("2.00")]), [("q0", "1.50"), ("q1", "2.00")]),
+    "dates": (table([datetime.date(2020, 1, 2)]), [("q0", "2020-01-02")]),
+    "times": (table([datetime.datetime(2020, 1, 2, 3, 4)]), [("q0", "2020-01-02 03:04:00")]),
+    "durations": (table([datetime.timedelta(1)]), r"row 1: 'label' is a timedelta .*write it as text"),
+    "dictionary": (table(pa.array(["2", "2"]).dictionary_encode()), [("q0", "2"), ("q1", "2")]),
+    "NaN in Parquet": (table([1.0, float("nan")]), r"row 2: 'label' is nan"),
+    "a column twice": (columns_twice, r"has the column 'label' twice"),
+    "Arrow": (table(["2"], name="d.arrow"), [("q0", "2")]),
+    "Arrow stream": (table(["2"], name="stream.arrow"), [("q0", "2")]),
+    "broken Arrow": (text(b"ARROW1\x00\x00", "d.arrow"), r"cannot be read as Arrow"),
+    # -- paths --------------------------------------------------------------------------------------------------------
+    "missing file": (lambda folder: folder / "no.jsonl", r"does not exist"),
+    "missing .gz": (lambda folder: folder / "no.jsonl.gz", r"does not exist"),
+    "loop of links": (link_loop, r"cannot be read \(Too many levels of symbolic links\)"),
+    "link to nothing": (link_to_nothing, r"is a link to nothing"),
+    "pipe": (pipe, r"is a pipe or a device, expected a file"),
+    "empty folder": (folder_named("empty"), r"is an empty folder"),
+    "folder named like a file": (folder_named("d.jsonl"), r"is an empty folder|rename it"),
+    "folder of files": (folder_of_files, GOOD),
+    "saved folder": (saved_folder, GOOD),
+    "unknown ending": (text(ROW, "rows.txt"), r"has an ending that is not known, expected one of \.jsonl"),
+    "pattern without a match": (lambda folder: folder / "none-*.jsonl", r"no file matches"),
+    # -- chat messages ------------------------------------------------------------------------------------------------
+    "chat": (rows({"input": CHAT, "label": "2"}), [(CHAT, "2")]),
+    "chat and text": (rows({"input": CHAT, "label": "2"}, {"input": "q", "label": "1"}), [(CHAT, "2"), ("q", "1")]),
+    "message without content": (rows({"input": [{"role": "user"}], "label": "2"}), r"line 1: 'input' is .*'content'"),
+    "message of null": (rows({"input": [{"role": "user", "content": None}], "label": "2"}), r"'role' and 'content'"),
+    "no messages": (rows({"input": [], "label": "2"}), r"line 1: 'input' is \[\], expected a prompt"),
+    "messages that are numbers": (
+        rows({"input": [1, 2], "label": "2"}),
+        r"line 1: 'input' is \[1, 2\], expected mess",
+    ),
+}
+
+LEFT_OUT_BY_PREPARE_DATA = (
+    *("a number", "a list", "null", "text", "array of arrays", "no question", "no label", "integer question"),
+    *("object for a question", "empty question", "blank question", "null question", "half a surrogate pair"),
+    *("third line after a blank one", "NaN", "Infinity", "half a surrogate pair in a label", "NaN in Parquet"),
+)
+"""One row of these is bad, and another one good."""
+
+
+class CharacterTokenizer:
+    """A token per character, and messages one after the other."""
+
+    def __call__(self, text: list[str], add_special_tokens: bool) -> dict[str, list[str]]:
+        return {"input_ids": text}
+
+    def apply_chat_template(self, messages: list[Any], **_: Any) -> str:
+        return "".join(message["content"] for message in messages)
+
+
+@pytest.fixture
+def train(
+    argv_with: Callable[[dict[str, Any]], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Path], list[tuple[Any, Any]]]:
+    """The rows on which OpenRLHF trains."""
+    monkeypatch.setattr(training_data, "_tokenizer", lambda args: CharacterTokenizer())
+
+    def run(path: Path) -> list[tuple[Any, Any]]:
+        flags = {
+            "--data.prompt_dataset": str(path), "--data.apply_chat_template": "", "--data.max_len": str(10**8),
+            "--rollout.batch_size": "1", "--train.batch_size": "4",
+        }  # fmt: skip
+        args, config = parse(argv_with(flags))
+        training_data.prepare_training_data(args, config)
+        loaded = load_blended(args.data.prompt_dataset, max_count=args.data.max_samples, split="train")
+        return list(zip(loaded["input"], loaded["label"], strict=True))
+
+    return run
+
+
+def evaluated(path: Path) -> list[tuple[Any, Any]]:
+    args = evaluate.build_parser().parse_args(["--model", "m", "--benchmark", str(path)])
+    (suite,) = evaluate._load(args, *scoring_of(args))
+    return [(problem.question, problem.label) for problem in suite.problems]
+
+
+def prepared(path: Path, reward: str = "http://server") -> list[tuple[Any, Any]]:
+    out = path.parent / "out"
+    arguments = [str(path), "--model", "m", "--out", str(out), "--reward", reward]
+    args = prepare_data.build_parser().parse_args(arguments)
+    out.mkdir(exist_ok=True)
+    sources = [prepare_data._source(spec, args) for spec in args.source]
+    problems, _, _ = prepare_data._clean(sources, *prepare_data._scoring(args, sources), args)
+    return [(problem.question, problem.label) for problem in problems]
+
+
+def outcome(run: Callable[[Path], list[tuple[Any, Any]]], path: Path) -> Result:
+    try:
+        return run(path)
+    except USER_ERRORS as error:
+        assert isinstance(error, DataError | ConfigError)
+        assert "\n" not in str(error), "one line"
+        assert len(str(error)) < 800
+        return str(error)
+
+
+def as_text(values: Result) -> Result:
+    """`eval` and `prepare-data` keep labels as they are; training has one type for all."""
+    if isinstance(values, str):
+        return values
+    plain = [(q, label if isinstance(label, str) else json.dumps(label)) for q, label in values]
+    return [([{"role": "user", "content": q}] if isinstance(q, str) else q, label) for q, label in plain]
+
+
+def check(found: Result, expected: Result, path: Path, flag: str) -> None:
+    if not isinstance(expected, str):
+        assert as_text(found) == as_text(expected)
+        return
+    assert isinstance(found, str), found
+    assert re.search(expected, found), found
+    assert found.startswith(flag)
+    assert path.name in found
+    assert ": " in found.partition(path.name)[2], "a rule and a remedy"
+
+
+def test_the_table_is_large() -> None:
+    assert len(FILES) >= 72
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_train(case: str, train: Callable[[Path], list[tuple[Any, Any]]], tmp_path: Path) -> None:
+    make, expected = FILES[case]
+    path = make(tmp_path)
+    check(outcome(train, path), expected, path, "--data.prompt_dataset")
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_eval(case: str, tmp_path: Path) -> None:
+    make, expected = FILES[case]
+    path = make(tmp_path)
+    check(outcome(evaluated, path), expected, path, "--benchmark")
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_prepare_data(case: str, tmp_path: Path) -> None:
+    make, expected = FILES[case]
+    path = make(tmp_path)
+    found = outcome(prepared, path)
+    if case in LEFT_OUT_BY_PREPARE_DATA:
+        assert len(found) == 1, "the good row"
+    else:
+        check(found, expected, path, "SOURCE")
+
+
+def test_rows_that_contradict_each_other_are_one_error(tmp_path: Path) -> None:
+    path = rows({"input": "q", "label": "1"}, {"input": "q", "label": "2"})(tmp_path)
+    found = outcome(lambda path: prepared(path, "math"), path)
+    assert "no problem is left: 2 rows contradict another one" in str(found)
+    assert "line 2: another row has this question and another label" in str(found)
