@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
         "--reward",
         metavar="NAME",
         help=f"{', '.join(NAMED)}, a reward file or a URL (default: the reward that belongs to the problems)",
+    )
+    add(
+        "--right_above",
+        type=float,
+        metavar="SCORE",
+        help="an answer is right if its score is greater (default: what the task says, mostly full marks)",
     )
     add("--limit", type=int, metavar="COUNT", help="take only the first rows of each source (default: all)")
     add(
@@ -115,6 +122,13 @@ def _check_engines(args: argparse.Namespace) -> None:
     rules = (
         ("--engines", args.engines, args.engines >= 1, "something has to sample", "Try 1"),
         ("--tensor_parallel_size", args.tensor_parallel_size, args.tensor_parallel_size >= 1, "it is GPUs", "Try 1"),
+        (
+            "--right_above",
+            args.right_above,
+            args.right_above is None or isfinite(args.right_above),
+            "it is a score",
+            "Leave it out",
+        ),
         ("--limit", args.limit, args.limit is None or args.limit >= 1, "it is a number of problems", "Leave it out"),
     )
     for flag, value, holds, rule, remedy in rules:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
-import torch
 
 from openrlhf_ada.core.fleet import Dispatcher, Lost
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.eval.answers import AnswerRow
+from openrlhf_ada.eval.answers import Asked, Sampled, score_in
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.engine import Answer, SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections
@@ -23,23 +20,6 @@ from openrlhf_ada.rollout.responses import check_log_probs
 
 ATTEMPTS = 2
 """How often an answer is sampled until it has a score, with the same seed: a reward server may have been away."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One answer to sample: the `index`-th to `problem`, whose `prompt` the model gets. `problem_set`: the set that
-    the problem is from; another set may have the same problem."""
-
-    problem_set: str
-    problem: str
-    index: int
-    prompt: str
-    label: Any
-
-    @property
-    def request(self) -> Request:
-        identity = hashlib.sha256(f"{self.problem_set}/{self.problem}".encode()).digest()
-        return Request(int.from_bytes(identity[:8], "big"), self.index)
 
 
 class AnswerSampler:
@@ -65,7 +45,7 @@ class AnswerSampler:
         self._seed = seed
         self._slots, _ = ray.get(engines[0].capacity.remote())
 
-    def sample(self, wanted: Sequence[Asked], on_answer: Callable[[Asked, AnswerRow], None]) -> None:
+    def sample(self, wanted: Sequence[Asked], on_answer: Callable[[Asked, Sampled], None]) -> None:
         """Sample all, each once; `on_answer` gets each as soon as it is there, in no particular order."""
         self._connections.wait_until_ready()
         asked_of = {(asked.request.key, asked.index): asked for asked in wanted}
@@ -87,34 +67,30 @@ class AnswerSampler:
                     waiting.appendleft(event.request)
                     continue
                 request, asked = event.request, asked_of[event.request.key, event.request.index]
-                row = self._read(event, asked)
-                if row.score is None and request.attempt + 1 < ATTEMPTS:
+                sampled = self._read(event)
+                if sampled.score is None and request.attempt + 1 < ATTEMPTS:
                     waiting.append(replace(request, attempt=request.attempt + 1))
                 else:
-                    on_answer(asked, row)
+                    on_answer(asked, sampled)
 
-    def _read(self, answer: Answer, asked: Asked) -> AnswerRow:
-        response, problem, index = answer.response, asked.problem, asked.index
+    def _read(self, answer: Answer) -> Sampled:
+        response = answer.response
         if response is None:
-            return AnswerRow(problem, index, "", answer.num_tokens, False, None, answer.error or "it was aborted")
+            return Sampled("", answer.num_tokens, False, None, answer.error or "it was aborted")
         tokens = [
             token for start, end in response["action_ranges"] for token in response["observation_tokens"][start:end]
         ]
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        common = (problem, index, text, len(tokens), bool(response["truncated"]))
+        common = (self._tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), bool(response["truncated"]))
         try:
             check_log_probs(response, asked=self._setup.params.logprobs is not None)
         except NoScoreError as error:
-            return AnswerRow(*common, None, str(error))
-        if response["scores"] is None:
-            return AnswerRow(*common, None, "the reward function returned no score")
-        # A tensor from a reward file, or a list from a server; both hold the one number of this answer.
-        score = torch.as_tensor(response["scores"], dtype=torch.float64).item()
-        if not math.isfinite(score):
-            return AnswerRow(*common, None, f"the reward function returned the score {score}")
+            return Sampled(*common, None, str(error))
+        score, cause = score_in(response["scores"])
+        if score is None:
+            return Sampled(*common, None, cause)
         # Only our graders give one; other reward functions give a score only.
         grade = response.get("grade")
-        return AnswerRow(
+        return Sampled(
             *common,
             score,
             "" if grade is None else grade.cause,

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import ray
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.fleet import Aborted, EngineDown, EngineUp, Failed, Finished
-from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.scheduling import Request, rollout_seed
 from openrlhf_ada.core.types import PromptKey, Sample
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.rollout.engine import Answer, Job, SamplingSetup
@@ -117,13 +116,3 @@ class RayFleet(EngineFleet):
             return Finished(request, *self._convert(request, answer.response, answer.versions))
         except NoScoreError as error:
             return Failed(request, answer.num_tokens, str(error))
-
-
-def rollout_seed(run_seed: int, request: Request) -> int:
-    """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order.
-
-    It is the same at every attempt. With a new seed, rollouts that tend to fail, such as long ones that run into a
-    time limit, would be replaced by others and become rarer than the policy makes them.
-    """
-    identity = [run_seed, request.key, request.index]
-    return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))
