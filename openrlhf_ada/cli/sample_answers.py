@@ -143,11 +143,12 @@ def _ask_server(
     progress: Counting,
     keep: Any,
 ) -> None:
-    progress.phase(f"{model}: loading the reward; {len(wanted):,} answers to sample from {base_url_of(args.base_url)}")
+    progress.phase(f"{model}: {len(wanted):,} answers to sample from {base_url_of(args.base_url)}")
     with quiet(args.verbose):
-        from openrlhf_ada.eval.served_answers import Grader, sample_from_server
+        from openrlhf_ada.eval.served_answers import Grader, check_server, sample_from_server
 
         server = server_of(model, args, sampling, progress.note)
+        check_server(server)
         with Grader(reward, grading_of(args), args.timeout) as grader:
             progress.count(model, "answers", len(wanted))
             sample_from_server(

@@ -113,7 +113,9 @@ def maj_at_k(right: Sequence[bool], groups: Sequence[str], k: int) -> float:
     fewest = math.ceil((k - silent) / max(len(names), 1))
     winning = range(max(fewest, 1), min(k, max(sizes.values(), default=0)) + 1)
     n = len(groups)
-    return sum(_won_with(most, names, silent, k, k / n) for most in winning) / _binomial(n, k, k / n)
+    chance = sum(_won_with(most, names, silent, k, k / n) for most in winning) / _binomial(n, k, k / n)
+    # Rounding would put it slightly above.
+    return min(chance, 1.0)
 
 
 def _won_with(most: int, names: Sequence[tuple[int, float]], silent: int, k: int, share: float) -> float:

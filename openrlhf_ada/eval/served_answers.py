@@ -11,9 +11,9 @@ from typing import Any
 from openrlhf_ada.core.scheduling import rollout_seed
 from openrlhf_ada.eval.answers import Asked, Sampled, score_in
 from openrlhf_ada.eval.openai_server import NoReplyError, OpenAIServer, Reply, ServerError
-from openrlhf_ada.host.rewards import HostReward
 from openrlhf_ada.reward.grade import NoScoreError
-from openrlhf_ada.reward.reward_function import Grading, PooledReward, path_of
+from openrlhf_ada.reward.mixed import reward_func
+from openrlhf_ada.reward.reward_function import MIXED, Grading, PooledReward, path_of
 
 GIVE_UP_AFTER = 20
 """Answers in a row without a reply, after which a server counts as lost."""
@@ -29,9 +29,16 @@ class Grader:
     """
 
     def __init__(self, reward: str, grading: Grading, timeout_s: float) -> None:
-        self._reward = HostReward([path_of(part) for part in reward.split(",")])
         self._timeout_s = timeout_s
-        function = self._reward.function
+        self._reward: Any = None
+        if reward == MIXED:
+            function: Any = reward_func
+        else:
+            # It imports all of OpenRLHF, which takes many seconds.
+            from openrlhf_ada.host.rewards import HostReward
+
+            self._reward = HostReward([path_of(part) for part in reward.split(",")])
+            function = self._reward.function
         self._pool = function if isinstance(function, PooledReward) else None
         if self._pool is not None:
             self._pool.configure(grading)
@@ -67,6 +74,16 @@ class Grader:
         return Sampled(*common, *score_in(returned.get("rewards") if value is None else value))
 
 
+def check_server(server: OpenAIServer) -> None:
+    """Is it there, and does it take the key? Raises ServerError."""
+
+    async def check() -> None:
+        async with server:
+            await server.check()
+
+    asyncio.run(check())
+
+
 def sample_from_server(
     wanted: Sequence[Asked],
     server: OpenAIServer,
@@ -81,7 +98,7 @@ def sample_from_server(
     An answer's seed depends on (seed, set, problem, index) only. An answer without a reply has no score.
 
     Raises:
-        ServerError: the server cannot be reached, refuses the requests, or was lost on the way.
+        ServerError: the server refuses the requests, or was lost on the way.
     """
     asyncio.run(_sample(deque(wanted), server, grader, seed, concurrency, on_answer))
 
@@ -112,7 +129,6 @@ async def _sample(
             on_answer(asked, await grader.grade(asked, reply))
 
     async with server:
-        await server.check()
         tasks = [asyncio.create_task(work()) for _ in range(min(concurrency, len(waiting)))]
         try:
             await asyncio.gather(*tasks)

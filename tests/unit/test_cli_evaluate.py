@@ -135,6 +135,21 @@ def test_sampling_follows_flags_and_uses_all_slots() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reward", "given", "flag"),
+    [
+        ("math", None, None),
+        ("reasoning_gym", None, "--ada_positive_threshold 0.999999"),
+        ("reasoning_gym", 0.7, "--ada_positive_threshold 0.7"),
+        ("reward.py", 0.0, "--ada_positive_threshold 0"),
+        ("reward.py", None, None),
+    ],
+)
+def test_training_counts_as_positive_what_was_measured(reward: str, given: float | None, flag: str | None) -> None:
+    flags = prepare_data._training_flags(Path("t"), reward, given, [Problem("id", "Q", "{}", "s")], chat=False)
+    assert [line.strip(" \\") for line in flags.splitlines() if "threshold" in line] == ([flag] if flag else [])
+
+
+@pytest.mark.parametrize(
     ("script", "main", "environment"),
     [
         ("eval_model.sh", evaluate, {"MODEL": "a,b c", "BENCHMARKS": "math500,gsm8k", "CLUSTER_WAIT": "9"}),

@@ -79,6 +79,7 @@ def test_maj_of_many_answers_is_exact(a: int, b: int, k: int) -> None:
     chance = [math.comb(a, x) * math.comb(b, k - x) / math.comb(a + b, k) for x in range(k + 1)]
     expected = sum(chance[k // 2 + 1 :]) + chance[k // 2] / 2
     assert maj_at_k([group == "a" for group in groups], groups, k) == pytest.approx(expected, rel=1e-9)
+    assert maj_at_k([True] * len(groups), groups, k) <= 1.0
 
 
 def test_values_by_problem() -> None:
