@@ -141,6 +141,8 @@ class OpenAIServer:
         limit = self._endpoint.timeout_s
         try:
             status, body, retry_after = await self._exchange("POST", self._url, request, limit)
+        except aiohttp.ConnectionTimeoutError:
+            raise _FailedAttemptError(f"no connection within {CONNECT_S:g} s") from None
         except TimeoutError:
             raise _FailedAttemptError(f"no reply within {limit:g} s", attempts=TIMEOUT_ATTEMPTS) from None
         except aiohttp.ClientError as error:

@@ -123,7 +123,9 @@ async def _sample(
                 in_a_row += 1
                 on_answer(asked, Sampled("", None, False, None, str(error)))
                 if in_a_row >= GIVE_UP_AFTER:
-                    raise ServerError(f"{in_a_row} answers in a row have no reply; the last: {error}") from error
+                    raise ServerError(
+                        f"{in_a_row} answers in a row have no reply, the last: {error}. Repeat the command to resume"
+                    ) from error
                 continue
             in_a_row = 0
             on_answer(asked, await grader.grade(asked, reply))

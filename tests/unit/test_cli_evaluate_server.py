@@ -65,6 +65,19 @@ def test_models_of_a_server_are_compared(
     assert KEY not in told.out + told.err
 
 
+def test_a_reward_file_grades_several_models_in_peace(
+    problems: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OpenRLHF's logger keeps the output that was there when the first model's answers were graded."""
+    reward = tmp_path / "reward.py"
+    reward.write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': [1.0]}\n")
+    with running(StandIn(sums)) as server:
+        assert run(server.url, problems, tmp_path, "--model", "a", "b", "--no_chat", "--reward", str(reward)) == 0
+    told = capsys.readouterr()
+    assert "Logging error" not in told.err and "Loading custom" not in told.out
+    assert {row["answer"] for row in rows_of(tmp_path, "a")} == {None}
+
+
 def test_chat_messages_go_to_chat_models(problems: str, tmp_path: Path) -> None:
     with running(StandIn(sums)) as server:
         assert run(server.url + "/chat/completions", problems, tmp_path, "--model", "toy", "--system", "Add.") == 0

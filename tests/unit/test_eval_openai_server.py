@@ -114,6 +114,15 @@ def test_attempts_are_bounded(bad: Given, said: str) -> None:
         assert len(stand_in.requests) == openai_server.ATTEMPTS
 
 
+def test_an_endless_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_server, "LONGEST_BODY", 1000)
+    with (
+        running(StandIn(lambda request, number: completion("2" * 100_000))) as stand_in,
+        pytest.raises(NoReplyError, match="the reply is longer than"),
+    ):
+        ask(stand_in)
+
+
 def test_a_server_that_hangs_runs_into_the_time_limit() -> None:
     with running(StandIn(lambda request, number: replace(completion("2"), after_s=2.0))) as stand_in:
         with pytest.raises(NoReplyError, match=r"no reply within 0\.2 s \(attempts: 2\)"):
@@ -239,7 +248,7 @@ def test_a_server_that_is_lost_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(openai_server, "ATTEMPTS", 1)
     monkeypatch.setattr(served_answers, "GIVE_UP_AFTER", 5)
     lost = StandIn(lambda request, number: completion("2") if number < 8 else Given(closes=True))
-    said = "5 answers in a row have no reply; the last: the connection failed"
+    said = "5 answers in a row have no reply, the last: the connection failed"
     with running(lost) as stand_in, pytest.raises(ServerError, match=said):
         sample(stand_in, wanted(100, 1))
     assert len(stand_in.requests) < 20
