@@ -153,6 +153,11 @@ def test_training_counts_as_positive_what_was_measured(reward: str, given: float
     ("script", "main", "environment"),
     [
         ("eval_model.sh", evaluate, {"MODEL": "a,b c", "BENCHMARKS": "math500,gsm8k", "CLUSTER_WAIT": "9"}),
+        (
+            "eval_model.sh",
+            evaluate,
+            {"MODEL": "a,b c", "BASE_URL": "http://h/v1", "BENCHMARKS": "math500,gsm8k", "CLUSTER_WAIT": ""},
+        ),
         ("prepare_data.sh", prepare_data, {"DATA": "dapo-17k=/data/d.parquet"}),
     ],
 )
@@ -169,4 +174,7 @@ def test_scripts_print_command_lines_that_parse(script: str, main: Any, environm
     args = main.build_parser().parse_args(arguments)
     assert args.seed == 3
     if main is evaluate:
-        assert (args.model, args.benchmark, args.cluster_wait) == (["a", "b c"], ["math500", "gsm8k"], 9.0)
+        assert (args.model, args.benchmark) == (["a", "b c"], ["math500", "gsm8k"])
+        has_server = "BASE_URL" in environment
+        assert (args.base_url, args.cluster_wait) == (("http://h/v1", 0.0) if has_server else (None, 9.0))
+        evaluate.check_flags(args)
