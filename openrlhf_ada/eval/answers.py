@@ -78,7 +78,7 @@ def score_in(value: Any) -> tuple[float | None, str]:
     array = np.asarray(value, dtype=np.float64)
     if array.size != 1:
         return None, f"the reward function returned {array.size} scores for one answer"
-    score = float(array.reshape(()))
+    score = float(array.item())
     return (score, "") if math.isfinite(score) else (None, f"the reward function returned the score {score}")
 
 
