@@ -92,6 +92,10 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--template", metavar="TEXT", help="prompt, with {} for the question (default: the benchmark's)")
     add("--system", metavar="TEXT", help="system message, if the model has a chat template")
     add("--no_chat", action="store_true", help="send plain text even if the model has a chat template")
+    _add_engine_flags(parser)
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engines and grading")
     add = group.add_argument
     add("--engines", type=int, default=1, metavar="N", help="number of vLLM engines (default 1)")
