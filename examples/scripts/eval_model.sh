@@ -4,6 +4,7 @@
 #
 # Needs:   a model, and memory for vLLM to load it; GPUs are used if there are any. Benchmarks come from the hub, or from
 #          local copies: BENCHMARKS=math500=/data/math500.jsonl. Several models or benchmarks: separated by commas.
+#          Or an OpenAI-compatible server: BASE_URL=http://host:8000/v1, and MODEL is the model's name there.
 # Expect:  a table of avg@n, pass@n, maj@n with intervals; OUT/results.json; OUT/curves.png (pass@k and the share of
 #          groups without signal against k). If it is stopped, the same command resumes.
 # Usage:   MODEL=runs/a/model,runs/b/model examples/scripts/eval_model.sh [more flags]
@@ -25,9 +26,10 @@ command=(openrlhf-ada eval
   --benchmark "${benchmarks[@]}"
   --out "$OUT"
   --n "$N"
-  --engines "$ENGINES"
   --max_new_tokens "$MAX_NEW_TOKENS"
   ${CLUSTER_WAIT:+--cluster_wait "$CLUSTER_WAIT"}
   "$@")
+# A server that runs already has its own engines.
+if [[ -n ${BASE_URL:-} ]]; then command+=(--base_url "$BASE_URL"); else command+=(--engines "$ENGINES"); fi
 
 launch "${command[@]}"

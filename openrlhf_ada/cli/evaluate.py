@@ -1,4 +1,5 @@
-"""Evaluate models on benchmarks with vLLM: avg@n, pass@k, maj@k and lengths, with intervals. Can be resumed."""
+"""Evaluate models on benchmarks, with vLLM or from a server: avg@n, pass@k, maj@k and lengths, with intervals. Can be
+resumed."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from openrlhf_ada.cli.sample_answers import POSITIVE_ABOVE, ProblemSet, fitting_prompts, group_answers, sample_missing
+from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
     add_sampling_flags,
@@ -21,18 +23,24 @@ from openrlhf_ada.cli.sampling_flags import (
     sampling_of,
     scoring_of,
 )
+from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_server_flags, server_prompts
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.eval.plots import plot_curves
-from openrlhf_ada.eval.results import ModelResults, as_json, difference_lines, ks_up_to, table_rows
+from openrlhf_ada.eval.results import (
+    ModelResults,
+    accuracy_rows,
+    as_json,
+    detail_rows,
+    difference_lines,
+    ks_up_to,
+)
 from openrlhf_ada.platforms.session import TerminatedError
-from openrlhf_ada.reward.arithmetic import parse_answer
-from openrlhf_ada.reward.math_notation import simplified
-from openrlhf_ada.reward.math_text import find_answers, unfenced
-from openrlhf_ada.reward.reasoning_answers import find_answer
+from openrlhf_ada.reporting.counting import Counting
+from openrlhf_ada.reward.right import right_above
 
 PROG = "openrlhf-ada eval"
 SIGNAL_GROUP = 4
@@ -55,24 +63,31 @@ class Suite:
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
-    try:
-        ks = check_flags(args)
-        reward, rewards = scoring_of(args)
-        suites = _load(args, reward, rewards)
-        sampling = sampling_of(args, longest_context(args.model))
-        results = [_evaluate(model, suites, args, sampling, ks) for model in args.model]
-    except (ConfigError, DataError, ValueError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, TerminatedError):
-        print(f"{PROG}: interrupted; repeat the call with --out {args.out} to resume", file=sys.stderr)
-        return 130
-    _show(results, args, sampling, ks)
+    with Counting() as progress:
+        try:
+            ks = check_flags(args)
+            reward, rewards = scoring_of(args)
+            progress.phase(
+                f"evaluating {', '.join(args.model)} on {', '.join(args.benchmark)}, {args.n} answers per problem"
+            )
+            suites = _load(args, reward, rewards, progress)
+            sampling = sampling_of(args, None if args.base_url else longest_context(args.model))
+            results = [_evaluate(model, suites, args, sampling, ks, progress) for model in args.model]
+            progress.phase("computing intervals")
+            report = _report(results, suites, args, sampling, ks)
+        except (ConfigError, DataError, ValueError) as error:
+            print(f"{PROG}: error: {error}", file=sys.stderr)
+            return 2
+        except (KeyboardInterrupt, TerminatedError):
+            print(f"{PROG}: interrupted; repeat the call with --out {args.out} to resume", file=sys.stderr)
+            return 130
+    _show(report)
     return 0
 
 
 def check_flags(args: argparse.Namespace) -> list[int]:
     """The k of pass@k; raises ConfigError or ValueError for values out of range."""
+    check_server_flags(args, build_parser())
     return _ks(args.k, sampling_of(args).n)
 
 
@@ -96,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="output folder; if it exists, the evaluation resumes (default: runs/eval-<time>)",
     )
     add_sampling_flags(parser, n=8)
+    add_server_flags(parser)
     return parser
 
 
@@ -111,7 +127,7 @@ def _ks(text: str | None, n: int) -> list[int]:
     return sorted(set(map(int, parts)) | {1, min(SIGNAL_GROUP, n)})
 
 
-def _load(args: argparse.Namespace, reward: str | None, rewards: RowRewards | None) -> list[Suite]:
+def _load(args: argparse.Namespace, reward: str | None, rewards: RowRewards | None, progress: Counting) -> list[Suite]:
     suites: list[Suite] = []
     for spec in args.benchmark:
         benchmark = find_benchmark(spec)
@@ -126,7 +142,8 @@ def _load(args: argparse.Namespace, reward: str | None, rewards: RowRewards | No
         check_template(args.template, problems)
         distinct = list({problem.id: problem for problem in problems}.values())
         if len(distinct) < len(problems):
-            print(f"{source.name}: {len(problems) - len(distinct)} copies of problems are left out", file=sys.stderr)
+            progress.note(f"{source.name}: {len(problems) - len(distinct)} copies of problems are left out")
+        progress.note(f"{source.name}: {len(distinct):,} problems")
         suites.append(Suite(benchmark, distinct, reward or benchmark.reward))
     names = [suite.name for suite in suites]
     if len(set(names)) < len(names):
@@ -135,34 +152,47 @@ def _load(args: argparse.Namespace, reward: str | None, rewards: RowRewards | No
 
 
 def _evaluate(
-    model: str, suites: Sequence[Suite], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]
+    model: str,
+    suites: Sequence[Suite],
+    args: argparse.Namespace,
+    sampling: Sampling,
+    ks: Sequence[int],
+    progress: Counting,
 ) -> ModelResults:
+    if not args.base_url:
+        progress.phase(f"{model}: making prompts")
     problem_sets = [_problem_set(model, suite, args, sampling) for suite in suites]
-    rows = sample_missing(model, problem_sets, args, sampling)
+    rows = sample_missing(model, problem_sets, args, sampling, progress)
     result = ModelResults(model)
     for problem_set in problem_sets:
-        same = SAME_ANSWER.get(problem_set.reward)
-        found, without = group_answers(problem_set, rows[problem_set.name], same)
+        found, without = group_answers(problem_set, rows[problem_set.name])
         result.add(problem_set.name, found, sampling.n, ks, without)
     return result
 
 
 def _problem_set(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> ProblemSet:
     template = args.template or suite.benchmark.template
-    prompts, too_long = fitting_prompts(model, suite.problems, template, args, sampling)
-    if too_long:
-        raise DataError(
-            f"{suite.name}: {len(too_long)} problems do not fit, which leaves no fair figure; the first: "
-            f"{next(iter(too_long.values()))}"
-        )
     return ProblemSet(
         name=suite.name,
         folder=args.out / slug(model) / slug(suite.name),
         problems=suite.problems,
         reward=suite.reward,
         template=template,
-        prompts=prompts,
+        prompts=_prompts(model, suite, template, args, sampling),
+        threshold=args.right_above,
     )
+
+
+def _prompts(model: str, suite: Suite, template: str, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
+    if args.base_url:
+        return server_prompts(suite.problems, template, args)
+    prompts, too_long = fitting_prompts(model, suite.problems, template, args, sampling)
+    if too_long:
+        raise DataError(
+            f"{suite.name}: {len(too_long)} problems do not fit, which leaves no fair figure; the first: "
+            f"{next(iter(too_long.values()))}"
+        )
+    return prompts
 
 
 def slug(text: str) -> str:
@@ -171,42 +201,87 @@ def slug(text: str) -> str:
     return plain if plain == text else f"{plain[-80:]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-def _mathematical(text: str) -> str:
-    found = find_answers(text)
-    # The last is the most complete: all boxes of the last line.
-    return simplified(unfenced(found[-1].text)) if found else ""
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is shown at the end."""
+
+    tables: list[list[list[str]]]
+    lines: list[str]
+    files: list[Path]
+    title: str
 
 
-SAME_ANSWER: dict[str, Callable[[str], str]] = {
-    "math": _mathematical,
-    "reasoning_gym": find_answer,
-    "arithmetic": lambda text: str(parse_answer(text)),
-}
-"""For maj@k, by reward: text -> a name for its answer, equal for the same answers. Programs are not compared."""
-
-
-def _show(results: Sequence[ModelResults], args: argparse.Namespace, sampling: Sampling, ks: Sequence[int]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    header, *rows = table_rows(results, sampling.n, max(ks), min(SIGNAL_GROUP, sampling.n))
-    table = Table(box=None, title=f"answers at temperature {sampling.temperature:g}, per cent", title_justify="left")
-    for number, name in enumerate(header):
-        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    # In a file, lines are not wrapped to the width of a terminal.
-    console.width = console.width if console.is_terminal else 160
-    console.print(table)
-    for line in difference_lines(results):
-        console.print(line, highlight=False)
+def _report(
+    results: Sequence[ModelResults],
+    suites: Sequence[Suite],
+    args: argparse.Namespace,
+    sampling: Sampling,
+    ks: Sequence[int],
+) -> Report:
+    """Also writes results.json and curves.png."""
+    thresholds = {suite.name: _thresholds(suite, args) for suite in suites}
+    lines = difference_lines(results)
+    lines += _partial_lines(results, thresholds, is_given=args.right_above is not None)
     missing = sum(sum(result.no_score.values()) for result in results)
     if missing:
-        console.print(f"{missing} answers have no score and are in no figure; answers.jsonl has the causes.")
-    settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "positive_above": POSITIVE_ABOVE}
+        lines.append(
+            f"{missing} answers have no score and are in no figure; answers.jsonl has the causes. The same command "
+            f"tries them again."
+        )
+    settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "right_above": thresholds}
+    if args.base_url:
+        settings |= {"base_url": base_url_of(args.base_url), "max_len": None}
     file = args.out / "results.json"
     file.write_text(json.dumps(as_json(results, settings), indent=1), encoding="utf-8")
     whole = list(results[0].tables())[-1]
-    print(plot_curves(results, whole, args.out / "curves.png"))
-    print(file)
+    group = min(SIGNAL_GROUP, sampling.n)
+    return Report(
+        [accuracy_rows(results, sampling.n, max(ks)), detail_rows(results, group)],
+        lines,
+        [plot_curves(results, whole, args.out / "curves.png"), file],
+        f"answers at temperature {sampling.temperature:g}, per cent, with 95 % intervals",
+    )
+
+
+def _thresholds(suite: Suite, args: argparse.Namespace) -> list[float]:
+    """Scores above which answers are right; several where a benchmark has several tasks."""
+    if args.right_above is not None:
+        return [args.right_above]
+    return sorted({right_above(problem.reward or suite.reward, problem.label) for problem in suite.problems})
+
+
+def _partial_lines(
+    results: Sequence[ModelResults], thresholds: Mapping[str, Sequence[float]], *, is_given: bool
+) -> list[str]:
+    """Says what counts as right wherever that is not obvious."""
+    lines: list[str] = []
+    for name, limits in thresholds.items():
+        partial = sum(result.partial[name] for result in results)
+        if partial:
+            limit = " or ".join(f"{limit:g}" for limit in limits)
+            source = "as --right_above says" if is_given else "--right_above sets another limit"
+            lines.append(
+                f"{name}: an answer is right if its score is above {limit} ({source}); {partial:,} answers have "
+                f"partial credit, which counts in the mean score only"
+            )
+    return lines
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    # In a file, lines are not wrapped to the width of a terminal.
+    console.width = console.width if console.is_terminal else 200
+    for number, (header, *rows) in enumerate(report.tables):
+        table = Table(box=None, title=None if number else report.title, title_justify="left")
+        for column, name in enumerate(header):
+            table.add_column(name, justify="left" if column < 2 else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for line in report.lines:
+        console.print(line, highlight=False, markup=False)
+    for path in report.files:
+        print(path)

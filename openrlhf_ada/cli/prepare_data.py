@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, progress_bar, sample_missing
+from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
     add_sampling_flags,
@@ -35,8 +35,10 @@ from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.data.tasks import PREFIX as TASK
 from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.platforms.session import TerminatedError
+from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.reward.reward_function import MIXED, NAMED, RIGHT_OR_WRONG
+from openrlhf_ada.reward.right import right_above
 
 PROG = "openrlhf-ada prepare-data"
 TEMPLATES = {"math": BOXED}
@@ -63,8 +65,11 @@ def main(argv: Sequence[str]) -> int:
         problems = [problem for problem in problems if problem.id in prompts]
         if not problems:
             raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
-        problem_set = ProblemSet("answers", args.out / "answers", problems, reward, template, prompts)
-        everything, without = _measure(problem_set, args, sampling)
+        problem_set = ProblemSet(
+            "answers", args.out / "answers", problems, reward, template, prompts, args.right_above
+        )
+        with Counting() as progress:
+            everything, without = _measure(problem_set, args, sampling, progress)
         kept = [d for d in everything if in_band(d, band)]
         if not kept:
             raise DataError(f"no problem has a pass rate in --band {args.band}; {_spread(everything)}")
@@ -197,18 +202,20 @@ def _unverified(checks: LabelChecks, problems: Sequence[Problem], reward: str, o
     known: dict[str, str] = before.get(reward, {})
     new = [problem for problem in problems if problem.id not in known]
     if new:
-        with progress_bar(len(new), " labels") as bar:
-            causes = checks.unverified(new, bar.update)
+        with Counting() as progress:
+            progress.count("checking labels", "labels", len(new))
+            causes = checks.unverified(new, progress.advance)
         known |= {problem.id: causes.get(problem.id, "") for problem in new}
         file.write_text(json.dumps({reward: known}), encoding="utf-8")
     return {problem.id: known[problem.id] for problem in problems if known[problem.id]}
 
 
-def _measure(problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling) -> tuple[list[Difficulty], int]:
+def _measure(
+    problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling, progress: Counting
+) -> tuple[list[Difficulty], int]:
     """Difficulties in the order of the problems, and the number of answers without a score."""
-    found, without = group_answers(
-        problem_set, sample_missing(args.model, [problem_set], args, sampling)[problem_set.name]
-    )
+    rows = sample_missing(args.model, [problem_set], args, sampling, progress)[problem_set.name]
+    found, without = group_answers(problem_set, rows)
     by_id = {problem.id: problem for problem in problem_set.problems}
     return [
         Difficulty(by_id[a.problem], a.n, sum(a.right), sum(a.tokens) / a.n, sum(a.truncated) / a.n) for a in found
@@ -236,7 +243,7 @@ def _write(
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
     prepared.plot_difficulty(everything, band, args.out / prepared.PLOT_FILE)
-    flags = _training_flags(train, reward, chat=chat)
+    flags = _training_flags(train, reward, args.right_above, [d.problem for d in kept], chat=chat)
     card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
     for name, value in facts.items():
         print(f"  {name:36} {value}")
@@ -259,13 +266,19 @@ def _has_chat(args: argparse.Namespace) -> bool:
     return bool(load_tokenizer(args.model, True).chat_template) and not args.no_chat
 
 
-def _training_flags(train: Path, reward: str, *, chat: bool) -> str:
+def _training_flags(
+    train: Path, reward: str, threshold: float | None, problems: Sequence[Problem], *, chat: bool
+) -> str:
+    # Training has one threshold for all prompts. Where no answer has partial credit, its default does as well.
+    limits = [right_above(reward, problem.label) for problem in problems] if threshold is None else [threshold]
+    partial = threshold is not None or (reward in NAMED and reward not in RIGHT_OR_WRONG)
     flags = [
         f"--data.prompt_dataset {train}",
         "--data.input_key input",
         "--data.label_key label",
         *(["--data.apply_chat_template"] if chat else []),
         f"--reward.remote_url {reward}",
+        *([f"--ada_positive_threshold {min(limits):g}"] if partial else []),
         "--ada_known_counts",
     ]
     return " \\\n    ".join(["openrlhf-ada train ...", *flags])

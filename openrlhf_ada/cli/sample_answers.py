@@ -1,33 +1,31 @@
-"""Sample a model's answers to sets of problems; answers of an earlier, interrupted call are kept."""
+"""Sample a model's answers to sets of problems, on engines or from a server. Answers of an earlier, interrupted call
+are kept."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, open_sampler
+from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, grading_of, open_sampler
+from openrlhf_ada.cli.server_flags import base_url_of, server_of
 from openrlhf_ada.cli.train_ppo_ray import quiet
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
-from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, answered
+from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, Asked, Sampled, answered
 from openrlhf_ada.eval.measures import Answered
+from openrlhf_ada.reporting.counting import Counting
+from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.names import grades_labels
 from openrlhf_ada.reward.reward_function import MIXED, file_and_function
-
-LINES_EVERY_S = 20.0
-"""Seconds between lines of progress where there is no terminal."""
-
-POSITIVE_ABOVE = 0.5
-"""As --ada_positive_threshold: an answer is right if its score is greater."""
+from openrlhf_ada.reward.right import right_above
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
@@ -35,14 +33,36 @@ WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
     """Distinct problems. `folder`: of their answers; `reward`: a grader of labels, a reward file or URLs;
-    `prompts`: by problem id, as the model gets them."""
+    `prompts`: by problem id, as the model gets them (for a server also chat messages); `threshold`: of
+    --right_above."""
 
     name: str
     folder: Path
     problems: Sequence[Problem]
     reward: str
     template: str
-    prompts: dict[str, str]
+    prompts: dict[str, Any]
+    threshold: float | None = None
+
+    def right_above(self) -> dict[str, float]:
+        """By problem id: an answer is right if its score is greater. What the task says, unless --right_above does."""
+        return {
+            problem.id: self.threshold
+            if self.threshold is not None
+            else right_above(problem.reward or self.reward, problem.label)
+            for problem in self.problems
+        }
+
+    def row(self, problem: Problem, asked: Asked, sampled: Sampled) -> AnswerRow:
+        return AnswerRow(
+            **asdict(sampled),
+            problem=problem.id,
+            index=asked.index,
+            question=problem.question,
+            prompt=asked.prompt,
+            label=problem.label,
+            answer=extracted(problem.reward or self.reward, sampled.response),
+        )
 
     def label(self, problem: Problem) -> Any:
         return label_of(problem.reward or self.reward, problem.label) if grades_labels(self.reward) else problem.label
@@ -75,15 +95,16 @@ def fitting_prompts(
 
 
 def sample_missing(
-    model: str, problem_sets: Sequence[ProblemSet], args: argparse.Namespace, sampling: Sampling
+    model: str, problem_sets: Sequence[ProblemSet], args: argparse.Namespace, sampling: Sampling, progress: Counting
 ) -> dict[str, list[AnswerRow]]:
-    """All answers by the name of the run; engines start only if some are missing.
+    """All answers by the name of the run; engines start, or a server is asked, only if some are missing.
 
     Raises:
         ConfigError: problem sets with different reward files.
         OtherSettingsError: a folder holds answers of other settings.
+        ServerError: a server cannot be asked.
     """
-    reward_file = _reward_file(problem_sets)
+    reward = _reward_file(problem_sets)
     with ExitStack() as stack:
         files = {
             problem_set.name: stack.enter_context(
@@ -91,33 +112,62 @@ def sample_missing(
             )
             for problem_set in problem_sets
         }
+        sets = {problem_set.name: problem_set for problem_set in problem_sets}
+        problems = {(one.name, problem.id): problem for one in problem_sets for problem in one.problems}
+        limits = {one.name: one.right_above() for one in problem_sets}
+
+        def keep(asked: Asked, sampled: Sampled) -> None:
+            key = asked.problem_set, asked.problem
+            files[asked.problem_set].add(sets[asked.problem_set].row(problems[key], asked, sampled))
+            right = sampled.score is not None and sampled.score > limits[asked.problem_set][asked.problem]
+            progress.advance(right)
+
         wanted = _missing_answers(problem_sets, files, sampling.n)
-        if wanted:
+        if wanted and getattr(args, "base_url", None):
+            _ask_server(model, reward, wanted, args, sampling, progress, keep)
+        elif wanted:
             stack.enter_context(quiet(args.verbose))
-            note = lambda text: print(text, file=sys.stderr)  # noqa: E731
-            note(f"{model}: starting engines, {len(wanted)} answers to sample")
-            sampler = stack.enter_context(open_sampler(model, reward_file, args, sampling, note))
-            bar = stack.enter_context(progress_bar(len(wanted), " answers"))
-
-            def keep(asked: Any, row: AnswerRow) -> None:
-                files[asked.problem_set].add(row)
-                bar.update()
-
+            progress.phase(f"{model}: starting engines, {len(wanted):,} answers to sample")
+            sampler = stack.enter_context(open_sampler(model, reward, args, sampling, progress.note))
+            progress.count(model, "answers", len(wanted))
             sampler.sample(wanted, keep)
+        else:
+            progress.note(f"{model}: all answers are there, nothing is sampled")
         n = sampling.n
         return {name: [row for row in file.rows if row.index < n] for name, file in files.items()}
 
 
-def group_answers(
-    problem_set: ProblemSet, rows: Sequence[AnswerRow], same: Callable[[str], str] | None = None
-) -> tuple[list[Answered], int]:
+def _ask_server(
+    model: str,
+    reward: str,
+    wanted: Sequence[Asked],
+    args: argparse.Namespace,
+    sampling: Sampling,
+    progress: Counting,
+    keep: Any,
+) -> None:
+    progress.phase(f"{model}: {len(wanted):,} answers to sample from {base_url_of(args.base_url)}")
+    with quiet(args.verbose):
+        from openrlhf_ada.eval.served_answers import Grader, check_server, sample_from_server
+
+        server = server_of(model, args, sampling, progress.note)
+        check_server(server)
+        with Grader(reward, grading_of(args), args.timeout) as grader:
+            progress.count(model, "answers", len(wanted))
+            sample_from_server(
+                wanted, server, grader, seed=sampling.seed, concurrency=args.concurrency, on_answer=keep
+            )
+
+
+def group_answers(problem_set: ProblemSet, rows: Sequence[AnswerRow]) -> tuple[list[Answered], int]:
     """The answers that have a score, by problem, and the number of those that have none (see `eval.answers.answered`).
 
     Raises:
         DataError: no answer has a score.
     """
-    order = [problem.id for problem in problem_set.problems]
-    found, without = answered(rows, order, positive_above=POSITIVE_ABOVE, same=same)
+    reward = problem_set.reward
+    same = (lambda answer: answer_name(reward, answer)) if reward in VOTING else None
+    found, without = answered(rows, problem_set.right_above(), same)
     if not found:
         ((cause, _),) = Counter(row.cause for row in rows).most_common(1)
         raise DataError(f"{problem_set.name}: no answer has a score; the commonest cause: {cause}")
@@ -136,14 +186,16 @@ def _reward_file(problem_sets: Sequence[ProblemSet]) -> str:
 
 def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
     """Everything that an answer depends on. The number of answers is left out, so more can be added later."""
+    url = getattr(args, "base_url", None)
     return {
         "model": model,
-        "model_files": _fingerprint(model),
+        "model_files": "" if url else _fingerprint(model),
+        "base_url": base_url_of(url) if url else None,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "max_new_tokens": sampling.max_new_tokens,
-        "max_len": sampling.max_len,
+        "max_len": None if url else sampling.max_len,
         "seed": sampling.seed,
         "template": problem_set.template,
         "system": args.system,
@@ -168,16 +220,12 @@ def _fingerprint(model: str) -> str:
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16] if stats else ""
 
 
-def _missing_answers(problem_sets: Sequence[ProblemSet], files: dict[str, AnswerFile], n: int) -> list[Any]:
+def _missing_answers(problem_sets: Sequence[ProblemSet], files: dict[str, AnswerFile], n: int) -> list[Asked]:
     missing = {
         problem_set.name: files[problem_set.name].missing([p.id for p in problem_set.problems], n)
         for problem_set in problem_sets
     }
-    if not any(missing.values()):
-        return []
-    from openrlhf_ada.rollout.answering import Asked
-
-    wanted: list[Any] = []
+    wanted: list[Asked] = []
     for problem_set in problem_sets:
         by_id = {problem.id: problem for problem in problem_set.problems}
         wanted += [
@@ -185,11 +233,3 @@ def _missing_answers(problem_sets: Sequence[ProblemSet], files: dict[str, Answer
             for key, index in missing[problem_set.name]
         ]
     return wanted
-
-
-def progress_bar(total: int, unit: str) -> Any:
-    """A tqdm bar on a terminal, and lines elsewhere."""
-    from tqdm import tqdm
-
-    interval = 0.2 if sys.stderr.isatty() else LINES_EVERY_S
-    return tqdm(total=total, unit=unit, file=sys.stderr, mininterval=interval, miniters=1, dynamic_ncols=True)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +69,12 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
         help=f"{', '.join(NAMED)}; mixed: each row names its own; FILE.py:NAME, a reward file or a URL. Of several "
         "with commas, the first is the score and grades here (default: the reward that belongs to the problems)",
     )
+    add(
+        "--right_above",
+        type=float,
+        metavar="SCORE",
+        help="an answer is right if its score is greater (default: what the task says, mostly full marks)",
+    )
     add("--limit", type=int, metavar="COUNT", help="take only the first rows of each source (default: all)")
     add(
         "--input_key",
@@ -92,6 +99,10 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
     add("--template", metavar="TEXT", help="prompt, with {} for the question (default: the benchmark's)")
     add("--system", metavar="TEXT", help="system message, if the model has a chat template")
     add("--no_chat", action="store_true", help="send plain text even if the model has a chat template")
+    _add_engine_flags(parser)
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engines and grading")
     add = group.add_argument
     add("--engines", type=int, default=1, metavar="N", help="number of vLLM engines (default 1)")
@@ -122,6 +133,13 @@ def _check_engines(args: argparse.Namespace) -> None:
     rules = (
         ("--engines", args.engines, args.engines >= 1, "something has to sample", "Try 1"),
         ("--tensor_parallel_size", args.tensor_parallel_size, args.tensor_parallel_size >= 1, "it is GPUs", "Try 1"),
+        (
+            "--right_above",
+            args.right_above,
+            args.right_above is None or isfinite(args.right_above),
+            "it is a score",
+            "Leave it out",
+        ),
         ("--limit", args.limit, args.limit is None or args.limit >= 1, "it is a number of problems", "Leave it out"),
     )
     for flag, value, holds, rule, remedy in rules:

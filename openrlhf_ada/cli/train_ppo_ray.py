@@ -13,8 +13,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TextIO
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
@@ -147,8 +148,14 @@ def quiet(verbose: bool) -> Iterator[None]:
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     # About tensors that Ray shares between processes; nothing writes to them.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+    with redirect_stdout(_nowhere()):
         yield
+
+
+@lru_cache
+def _nowhere() -> TextIO:
+    """Never closed: loggers of libraries keep the output that was there when they were imported."""
+    return open(os.devnull, "w")
 
 
 def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:

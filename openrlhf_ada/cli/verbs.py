@@ -38,7 +38,7 @@ VERBS = {
     "demo-model": Verb("write the demo's model as a Hugging Face checkpoint", "demo", "write_model"),
     "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo", "write_data"),
     "prepare-data": Verb("make training data of known difficulty: check, sample and select problems", "prepare_data"),
-    "eval": Verb("evaluate models on benchmarks: avg@n, pass@k, maj@k, with intervals", "evaluate"),
+    "eval": Verb("evaluate checkpoints or a server's models: avg@n, pass@k, maj@k, with intervals", "evaluate"),
     "submit": Verb(
         "run train, eval or prepare-data as a job on a Ray cluster: openrlhf-ada submit train ...", "submit"
     ),

@@ -21,6 +21,8 @@ from math import inf
 from sys import maxsize
 from typing import Generic, Literal, NamedTuple, TypeVar
 
+import numpy as np
+
 from openrlhf_ada.core.policies import Close, Policy
 from openrlhf_ada.core.speculation import Candidates
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Waste
@@ -38,6 +40,16 @@ class Request(NamedTuple):
     # A tuple's method of that name is of no use here.
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     attempt: int = 0
+
+
+def rollout_seed(run_seed: int, request: Request) -> int:
+    """A seed of 63 bits from the identity of a rollout: the same on any number of engines, in any order.
+
+    It is the same at every attempt. With a new seed, rollouts that tend to fail, such as long ones that run into a
+    time limit, would be replaced by others and become rarer than the policy makes them.
+    """
+    identity = [run_seed, request.key, request.index]
+    return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 @dataclass(slots=True)

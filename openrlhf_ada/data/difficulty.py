@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.problems import Problem
-from openrlhf_ada.eval.measures import wilson
+from openrlhf_ada.eval.intervals import wilson
 
 BANDS = {"hard": (0.0, 0.125), "easy": (0.0, 0.313), "all": (0.0, 1.0), "learnable": (1e-9, 1.0 - 1e-9)}
 """`hard` and `easy`: the published cut-offs, at most 2 and 5 of 16. `learnable`: neither none nor all right."""

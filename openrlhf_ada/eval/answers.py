@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.jsonl import encode, read_rows, to_json_value, write_atomically
 
@@ -20,19 +25,61 @@ class OtherSettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRow:
-    """One answer. If `score` is None, `cause` says why. `surprise`: mean negative
-    log-probability per token at the sampling temperature, in nats (its mean estimates the entropy)."""
+class Asked:
+    """One answer to sample: the `index`-th to `problem`, whose `prompt` the model gets (text, or chat messages for a
+    server). `problem_set`: the set that the problem is from; another set may have the same problem. `label`: what the
+    grader gets."""
 
+    problem_set: str
     problem: str
     index: int
-    text: str
-    tokens: int
+    prompt: Any
+    label: Any
+
+    @property
+    def request(self) -> Request:
+        identity = hashlib.sha256(f"{self.problem_set}/{self.problem}".encode()).digest()
+        return Request(int.from_bytes(identity[:8], "big"), self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A response and its score. If `score` is None, `cause` says why. `tokens`: None where a server does not say.
+    `surprise`: mean negative log-probability per token at the sampling temperature, in nats (its mean estimates the
+    entropy); None where it is not known."""
+
+    response: str
+    tokens: int | None
     truncated: bool
     score: float | None
     cause: str = ""
     scoring_s: float | None = None
     surprise: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow(Sampled):
+    """One line of the file. `answer`: what was found in the response; "" for none, None with a reward that is not
+    ours."""
+
+    problem: str = ""
+    index: int = 0
+    question: Any = None
+    prompt: Any = None
+    label: Any = None
+    answer: str | None = None
+
+
+def score_in(value: Any) -> tuple[float | None, str]:
+    """(the score, "") or (None, why there is none), from what a reward function or server returned for one answer: a
+    number, or a list, an array or a tensor with one."""
+    if value is None:
+        return None, "the reward function returned no score"
+    array = np.asarray(value, dtype=np.float64)
+    if array.size != 1:
+        return None, f"the reward function returned {array.size} scores for one answer"
+    score = float(array.item())
+    return (score, "") if math.isfinite(score) else (None, f"the reward function returned the score {score}")
 
 
 def _row(path: Path, row: Mapping[str, Any]) -> AnswerRow:
@@ -102,20 +149,26 @@ class AnswerFile:
 
 
 def _line(row: AnswerRow) -> bytes:
-    return encode(to_json_value("answer", asdict(row), "raise"))
+    # What tells answers apart comes first, for those who read the file.
+    first = ("problem", "index", "score", "answer")
+    values = asdict(row)
+    ordered = {name: values[name] for name in (*first, *(name for name in values if name not in first))}
+    return encode(to_json_value("answer", ordered, "text"))
 
 
 def answered(
-    rows: Iterable[AnswerRow], problems: Sequence[str], *, positive_above: float, same: Any = None
+    rows: Iterable[AnswerRow],
+    right_above: Mapping[str, float],
+    same: Callable[[str], str] | None = None,
 ) -> tuple[list[Answered], int]:
-    """The answers by problem, in the order of `problems`, and the number of answers without a score, which are left
+    """The answers by problem, in the order of `right_above`, and the number of answers without a score, which are left
     out.
 
     Args:
-        positive_above: an answer is right if its score is greater.
-        same: text -> a name for its answer; answers of the same name are the same. None: answers are not compared.
+        right_above: by problem id: an answer is right if its score is greater.
+        same: extracted answer -> its name; answers of the same name are the same. None: answers are not compared.
     """
-    by_problem: dict[str, list[AnswerRow]] = {problem: [] for problem in problems}
+    by_problem: dict[str, list[AnswerRow]] = {problem: [] for problem in right_above}
     without = 0
     for row in rows:
         if row.problem not in by_problem:
@@ -125,19 +178,23 @@ def answered(
         else:
             by_problem[row.problem].append(row)
     found = [
-        _describe(problem, sorted(group, key=lambda row: row.index), positive_above, same)
+        _describe(problem, sorted(group, key=lambda row: row.index), right_above[problem], same)
         for problem, group in by_problem.items()
         if group
     ]
     return found, without
 
 
-def _describe(problem: str, rows: Sequence[AnswerRow], positive_above: float, same: Any) -> Answered:
+def _describe(
+    problem: str, rows: Sequence[AnswerRow], right_above: float, same: Callable[[str], str] | None
+) -> Answered:
+    scores = [row.score for row in rows if row.score is not None]
     return Answered(
         problem,
-        [row.score is not None and row.score > positive_above for row in rows],
-        None if same is None else [same(row.text) for row in rows],
-        [row.tokens for row in rows],
+        scores,
+        [score > right_above for score in scores],
+        None if same is None else [same(row.answer or "") for row in rows],
+        [float("nan") if row.tokens is None else row.tokens for row in rows],
         [row.truncated for row in rows],
         [float("nan") if row.surprise is None else row.surprise for row in rows],
     )

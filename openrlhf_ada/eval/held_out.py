@@ -57,8 +57,8 @@ class HeldOut:
 def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, float | int | None]:
     """The `eval/...` part of an evaluation row (docs/metrics.md).
 
-    `eval/accuracy` is of scores; pass@n and all_equal@n are of answers that score more than `positive_above`, over the
-    prompts all of whose n answers have a score.
+    An answer is right if it scores more than `positive_above`. `eval/score` is the mean score. pass@n and all_equal@n
+    are over the prompts all of whose n answers have a score.
 
     Raises:
         ValueError: a score outside [0, 1] (the message names the datasource), or no answer with a score.
@@ -66,14 +66,18 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
     by_source: dict[str, float] = {}
     for name, scores in held_out.scores().items():
         try:
-            by_source[f"eval/accuracy/{name}"] = accuracy_with_interval(scores).mean
+            # For its checks: a score that is above the threshold need not be one.
+            accuracy_with_interval(scores)
         except ValueError as error:
             raise ValueError(f"datasource {name!r}: {error}") from error
+    for name, right in held_out.above(positive_above).scores().items():
+        by_source[f"eval/accuracy/{name}"] = accuracy_with_interval(right).mean
     prompts = [prompt for group in held_out.by_source.values() for prompt in group]
-    overall = accuracy_with_interval([prompt.scores for prompt in prompts])
+    overall = accuracy_with_interval([[float(score > positive_above) for score in p.scores] for p in prompts])
     return {
         "eval/accuracy": overall.mean,
         "eval/ci95": overall.ci95,
+        "eval/score": accuracy_with_interval([prompt.scores for prompt in prompts]).mean,
         "eval/num_prompts": overall.num_prompts,
         "eval/num_samples": overall.num_samples,
         "eval/no_score": held_out.no_score,
@@ -94,7 +98,7 @@ def _measured(prompts: Sequence[PromptAnswers], n: int, positive_above: float) -
 
 def _answered(prompt: PromptAnswers, positive_above: float) -> Answered:
     right = [score > positive_above for score in prompt.scores]
-    return Answered("", right, None, prompt.tokens, prompt.truncated, [float("nan")] * len(right))
+    return Answered("", prompt.scores, right, None, prompt.tokens, prompt.truncated, [float("nan")] * len(right))
 
 
 def best_metric_names(n: int) -> tuple[str, ...]:

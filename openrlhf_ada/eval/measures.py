@@ -1,40 +1,37 @@
 """Figures of a model from n answers per problem: avg@n, pass@k, maj@k, all-equal groups, lengths; with intervals.
 
 A problem is the unit: its answers share its difficulty. Every figure is a mean over problems of a value per problem,
-and its interval resamples problems (percentile bootstrap), so figures of the same problems can be compared in pairs.
+so figures of the same problems can be compared in pairs. `intervals` has the intervals.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from openrlhf_ada.eval.accuracy import NORMAL_975, pass_at_k
-
-Floats = NDArray[np.float64]
-
-RESAMPLES = 2000
-MOST_SUBSETS = 3000
-"""Up to so many subsets maj@k is exact; else it is the mean over so many random ones."""
+from openrlhf_ada.eval.accuracy import pass_at_k
+from openrlhf_ada.eval.intervals import Floats, bootstrap_interval, exchange_p_value, score_interval
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The answers to one problem that have a score, in order of their index.
 
-    `groups`: which answers are the same (any labels; None where answers are not compared). `tokens`: response
-    lengths. `surprise`: mean negative log-probability per token, in nats; NaN where it was not asked for.
+    `scores`: what the grader gave; `right`: what the task says of them. `groups`: which answers are the same (any
+    labels, "" for a response without an answer; None where answers are not compared). `tokens`: response lengths;
+    NaN where not known. `surprise`: mean negative log-probability per token, in nats; NaN where it was not asked for.
     """
 
     problem: str
+    scores: Sequence[float]
     right: Sequence[bool]
     groups: Sequence[str] | None
-    tokens: Sequence[int]
+    tokens: Sequence[float]
     truncated: Sequence[bool]
     surprise: Sequence[float]
 
@@ -54,11 +51,20 @@ class Estimate:
     num_problems: int
 
 
-def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int], seed: int = 0) -> dict[str, Floats]:
+@dataclass(frozen=True, slots=True)
+class Difference(Estimate):
+    """A mean difference over the same problems. `num_differing`: problems at which the two are not equal; `p_value`:
+    see `intervals.exchange_p_value`."""
+
+    num_differing: int
+    p_value: float
+
+
+def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int]) -> dict[str, Floats]:
     """Values by measure, each of shape (P,): NaN where a problem has too few answers for it.
 
-    Measures: "avg@n" (over those of the n answers that have a score), "pass@k", "maj@k" and "all_equal@k" for each
-    k, "tokens", "truncated", "surprise".
+    Measures: "avg@n" (share of right answers among those of the n that have a score), "score" (their mean score),
+    "pass@k", "maj@k" and "all_equal@k" for each k, "tokens", "truncated", "surprise".
 
     Raises:
         ValueError: no problems, or a k above n.
@@ -69,11 +75,12 @@ def per_problem(answered: Sequence[Answered], n: int, ks: Sequence[int], seed: i
     if too_large:
         raise ValueError(f"pass@{too_large[0]} needs {too_large[0]} answers per problem, there are {n} (R14)")
     values: dict[str, Floats] = {f"avg@{n}": _values(answered, lambda a: sum(a.right) / a.n)}
+    values["score"] = _values(answered, lambda a: float(np.mean(a.scores)))
     for k in ks:
         values[f"pass@{k}"] = _values(answered, lambda a, k=k: pass_at_k(a.n, sum(a.right), k), least=k)
         values[f"all_equal@{k}"] = _values(answered, lambda a, k=k: all_equal_at_k(a.n, sum(a.right), k), least=k)
         if all(problem.groups is not None for problem in answered):
-            values[f"maj@{k}"] = _values(answered, lambda a, k=k: maj_at_k(a.right, a.groups or (), k, seed), least=k)
+            values[f"maj@{k}"] = _values(answered, lambda a, k=k: maj_at_k(a.right, a.groups or (), k), least=k)
     values["tokens"] = _values(answered, lambda a: float(np.mean(a.tokens)))
     values["truncated"] = _values(answered, lambda a: float(np.mean(a.truncated)))
     values["surprise"] = _values(answered, lambda a: float(np.mean(a.surprise)))
@@ -93,36 +100,59 @@ def all_equal_at_k(n: int, c: int, k: int) -> float:
     return (math.comb(c, k) + math.comb(n - c, k)) / math.comb(n, k)
 
 
-def maj_at_k(right: Sequence[bool], groups: Sequence[str], k: int, seed: int = 0) -> float:
-    """Chance that the most frequent of k answers is right, over subsets of the n; ties are broken evenly.
+def maj_at_k(right: Sequence[bool], groups: Sequence[str], k: int) -> float:
+    """Chance that the most frequent answer among k of the n is right; ties are broken evenly. Exact over all subsets.
 
-    Exact up to MOST_SUBSETS subsets, else over as many random ones (seeded).
+    A response without an answer (group "") has no vote; k responses without one are wrong. Answers of one name are
+    usually all right or all wrong. If not, the name counts with its share of right answers.
     """
-    n = len(right)
-    if math.comb(n, k) <= MOST_SUBSETS:
-        subsets: Sequence[Sequence[int]] = list(itertools.combinations(range(n), k))
-    else:
-        rng = np.random.default_rng([seed, n, k])
-        subsets = rng.permuted(np.tile(np.arange(n), (MOST_SUBSETS, 1)), axis=1)[:, :k].tolist()
-    return sum(_vote(right, groups, subset) for subset in subsets) / len(subsets)
+    sizes = Counter(groups)
+    silent = sizes.pop("", 0)
+    right_ones = Counter(group for r, group in zip(right, groups, strict=True) if r)
+    names = [(size, right_ones[name] / size) for name, size in sizes.items()]
+    fewest = math.ceil((k - silent) / max(len(names), 1))
+    winning = range(max(fewest, 1), min(k, max(sizes.values(), default=0)) + 1)
+    n = len(groups)
+    chance = sum(_won_with(most, names, silent, k, k / n) for most in winning) / _binomial(n, k, k / n)
+    # Rounding would put it slightly above.
+    return min(chance, 1.0)
 
 
-def _vote(right: Sequence[bool], groups: Sequence[str], subset: Sequence[int]) -> float:
-    votes: dict[str, int] = {}
-    for i in subset:
-        votes[groups[i]] = votes.get(groups[i], 0) + 1
-    most = max(votes.values())
-    winners = [name for name, count in votes.items() if count == most]
-    # Answers of one name are usually all right or all wrong. If not, the name counts with its share of right answers.
-    shares = [sum(right[i] for i in subset if groups[i] == name) / most for name in winners]
-    return sum(shares) / len(winners)
+def _won_with(most: int, names: Sequence[tuple[int, float]], silent: int, k: int, share: float) -> float:
+    """Chance that k responses are chosen and the most frequent of their answers has `most` votes, times the share of
+    right ones among the most frequent, if each response is chosen with chance `share`.
+
+    So numbers stay below 1, where numbers of subsets would exceed what a float can hold. `names`: (answers, share of
+    right ones). The table has, by (responses chosen, names with `most` votes), the chance, and the chance times the
+    sum of the winners' shares.
+    """
+    table = np.zeros((2, k + 1, k // most + 2))
+    table[0, : silent + 1, 0] = [_binomial(silent, chosen, share) for chosen in range(min(silent, k) + 1)]
+    for size, right in names:
+        more = np.zeros_like(table)
+        for votes in range(min(size, most, k) + 1):
+            chosen = _binomial(size, votes, share) * table[:, : k + 1 - votes]
+            if votes < most:
+                more[:, votes:] += chosen
+            else:
+                more[:, votes:, 1:] += chosen[:, :, :-1]
+                more[1, votes:, 1:] += right * chosen[0, :, :-1]
+        table = more
+    return float(table[1, k, 1:] @ (1 / np.arange(1, table.shape[2])))
 
 
-def estimate(values: Floats, seed: int = 0, *, share: bool = False) -> Estimate:
-    """Mean over problems (NaN: left out) and its percentile bootstrap interval, seeded.
+@lru_cache(maxsize=1 << 16)
+def _binomial(size: int, chosen: int, share: float) -> float:
+    if share == 1.0:
+        return float(chosen == size)
+    ways = math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
+    return math.exp(ways + chosen * math.log(share) + (size - chosen) * math.log1p(-share))
 
-    `share`: values lie in [0, 1]. Where all are the same, resampling finds no spread, but another problem could be
-    different: the interval is then Wilson's, of P problems. One problem that is no share has no interval.
+
+def estimate(values: Floats, *, share: bool = False) -> Estimate:
+    """Mean over problems (NaN: left out) and its 95 % interval.
+
+    `share`: values lie in [0, 1], and the interval is the score interval. Else it is a bootstrap over problems.
 
     Raises:
         ValueError: no problem has the value.
@@ -130,33 +160,22 @@ def estimate(values: Floats, seed: int = 0, *, share: bool = False) -> Estimate:
     known = values[~np.isnan(values)]
     if not len(known):
         raise ValueError("no problem has this value")
-    if share and (known == known[0]).all():
-        return Estimate(float(known[0]), *wilson(float(known.sum()), len(known)), len(known))
-    means = known[_resamples(len(known), seed)].mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Estimate(float(known.mean()), float(low), float(high), len(known))
+    low, high = score_interval(known) if share else bootstrap_interval(known)
+    return Estimate(float(known.mean()), low, high, len(known))
 
 
-def wilson(positives: float, draws: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share, which stays in [0, 1] and is not empty at 0 and 1."""
-    if not 0 <= positives <= draws or draws < 1:
-        raise ValueError(f"{positives} of {draws} is no share")
-    z2, p = NORMAL_975**2, positives / draws
-    centre = (p + z2 / (2 * draws)) / (1 + z2 / draws)
-    half = NORMAL_975 * math.sqrt(p * (1 - p) / draws + z2 / (4 * draws**2)) / (1 + z2 / draws)
-    # At 0 and 1, rounding would put a bound slightly outside [0, 1].
-    return (0.0 if positives == 0 else centre - half), (1.0 if positives == draws else centre + half)
-
-
-def difference(values: Floats, reference: Floats, seed: int = 0) -> Estimate:
-    """Mean difference of shares over the same problems in the same order, with the interval of a paired bootstrap."""
-    # Scaled to [0, 1], so that differences that are all the same get Wilson's interval.
-    found = estimate((values - reference + 1) / 2, seed, share=True)
-    return Estimate(2 * found.mean - 1, 2 * found.low - 1, 2 * found.high - 1, found.num_problems)
-
-
-def _resamples(count: int, seed: int) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, count))
+def difference(values: Floats, reference: Floats) -> Difference:
+    """Mean difference of shares over the same problems in the same order, with its score interval and exact test."""
+    gains = values - reference
+    # Equal shares of other numbers of answers may differ by rounding.
+    gains[np.abs(gains) < 1e-9] = 0.0
+    return Difference(
+        float(gains.mean()),
+        *score_interval(gains, -1.0, 1.0),
+        num_problems=len(gains),
+        num_differing=int(np.count_nonzero(gains)),
+        p_value=exchange_p_value(gains),
+    )
 
 
 def pooled(by_benchmark: Mapping[str, Mapping[str, Floats]]) -> dict[str, Floats]:

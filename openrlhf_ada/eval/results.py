@@ -1,4 +1,4 @@
-"""Results of one or several models on several benchmarks, as a table and as JSON."""
+"""Results of one or several models on several benchmarks, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -9,28 +9,46 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.eval.measures import Answered, Estimate, Floats, difference, estimate, per_problem, pooled
+from openrlhf_ada.eval.measures import (
+    Answered,
+    Difference,
+    Estimate,
+    Floats,
+    difference,
+    estimate,
+    per_problem,
+    pooled,
+)
 
 AVERAGE = "average"
 """All benchmarks together, weighted by their numbers of problems, as in the published tables."""
 
 NO_SHARES = ("tokens", "surprise")
 
+INTERVALS = "95 % over problems: score interval; tokens and surprise: percentile bootstrap (docs/evaluation.md)"
+
 
 @dataclass
 class ModelResults:
     """`values`: by benchmark and measure, per problem (see `measures.per_problem`); `problems`: their ids, in order;
-    `no_score`: answers without one, by benchmark. They are in no figure."""
+    `no_score`: answers without one, by benchmark, which are in no figure; `partial`: answers with partial credit, more
+    than the worst and not right."""
 
     model: str
     values: dict[str, dict[str, Floats]] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=dict)
     no_score: dict[str, int] = field(default_factory=dict)
+    partial: dict[str, int] = field(default_factory=dict)
+    _estimates: dict[str, dict[str, Estimate]] = field(default_factory=dict)
 
     def add(self, benchmark: str, answered: Sequence[Answered], n: int, ks: Sequence[int], no_score: int) -> None:
         self.values[benchmark] = per_problem(answered, n, ks)
         self.problems[benchmark] = [problem.problem for problem in answered]
         self.no_score[benchmark] = no_score
+        pairs = [pair for problem in answered for pair in zip(problem.scores, problem.right, strict=True)]
+        worst = min(0.0, *(score for score, _ in pairs))
+        self.partial[benchmark] = sum(score > worst and not right for score, right in pairs)
+        self._estimates.clear()
 
     def tables(self) -> dict[str, dict[str, Floats]]:
         """By benchmark; with more than one also their average."""
@@ -39,14 +57,22 @@ class ModelResults:
 
     def estimates(self) -> dict[str, dict[str, Estimate]]:
         """Measures that no problem has are left out."""
-        return {
-            benchmark: {
-                name: estimate(values, share=name not in NO_SHARES)
-                for name, values in table.items()
-                if not np.isnan(values).all()
+        if not self._estimates:
+            self._estimates |= {
+                benchmark: {
+                    name: estimate(values, share=_is_share(name, values))
+                    for name, values in table.items()
+                    if not np.isnan(values).all()
+                }
+                for benchmark, table in self.tables().items()
             }
-            for benchmark, table in self.tables().items()
-        }
+        return self._estimates
+
+
+def _is_share(name: str, values: Floats) -> bool:
+    """Scores of reward functions that are not ours may be any numbers."""
+    known = values[~np.isnan(values)]
+    return name not in NO_SHARES and known.min() >= 0.0 and known.max() <= 1.0
 
 
 def ks_up_to(n: int) -> list[int]:
@@ -54,10 +80,10 @@ def ks_up_to(n: int) -> list[int]:
     return sorted({1 << power for power in range(int(math.log2(n)) + 1)} | {n})
 
 
-def differences(first: ModelResults, other: ModelResults) -> dict[str, Estimate]:
+def differences(first: ModelResults, other: ModelResults) -> dict[str, Difference]:
     """By benchmark: avg@n of `other` minus that of `first`, over the problems that both have answers to."""
-    found: dict[str, Estimate] = {}
-    gains: list[Floats] = []
+    found: dict[str, Difference] = {}
+    pairs: list[tuple[Floats, Floats]] = []
     for benchmark in first.values:
         name = avg_name(first.values[benchmark])
         ours = dict(zip(first.problems[benchmark], first.values[benchmark][name], strict=True))
@@ -68,10 +94,10 @@ def differences(first: ModelResults, other: ModelResults) -> dict[str, Estimate]
         if shared:
             a, b = (np.array([table[problem] for problem in shared]) for table in (ours, theirs))
             found[benchmark] = difference(b, a)
-            gains.append(b - a)
-    if len(gains) > 1:
-        together = np.concatenate(gains)
-        found[AVERAGE] = difference(together, np.zeros_like(together))
+            pairs.append((a, b))
+    if len(pairs) > 1:
+        together = [np.concatenate(side) for side in zip(*pairs, strict=True)]
+        found[AVERAGE] = difference(together[1], together[0])
     return found
 
 
@@ -88,39 +114,65 @@ def as_json(results: Sequence[ModelResults], settings: Mapping[str, Any]) -> dic
             benchmark: {name: asdict(value) for name, value in table.items()}
             for benchmark, table in result.estimates().items()
         }
-        models.append({"model": result.model, "figures": figures, "no_score": result.no_score})
+        model = {"model": result.model, "figures": figures, "no_score": result.no_score, "partial": result.partial}
         if result is not results[0]:
-            models[-1]["minus_first"] = {name: asdict(v) for name, v in differences(results[0], result).items()}
-    return {"settings": dict(settings), "models": models}
+            model["minus_first"] = {name: asdict(v) for name, v in differences(results[0], result).items()}
+        models.append(model)
+    return {"settings": dict(settings), "intervals": INTERVALS, "models": models}
 
 
-def table_rows(results: Sequence[ModelResults], n: int, k: int, group: int) -> list[list[str]]:
-    """Header and rows of the table that is shown: of each benchmark each model. `k`: of pass@k and maj@k; `group`: of
-    all-equal groups."""
-    header = ["benchmark", "model", "problems", f"avg@{n}", f"pass@{k}", f"maj@{k}", f"equal@{group}", "tokens"]
-    rows = [[*header, "cut off", "entropy", "no score"]]
-    for benchmark in results[0].tables():
-        for result in results:
-            table = result.estimates()[benchmark]
-            average = table[avg_name(table)]
-            rows.append(
-                [
-                    benchmark,
-                    result.model,
-                    str(average.num_problems),
-                    format_estimate(average),
-                    *(format_share(table.get(name)) for name in (f"pass@{k}", f"maj@{k}", f"all_equal@{group}")),
-                    f"{table['tokens'].mean:.0f}",
-                    format_share(table["truncated"]),
-                    f"{table['surprise'].mean:.2f}" if "surprise" in table else "-",
-                    str(sum(result.no_score.values()) if benchmark == AVERAGE else result.no_score[benchmark]),
-                ]
-            )
-    return rows
+def accuracy_rows(results: Sequence[ModelResults], n: int, k: int) -> list[list[str]]:
+    """Header and rows of the main table: of each benchmark and model accuracy, pass@k, maj@k and the mean score, with
+    intervals."""
+    more = [f"pass@{k}", f"maj@{k}"] if k > 1 else []
+    return [
+        ["benchmark", "model", "problems", f"avg@{n}", *more, "mean score"],
+        *(
+            [
+                benchmark,
+                result.model,
+                str(table[avg_name(table)].num_problems),
+                format_estimate(table[avg_name(table)]),
+                *(format_estimate(table.get(name)) for name in more),
+                format_estimate(table["score"]),
+            ]
+            for benchmark, result, table in _each(results)
+        ),
+    ]
 
 
-def format_estimate(value: Estimate) -> str:
-    return f"{100 * value.mean:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+def detail_rows(results: Sequence[ModelResults], group: int) -> list[list[str]]:
+    """Header and rows of the second table. `group`: size of all-equal groups."""
+    header = ["benchmark", "model", f"equal@{group}", "tokens", "cut off", "entropy", "partial credit", "no score"]
+    return [
+        header,
+        *(
+            [
+                benchmark,
+                result.model,
+                format_share(table.get(f"all_equal@{group}")),
+                f"{table['tokens'].mean:.0f}" if "tokens" in table else "-",
+                format_share(table["truncated"]),
+                f"{table['surprise'].mean:.2f}" if "surprise" in table else "-",
+                *(str(_count(counts, benchmark)) for counts in (result.partial, result.no_score)),
+            ]
+            for benchmark, result, table in _each(results)
+        ),
+    ]
+
+
+def _each(results: Sequence[ModelResults]) -> list[tuple[str, ModelResults, dict[str, Estimate]]]:
+    return [
+        (benchmark, result, result.estimates()[benchmark]) for benchmark in results[0].tables() for result in results
+    ]
+
+
+def _count(counts: Mapping[str, int], benchmark: str) -> int:
+    return sum(counts.values()) if benchmark == AVERAGE else counts[benchmark]
+
+
+def format_estimate(value: Estimate | None) -> str:
+    return "-" if value is None else f"{100 * value.mean:.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
 
 
 def format_share(value: Estimate | None) -> str:
@@ -131,7 +183,8 @@ def difference_lines(results: Sequence[ModelResults]) -> list[str]:
     """One line per model and benchmark, against the first model."""
     return [
         f"{benchmark}: {result.model} - {results[0].model} = {100 * value.mean:+.1f} points "
-        f"[{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
+        f"[{100 * value.low:+.1f}, {100 * value.high:+.1f}], p = {value.p_value:.2g}; "
+        f"{value.num_differing} of {value.num_problems} problems differ"
         for result in results[1:]
         for benchmark, value in differences(results[0], result).items()
     ]

@@ -312,7 +312,8 @@ METRICS: dict[str, Metric] = {
     # -- evaluations on held-out prompts ----------------------------------------------------------------------------
     "eval/accuracy": Metric(
         "share, 0 to 1",
-        "Mean over held-out prompts of the prompt's mean score, after this many training steps (0: before training).",
+        "Mean over held-out prompts of the prompt's share of right answers, after this many training steps (0: before "
+        "training). An answer is right if its score exceeds `--ada_positive_threshold`.",
         "Falls while `ada/first_wave_metric_mean` rises: overfitting to the training prompts.",
     ),
     "eval/ci95": Metric(
@@ -320,6 +321,11 @@ METRICS: dict[str, Metric] = {
         "Half-width of the 95 % interval of `eval/accuracy` (Student's t over prompt means, so clustered by "
         "prompt). null with one prompt.",
         "As large as the gain: evaluate more prompts before believing it.",
+    ),
+    "eval/score": Metric(
+        "0 to 1",
+        "Mean over held-out prompts of the prompt's mean score. Equal to `eval/accuracy` without partial credit.",
+        "Rises while `eval/accuracy` does not: answers get partial credit, but are not right.",
     ),
     "eval/num_prompts": Metric("prompts", "Held-out prompts evaluated.", "Differs between rows of one run."),
     "eval/num_samples": Metric("answers", "All answers sampled for these prompts.", "-"),

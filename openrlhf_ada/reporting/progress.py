@@ -24,8 +24,10 @@ RECENT_STEPS = 8
 """The time left is the mean of this many latest steps, times the steps to go: early steps are slower (warm-up)."""
 
 
-class _Display(Protocol):
-    """Where the view is shown."""
+class Display(Protocol):
+    """Where progress is shown. `is_live`: it has a line that `status` changes in place."""
+
+    is_live: bool
 
     def line(self, text: str) -> None: ...
     def status(self, text: str, left: str, done: int, total: int | None) -> None: ...
@@ -34,6 +36,8 @@ class _Display(Protocol):
 
 class _PlainDisplay:
     """Lines only; the live status is not shown."""
+
+    is_live = False
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -51,6 +55,8 @@ class _PlainDisplay:
 
 class _LiveDisplay:
     """A rich progress bar, which also keeps the output of others (`print`, stderr) above itself."""
+
+    is_live = True
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -81,6 +87,13 @@ class _LiveDisplay:
         self._progress.stop()
 
 
+def open_display(stream: TextIO) -> Display:
+    """Live on a terminal, plain lines elsewhere."""
+    # Not rich's own test: it honours FORCE_COLOR, and would write control characters into a log file.
+    live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return _LiveDisplay(stream) if live else _PlainDisplay(stream)
+
+
 class ProgressView:
     """A context manager that shows the events given to `handle`; leaves the terminal as it was, errors included.
 
@@ -98,7 +111,7 @@ class ProgressView:
         self._clock = clock
         # Reentrant: a signal handler may run in the thread that is just showing an event.
         self._lock = threading.RLock()
-        self._display: _Display | None = None
+        self._display: Display | None = None
         self._phase = "starting"
         self._step = 0
         self._max_steps: int | None = None
@@ -107,9 +120,7 @@ class ProgressView:
         self._durations: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def __enter__(self) -> ProgressView:
-        # Not rich's own test: it honours FORCE_COLOR, and would write control characters into a log file.
-        live = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._display = _LiveDisplay(self._stream) if live else _PlainDisplay(self._stream)
+        self._display = open_display(self._stream)
         self._last_time = self._clock()
         return self
 
@@ -150,14 +161,14 @@ class ProgressView:
                     )
             self._show_status(self._display)
 
-    def _on_phase(self, display: _Display, text: str) -> None:
+    def _on_phase(self, display: Display, text: str) -> None:
         """A phase is a line of its own before the first step and after the last; in between it would repeat."""
         between = (self._sampling or self._step > 0) and self._step != self._max_steps
         if text != self._phase and not between:
             display.line(text)
         self._phase = text
 
-    def _on_step(self, display: _Display, step: int, max_steps: int, metrics: Mapping[str, Any]) -> None:
+    def _on_step(self, display: Display, step: int, max_steps: int, metrics: Mapping[str, Any]) -> None:
         now = self._clock()
         seconds = metrics.get("ada/step_s")
         self._durations.append(now - self._last_time if seconds is None else seconds)
@@ -165,7 +176,7 @@ class ProgressView:
         self._step, self._max_steps = step, max_steps
         display.line(step_line(step, max_steps, metrics, self._durations[-1]))
 
-    def _show_status(self, display: _Display) -> None:
+    def _show_status(self, display: Display) -> None:
         if self._max_steps is None:
             display.status(self._phase, "", 0, None)
             return

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 REMOVED = "<removed>"
 
-# Flags of the host that end in `key` but name a dataset column or a metric.
-_HARMLESS = frozenset({"input_key", "output_key", "label_key", "image_key", "best_metric_key"})
+# Flags that name a dataset column, a metric, or the environment variable of a key.
+_HARMLESS = frozenset({"input_key", "output_key", "label_key", "image_key", "best_metric_key", "api_key_env"})
 
 # `token` in the singular: `max_new_tokens` is a count. Names are split at `_`, `.`, `-` and camelCase boundaries.
 _SECRET_WORDS = frozenset(

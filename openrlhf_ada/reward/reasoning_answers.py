@@ -27,7 +27,7 @@ def grade(response: str, label: Any) -> Grade:
         UnusableLabelError: the label is no such entry, or of a task that is not installed.
     """
     entry = _entry(label)
-    verifier = _verifier(entry["metadata"]["source_dataset"])
+    verifier = _verifier(_task(entry))
     answer = find_answer(response)
     if not answer:
         return Grade(0.0, "no answer")
@@ -53,6 +53,15 @@ def find_answer(response: str) -> str:
     if tagged:
         return tagged[-1].strip()
     return (boxes(text) or [text])[-1].strip()
+
+
+def task_of(label: Any) -> str:
+    """The task that a label is of; raises UnusableLabelError."""
+    return _task(_entry(label))
+
+
+def _task(entry: dict[str, Any]) -> str:
+    return entry["metadata"]["source_dataset"]
 
 
 def _entry(label: Any) -> dict[str, Any]:

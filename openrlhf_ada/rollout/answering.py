@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
-import torch
 
 from openrlhf_ada.core.fleet import Dispatcher, Lost
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.eval.answers import AnswerRow
+from openrlhf_ada.eval.answers import Asked, Sampled, score_in
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections
 from openrlhf_ada.rollout.messages import Answer
@@ -22,23 +18,6 @@ from openrlhf_ada.rollout.ray_fleet import EngineFleet
 
 ATTEMPTS = 2
 """How often an answer is sampled until it has a score, with the same seed: a reward server may have been away."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One answer to sample: the `index`-th to `problem`, whose `prompt` the model gets. `problem_set`: the set that
-    the problem is from; another set may have the same problem."""
-
-    problem_set: str
-    problem: str
-    index: int
-    prompt: str
-    label: Any
-
-    @property
-    def request(self) -> Request:
-        identity = hashlib.sha256(f"{self.problem_set}/{self.problem}".encode()).digest()
-        return Request(int.from_bytes(identity[:8], "big"), self.index)
 
 
 class AnswerSampler:
@@ -64,7 +43,7 @@ class AnswerSampler:
         self._seed = seed
         self._slots, _ = ray.get(engines[0].capacity.remote())
 
-    def sample(self, wanted: Sequence[Asked], on_answer: Callable[[Asked, AnswerRow], None]) -> None:
+    def sample(self, wanted: Sequence[Asked], on_answer: Callable[[Asked, Sampled], None]) -> None:
         """Sample all, each once; `on_answer` gets each as soon as it is there, in no particular order."""
         self._connections.wait_until_ready()
         asked_of = {(asked.request.key, asked.index): asked for asked in wanted}
@@ -86,32 +65,28 @@ class AnswerSampler:
                     waiting.appendleft(event.request)
                     continue
                 request, asked = event.request, asked_of[event.request.key, event.request.index]
-                row = self._read(event, asked)
-                if row.score is None and request.attempt + 1 < ATTEMPTS:
+                sampled = self._read(event)
+                if sampled.score is None and request.attempt + 1 < ATTEMPTS:
                     waiting.append(Request(request.key, request.index, request.attempt + 1))
                 else:
-                    on_answer(asked, row)
+                    on_answer(asked, sampled)
 
-    def _read(self, answer: Answer, asked: Asked) -> AnswerRow:
-        result, problem, index = answer.result, asked.problem, asked.index
+    def _read(self, answer: Answer) -> Sampled:
+        result = answer.result
         if result is None:
-            return AnswerRow(problem, index, "", answer.num_tokens, False, None, answer.error or "it was aborted")
+            return Sampled("", answer.num_tokens, False, None, answer.error or "it was aborted")
         response = result.response()
-        sampled = response["observation_tokens"].tolist()
-        tokens = [token for start, end in response["action_ranges"] for token in sampled[start:end]]
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        common = (problem, index, text, len(tokens), bool(response["truncated"]))
+        sequence = response["observation_tokens"].tolist()
+        tokens = [token for start, end in response["action_ranges"] for token in sequence[start:end]]
+        common = (self._tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), bool(response["truncated"]))
         if result.no_score:
-            return AnswerRow(*common, None, result.no_score)
-        if response["scores"] is None:
-            return AnswerRow(*common, None, "the reward function returned no score")
-        # A tensor from a reward file, or a list from a server; both hold the one number of this answer.
-        score = torch.as_tensor(response["scores"], dtype=torch.float64).item()
-        if not math.isfinite(score):
-            return AnswerRow(*common, None, f"the reward function returned the score {score}")
+            return Sampled(*common, None, result.no_score)
+        score, cause = score_in(response["scores"])
+        if score is None:
+            return Sampled(*common, None, cause)
         # Only our graders give one; other reward functions give a score only.
         grade = result.grade
-        return AnswerRow(
+        return Sampled(
             *common,
             score,
             "" if grade is None else grade.cause,

@@ -8,11 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.scheduling import Request, rollout_seed
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout.tokens_only import ask_for_tokens_only, check_logprobs
 from openrlhf_ada.weights.engine_side import ReceivesWeights
@@ -31,13 +30,8 @@ class Job(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """Of its first turn, 63 bits, from the rollout's identity: the same on any number of engines, in any order.
-
-        It is the same at every attempt. With a new seed, rollouts that tend to fail, such as long ones that run into a
-        time limit, would be replaced by others and become rarer than the policy makes them.
-        """
-        identity = [self.run_seed, self.request.key, self.request.index]
-        return int(np.random.SeedSequence(identity).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        """See `rollout_seed`."""
+        return rollout_seed(self.run_seed, self.request)
 
 
 class RolloutStopped(asyncio.CancelledError):

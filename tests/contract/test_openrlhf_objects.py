@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 from pathlib import Path
@@ -33,6 +34,7 @@ from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.experiences import experience_of
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.host.models import HostCriticActor, HostPolicyActor, HostPolicyTrainer
+from openrlhf_ada.host.rewards import HostReward
 from openrlhf_ada.host.rows import cause_of, load_blended, prompt_maker
 from openrlhf_ada.host.sharding import ComputedParameter
 from openrlhf_ada.host.trainer import HostSamplingActor
@@ -200,6 +202,18 @@ def test_executor_has_the_rewards_that_are_replaced() -> None:
     agent = SimpleNamespace()
     replace_rewards(agent, lambda function: function)
     assert vars(agent) == {}
+
+
+def test_executor_asks_for_rewards_without_an_engine(tmp_path: Path) -> None:
+    """host/rewards.py asks a reward file by one of its methods, and servers by the other."""
+    file = tmp_path / "reward.py"
+    file.write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': [queries, prompts, labels]}\n")
+    reward = HostReward([str(file)])
+    assert reward.function.__name__ == "reward_func"
+    assert asyncio.run(reward("pr", "p", "l")) == {"rewards": [["pr"], ["p"], ["l"]]}
+    assert HostReward(["http://localhost:1"]).function is None
+    source = inspect.getsource(SingleTurnAgentExecutor._fetch_rewards_via_http)
+    assert '"query"' in source and "await asyncio.gather(*tasks)" in source
 
 
 def test_compute_reward_is_put_on_last_action_token() -> None:

@@ -135,9 +135,29 @@ def test_sampling_follows_flags_and_uses_all_slots() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reward", "given", "flag"),
+    [
+        ("math", None, None),
+        ("reasoning_gym", None, "--ada_positive_threshold 0.999999"),
+        ("reasoning_gym", 0.7, "--ada_positive_threshold 0.7"),
+        ("reward.py", 0.0, "--ada_positive_threshold 0"),
+        ("reward.py", None, None),
+    ],
+)
+def test_training_counts_as_positive_what_was_measured(reward: str, given: float | None, flag: str | None) -> None:
+    flags = prepare_data._training_flags(Path("t"), reward, given, [Problem("id", "Q", "{}", "s")], chat=False)
+    assert [line.strip(" \\") for line in flags.splitlines() if "threshold" in line] == ([flag] if flag else [])
+
+
+@pytest.mark.parametrize(
     ("script", "main", "environment"),
     [
         ("eval_model.sh", evaluate, {"MODEL": "a,b c", "BENCHMARKS": "math500,gsm8k", "CLUSTER_WAIT": "9"}),
+        (
+            "eval_model.sh",
+            evaluate,
+            {"MODEL": "a,b c", "BASE_URL": "http://h/v1", "BENCHMARKS": "math500,gsm8k", "CLUSTER_WAIT": ""},
+        ),
         ("prepare_data.sh", prepare_data, {"DATA": "dapo-17k=/data/d.parquet"}),
     ],
 )
@@ -154,4 +174,7 @@ def test_scripts_print_command_lines_that_parse(script: str, main: Any, environm
     args = main.build_parser().parse_args(arguments)
     assert args.seed == 3
     if main is evaluate:
-        assert (args.model, args.benchmark, args.cluster_wait) == (["a", "b c"], ["math500", "gsm8k"], 9.0)
+        assert (args.model, args.benchmark) == (["a", "b c"], ["math500", "gsm8k"])
+        has_server = "BASE_URL" in environment
+        assert (args.base_url, args.cluster_wait) == (("http://h/v1", 0.0) if has_server else (None, 9.0))
+        evaluate.check_flags(args)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from openrlhf_ada.eval.answers import ANSWERS_FILE, AnswerFile, AnswerRow, OtherSettingsError, answered
+from openrlhf_ada.eval.answers import ANSWERS_FILE, AnswerFile, AnswerRow, OtherSettingsError, answered, score_in
 
 SETTINGS = {"model": "m", "temperature": 1.0}
 
 
 def row(problem: str, index: int, score: float | None = 1.0) -> AnswerRow:
-    return AnswerRow(problem, index, f"text \ud800 {index}", 3, False, score, "", 0.01, 0.5)
+    return AnswerRow(
+        f"text \ud800 {index}", 3, False, score, "", 0.01, 0.5,
+        problem=problem, index=index, question="1+1=", prompt="1+1=", label="2", answer=str(index),
+    )  # fmt: skip
 
 
 def test_saved_answers_survive_a_crash(tmp_path: Path) -> None:
@@ -45,16 +50,43 @@ def test_an_answer_without_a_score_is_asked_for_again(tmp_path: Path) -> None:
 
 def test_answers_without_a_score_are_counted_and_left_out() -> None:
     rows = [row("a", 1, 0.0), row("a", 0), row("b", 0, None), row("other", 0)]
-    found, without = answered(rows, ["b", "a"], positive_above=0.5)
+    found, without = answered(rows, {"b": 0.5, "a": 0.5})
     assert without == 1
     assert [(a.problem, list(a.right)) for a in found] == [("a", [True, False])]
 
 
-def test_partial_credit_counts_from_the_threshold_on() -> None:
-    rows = [row("a", i, score) for i, score in enumerate((0.01, 0.5, 0.51, 1.0))]
-    found, _ = answered(rows, ["a"], positive_above=0.5, same=lambda text: text[:4])
+def test_each_problem_says_what_is_right() -> None:
+    rows = [row(problem, i, score) for problem in "ab" for i, score in enumerate((0.01, 0.5, 0.99, 1.0))]
+    found, _ = answered(rows, {"a": 0.5, "b": 0.999}, same=lambda answer: f"={answer}")
     assert list(found[0].right) == [False, False, True, True]
-    assert found[0].groups == ["text"] * 4
+    assert list(found[1].right) == [False, False, False, True]
+    assert found[0].scores == found[1].scores == [0.01, 0.5, 0.99, 1.0]
+    assert found[0].groups == ["=0", "=1", "=2", "=3"]
+
+
+def test_a_row_tells_all_about_its_answer(tmp_path: Path) -> None:
+    with AnswerFile(tmp_path, SETTINGS) as file:
+        file.add(row("a", 0))
+    stored = json.loads((tmp_path / ANSWERS_FILE).read_text())
+    assert list(stored)[:4] == ["problem", "index", "score", "answer"]
+    told = {name: stored[name] for name in ("question", "prompt", "label", "answer", "score")}
+    assert told == {"question": "1+1=", "prompt": "1+1=", "label": "2", "answer": "0", "score": 1.0}
+    assert stored["response"] == "text \ud800 0"
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (0.5, (0.5, "")),
+        ([1], (1.0, "")),
+        (np.array([[0.25]]), (0.25, "")),
+        (None, (None, "the reward function returned no score")),
+        ([0.0, 1.0], (None, "the reward function returned 2 scores for one answer")),
+        (float("inf"), (None, "the reward function returned the score inf")),
+    ],
+)
+def test_scores_of_all_kinds_are_read(returned: object, expected: tuple[float | None, str]) -> None:
+    assert score_in(returned) == expected
 
 
 def test_answers_of_another_version_are_refused(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ HELD_OUT = HeldOut(2, {"sums": [prompt(1.0, 0.0), prompt(0.0, 0.0)], "products":
 
 def test_a_row() -> None:
     row = evaluation_metrics(HELD_OUT, positive_above=0.5)
-    # 4.3027 (Student's t, 2 degrees) times the standard error of .5, 0 and .8
-    assert row.pop("eval/ci95") == pytest.approx(1.004, abs=0.001)
+    # 4.3027 (Student's t, 2 degrees) times .5, the standard deviation of .5, 0 and 1, by the root of 3
+    assert row.pop("eval/ci95") == pytest.approx(1.2421, abs=0.001)
     assert row == {
-        "eval/accuracy": pytest.approx((0.5 + 0 + 0.8) / 3),
+        "eval/accuracy": 0.5,
         "eval/accuracy/sums": 0.25,
-        "eval/accuracy/products": 0.8,
+        "eval/accuracy/products": 1.0,
+        "eval/score": pytest.approx((0.5 + 0 + 0.8) / 3),
         "eval/pass@2": pytest.approx(2 / 3),
         "eval/all_equal@2": pytest.approx(2 / 3),
         "eval/num_prompts": 3,
@@ -30,6 +31,12 @@ def test_a_row() -> None:
         "eval/truncated": 0.5,
         "eval/no_score": 1,
     }
+
+
+def test_partial_credit_is_right_above_the_threshold_only() -> None:
+    row = evaluation_metrics(HELD_OUT, positive_above=0.7)
+    assert (row["eval/accuracy"], row["eval/accuracy/products"]) == (pytest.approx((0.5 + 0 + 0.5) / 3), 0.5)
+    assert row["eval/score"] == pytest.approx((0.5 + 0 + 0.8) / 3)
 
 
 def test_prompts_lacking_scores_skip_pass_at_n_only() -> None:

@@ -45,7 +45,15 @@ def test_secret_names(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["input_key", "data.label_key", "ckpt.best_metric_key", "max_new_tokens", "disable_fast_tokenizer", "keyword"],
+    [
+        "input_key",
+        "data.label_key",
+        "ckpt.best_metric_key",
+        "--api_key_env",
+        "max_new_tokens",
+        "disable_fast_tokenizer",
+        "keyword",
+    ],
 )
 def test_harmless_names(name: str) -> None:
     assert not looks_secret(name)

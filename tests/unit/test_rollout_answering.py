@@ -14,9 +14,9 @@ from engines import RolloutEngine, end_at_once
 from openrlhf_ada.cli import evaluate
 from openrlhf_ada.cli.sampling_flags import grading_of, host_namespace, sampling_of
 from openrlhf_ada.core.fleet import EngineDown, EngineUp
-from openrlhf_ada.eval.answers import AnswerRow
+from openrlhf_ada.eval.answers import Asked, Sampled
 from openrlhf_ada.rollout import answering
-from openrlhf_ada.rollout.answering import AnswerSampler, Asked
+from openrlhf_ada.rollout.answering import AnswerSampler
 from openrlhf_ada.rollout.engine import Job
 from openrlhf_ada.rollout.messages import read
 from openrlhf_ada.trainer import sampling_only
@@ -65,13 +65,12 @@ def start(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine], *chan
     )
 
 
-def ask(sampler: AnswerSampler, prompts: Sequence[int], n: int) -> dict[tuple[int, int], AnswerRow]:
-    rows: dict[tuple[int, int], AnswerRow] = {}
+def ask(sampler: AnswerSampler, prompts: Sequence[int], n: int) -> dict[tuple[int, int], Sampled]:
+    rows: dict[tuple[int, int], Sampled] = {}
     wanted = [Asked("set", str(prompt), index, str(prompt), "label") for prompt in prompts for index in range(n)]
 
-    def keep(asked: Asked, row: AnswerRow) -> None:
-        assert (asked.problem, asked.index) == (row.problem, row.index)
-        rows[int(row.problem), row.index] = row
+    def keep(asked: Asked, sampled: Sampled) -> None:
+        rows[int(asked.problem), asked.index] = sampled
 
     sampler.sample(wanted, keep)
     return rows
@@ -108,7 +107,7 @@ def test_every_answer_has_its_row(monkeypatch: pytest.MonkeyPatch, engines: list
     rows = ask(start(monkeypatch, engines), [2, 3], 3)
     assert len(rows) == 6
     for (prompt, index), row in rows.items():
-        assert (row.text, row.tokens, row.truncated) == ("9" * (index + 1), index + 1, False)
+        assert (row.response, row.tokens, row.truncated) == ("9" * (index + 1), index + 1, False)
         assert (row.score, row.surprise) == (float(prompt == 2), 0.5)
 
 

@@ -1,0 +1,82 @@
+"""Tables, JSON and comparisons of results."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_ada.eval.measures import Answered
+from openrlhf_ada.eval.results import (
+    ModelResults,
+    accuracy_rows,
+    as_json,
+    detail_rows,
+    difference_lines,
+    differences,
+)
+
+NAN = float("nan")
+
+
+def problem(name: str, *scores: float, above: float = 0.999) -> Answered:
+    n = len(scores)
+    groups = ["right" if score > above else "wrong" for score in scores]
+    return Answered(name, scores, [s > above for s in scores], groups, [NAN] * n, [False] * n, [NAN] * n)
+
+
+def results(model: str, *problems: Answered) -> ModelResults:
+    found = ModelResults(model)
+    found.add("life", problems, len(problems[0].scores), [1, 2], no_score=1)
+    return found
+
+
+def test_partial_credit_is_in_the_mean_score_only() -> None:
+    found = results("m", problem("a", 0.99, 0.99), problem("b", 1.0, 0.0))
+    figures = found.estimates()["life"]
+    assert (figures["avg@2"].mean, figures["score"].mean) == (0.25, pytest.approx(0.745))
+    assert found.partial == {"life": 2}
+    assert as_json([found], {})["models"][0]["partial"] == {"life": 2}
+
+
+def test_the_table_has_intervals_of_everything() -> None:
+    header, row = accuracy_rows([results("m", problem("a", 1.0, 1.0), problem("b", 1.0, 0.0))], 2, 2)
+    assert header == ["benchmark", "model", "problems", "avg@2", "pass@2", "maj@2", "mean score"]
+    assert row[:3] == ["life", "m", "2"]
+    assert [cell.partition(" ")[0] for cell in row[3:]] == ["75.0", "100.0", "75.0", "75.0"]
+    assert all("[" in cell for cell in row[3:])
+    # both problems were solved: z^2 / (2 + z^2) of them may not be
+    assert row[4] == "100.0 [34.2, 100.0]"
+
+
+def test_unknown_lengths_have_a_dash() -> None:
+    header, row = detail_rows([results("m", problem("a", 1.0, 0.0))], 2)
+    assert dict(zip(header, row, strict=True)) == {
+        "benchmark": "life",
+        "model": "m",
+        "equal@2": "0.0",
+        "tokens": "-",
+        "cut off": "0.0",
+        "entropy": "-",
+        "partial credit": "0",
+        "no score": "1",
+    }
+
+
+def test_a_model_against_itself() -> None:
+    problems = [problem(str(i), float(i % 2), float(i % 3 == 0)) for i in range(500)]
+    first, same = results("m", *problems), results("m again", *problems)
+    (line,) = difference_lines([first, same])
+    assert line == "life: m again - m = +0.0 points [-0.8, +0.8], p = 1; 0 of 500 problems differ"
+
+
+def test_only_shared_problems_are_compared() -> None:
+    first = results("m", problem("a", 1.0, 1.0), problem("b", 0.0, 0.0))
+    other = results("o", problem("b", 1.0, 1.0), problem("c", 0.0, 0.0))
+    found = differences(first, other)["life"]
+    assert (found.mean, found.num_problems, found.num_differing) == (1.0, 1, 1)
+
+
+def test_scores_beyond_one_have_no_score_interval() -> None:
+    """Rewards that are not ours may give any number."""
+    found = results("m", problem("a", -3.0, 5.0), problem("b", 2.0, 2.0)).estimates()["life"]
+    assert (found["score"].mean, found["score"].low, found["score"].high) == (1.5, 1.0, 2.0)
+    assert found["avg@2"].mean == 0.75
