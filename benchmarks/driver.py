@@ -92,9 +92,10 @@ def start_engines(length: int | None) -> list[Any]:
         async def stop(self, requests: Any) -> None:
             """All have been sampled to the end."""
 
-        async def answers(self) -> Any:
+        async def answers(self, stops: Any, jobs: Any, setup: Any) -> Any:
             from openrlhf_ada.rollout.messages import pack
 
+            await self.submit(jobs, setup)
             while not self._ended:
                 self._message.clear()
                 await self._message.wait()

@@ -115,8 +115,16 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
                 # Before, between or after its turns, or on the way into vLLM, where an abort would find nothing.
                 rollout.task.cancel()
 
-    async def answers(self) -> Message:
-        """Wait until a rollout has ended; all that have, with those that follow within a moment."""
+    async def answers(
+        self, stops: Sequence[Request] = (), jobs: Sequence[Job] = (), setup: SamplingSetup | None = None
+    ) -> Message:
+        """Wait until a rollout has ended; all that have, with those that follow within a moment.
+
+        Before that, `stop` and `submit`: calls of their own take the driver as long as several rollouts.
+        """
+        await self.stop(stops)
+        if setup is not None:
+            await self.submit(jobs, setup)
         # A reset puts another in its place.
         queue = self._ended
         found = [await queue.get()]
