@@ -120,11 +120,12 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
     ) -> Message:
         """Wait until a rollout has ended; all that have, with those that follow within a moment.
 
-        Before that, `stop` and `submit`: calls of their own take the driver as long as several rollouts.
+        Before that, `submit` and `stop`: calls of their own take the driver as long as several rollouts.
         """
-        await self.stop(stops)
+        # At once, since a later call may stop these. `stops` are of earlier ones.
         if setup is not None:
             await self.submit(jobs, setup)
+        await self.stop(stops)
         # A reset puts another in its place.
         queue = self._ended
         found = [await queue.get()]

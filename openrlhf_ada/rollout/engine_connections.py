@@ -46,7 +46,7 @@ class _Recovery:
 
 @dataclass
 class _Unsent:
-    """What an engine is to be told: to abort `stops`, then to sample `jobs`, which share a `setup`."""
+    """What an engine is to be told: to abort `stops`, of earlier jobs, and to sample `jobs`, which share a `setup`."""
 
     stops: list[Request] = field(default_factory=list[Request])
     jobs: list[Job] = field(default_factory=list[Job])
