@@ -120,8 +120,17 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
                 # Before, between or after its turns, or on the way into vLLM, where an abort would find nothing.
                 rollout.task.cancel()
 
-    async def answers(self) -> Message:
-        """Wait until a rollout has ended; all that have, with those that follow within a moment."""
+    async def answers(
+        self, stops: Sequence[Request] = (), jobs: Sequence[Job] = (), setup: SamplingSetup | None = None
+    ) -> Message:
+        """Wait until a rollout has ended; all that have, with those that follow within a moment.
+
+        Before that, `submit` and `stop`: calls of their own take the driver as long as several rollouts.
+        """
+        # At once, since a later call may stop these. `stops` are of earlier ones.
+        if setup is not None:
+            await self.submit(jobs, setup)
+        await self.stop(stops)
         # A reset puts another in its place.
         queue = self._ended
         found = [await queue.get()]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -43,6 +44,18 @@ class _Recovery:
     start_id: str = ""
 
 
+@dataclass
+class _Unsent:
+    """What an engine is to be told: to abort `stops`, of earlier jobs, and to sample `jobs`, which share a `setup`."""
+
+    stops: list[Request] = field(default_factory=list[Request])
+    jobs: list[Job] = field(default_factory=list[Job])
+    setup: Any = None
+
+
+_NOTHING = _Unsent()
+
+
 class EngineConnections:
     """Asks every engine which rollouts have ended. The question stays open from step to step.
 
@@ -70,12 +83,17 @@ class EngineConnections:
         self._open_questions: dict[Any, int] = {}
         self._pending_calls: dict[Any, int] = {}
         self._recoveries: dict[int, _Recovery] = {}
+        self._unsent: defaultdict[int, _Unsent] = defaultdict(_Unsent)
 
     def submit(self, engine: int, jobs: Sequence[Job], setup: Any) -> None:
-        self._pending_calls[self.engines[engine].submit.remote(jobs, setup)] = engine
+        """Start sampling these; sent with the next `wait`."""
+        unsent = self._unsent[engine]
+        unsent.jobs += jobs
+        unsent.setup = setup
 
     def stop(self, engine: int, requests: Sequence[Request]) -> None:
-        self._pending_calls[self.engines[engine].stop.remote(list(requests))] = engine
+        """Abort these, submitted before; sent with the next `wait`."""
+        self._unsent[engine].stops += requests
 
     def wait_until_ready(self) -> None:
         """Return when every engine is up with the policy's weights, whatever has happened since the last call.
@@ -107,15 +125,27 @@ class EngineConnections:
 
     def wait(self) -> list[Answer | EngineDown | EngineUp]:
         """Block until something has happened: rollouts have ended, an engine has died or is back."""
-        asked = set(self._open_questions.values()) | set(self._recoveries)
-        for index, engine in enumerate(self.engines):
-            if index not in asked:
-                self._open_questions[engine.answers.remote()] = index
+        self._send()
         events: list[Answer | EngineDown | EngineUp] = []
         while not events:
             for ref in self._wait_for_any():
                 events += self._read(ref)
         return events
+
+    def _send(self) -> None:
+        """Ask engines that have answered again, and tell them in the same call what to do: a call takes as long as
+        several rollouts."""
+        asked = set(self._open_questions.values()) | set(self._recoveries)
+        unsent, self._unsent = self._unsent, defaultdict(_Unsent)
+        for index, engine in enumerate(self.engines):
+            if index not in asked:
+                tell = unsent.pop(index, _NOTHING)
+                self._open_questions[engine.answers.remote(tell.stops, tell.jobs, tell.setup)] = index
+        for index, tell in unsent.items():
+            if tell.stops:
+                self._pending_calls[self.engines[index].stop.remote(tell.stops)] = index
+            if tell.jobs:
+                self._pending_calls[self.engines[index].submit.remote(tell.jobs, tell.setup)] = index
 
     def _wait_for_any(self) -> list[Any]:
         """What is ready. Where engines have answered already, calls without an answer are read a few at a time."""
@@ -168,6 +198,7 @@ class EngineConnections:
     def _drop_calls(self, engine: int) -> None:
         self._open_questions = {ref: of for ref, of in self._open_questions.items() if of != engine}
         self._pending_calls = {ref: of for ref, of in self._pending_calls.items() if of != engine}
+        self._unsent.pop(engine, None)
 
     def _continue_recovery(self, engine: int, recovery: _Recovery, ref: Any) -> list[EngineUp]:
         if not recovery.start_id:

@@ -70,7 +70,7 @@ def test_policy_and_engine_take_turns_on_one_gpu(toy: Toy, tmp_path: Path, monke
 
 
 def test_weights_survive_sleep_with_prefix_cache(toy: Toy, tmp_path: Path) -> None:
-    """Refilling samples again within a step, after a nap; the cache of the adaptive modes is on."""
+    """Refilling samples again within a step, without a nap; the cache of the adaptive modes is on."""
     run = tmp_path / "run"
     gpu_train(toy, run, **COLOCATED, **SEQ, ada_unresolved="refill", data__max_samples=48)
     rows = check_run(run, steps=2, refills=True)

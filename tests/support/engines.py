@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import ray
 
+from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine import Job, SamplingSetup
 from openrlhf_ada.rollout.messages import Ended, finished, pack
 
@@ -92,7 +93,12 @@ class RolloutEngine(Engine):
         self.ready = Remote(lambda: "the first")
         self.submit = Remote(self._submit)
         self.stop = Remote(lambda requests: Told())
-        self.answers = Remote(lambda: Poll(self))
+        self.answers = Remote(self._answers)
+
+    def _answers(self, stops: Sequence[Request] = (), jobs: Sequence[Job] = (), setup: Any = None) -> Poll:
+        if jobs:
+            self._submit(jobs, setup)
+        return Poll(self)
 
     @property
     def drawn(self) -> int:

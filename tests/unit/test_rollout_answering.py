@@ -152,6 +152,7 @@ def test_requests_of_a_dead_engine_are_repeated(
     events: list[Any] = []
 
     def wait() -> list[Any]:
+        connections._send()
         if not events:
             # It has taken the first requests along.
             events.append("died")

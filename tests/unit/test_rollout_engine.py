@@ -254,3 +254,21 @@ def test_core_death_is_no_failure_of_the_sample() -> None:
                 await asyncio.wait_for(waiting, 0.05)
 
     asyncio.run(wait())
+
+
+def test_jobs_that_come_with_a_question_can_be_stopped_at_once() -> None:
+    """Aborting others takes its time. A call that stops the new ones may come meanwhile."""
+
+    async def scenario() -> list[Answer]:
+        actor = make_actor(turn, Llm(delay_s=9.0))
+        old = Job(Request(1, 0), "1+1=", "2", None, 0)
+        await actor.submit([old], setup(60.0))
+        await asyncio.sleep(0.05)
+        asking = asyncio.ensure_future(actor.answers([old.request], [JOB], setup(60.0)))
+        await asyncio.sleep(0)
+        await actor.stop([JOB.request])
+        return read(await asyncio.wait_for(asking, 5))
+
+    ended = asyncio.run(scenario())
+    assert {answer.request for answer in ended} == {JOB.request, Request(1, 0)}
+    assert all(answer.result is None and not answer.error for answer in ended)

@@ -18,10 +18,14 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.rollout.engine_connections import CALLS_AT_A_TIME, EngineConnections
 from openrlhf_ada.rollout.engine_restart import NOTE_S, RESTART_S, EngineLostError, EngineWaiter
 from openrlhf_ada.rollout.messages import Answer, ended, pack
+from openrlhf_ada.rollout.tracked_engine import Job
 from openrlhf_ada.weights.sender import EngineGoneError
 
 PATIENCE_S = 77.0
 DEAD = ActorUnavailableError("killed", None)
+
+
+JOB = Job(Request(3, 0), "1+1=", "2", None, 0)
 
 
 class Ref:
@@ -44,7 +48,7 @@ class Actor:
         self.deaths_to_come = 0
         self.ready = Remote(self._ready)
         self.reset = Remote(self._reset)
-        self.answers = Remote(lambda: self._new("answers"))
+        self.answers = Remote(lambda stops, jobs, setup: self._new("answers"))
         self.submit = Remote(lambda jobs, setup: self._new("submit"))
         self.stop = Remote(lambda requests: self._new("stop"))
 
@@ -109,8 +113,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """After the first look at the engines, with questions open."""
     world = World(monkeypatch)
     world.connections.wait_until_ready()
-    world.connections.submit(0, [], None)
-    world.actors[0].last["submit"].set(None)
     with pytest.raises(AssertionError, match="waits for ever"):
         world.connections.wait()
     return world
@@ -181,15 +183,15 @@ def test_engine_that_dies_getting_weights_is_awaited(world: World, between_steps
 
 def test_calls_to_dead_engine_report_it_once(world: World) -> None:
     connections, (_, second) = world.connections, world.actors
-    connections.submit(1, [], None)
-    kill(second, "submit")
+    second.submit = Remote(lambda jobs, setup: Ref(DEAD))
+    connections.submit(1, [JOB], None)
     kill(second)
     assert connections.wait() == [EngineDown(1)]
 
 
 def test_other_errors_of_an_engine_are_raised(world: World) -> None:
-    world.connections.stop(0, [])
-    world.actors[0].last["stop"].set(ValueError("no such request"))
+    world.actors[0].stop = Remote(lambda requests: Ref(ValueError("no such request")))
+    world.connections.stop(0, [JOB.request])
     with pytest.raises(ValueError, match="no such request"):
         world.connections.wait()
 
@@ -301,17 +303,40 @@ def test_stalled_engine_is_ended_others_go_on(world: World, monkeypatch: pytest.
     assert first.start_id == "a0"
 
 
+def test_an_engine_is_told_what_to_do_when_it_is_asked(world: World) -> None:
+    """One call in place of three. With its question open, calls of their own."""
+    connections, (first, second) = world.connections, world.actors
+    calls: list[Any] = []
+    second.stop = Remote(lambda requests: calls.append(("stop", requests)) or Ref())
+    second.submit = Remote(lambda jobs, setup: calls.append(("submit", jobs, setup)) or Ref())
+    first.last["answers"].set(pack([ended(Request(3, 0), 5, (0, 0))]))
+    connections.wait()
+    first.answers = Remote(
+        lambda *told: calls.append(("answers", *told)) or Ref(pack([ended(JOB.request, 5, (0, 0))]))
+    )
+    for engine in (0, 1):
+        connections.stop(engine, [Request(2, 7)])
+        connections.submit(engine, [JOB], "setup")
+        connections.submit(engine, [JOB], "setup")
+    connections.wait()
+    told = ([Request(2, 7)], [JOB, JOB], "setup")
+    assert calls == [("answers", *told), ("stop", told[0]), ("submit", *told[1:])]
+    connections.wait()
+    assert calls[3:] == [("answers", [], [], None)], "once"
+
+
 def test_a_busy_driver_reads_calls_that_failed(world: World) -> None:
     """Answers keep coming, so it never waits; a call that nobody answers must not stay unread."""
-    connections, (first, _) = world.connections, world.actors
+    connections, (first, second) = world.connections, world.actors
     answer = pack([ended(Request(3, 0), 5, (0, 0))])
     first.last["answers"].set(answer)
-    first.answers = Remote(lambda: Ref(answer))
-    for number in range(CALLS_AT_A_TIME):
-        connections.submit(0, [], None)
-        first.last["submit"].set(RuntimeError("no such tokenizer") if number == 3 else None)
+    first.answers = Remote(lambda *told: Ref(answer))
+    results = iter([None, RuntimeError("no such tokenizer"), *[None] * CALLS_AT_A_TIME])
+    second.submit = Remote(lambda jobs, setup: Ref(next(results)))
+    for _ in range(CALLS_AT_A_TIME):
+        connections.submit(1, [JOB], None)
         assert len(connections.wait()) == 1
-    connections.submit(0, [], None)
+    connections.submit(1, [JOB], None)
     with pytest.raises(RuntimeError, match="no such tokenizer"):
         connections.wait()
 
