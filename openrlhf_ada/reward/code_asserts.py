@@ -43,15 +43,18 @@ class Asserts:
     """Tests in Python.
 
     `parts`: what is run, one after the other in the same names. `given`: code of the label that runs before. `remote`:
-    names that the program defines. `imports`: import statements of the tests. `has_operators`: objects of the
-    program's classes may decide what `==` says. `in_one_process`: why the tests must run in the program's process, or
-    empty. `forgeable`: the verdict rests on what the program says of itself."""
+    names that the program defines. `imports`: import statements of the tests. `has_operators`: objects of classes of
+    the program may decide what `==` says. `reads_arguments`: an assert looks at what an earlier call has made of its
+    arguments. `in_one_process`: why the tests must run in the program's process, or empty. `forgeable`: the verdict
+    rests on what the program says of itself.
+    """
 
     parts: list[str]
     given: list[str]
     remote: list[str]
     imports: str
     has_operators: bool
+    reads_arguments: bool
     in_one_process: str
     forgeable: bool
 
@@ -95,6 +98,7 @@ def read_asserts(
         remote=remote,
         imports=imported,
         has_operators=any(name[0].isupper() and name != "Solution" for name in remote),
+        reads_arguments=_reads_arguments(steps),
         in_one_process=_reason_for_one_process(steps, remote, imports),
         forgeable=_trusts_the_program(steps, remote, entry),
     )
@@ -307,6 +311,28 @@ def _words_of(node: ast.AST) -> set[str]:
         paths = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
         return {part for path in paths for part in path.split(".")}
     return set()
+
+
+def _reads_arguments(steps: Iterable[ast.stmt]) -> bool:
+    """Whether an assert reads a variable that another statement has given to a function of the program."""
+    nodes = [node for step in steps for node in ast.walk(step)]
+    asserts = [node for node in nodes if isinstance(node, ast.Assert)]
+    given = {id(one): one.id for node in nodes for one in _given_to_others(node)}
+    passed = set(given.values())
+    for node in asserts:
+        here = [one for one in ast.walk(node.test) if isinstance(one, ast.Name) and one.id in passed]
+        given_here = {given[id(one)] for one in here if id(one) in given}
+        if any(id(one) not in given and one.id not in given_here for one in here):
+            return True
+    return False
+
+
+def _given_to_others(node: ast.AST) -> list[ast.Name]:
+    """Variables that are arguments of a call of anything but a built-in function."""
+    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and node.func.id in _BUILTINS):
+        return []
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return [one for one in arguments if isinstance(one, ast.Name)]
 
 
 def _trusts_the_program(steps: Iterable[ast.stmt], remote: Sequence[str], entry: str) -> bool:

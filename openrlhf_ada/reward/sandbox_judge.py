@@ -18,6 +18,9 @@ from openrlhf_ada.reward.sandbox import ProgramLimits, Run, Sandbox, reply_of
 MOST_CALLS = 10_000
 """Calls of the program by the tests of one answer. More are a loop that waits for the program."""
 
+_SECONDS_TO_END = 1.0
+"""For the tests, when the time of the program is over: with partial credit, they still count what passed."""
+
 _ENDED = b'{"ended": true}\n'
 
 
@@ -55,6 +58,7 @@ def judge(
         "given": asserts.given,
         "remote": asserts.remote,
         "operators": asserts.has_operators,
+        "reads_arguments": asserts.reads_arguments,
         "partial": partial,
     }
     # The clock of this process counts for both; a limit on CPU time could not grow with the number of tests.
@@ -70,7 +74,7 @@ def judge(
 
 def _relay(tests: Run, answering: _Answering, clock: TestTime) -> Verdict:
     while True:
-        line = tests.line(clock.limit())
+        line = tests.line(max(clock.limit(), _SECONDS_TO_END))
         if line is None:
             tests.check_ready()
             return Verdict(cause=tests.failure() or "ended early")

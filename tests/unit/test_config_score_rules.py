@@ -65,6 +65,23 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         )
         for name in ("math", "code", "arithmetic")
     ],
+    *[
+        (
+            f"{flag} without programs",
+            {URL: "math", flag: given},
+            f"{flag} is {value}",
+            f"only {URL} code",
+            "Leave it out",
+        )
+        for flag, given, value in (("--ada_code_imports", "numpy", "'numpy'"), ("--ada_code_partial", "", "True"))
+    ],
+    (
+        "modules that are not there",
+        {URL: "code", "--ada_code_imports": "numpy,no_such_module"},
+        "--ada_code_imports is 'numpy,no_such_module'",
+        "a module that is installed here",
+        "pip install NAME",
+    ),
     (
         "spread",
         RAW | {"--ada_spread": "0.5"},
@@ -148,6 +165,7 @@ def test_combination_is_refused(
         RAW | {QUANTILE: "0.5"},
         {QUANTILE: "0.5", THRESHOLD: "0.5"},  # a function of the user's
         {URL: "reasoning_gym", QUANTILE: "0.5", THRESHOLD: "0.5"},  # gives partial credit
+        {URL: "code", "--ada_code_partial": "", QUANTILE: "0.5", THRESHOLD: "0.5"},
     ],
     ids=str,
 )

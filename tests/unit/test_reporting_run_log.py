@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting.jsonl import RunDamageError
 from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
+from openrlhf_ada.reward.grade import TimedGrade
 
 CONFIG = {"rollout": {"n_samples_per_prompt": 2}, "logger": {"wandb": {"key": "canary", "org": None}}}
 
@@ -44,6 +47,15 @@ def test_record_is_readable_while_it_is_being_written(tmp_path: Path) -> None:
     assert run.summary is None
     assert run.flag("rollout.n_samples_per_prompt") == 2
     assert run.flag("rollout.nothing.here") is None
+
+
+def test_score_that_a_program_could_have_forged_is_marked(tmp_path: Path) -> None:
+    forgeable, plain = (replace(record(1, i), grade=TimedGrade(1.0, "", 0.25, i == 0)) for i in range(2))
+    with RunLog(tmp_path, CONFIG) as log:
+        log.log_samples(1, [forgeable, plain])
+        log.log_step(1, {})
+    rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [row.get("forgeable") for row in rows] == [True, None]
 
 
 def test_killed_process_keeps_every_logged_step(tmp_path: Path) -> None:

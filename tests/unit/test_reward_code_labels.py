@@ -193,6 +193,22 @@ def test_tests_see_what_they_would_see_in_one_process(program: str, tests: str) 
     assert (found.score, found.cause) == (1.0, "")
 
 
+def test_program_that_changes_its_arguments_does_not_change_what_it_is_compared_with() -> None:
+    """`assert f(x) == sorted(x)` is evaluated from left to right."""
+    empties = "def f(x):\n    x.clear()\n    return []"
+    for tests in ("x = [3, 1]\nassert f(x) == sorted(x)", "for x in [[3, 1], [2, 1]]:\n    assert f(x) == sorted(x)"):
+        assert graded(empties, {"tests": tests}) == Grade(0.0, "raised AssertionError")
+        assert graded("def f(x):\n    x.sort()\n    return x", {"tests": tests}) == PASSED
+    check = {"tests": "def check(g):\n    x = [3, 1]\n    assert g(x) == sorted(x)", "entry_point": "f"}
+    assert graded(empties, check) == Grade(0.0, "raised AssertionError")
+
+
+def test_result_beside_changed_arguments_is_marked() -> None:
+    label = {"tests": "xs = [1, 1, 2]\nk = f(xs)\nassert xs[:k] == [1, 2]"}
+    assert graded("def f(x):\n    x[:] = [1, 2, 0]\n    return 2", label) == Grade(1.0, forgeable=True)
+    assert graded("def f(x):\n    return 2", label) == Grade(0.0, "raised AssertionError")
+
+
 def test_a_program_that_is_called_has_no_stdin() -> None:
     label = {"tests": "assert f() == 1"}
     assert graded("def f(): return input()", label) == Grade(0.0, "raised EOFError")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample
 from openrlhf_ada.reporting.metrics import METRICS, check_metric_name
+from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
 
@@ -110,6 +112,15 @@ def test_ledger_is_recorded_in_every_mode() -> None:
         "ada/unused_tokens": 75 - record.ledger.kept_tokens,
         "ada/aborted_tokens": 0,
     }
+
+
+def test_scores_that_a_program_could_have_forged_are_counted() -> None:
+    record = make_record(EASY, EASY)
+    grades = [TimedGrade(1.0, "", 0.5, forgeable=True), TimedGrade(0.0, "time limit", 1.5), None]
+    groups = [replace(group, grades=grades[: 2 + at]) for at, group in enumerate(record.groups)]
+    found = metrics_of(replace(record, groups=groups))
+    assert (found["ada/forgeable"], found["ada/causes"]) == (2, {"time limit": 2})
+    assert "ada/forgeable" not in metrics_of(record)
 
 
 def test_replaced_prompts_are_drawn_but_not_trained() -> None:
