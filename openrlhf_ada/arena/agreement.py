@@ -1,7 +1,7 @@
 """The same trial in one process and on the real stack: what makes the two equal, and what each of them says.
 
-Both start from one checkpoint, have the same prompts, method, loss and optimiser, and are measured by one function: the
-exact probability of the right answer to each held-out prompt, from the weights. Their random numbers differ.
+Both start from one checkpoint, have the same prompts, method, loss and optimiser, and are measured by one function:
+the exact probability of the right answer to each held-out prompt, from the weights. Their random numbers differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEARNER, REAL = "learner", "real"
 METHODS_DEFAULT = ("uniform-4", "pos")
 """A fixed number of rollouts, all trained; and waves until a stop rule holds, of which some are trained."""
 
-REPEATS = 8
+REPEATS = 4
 """Trials in one process for each on the real stack: with other samples, from the same start. They cost seconds."""
 
 MARKS = 16
@@ -99,7 +99,8 @@ def check(methods: Sequence[str], seeds: int, conditions: Conditions) -> None:
     whole = task.num_train // conditions.prompts
     if conditions.steps < whole or conditions.steps % whole:
         raise ValueError(
-            f"--steps {conditions.steps}: expected whole passes over the prompts, of {whole} steps each. Try {2 * whole}"
+            f"--steps {conditions.steps}: expected whole passes over the prompts, of {whole} steps each. Try "
+            f"{2 * whole}"
         )
 
 

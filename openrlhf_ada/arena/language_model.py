@@ -142,7 +142,7 @@ def new_model(num_functions: int) -> ChainLanguageModel:
         dtype="float32",
         **special,
     )
-    llama = LlamaForCausalLM(config)
+    llama: Any = LlamaForCausalLM(config)
     llama.generation_config = GenerationConfig(**special)
     return ChainLanguageModel(llama)
 
@@ -158,9 +158,9 @@ def save_start(world: World, seed: int, folder: Path) -> None:
 
 def load_model(folder: Path) -> ChainLanguageModel:
     """A checkpoint that `save_start` or a training has written, in float32."""
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     # One for each of twelve tensors, a hundred times.
     logging.disable_progress_bar()
-    return ChainLanguageModel(LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32))
+    return ChainLanguageModel(AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32))

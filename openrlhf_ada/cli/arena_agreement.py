@@ -35,6 +35,7 @@ from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.real import Flags
 from openrlhf_ada.arena.real_tables import SEEDS_FOR_INTERVAL, Interval
 from openrlhf_ada.arena.tasks import TASKS, make_world
+from openrlhf_ada.cli.arena_page import AGREEMENT
 from openrlhf_ada.cli.arena_real import (
     EXIT_FAILED,
     LOG,
@@ -58,8 +59,6 @@ DEFAULTS: dict[str, Any] = {
     "out": Path("runs/arena-agreement"),
 }
 FOREIGN = ("quick", "real", "budget", "cost", "model", "resume")
-
-PACKED = "agreement.json"
 
 START_VERSION = 1
 """Raised when the same seed gives another starting model."""
@@ -268,15 +267,16 @@ def _show(args: argparse.Namespace, results: Results) -> None:
     left = results.missing(plan(args.methods, args.seeds, REAL))
     if left:
         print(f"partial: {len(left)} trainings are left. The same call goes on")
-    pack(results, results.folder / PACKED)
+    pack(results, results.folder / AGREEMENT)
     print(json.dumps(_summary(rows, left=len(left))))
 
 
 def _line(row: Row) -> str:
     form = ",.0f" if row.quantity.relative else ".2%"
-    verdict = {None: "", True: "agree", False: "NOT SHOWN TO AGREE"}[row.agrees]
+    verdict = {None: "", True: "agree", False: "not shown to agree"}[row.agrees]
+    means = f"{format(row.learner, form):>13}{format(row.real, form):>12}"
     return (
-        f"{row.method:14}{row.quantity.name:16}{row.seeds:6}{format(row.learner, form):>13}{format(row.real, form):>12}  "
+        f"{row.method:14}{row.quantity.name:16}{row.seeds:6}{means}  "
         f"{_interval(row.difference, '+.2%'):28}{verdict} (margin {row.quantity.margin:.0%})"
     )
 
