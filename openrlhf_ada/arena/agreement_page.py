@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from openrlhf_ada.arena.agreement import LEARNER, MARKS, REAL, Cell, Conditions, Result
 from openrlhf_ada.arena.agreement_tables import COST_MARGIN, MARGIN, Row, contrast, curves, table
+from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.page import markdown_table
 from openrlhf_ada.arena.real_tables import Interval
 
@@ -19,7 +21,7 @@ FIGURE = "arena-agreement.png"
 
 def render_agreement(conditions: Conditions, trials: Mapping[Cell, Result]) -> str:
     """Everything between the two marks. Raises ValueError where no seed was run on both tracks."""
-    methods = list(dict.fromkeys(cell.method for cell in sorted(trials)))
+    methods = _methods(trials)
     rows = table(trials, methods)
     if not rows:
         raise ValueError("no seed was run in one process and on the real stack")
@@ -29,10 +31,16 @@ def render_agreement(conditions: Conditions, trials: Mapping[Cell, Result]) -> s
         f"{conditions.rate:g}. Each seed has a world and a starting model of its own, one run on the real stack, and "
         f"{_repeats(trials)} in one process.",
         _table(rows),
-        *_contrasts(trials, sorted(methods, key=lambda name: name != "uniform-4")),
+        *_contrasts(trials, methods),
         f"![Accuracy by steps in one process and on the real stack](images/{FIGURE})",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _methods(trials: Mapping[Cell, Result]) -> list[str]:
+    """Those that both tracks have run, in the order of METHODS."""
+    of = {stack: {cell.method for cell in trials if cell.stack == stack} for stack in (LEARNER, REAL)}
+    return [name for name in METHODS if name in of[LEARNER] & of[REAL]]
 
 
 def _repeats(trials: Mapping[Cell, Result]) -> int:
@@ -120,7 +128,7 @@ def draw_agreement(conditions: Conditions, trials: Mapping[Cell, Result], out_pn
 
     from openrlhf_ada.reporting.plots import BLUE, ORANGE, new_axes, set_title
 
-    methods = list(dict.fromkeys(cell.method for cell in sorted(trials)))
+    methods = _methods(trials)
     figure = Figure(figsize=(6 * len(methods), 4.5), dpi=110, facecolor="white", layout="constrained")
     grid = figure.add_gridspec(1, len(methods))
     at = np.linspace(0, conditions.steps, MARKS + 1)
@@ -129,9 +137,10 @@ def draw_agreement(conditions: Conditions, trials: Mapping[Cell, Result], out_pn
         set_title(axes, method, x_label="training steps")
         for stack, colour, label in ((LEARNER, BLUE, "one process"), (REAL, ORANGE, "real stack")):
             of = curves(trials, method, stack)
-            for curve in of:
+            for curve in chain.from_iterable(of):
                 axes.plot(at, curve, color=colour, linewidth=0.5, alpha=0.4)
-            axes.plot(at, np.mean(of, axis=0), color=colour, linewidth=2, label=label)
+            mean = np.mean([np.mean(of_seed, axis=0) for of_seed in of], axis=0)
+            axes.plot(at, mean, color=colour, linewidth=2, label=label)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
         axes.legend(frameon=False, loc="lower right")
     out_png.parent.mkdir(parents=True, exist_ok=True)

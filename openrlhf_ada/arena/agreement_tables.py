@@ -103,7 +103,7 @@ def contrast(trials: Trials, methods: Sequence[str], stack: str) -> Interval | N
     return interval([float(b - a) for a, b in means]) if means else None
 
 
-def curves(trials: Trials, method: str, stack: str) -> list[list[float]]:
-    """Accuracy at each measurement, one curve for each trial of the seeds that both tracks have."""
+def curves(trials: Trials, method: str, stack: str) -> list[list[list[float]]]:
+    """Accuracy at each measurement: for each seed that both tracks have, one curve for each of its trials."""
     side = (LEARNER, REAL).index(stack)
-    return [result["accuracy"] for both in _pairs(trials, method).values() for result in both[side]]
+    return [[result["accuracy"] for result in both[side]] for both in _pairs(trials, method).values()]

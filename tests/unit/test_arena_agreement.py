@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,13 @@ from openrlhf_ada.arena.agreement import (
     train_flags,
     unpack,
 )
-from openrlhf_ada.arena.agreement_page import FIRST, LAST, render_agreement
+from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, render_agreement
 from openrlhf_ada.arena.agreement_tables import Row, contrast, table
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.page import inserted
-from openrlhf_ada.cli import arena_agreement
+from openrlhf_ada.cli import arena_agreement, arena_page
 from openrlhf_ada.cli.arena import build_parser, main
+from openrlhf_ada.cli.arena_page import AGREEMENT
 from openrlhf_ada.cli.arena_real import TrainingError
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
@@ -212,6 +214,16 @@ def test_page_says_what_agrees_and_what_does_not() -> None:
     assert "**Not all accuracies are shown to agree** within 2 points. Left open: mean accuracy of `pos`," in text
     with pytest.raises(ValueError, match="no seed was run"):
         render_agreement(CONDITIONS, {})
+
+
+def test_page_takes_the_results_of_a_folder(results: Results, tmp_path: Path) -> None:
+    page, kept = tmp_path / "arena.md", tmp_path / "kept"
+    shutil.copytree(ROOT / "benchmarks" / "results" / "arena", kept)
+    page.write_text((ROOT / "docs" / "arena.md").read_text(encoding="utf-8"), encoding="utf-8")
+    pack(results, results.folder / AGREEMENT)
+    assert arena_page.main([str(page), "--results", str(kept), "--agreement", str(results.folder)]) == 0
+    assert render_agreement(CONDITIONS, trials()) in page.read_text(encoding="utf-8")
+    assert (tmp_path / "images" / FIGURE).stat().st_size > 10_000
 
 
 def test_committed_page_is_of_the_committed_results() -> None:
