@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,11 +20,33 @@ MAX_NORM: float = RECIPE["actor.max_norm"]
 CLIP: tuple[float, float] = RECIPE["actor.eps_clip_low_high"]
 """Of gradients, and of PPO's ratio: those of the published recipe."""
 
-WARM_STEPS, WARM_BATCH, WARM_RATE = 600, 512, 3e-3
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Supervised steps before anything is compared. `rate`: the first learning rate; the last is a tenth of it."""
+
+    steps: int
+    batch: int
+    rate: float
 
 
-class ChainModel(nn.Module):
-    """A recurrent network that reads a prompt and says an answer, token by token."""
+WARM_UP = WarmUp(600, 512, 3e-3)
+
+
+class AnswerModel(nn.Module, ABC):
+    """Reads prompts and says answers, token by token. Tokens: int64, shape (N, T), PAD after the end."""
+
+    @abstractmethod
+    def say(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+        """Tokens of one answer for each prompt, at temperature 1."""
+
+    @abstractmethod
+    def token_log_probs(self, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+        """Of every token of these answers, 0 after their end; shape (N, T)."""
+
+
+class ChainModel(AnswerModel):
+    """A recurrent network."""
 
     def __init__(self, num_functions: int, max_length: int) -> None:
         super().__init__()
@@ -43,6 +66,42 @@ class ChainModel(nn.Module):
         """(log-probabilities of the next token (N, NUM_TOKENS), next state) after the token `said`, shape (N,)."""
         state = self.cell(torch.cat([self.said(said), function], dim=1), state)
         return functional.log_softmax(self.head(torch.cat([state, function], dim=1)), dim=1), state
+
+    def say(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+        function, state = self.read(prompts)
+        size, longest = prompts.answers.shape
+        said = torch.full((size,), PAD)
+        tokens = torch.full((size, longest), PAD)
+        ended = torch.zeros(size, dtype=torch.bool)
+        for position in range(longest):
+            log_probs, state = self.step(function, state, said)
+            said = torch.where(ended, PAD, drawn(log_probs, generator))
+            tokens[:, position] = said
+            ended |= said == END
+        return tokens
+
+    def token_log_probs(self, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+        function, state = self.read(prompts)
+        said = torch.full((len(tokens),), PAD)
+        columns: list[Tensor] = []
+        for position in range(tokens.shape[1]):
+            by_token, state = self.step(function, state, said)
+            said = tokens[:, position]
+            chosen = by_token.gather(1, said.clamp_max(NUM_TOKENS - 1).unsqueeze(1)).squeeze(1)
+            columns.append(torch.where(said != PAD, chosen, 0.0))
+        return torch.stack(columns, dim=1)
+
+
+def drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """One token for each row of logits, shape (N, V), by Gumbel's trick; shape (N,)."""
+    noise = -torch.log(-torch.log(torch.rand(logits.shape, generator=generator).clamp_min(1e-20)))
+    return (logits + noise).argmax(dim=1)
+
+
+def until_end(tokens: Tensor) -> Tensor:
+    """Which tokens belong to the answers: up to the first END, that one included. bool, shape (N, T)."""
+    ends = (tokens == END).long()
+    return ends.cumsum(dim=1) - ends == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,43 +143,20 @@ def joined(parts: Sequence[Answers]) -> Answers:
 
 
 @torch.no_grad()
-def sample(model: ChainModel, prompts: PromptBatch, generator: torch.Generator) -> Answers:
+def sample(model: AnswerModel, prompts: PromptBatch, generator: torch.Generator) -> Answers:
     """One answer for each prompt, at temperature 1."""
-    function, state = model.read(prompts)
-    size, longest = prompts.answers.shape
-    said = torch.full((size,), PAD)
-    tokens = torch.full((size, longest), PAD)
-    ended = torch.zeros(size, dtype=torch.bool)
-    for position in range(longest):
-        log_probs, state = model.step(function, state, said)
-        noise = -torch.log(-torch.log(torch.rand(log_probs.shape, generator=generator).clamp_min(1e-20)))
-        said = torch.where(ended, PAD, (log_probs + noise).argmax(dim=1))
-        tokens[:, position] = said
-        ended |= said == END
+    tokens = model.say(prompts, generator)
     right = (tokens == prompts.answers).all(dim=1)
-    return Answers(prompts, tokens, right, (tokens != PAD).sum(dim=1))
+    return Answers(prompts, tokens, right, until_end(tokens).sum(dim=1))
 
 
-def token_log_probs(model: ChainModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
-    """Of every token of these answers, 0 after their end; shape (N, T)."""
-    function, state = model.read(prompts)
-    said = torch.full((len(tokens),), PAD)
-    columns: list[Tensor] = []
-    for position in range(tokens.shape[1]):
-        by_token, state = model.step(function, state, said)
-        said = tokens[:, position]
-        chosen = by_token.gather(1, said.clamp_max(NUM_TOKENS - 1).unsqueeze(1)).squeeze(1)
-        columns.append(torch.where(said != PAD, chosen, 0.0))
-    return torch.stack(columns, dim=1)
-
-
-def log_probs(model: ChainModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
     """Of whole answers, shape (N,). Tokens that cannot be said (PAD in the place of the first) give -inf."""
-    return token_log_probs(model, prompts, tokens).sum(dim=1).masked_fill(tokens[:, 0] == PAD, -math.inf)
+    return model.token_log_probs(prompts, tokens).sum(dim=1).masked_fill(tokens[:, 0] == PAD, -math.inf)
 
 
 @torch.no_grad()
-def pass_rates(model: ChainModel, prompts: Prompts) -> np.ndarray:
+def pass_rates(model: AnswerModel, prompts: Prompts) -> np.ndarray:
     """Exact: there is one right answer, and this is its probability. float64, shape (R,)."""
     batch = PromptBatch.of(prompts)
     return log_probs(model, batch, batch.answers).double().exp().numpy()
@@ -129,9 +165,17 @@ def pass_rates(model: ChainModel, prompts: Prompts) -> np.ndarray:
 class Learner:
     """The model and its optimiser."""
 
-    def __init__(self, world: World, weights: dict[str, Tensor], learning_rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        weights: dict[str, Tensor],
+        learning_rate: float,
+        seed: int,
+        model: AnswerModel | None = None,
+    ) -> None:
+        """`model`: that has such weights; the recurrent one if it is left out."""
         self.world = world
-        self.model = ChainModel(world.task.num_functions, max(world.task.lengths))
+        self.model = model or ChainModel(world.task.num_functions, max(world.task.lengths))
         self.model.load_state_dict(weights)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, weight_decay=0.0)
         self._generator = torch.Generator().manual_seed(seed)
@@ -155,7 +199,7 @@ class Learner:
             self._update(_surrogate(self.model, answers, rows[chosen], weights[chosen], None), len(index))
             return
         with torch.no_grad():
-            before = token_log_probs(self.model, answers.prompts, answers.tokens)
+            before = self.model.token_log_probs(answers.prompts, answers.tokens)
         for _ in range(passes):
             for part in np.array_split(self._shuffle.permutation(trained), passes):
                 chosen = torch.from_numpy(part)
@@ -169,10 +213,10 @@ class Learner:
         self._optimizer.step()
 
 
-def _surrogate(model: ChainModel, answers: Answers, rows: Tensor, weights: Tensor, before: Tensor | None) -> Tensor:
+def _surrogate(model: AnswerModel, answers: Answers, rows: Tensor, weights: Tensor, before: Tensor | None) -> Tensor:
     """Sum of weight x log-probability, or of PPO's objective where the log-probabilities `before` are given."""
     prompts = PromptBatch(*(column[rows] for column in answers.prompts.columns))
-    now, weights = token_log_probs(model, prompts, answers.tokens[rows]), weights.unsqueeze(1)
+    now, weights = model.token_log_probs(prompts, answers.tokens[rows]), weights.unsqueeze(1)
     if before is None:
         return (weights * now).sum()
     ratio = (now - before[rows]).exp()
@@ -185,37 +229,42 @@ def warm_start(world: World, seed: int) -> dict[str, Tensor]:
     A wrong symbol is followed by the right one for it, so an error does not spoil what comes after.
     """
     torch.manual_seed(seed)
-    task, rng = world.task, np.random.default_rng([seed, 2])
-    model = ChainModel(task.num_functions, max(task.lengths))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=WARM_RATE, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, WARM_STEPS)
-    for _ in range(WARM_STEPS):
-        batch = PromptBatch(*map(torch.from_numpy, _imperfect(world, rng)))
+    model = ChainModel(world.task.num_functions, max(world.task.lengths))
+    warm_up(model, world, seed, WARM_UP)
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def warm_up(model: AnswerModel, world: World, seed: int, recipe: WarmUp) -> None:
+    """Train the model in place on imperfect answers; see `warm_start`."""
+    rng = np.random.default_rng([seed, 2])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, recipe.steps)
+    for _ in range(recipe.steps):
+        batch = PromptBatch(*map(torch.from_numpy, _imperfect(world, rng, recipe.batch)))
         loss = -log_probs(model, batch, batch.answers).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _imperfect(world: World, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """A batch of prompts with answers as imperfect as the starting model is to be."""
+def _imperfect(world: World, rng: np.random.Generator, size: int) -> tuple[np.ndarray, ...]:
+    """`size` prompts with answers as imperfect as the starting model is to be."""
     task = world.task
-    function = rng.integers(0, task.num_functions, WARM_BATCH)
-    start = rng.integers(0, NUM_SYMBOLS, WARM_BATCH)
-    length = rng.choice(list(task.lengths), WARM_BATCH)
-    answers = np.full((WARM_BATCH, task.max_tokens), PAD)
-    at = np.zeros(WARM_BATCH, dtype=np.int64)
+    function = rng.integers(0, task.num_functions, size)
+    start = rng.integers(0, NUM_SYMBOLS, size)
+    length = rng.choice(list(task.lengths), size)
+    answers = np.full((size, task.max_tokens), PAD)
+    at = np.zeros(size, dtype=np.int64)
     if task.tag_skill is not None:
-        tagged = rng.random(WARM_BATCH) < task.tag_skill
+        tagged = rng.random(size) < task.tag_skill
         answers[tagged, 0] = TAG
         at += tagged
-    symbol, rows = start.copy(), np.arange(WARM_BATCH)
+    symbol, rows = start.copy(), np.arange(size)
     for step in range(max(task.lengths)):
         goes_on = step < length
-        knows = rng.random(WARM_BATCH) < world.skills[function]
-        symbol = np.where(knows, world.tables[function, symbol], rng.integers(0, NUM_SYMBOLS, WARM_BATCH))
+        knows = rng.random(size) < world.skills[function]
+        symbol = np.where(knows, world.tables[function, symbol], rng.integers(0, NUM_SYMBOLS, size))
         answers[rows[goes_on], at[goes_on]] = symbol[goes_on]
         at += goes_on
     answers[rows, at] = END

@@ -184,13 +184,13 @@ def task_of(by_cost: Mapping[str, Finals]) -> str:
     return next(iter(by_cost.values())).task
 
 
-def inserted(text: str, results: str) -> str:
+def inserted(text: str, results: str, marks: tuple[str, str] = (FIRST, LAST)) -> str:
     """The page with these results between its marks. Raises ValueError where it has no marks."""
-    before, first, rest = text.partition(FIRST)
-    _, last, after = rest.partition(LAST)
+    before, first, rest = text.partition(marks[0])
+    _, last, after = rest.partition(marks[1])
     if not first or not last:
-        raise ValueError(f"the page has no lines {FIRST} and {LAST}, between which the results go")
-    return f"{before}{FIRST}\n\n{results}\n{LAST}{after}"
+        raise ValueError(f"the page has no lines {marks[0]} and {marks[1]}, between which the results go")
+    return f"{before}{first}\n\n{results}\n{last}{after}"
 
 
 def _in_short(ranked: Sequence[Rank]) -> str:
@@ -228,7 +228,7 @@ def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
     ]
     left_out = sorted({name for of in rows for name in of} - {rank.method for rank in ranked})
     note = f"\n\nNot run on every task: {', '.join(f'`{name}`' for name in left_out)}." if left_out else ""
-    return _markdown(head, body) + note
+    return markdown_table(head, body) + note
 
 
 def _other_seconds(by_task: Sequence[Finals]) -> str:
@@ -236,7 +236,7 @@ def _other_seconds(by_task: Sequence[Finals]) -> str:
     columns = ["seconds", *costs.OTHER_SECONDS]
     found = [{rank.method: rank.cost for rank in ranks([replace(f, cost=name) for f in by_task])} for name in columns]
     body = [[f"`{method}`", *(f"{column[method]:.2f}" for column in found)] for method in found[0]]
-    return _markdown(["method", "as above", *costs.OTHER_SECONDS], body)
+    return markdown_table(["method", "as above", *costs.OTHER_SECONDS], body)
 
 
 def _cell(row: Row) -> str:
@@ -259,14 +259,15 @@ def _task_table(finals: Finals) -> str:
         ]
         for row in table(finals)
     ]
-    return f"Tuned for {finals.cost}:\n\n" + _markdown(head, body)
+    return f"Tuned for {finals.cost}:\n\n" + markdown_table(head, body)
 
 
 def _p(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table of these cells."""
     rule = "|".join("---" for _ in head)
     return "\n".join(["| " + " | ".join(head) + " |", f"|{rule}|", *("| " + " | ".join(row) + " |" for row in body)])
 

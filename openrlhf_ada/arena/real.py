@@ -126,7 +126,7 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
     as many in each of a method's passes."""
     method, prompts = METHODS[cell.method], prompts_per_step(cell.method)
     trained = prompts * method.n
-    return _method_flags(method) | {
+    return method_flags(method) | {
         "ada_eval_ends": True,
         "algo.advantage.estimator": method.estimator,
         "rollout.batch_size": prompts,
@@ -150,7 +150,8 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
     }
 
 
-def _method_flags(method: Method) -> Flags:
+def method_flags(method: Method) -> Flags:
+    """Our flags, for `openrlhf-ada train`."""
     ours = dict(method.ada)
     if method.refill:
         ours["unresolved"] = "refill"
@@ -237,12 +238,12 @@ class Results:
         self.by_cell: dict[Cell, Result] = {}
         known = read_conditions(folder)
         if known is not None:
-            _check_equal(folder / SETTINGS, asdict(known), asdict(conditions), "Take another --out")
+            check_equal(folder / SETTINGS, asdict(known), asdict(conditions), "Take another --out")
         for number, result in _lines(folder / CELLS):
             cell = Cell(result["method"], result["seed"])
             where = f"{folder / CELLS}, line {number} ({cell.name})"
             if cell.method in METHODS:
-                _check_equal(where, result["flags"], _as_json(cell_flags(cell, conditions)), "Remove this line")
+                check_equal(where, result["flags"], _as_json(cell_flags(cell, conditions)), "Remove this line")
             self.by_cell[cell] = result
 
     def start(self) -> None:
@@ -290,7 +291,8 @@ def _lines(file: Path) -> Iterator[tuple[int, Result]]:
         yield number, result
 
 
-def _check_equal(where: object, theirs: Mapping[str, Any], ours: Mapping[str, Any], remedy: str) -> None:
+def check_equal(where: object, theirs: Mapping[str, Any], ours: Mapping[str, Any], remedy: str) -> None:
+    """Raises ValueError where two settings differ."""
     for name in {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
             raise ValueError(

@@ -90,7 +90,7 @@ def _row(
         start=float(np.mean([run["evaluations"]["accuracy"][0] for run in runs.values()])),
         final=float(np.mean([_accuracy_at(run, budget) for run in runs.values()])),
         half_width=math.sqrt(sum(width**2 for width in widths)) / len(widths),
-        gain=_interval([_area(ours, budget) - _area(theirs, budget) for ours, theirs in pairs]) if pairs else None,
+        gain=interval([_area(ours, budget) - _area(theirs, budget) for ours, theirs in pairs]) if pairs else None,
         cost=cost,
         missed=missed,
         spent={of: float(np.mean([total(run, of) for run in runs.values()])) for of in SPENT},
@@ -118,10 +118,10 @@ def _to_target(run: Result, cost: str, target: float) -> float:
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> Interval:
-    return _interval([math.log(ours / theirs) for ours, theirs in pairs], math.exp)
+    return interval([math.log(ours / theirs) for ours, theirs in pairs], math.exp)
 
 
-def _interval(differences: Sequence[float], show: Callable[[float], float] = lambda value: value) -> Interval:
+def interval(differences: Sequence[float], show: Callable[[float], float] = lambda value: value) -> Interval:
     mean = float(np.mean(differences))
     count = len(differences)
     if count < SEEDS_FOR_INTERVAL:

@@ -74,11 +74,11 @@ class Trial:
         self._key = 0
         self.spent = Spent()
 
-    def run(self, budget: int, cost: str = "rollouts") -> Curve:
-        """Measured before the first step and MARKS times after it. `budget`: of this cost."""
+    def run(self, budget: int, cost: str = "rollouts", marks: int = MARKS) -> Curve:
+        """Measured before the first step and `marks` times after it. `budget`: of this cost."""
         curve, held_out, used = Curve(), self._learner.world.held_out, 0.0
-        for mark in range(MARKS + 1):
-            while used < budget * mark / MARKS:
+        for mark in range(marks + 1):
+            while used < budget * mark / marks:
                 before = asdict(self.spent)
                 self._step()
                 earlier, now = COSTS[cost]([before, asdict(self.spent)])

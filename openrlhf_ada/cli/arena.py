@@ -16,7 +16,7 @@ from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, SEEDS_FOR_TEST, Row, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
-from openrlhf_ada.cli import arena_real
+from openrlhf_ada.cli import arena_agreement, arena_real
 
 PROG = "openrlhf-ada arena"
 
@@ -31,12 +31,15 @@ QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET = (
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
+    if args.agreement:
+        return arena_agreement.main(build_parser(), argv)
     if args.real:
         return arena_real.main(build_parser(), argv)
     if args.quick:
         args.methods, args.tasks, args.seeds, args.budget = QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET
     try:
         arena_real.check_absent(args)
+        arena_agreement.check_absent(args)
         _check(args)
         methods = list(dict.fromkeys([REFERENCE, *args.methods]))
         check_folder(args.out, args.tasks, methods)
@@ -96,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="trials side by side (default: cores)")
     add("--out", type=Path, default=Path("runs/arena"), metavar="DIR", help="results; an existing folder is resumed")
     arena_real.add_flags(parser)
+    arena_agreement.add_flags(parser)
     return parser
 
 

@@ -6,10 +6,13 @@ With --pack, these files are made first, from the folder of a finished campaign.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from openrlhf_ada.arena import agreement
+from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, draw_agreement, render_agreement
 from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
 from openrlhf_ada.arena.page import PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
 from openrlhf_ada.arena.tables import REFERENCE
@@ -17,6 +20,7 @@ from openrlhf_ada.arena.tasks import TASKS
 
 PROG = "python -m openrlhf_ada.cli.arena_page"
 PACKED = Path("benchmarks/results/arena")
+AGREEMENT = "agreement.json"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,6 +29,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         if args.pack:
             pack_all(args.pack, args.results, args.seeds, args.budget)
+        if args.agreement:
+            args.results.mkdir(parents=True, exist_ok=True)
+            shutil.copy(args.agreement / AGREEMENT, args.results / AGREEMENT)
         page_of(args.results, args.page)
     except (ValueError, FileNotFoundError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
@@ -38,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("page", type=Path, help="docs/arena.md; figures go to the folder images beside it")
     add("--results", type=Path, default=PACKED, metavar="DIR", help=f"small files of results (default {PACKED})")
     add("--pack", type=Path, metavar="DIR", help="folder of a campaign, whose trials are packed first")
+    add("--agreement", type=Path, metavar="DIR", help="folder of `arena --agreement`, whose results are copied first")
     add("--seeds", type=int, default=10, metavar="N", help="seeds of that campaign (default 10)")
     add("--budget", type=int, default=64_000, metavar="N", help="rollouts of its trials (default 64000)")
     return parser
@@ -81,7 +89,12 @@ def page_of(folder: Path, page: Path) -> None:
     by_task = [unpack(file) for file in files if file.exists()]
     if not by_task:
         raise ValueError(f"--results {folder}: there are no files like {files[0].name}. Make them with --pack DIR")
-    page.write_text(inserted(page.read_text(encoding="utf-8"), render(by_task)), encoding="utf-8")
+    text = inserted(page.read_text(encoding="utf-8"), render(by_task))
+    if (folder / AGREEMENT).exists():
+        kept = agreement.unpack(folder / AGREEMENT)
+        text = inserted(text, render_agreement(*kept), (FIRST, LAST))
+        draw_agreement(*kept, page.parent / "images" / FIGURE)
+    page.write_text(text, encoding="utf-8")
     for by_cost in by_task:
         draw(by_cost, page.parent / "images" / f"arena-{task_of(by_cost)}.png")
 

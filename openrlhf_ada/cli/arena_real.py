@@ -49,7 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "out": Path("runs/arena-real"),
 }
 ONLY_REAL = ("model", "minutes", "resume")
-NOT_REAL = ("quick", "tasks", "cost", "processes")
+NOT_REAL = ("quick", "tasks", "cost", "processes", "steps")
 EXIT_FAILED = 1
 
 LOG = "train.log"
@@ -89,7 +89,7 @@ def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     folder: Path = args.resume or args.out
     try:
         results = _results(parser, args, folder)
-        with _alone(folder) as lock, _sigterm_as_interrupt():
+        with alone(folder) as lock, sigterm_as_interrupt():
             Campaign(args, results, lock).run()
     except (ValueError, OSError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
@@ -126,7 +126,7 @@ def _results(parser: argparse.ArgumentParser, args: argparse.Namespace, folder: 
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[IO[bytes]]:
+def alone(folder: Path) -> Iterator[IO[bytes]]:
     """Raises ValueError while another call works in this folder, or a training that it has left behind."""
     with (folder / "lock").open("wb") as lock:
         try:
@@ -137,7 +137,8 @@ def _alone(folder: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -198,7 +199,7 @@ class Campaign:
                 time.sleep(POLL_S)
         finally:
             print(file=sys.stderr)
-            _end(process)
+            end_training(process)
 
     def _command(self, cell: Cell, run_dir: Path) -> list[str]:
         """Goes on from a checkpoint; without one, what there is of the run is removed."""
@@ -236,7 +237,7 @@ def _read(run_dir: Path) -> Run | None:
     return read_run(run_dir) if is_there else None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_training(process: subprocess.Popen[bytes]) -> None:
     """Let a training end its Ray; kill what is left."""
     import psutil
 

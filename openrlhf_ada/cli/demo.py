@@ -175,12 +175,12 @@ def flags_of_any_run(recipe: Recipe, model: Path, data: Path, run_dir: Path) -> 
 
 
 def words(flags: Mapping[str, Any]) -> list[str]:
-    """A command line."""
-    return [
-        word
-        for name, value in flags.items()
-        for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
-    ]
+    """A command line. True is a switch; a tuple is several words."""
+    line: list[str] = []
+    for name, value in flags.items():
+        values = () if value is True else value if isinstance(value, tuple) else (value,)
+        line += [f"--{name}", *map(str, values)]
+    return line
 
 
 def _multiline(command: Sequence[str]) -> str:

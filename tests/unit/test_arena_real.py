@@ -264,7 +264,7 @@ def test_folder_that_is_not_one_of_ours_is_refused(tmp_path: Path, capsys: pytes
 
 
 def test_folder_in_use_is_refused(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-    with arena_real._alone(results.folder):
+    with arena_real.alone(results.folder):
         assert main(["--real", "--resume", str(results.folder)]) == 2
     assert "is in use by another call" in capsys.readouterr().err
 
@@ -321,7 +321,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[arena_
     results = Results(tmp_path / "out", CONDITIONS)
     results.start()
     args = build_parser().parse_args(["--real", "--methods", "pos", "--seeds", "1", "--minutes", "5"])
-    with arena_real._alone(results.folder) as lock:
+    with arena_real.alone(results.folder) as lock:
         yield arena_real.Campaign(args, results, lock)
 
 
@@ -353,7 +353,7 @@ def test_training_is_told_to_end_when_its_budget_is_spent(
 ) -> None:
     ended: list[Any] = []
     monkeypatch.setattr(campaign, "_command", lambda cell, run_dir: ["sleep", "60"])
-    monkeypatch.setattr(arena_real, "_end", lambda process: ended.append(process) or process.kill())
+    monkeypatch.setattr(arena_real, "end_training", lambda process: ended.append(process) or process.kill())
     record(tmp_path / "run", pace("pos", 0))
     campaign._train(Cell("pos", 0), tmp_path / "run")
     assert len(ended) == 1
@@ -364,9 +364,9 @@ def test_no_training_is_left_behind(
     reason: str, campaign: arena_real.Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    end = arena_real._end
+    end = arena_real.end_training
     monkeypatch.setattr(campaign, "_command", lambda cell, run_dir: ["sleep", "60"])
-    monkeypatch.setattr(arena_real, "_end", lambda process: started.append(process) or end(process))
+    monkeypatch.setattr(arena_real, "end_training", lambda process: started.append(process) or end(process))
     if reason == "time is up":
         campaign._deadline = 0.0
         campaign._train(Cell("pos", 0), tmp_path / "run")

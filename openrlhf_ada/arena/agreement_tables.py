@@ -1,0 +1,109 @@
+"""Do one process and the real stack agree? Each method's accuracy and costs on both, from the same starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_ada.arena.agreement import LEARNER, REAL, Cell, Result
+from openrlhf_ada.arena.real_tables import Interval, interval
+
+MARGIN = 0.02
+"""Of accuracy: two tracks agree where the whole interval of their difference is within it."""
+
+COST_MARGIN = 0.05
+"""The same for what is drawn, as a share of what the learner draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a trial. `margin`: the largest difference that counts as agreement."""
+
+    name: str
+    margin: float
+    of: Callable[[Result], float]
+    relative: bool = False
+
+
+def _mean_accuracy(result: Result) -> float:
+    """Over the steps, between measurements by lines."""
+    accuracy = result["accuracy"]
+    return float(np.trapezoid(accuracy) / (len(accuracy) - 1))
+
+
+QUANTITIES = (
+    Quantity("mean accuracy", MARGIN, _mean_accuracy),
+    Quantity("final accuracy", MARGIN, lambda result: result["accuracy"][-1]),
+    Quantity("rollouts", COST_MARGIN, lambda result: result["rollouts"][-1], relative=True),
+    Quantity("tokens", COST_MARGIN, lambda result: result["tokens"][-1], relative=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity of one method, over the seeds that both tracks have. `difference`: real less learner, by seed; a
+    share of the learner's for costs."""
+
+    method: str
+    quantity: Quantity
+    seeds: int
+    learner: float
+    real: float
+    difference: Interval
+
+    @property
+    def agrees(self) -> bool | None:
+        """None with too few seeds for an interval."""
+        low, high = self.difference.low, self.difference.high
+        if low is None or high is None:
+            return None
+        return -self.quantity.margin <= low and high <= self.quantity.margin
+
+
+Trials = Mapping[Cell, Result]
+
+
+def table(trials: Trials, methods: Sequence[str]) -> list[Row]:
+    """Methods without a seed that both tracks have are left out."""
+    return [
+        _row(method, quantity, pairs)
+        for method in methods
+        for pairs in [_pairs(trials, method)]
+        if pairs
+        for quantity in QUANTITIES
+    ]
+
+
+def _pairs(trials: Trials, method: str) -> dict[int, tuple[list[Result], list[Result]]]:
+    """By seed: (trials in one process, on the real stack)."""
+    found: dict[int, tuple[list[Result], list[Result]]] = {}
+    for cell, result in trials.items():
+        if cell.method == method:
+            found.setdefault(cell.seed, ([], []))[(LEARNER, REAL).index(cell.stack)].append(result)
+    return {seed: both for seed, both in sorted(found.items()) if all(both)}
+
+
+def _row(method: str, quantity: Quantity, pairs: Mapping[int, tuple[list[Result], list[Result]]]) -> Row:
+    means = np.array([[np.mean([quantity.of(r) for r in side]) for side in both] for both in pairs.values()])
+    difference = means[:, 1] - means[:, 0]
+    if quantity.relative:
+        difference = difference / means[:, 0]
+    learner, real = means.mean(axis=0).tolist()
+    return Row(method, quantity, len(pairs), learner, real, interval(difference.tolist()))
+
+
+def contrast(trials: Trials, methods: Sequence[str], stack: str) -> Interval | None:
+    """Mean accuracy of the second method less the first's, on one track, over the seeds of `table`."""
+    first, second = (_pairs(trials, method) for method in methods[:2])
+    side = (LEARNER, REAL).index(stack)
+    seeds = sorted(first.keys() & second.keys())
+    means = [[np.mean([_mean_accuracy(r) for r in of[seed][side]]) for of in (first, second)] for seed in seeds]
+    return interval([float(b - a) for a, b in means]) if means else None
+
+
+def curves(trials: Trials, method: str, stack: str) -> list[list[list[float]]]:
+    """Accuracy at each measurement: for each seed that both tracks have, one curve for each of its trials."""
+    side = (LEARNER, REAL).index(stack)
+    return [[result["accuracy"] for result in both[side]] for both in _pairs(trials, method).values()]
