@@ -42,7 +42,12 @@ Failure = tuple[int, RayError]
 
 
 class WeightSyncError(RuntimeError):
-    """Weights did not reach an engine, or not unchanged. The message says which engine, in which phase, and why."""
+    """Weights did not reach an engine, or not unchanged. The message says which engine, in which phase, and why.
+
+    `is_death`: the engine's process is gone.
+    """
+
+    is_death = False
 
 
 class EngineGoneError(WeightSyncError):
@@ -255,7 +260,7 @@ def _named(error: RuntimeError, received: dict[int, Any]) -> Exception:
     """Whose fault it is that sending has failed: that of an engine that has died, else what the members say."""
     failure = _first_failure(received, GRACE_S)
     named = None if failure is None else _failure_error(failure, received, RECEIVING)
-    if named is not None and isinstance(named.__cause__, RayActorError):
+    if named is not None and named.is_death:
         return named
     if isinstance(error, TransportError) and (named is None or not error.is_own):
         return WeightSyncError(str(error))
@@ -274,7 +279,7 @@ def _failure_error(failure: Failure, refs: dict[int, Any], phase: str) -> Weight
     can_be_repeated = phase in (STARTING, PREPARING) or (phase == JOINING and len(refs) == 1)
     kind = EngineGoneError if isinstance(error, RayActorError) and can_be_repeated else WeightSyncError
     found = kind(f"vLLM engine {number} failed while {phase}: {error}")
-    found.__cause__ = error
+    found.is_death = isinstance(error, RayActorError)
     return found
 
 
