@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import SimpleNamespace
 
 import pytest
+from vllm.transformers_utils.model_arch_config_convertor import ModelArchConfigConvertorBase
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 
 from openrlhf_ada.host.vllm_engine import knows_request
+from openrlhf_ada.trainer.preflight import EXPERTS
 
 
 def test_abort_finds_a_request_by_the_id_that_we_look_for() -> None:
@@ -39,3 +42,11 @@ def test_running_requests_are_counted() -> None:
     assert AsyncLLM.get_num_unfinished_requests(llm) == 0  # type: ignore[arg-type]
     processor.request_states["r"] = SimpleNamespace()
     assert AsyncLLM.get_num_unfinished_requests(llm) == 1  # type: ignore[arg-type]
+
+
+def test_experts_are_recognised_by_the_names_that_vllm_reads() -> None:
+    source = inspect.getsource(ModelArchConfigConvertorBase.get_num_experts)
+    assert set(re.findall(r'"(\w+)",  #', source)) == set(EXPERTS)
+    assert 'block.get("n_routed_experts"' in inspect.getsource(
+        ModelArchConfigConvertorBase.get_num_experts_from_block_configs
+    )
