@@ -125,7 +125,7 @@ class AdaActorTrainer(HostPolicyTrainer):
     def _share_memory(self, engines: Sequence[Any]) -> None:
         """The host's way, to these; but for adapters, of which it would send the parts."""
         if any(".experts." in tensor.name for tensor in self._weights.manifest.tensors):
-            # A folder's config.json has told so before anything was started (`trainer/preflight.py`); a hub's has not.
+            # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
             raise RuntimeError(
                 "--train.colocate_all is True: the model is a mixture of experts, and nobody has shown that they survive "
                 "OpenRLHF's way through shared GPU memory. Leave it out"
