@@ -127,8 +127,8 @@ class AdaActorTrainer(HostPolicyTrainer):
         if any(".experts." in tensor.name for tensor in self._weights.manifest.tensors):
             # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
             raise RuntimeError(
-                "--train.colocate_all is True: the model is a mixture of experts, and nobody has shown that they survive "
-                "OpenRLHF's way through shared GPU memory. Leave it out"
+                "--train.colocate_all is True: the model is a mixture of experts, and nobody has shown that experts "
+                "survive OpenRLHF's way through shared GPU memory. Leave it out"
             )
         has_adapters = isinstance(self.actor.model.module, PeftModel)
         self.share_memory(engines, self._weights.as_parameters if has_adapters else None)
