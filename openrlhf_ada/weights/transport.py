@@ -13,6 +13,9 @@ import torch
 
 from openrlhf_ada.weights.watch import LIMIT_S, POLL_S, Watch
 
+TELL_S = 10.0
+"""Seconds for telling the others that a transfer is given up."""
+
 Take = Callable[[torch.Tensor], object]
 """Is given a bucket that has arrived, and owns it."""
 
@@ -93,7 +96,11 @@ class Group:
             done.set()
         if watch.reason is not None:
             # Also where nothing was raised: what waited has been woken up, and has got nothing.
-            watch.tell()
+            telling = threading.Thread(target=watch.tell, daemon=True, name="ada-transfer")
+            telling.start()
+            # Rank 0 may be out of reach.
+            telling.join(TELL_S)
+            self._stop()
             raise watch.error() from failure
 
     def _look(self, done: threading.Event, look: Callable[[], str | None]) -> None:

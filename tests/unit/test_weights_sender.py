@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,11 +18,12 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from weight_engines import CPU, Damage, Engine, Policy, Receiver, call, connect, look_often, replace_ray, weights
 
 from openrlhf_ada.weights import sender as weight_sync
+from openrlhf_ada.weights import transport
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 from openrlhf_ada.weights.receiver import Update
 from openrlhf_ada.weights.sender import EngineGoneError, WeightSyncError
-from openrlhf_ada.weights.transport import GlooGroup, Transfer
-from openrlhf_ada.weights.watch import Watch
+from openrlhf_ada.weights.transport import GlooGroup, Group, Take, Transfer
+from openrlhf_ada.weights.watch import TransportError, Watch
 
 
 @pytest.fixture(autouse=True)
@@ -224,6 +225,29 @@ def test_an_engine_that_does_not_prepare_is_named_after_a_while(started: list[En
     with pytest.raises(WeightSyncError, match=r"^vLLM engine 1: no answer for 0.2 s while preparing"):
         sync.begin()
     never.set()
+
+
+def test_a_member_gives_up_even_if_it_can_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine of the policy is out of reach: the store does not answer either."""
+    woken = threading.Event()
+
+    class Unreachable:
+        def check(self, keys: list[str]) -> bool:
+            return bool(threading.Event().wait())
+
+    class Waiting(Group):
+        def __init__(self) -> None:
+            self._watch = Watch(Unreachable(), ["the policy", "vLLM engine 0, worker 0"], 1, 0.1)
+
+        def _receive(self, sizes: Sequence[int], take: Take) -> None:
+            woken.wait()
+
+        def _stop(self) -> None:
+            woken.set()
+
+    monkeypatch.setattr(transport, "TELL_S", 0.1)
+    with pytest.raises(TransportError, match=r"^no weights have moved for 0.1 s; vLLM engine 0, worker 0 has waited"):
+        Waiting().receive([], lambda bucket: None)
 
 
 def test_a_transfer_that_does_not_end_ends_the_process(
