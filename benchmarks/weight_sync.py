@@ -30,7 +30,7 @@ from openrlhf_ada.platforms import cpu  # noqa: E402
 from openrlhf_ada.platforms.cpu_dtype import compute_dtype  # noqa: E402
 
 EXTENSION = "both_extensions.BothExtensions"
-BUCKETS_MIB, STANDARD_MIB = (32, 64, 128), 64
+BUCKETS_MIB, STANDARD_MIB = (16, 32, 64), 32
 COUNTS = (1, 2)
 
 

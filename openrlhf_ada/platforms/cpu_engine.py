@@ -12,6 +12,9 @@ from openrlhf_ada.platforms.cpu_dtype import compute_dtype
 EXECUTOR = "openrlhf_ada.platforms.cpu_executor.OneProcessExecutor"
 """By name: the module imports vLLM, and the engine core imports it itself."""
 
+TENSOR_PARALLEL_EXECUTOR = "openrlhf_ada.platforms.cpu_executor.TensorParallelExecutor"
+"""For engines of several workers."""
+
 
 def cpu_rollout_actor(host_actor: Any) -> Any:
     """The host's Ray rollout actor with engine arguments for a CPU."""
@@ -31,6 +34,7 @@ def cpu_rollout_actor(host_actor: Any) -> Any:
 
 def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     """The host's engine arguments, changed where they mean something else on a CPU."""
+    workers = kwargs.get("tensor_parallel_size", 1)
     return kwargs | {
         "dtype": compute_dtype(),
         # The flag is a share of a GPU's memory. On a CPU it would reserve that share of the machine, per engine; the
@@ -39,7 +43,7 @@ def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
         # vLLM's default of 128 makes attention over short sequences twice as slow (docs/cpu.md).
         "block_size": 32,
         # Its own process for the model would load torch and vLLM once more before the first token.
-        "distributed_executor_backend": EXECUTOR,
+        "distributed_executor_backend": EXECUTOR if workers == 1 else TENSOR_PARALLEL_EXECUTOR,
         # The core dies when a prompt with a seed is computed in parts: vLLM then winds the generator back, which those
         # of a CPU cannot.
         "enable_chunked_prefill": False,

@@ -1,13 +1,16 @@
-"""The model in the engine core's own process, where vLLM starts one more on a CPU."""
+"""Where an engine's model runs on a CPU: in its core's own process, or in one process per tensor-parallel worker."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 
 import torch
 from vllm.utils.ompmultiprocessing import OMPProcessManager
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from openrlhf_ada.platforms import template
 from openrlhf_ada.platforms.cpu import ENGINES_VARIABLE
 
 
@@ -24,4 +27,16 @@ class OneProcessExecutor(UniProcExecutor):
         # None: the user asked vLLM to bind nothing (VLLM_CPU_OMP_THREADS_BIND=nobind).
         if cores:
             torch.set_num_threads(max(len(cores[0]) // int(os.environ.get(ENGINES_VARIABLE, "1")), 1))
+        super()._init_executor()
+
+
+class TensorParallelExecutor(MultiprocExecutor):
+    """vLLM's own, whose workers talk over gloo and shared memory. OpenRLHF asks for Ray's, which needs GPUs.
+
+    Contract: test_cpu_engine_shims.test_a_tensor_parallel_engine_has_worker_processes
+    """
+
+    def _init_executor(self) -> None:
+        if template.running():
+            multiprocessing.set_executable(template.running())
         super()._init_executor()

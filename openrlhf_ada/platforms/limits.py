@@ -25,7 +25,6 @@ def check_cpu_limits(args: SimpleNamespace) -> None:
         ),
         ("--ds.ring_attn_size", args.ds.ring_attn_size, 1, "there is no flash-attn for ring attention"),
         ("--ds.load_in_4bit", args.ds.load_in_4bit, False, "there are no 4-bit kernels"),
-        ("--vllm.tensor_parallel_size", args.vllm.tensor_parallel_size, 1, "an engine is one process"),
         ("--vllm.enable_sleep", args.vllm.enable_sleep and args.train.colocate_all, False, "engines cannot sleep"),
     ]
     for flag, value, expected, reason in limits:

@@ -128,6 +128,12 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     def _share_memory(self, engines: Sequence[Any]) -> None:
         """The host's way, to these; but for adapters, of which it would send the parts."""
+        if any(".experts." in tensor.name for tensor in self._weights.manifest.tensors):
+            # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
+            raise RuntimeError(
+                "--train.colocate_all is True: the model is a mixture of experts, and nobody has shown that experts "
+                "survive OpenRLHF's way through shared GPU memory. Leave it out"
+            )
         has_adapters = isinstance(self.actor.model.module, PeftModel)
         self.share_memory(engines, self._weights.as_parameters if has_adapters else None)
         if torch.distributed.get_rank() == 0:

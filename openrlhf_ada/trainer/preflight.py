@@ -7,6 +7,7 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError
@@ -14,6 +15,7 @@ from openrlhf_ada.config.host_rules import batch_plan, check_against_host
 from openrlhf_ada.config.host_values import check_values
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import make_policy, settings_of
+from openrlhf_ada.config.weight_rules import shares_gpus
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.data.row_counts import count_rows
@@ -108,6 +110,7 @@ def check_paths(args: SimpleNamespace) -> None:
             check_model(f"--{name}.model_name_or_path", path)
     _check_heads(args)
     check_rewards(args.reward.remote_url, "--reward.remote_url")
+    _check_experts(args)
     if args.train.agent_func_path:
         check_python_file("--train.agent_func_path", args.train.agent_func_path, "AgentExecutor")
     if args.ada.policy:
@@ -127,16 +130,8 @@ def _check_policy(args: SimpleNamespace) -> None:
 
 def _check_heads(args: SimpleNamespace) -> None:
     """vLLM refuses to split a model's heads unevenly, when it has started the engine's processes."""
-    workers, file = args.vllm.tensor_parallel_size, Path(args.actor.model_name_or_path) / "config.json"
-    if workers == 1 or not file.is_file():
-        return
-    flag = "--actor.model_name_or_path"
-    try:
-        with readable(flag, str(file)):
-            config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(flag, str(file), f"it is not valid JSON ({error})", "Fix the file") from error
-    heads = config.get("text_config", config).get("num_attention_heads")
+    workers = args.vllm.tensor_parallel_size
+    heads = _config_of_policy(args).get("num_attention_heads") if workers > 1 else None
     if heads is not None and heads % workers:
         raise ConfigError(
             "--vllm.tensor_parallel_size",
@@ -144,6 +139,43 @@ def _check_heads(args: SimpleNamespace) -> None:
             f"the model has {heads} attention heads, which so many GPUs cannot share evenly",
             f"Use a divisor of {heads}",
         )
+
+
+EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+"""Where a model's config.json says how many experts a layer has: the names that vLLM reads."""
+
+
+def _check_experts(args: SimpleNamespace) -> None:
+    """OpenRLHF's way through shared GPU memory loads into the tensors that an engine computes with. Some of vLLM's
+    kernels for experts have packed these in another order, and no checksum sees what becomes of them.
+    """
+    if not shares_gpus(args):
+        return
+    config = _config_of_policy(args)
+    # Models whose layers differ say it per layer.
+    found = [section.get(name) for section in [config, *config.get("block_configs", [])] for name in EXPERTS]
+    if any(found):
+        raise ConfigError(
+            "--train.colocate_all",
+            True,
+            f"{args.actor.model_name_or_path} is a mixture of experts. On shared GPUs OpenRLHF writes new weights "
+            f"over those that vLLM has packed for its kernels, and nobody has shown that experts survive that",
+            "Leave it out: on GPUs of their own, engines load experts through vLLM's reload, and checksums are "
+            "compared",
+        )
+
+
+def _config_of_policy(args: SimpleNamespace) -> dict[str, Any]:
+    """The language model's part of config.json; empty for a model that is not a folder."""
+    flag, file = "--actor.model_name_or_path", Path(args.actor.model_name_or_path) / "config.json"
+    if not file.is_file():
+        return {}
+    try:
+        with readable(flag, str(file)):
+            config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(flag, str(file), f"it is not valid JSON ({error})", "Fix the file") from error
+    return config.get("text_config", config)
 
 
 def _check_labels(args: SimpleNamespace) -> None:

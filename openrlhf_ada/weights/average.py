@@ -175,7 +175,7 @@ class WeightAverage:
 
 def visit(source: WeightSource, each: Callable[[TensorSpec, torch.Tensor], Any]) -> None:
     """Call `each` with every whole (unsharded) weight. To be called in all processes of the policy."""
-    for bucket in source.manifest.buckets():
-        with source.gathered(bucket) as tensors:
-            for spec, tensor in zip(bucket, tensors, strict=True):
+    for batch in source.manifest.batches():
+        with source.gathered(batch) as tensors:
+            for spec, tensor in zip(batch, tensors, strict=True):
                 each(spec, tensor)

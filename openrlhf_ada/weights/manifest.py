@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from math import prod
 from typing import Any
 
 import torch
 
-BUCKET_BYTES = 64 << 20
-"""Sender and receiver hold two buckets at a time: one in transfer, one that is packed or loaded."""
+BUCKET_BYTES = 32 << 20
+"""No bucket is larger, whatever the model. Sender and receiver hold few of them at a time (`weights/memory.py`)."""
 
 ALIGNMENT = 16
 """Bytes. A tensor is read in place, so its start in the bucket must be aligned for its type."""
@@ -35,7 +35,25 @@ class TensorSpec:
 
     @property
     def padded_bytes(self) -> int:
-        return -(-self.num_bytes // ALIGNMENT) * ALIGNMENT
+        return _padded(self.num_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What is sent at a time: whole tensors one after the other, or a part of one tensor.
+
+    `size`: bytes as sent. `start`: where the part begins in the tensor's bytes; None for whole tensors.
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    size: int
+    start: int | None = None
+
+    @property
+    def part(self) -> slice:
+        """The bytes of the tensor that are sent, if it is a part."""
+        start = self.start or 0
+        return slice(start, min(start + self.size, self.tensors[0].num_bytes))
 
 
 @dataclass(frozen=True)
@@ -49,24 +67,41 @@ class Manifest:
     is_whole: bool = True
     bucket_bytes: int = BUCKET_BYTES
 
-    def buckets(self) -> Iterator[Sequence[TensorSpec]]:
-        """Consecutive tensors of `bucket_bytes` at most; sender and receiver compute the same buckets.
+    def batches(self) -> Iterator[tuple[TensorSpec, ...]]:
+        """Consecutive tensors that are gathered together: `bucket_bytes` at most, or one tensor that is larger.
 
-        The tensors of a module stay together, because vLLM keeps them until it has all of them: it joins those of
-        attention and those of an MLP. A bucket is larger only if a single module is.
+        The tensors of a module stay together where they fit, because vLLM keeps them until it has all of them: it
+        joins those of attention and those of an MLP.
         """
-        bucket: list[TensorSpec] = []
+        batch: list[TensorSpec] = []
         size = 0
         for _, group in groupby(self.tensors, key=lambda tensor: tensor.name.rsplit(".", 2)[0]):
             module = list(group)
-            module_size = sum(tensor.padded_bytes for tensor in module)
-            if bucket and size + module_size > self.bucket_bytes:
-                yield bucket
-                bucket, size = [], 0
-            bucket += module
-            size += module_size
-        if bucket:
-            yield bucket
+            fits = sum(tensor.padded_bytes for tensor in module) <= self.bucket_bytes
+            for tensors in [module] if fits else [[tensor] for tensor in module]:
+                more = sum(tensor.padded_bytes for tensor in tensors)
+                if batch and size + more > self.bucket_bytes:
+                    yield tuple(batch)
+                    batch, size = [], 0
+                batch += tensors
+                size += more
+        if batch:
+            yield tuple(batch)
+
+    def cut(self, batch: tuple[TensorSpec, ...]) -> list[Bucket]:
+        """The buckets of a batch: one, or as many as a large tensor needs."""
+        size = sum(tensor.padded_bytes for tensor in batch)
+        if size <= self.bucket_bytes:
+            return [Bucket(batch, size)]
+        (tensor,) = batch
+        step = max(self.bucket_bytes // ALIGNMENT, 1) * ALIGNMENT
+        return [
+            Bucket(batch, min(step, tensor.padded_bytes - start), start) for start in range(0, tensor.num_bytes, step)
+        ]
+
+    def buckets(self) -> Iterator[Bucket]:
+        """All buckets, in the order in which they are sent; sender and receiver compute the same."""
+        return chain.from_iterable(self.cut(batch) for batch in self.batches())
 
     def to_plain(self) -> dict[str, Any]:
         """As strings, numbers and lists, which need no pickle between processes."""
@@ -83,28 +118,37 @@ class Manifest:
         return Manifest(tensors, plain["is_whole"], plain["bucket_bytes"])
 
 
-def bucket_size(bucket: Sequence[TensorSpec]) -> int:
-    """Bytes of a packed bucket."""
-    return sum(tensor.padded_bytes for tensor in bucket)
-
-
-def pack(bucket: Sequence[TensorSpec], tensors: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
-    """The tensors one after the other into `packed`, shape (bucket_size(bucket),) of bytes.
+def pack(bucket: Bucket, tensors: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
+    """The bucket's tensors, or the part of its one tensor, into `packed`, shape (bucket.size,) of bytes.
 
     Raises ValueError if one is not what the manifest says: the receiver would misread all tensors after it.
     """
-    for spec, tensor, view in zip(bucket, tensors, unpack(bucket, packed), strict=True):
-        if tensor.shape != spec.shape or tensor.dtype != view.dtype:
+    for spec, tensor in zip(bucket.tensors, tensors, strict=True):
+        if tensor.shape != spec.shape or tensor.dtype != getattr(torch, spec.dtype):
             raise ValueError(f"{spec.name} is {tensor.dtype} {tuple(tensor.shape)}, announced was {spec}")
-        view.copy_(tensor)
+    if bucket.start is None:
+        for tensor, view in zip(tensors, unpack(bucket, packed), strict=True):
+            view.copy_(tensor)
+    else:
+        data = as_bytes(tensors[0].contiguous())[bucket.part]
+        packed[: len(data)].copy_(data)
 
 
-def unpack(bucket: Sequence[TensorSpec], packed: torch.Tensor) -> list[torch.Tensor]:
-    """Views of `packed`, one per tensor."""
+def unpack(bucket: Bucket, packed: torch.Tensor) -> list[torch.Tensor]:
+    """Views of `packed`, one per whole tensor."""
     views: list[torch.Tensor] = []
     start = 0
-    for spec in bucket:
+    for spec in bucket.tensors:
         view = packed[start : start + spec.num_bytes].view(getattr(torch, spec.dtype))
         views.append(view.view(spec.shape))
         start += spec.padded_bytes
     return views
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of a contiguous tensor, shape (number of bytes,)."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

@@ -65,9 +65,9 @@ class PolicyWeights:
             return tensor.value().clone()
 
     @contextmanager
-    def gathered(self, bucket: Sequence[TensorSpec]) -> Generator[list[torch.Tensor]]:
-        """The tensors of a bucket, whole. All processes that hold a part of them must enter."""
-        tensors = [self._tensors[spec.name] for spec in bucket]
+    def gathered(self, batch: Sequence[TensorSpec]) -> Generator[list[torch.Tensor]]:
+        """These tensors, whole. All processes that hold a part of them must enter."""
+        tensors = [self._tensors[spec.name] for spec in batch]
         with self._gather([parameter for tensor in tensors for parameter in tensor.parameters]), torch.no_grad():
             yield [tensor.value() for tensor in tensors]
 

@@ -6,12 +6,13 @@ Imported by name inside vLLM's processes, as `worker_extension_cls` of the engin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,  # pyright: ignore[reportUnknownVariableType] - its decorator drops the signature
     initialize_layerwise_reload,
@@ -19,8 +20,8 @@ from vllm.model_executor.model_loader.reload import (
 
 from openrlhf_ada.host.vllm_engine import lacks_weights
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, unpack
-from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
+from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, as_bytes, unpack
+from openrlhf_ada.weights.transport import Group, Membership, join
 
 BACKEND = "openrlhf_ada"
 """Our name among vLLM's weight transfer backends."""
@@ -38,7 +39,8 @@ class JoinGroup(WeightTransferInitInfo):
     address: str
     port: int
     first_rank: int
-    world_size: int
+    names: Sequence[str]
+    limit_s: float
 
 
 @dataclass
@@ -57,14 +59,18 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._group: BroadcastGroup | None = None
+        self._group: Group | None = None
+        self._growing: torch.Tensor | None = None
         self.sums: list[int] = []
 
     def init_transfer_engine(self, init_info: JoinGroup) -> None:
-        """Join the group; the previous one, if there was one, is left."""
-        fields = asdict(init_info)
-        rank = fields.pop("first_rank") + self.parallel_config.rank
-        self._group = join(Membership(rank=rank, **fields), self.device)
+        """Leave the group of before, if there was one, and join this one."""
+        self.shutdown()
+        rank = init_info.first_rank + self.parallel_config.rank
+        membership = Membership(
+            init_info.backend, init_info.address, init_info.port, rank, tuple(init_info.names), init_info.limit_s
+        )
+        self._group = join(membership, self.device)
 
     def start_weight_update(self) -> None:
         """The model cannot be used from here on until `finish_weight_update`."""
@@ -75,30 +81,45 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         if self._group is None:
             raise RuntimeError("weights were announced before this engine has joined the policy's group")
         manifest = Manifest.from_plain(update_info.manifest)
-        self.sums = []
+        self.sums, self._growing = [], None
         failure: Exception | None = None
-        buckets = list(manifest.buckets())
-        arrivals = self._group.arrivals([bucket_size(bucket) for bucket in buckets])
-        for bucket in buckets:
-            packed = next(arrivals)
+        buckets = manifest.buckets()
+
+        def take(packed: torch.Tensor) -> None:
+            nonlocal failure
+            bucket = next(buckets)
             if failure is None:
                 try:
-                    self._load(bucket, unpack(bucket, packed), sums=update_info.sums)
+                    self._take(bucket, packed, sums=update_info.sums)
                 except Exception as error:  # noqa: BLE001 - raised below
-                    failure = error
-            # Free this bucket before the next two are allocated.
-            del packed
+                    failure, self._growing = error, None
+
+        with disable_mtp_completeness_check():
+            self._group.receive([bucket.size for bucket in manifest.buckets()], take)
         if failure is not None:
             raise failure
-        next(arrivals, None)
         self._check_complete(all_expected=manifest.is_whole and update_info.sums)
 
-    def _load(self, bucket: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
+    def _take(self, bucket: Bucket, packed: torch.Tensor, *, sums: bool) -> None:
+        """Load what a bucket holds. vLLM loads whole tensors only, so parts of one are put together first."""
+        if bucket.start is None:
+            self._load(bucket.tensors, unpack(bucket, packed), sums=sums)
+            return
+        (spec,) = bucket.tensors
+        if self._growing is None:
+            self._growing = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=self.device)
+        part = bucket.part
+        as_bytes(self._growing)[part].copy_(packed[: part.stop - part.start])
+        if part.stop == spec.num_bytes:
+            tensor, self._growing = self._growing, None
+            self._load(bucket.tensors, [tensor], sums=sums)
+
+    def _load(self, specs: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
         if sums:
             # Of the received tensors: vLLM repacks them, and they cannot be read back.
             self.sums += checksums(tensors)
         model: Any = self.model
-        model.load_weights((spec.name, tensor) for spec, tensor in zip(bucket, tensors, strict=True))
+        model.load_weights((spec.name, tensor) for spec, tensor in zip(specs, tensors, strict=True))
 
     def _check_complete(self, *, all_expected: bool) -> None:
         """Raises IncompleteWeightsError.
@@ -126,7 +147,9 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
             torch.cuda.empty_cache()
 
     def shutdown(self) -> None:
-        """Leave the group."""
+        """Leave the group. A communicator that is only forgotten may keep the next one from being formed."""
+        if self._group is not None:
+            self._group.close()
         self._group = None
 
 

@@ -9,9 +9,10 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict
 from typing import Any, Protocol, cast
 
@@ -20,11 +21,12 @@ import torch
 from ray.exceptions import RayActorError, RayError
 
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
-from openrlhf_ada.weights.transport import BroadcastGroup, Membership, join
+from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, pack
+from openrlhf_ada.weights.transport import Group, Membership, join
+from openrlhf_ada.weights.watch import LIMIT_S, TransportError
 
 GRACE_S = 20.0
-"""Seconds that the broadcast has to notice that an engine is gone. NCCL never notices."""
+"""Seconds that a transfer has to end when it was given up, and that engines then have to say why."""
 
 POLL_S = 0.2
 """Seconds between checks of engines that are joining."""
@@ -41,7 +43,12 @@ Failure = tuple[int, RayError]
 
 
 class WeightSyncError(RuntimeError):
-    """Weights did not reach an engine, or not unchanged. The message says which engine, in which phase, and why."""
+    """Weights did not reach an engine, or not unchanged. The message says which engine, in which phase, and why.
+
+    `is_death`: the engine's process is gone.
+    """
+
+    is_death = False
 
 
 class EngineGoneError(WeightSyncError):
@@ -49,46 +56,57 @@ class EngineGoneError(WeightSyncError):
 
 
 class WeightSource(Protocol):
-    """The policy's weights. `gathered` is entered by all processes of the policy, one bucket after the other."""
+    """The policy's weights. `gathered` is entered by all processes of the policy, one batch after the other."""
 
     @property
     def manifest(self) -> Manifest: ...
 
-    def gathered(self, bucket: Sequence[TensorSpec]) -> AbstractContextManager[list[torch.Tensor]]: ...
+    def gathered(self, batch: Sequence[TensorSpec]) -> AbstractContextManager[list[torch.Tensor]]: ...
 
 
 class WeightSync:
     """Updates over one broadcast group, made anew when `engines` change. For the policy's first process.
 
     `workers_per_engine`: tensor parallel size. `verify`: compare checksums of what was sent and what arrived `off`:
-    never, `first`: in the first update over a group, `always`.
+    never, `first`: in the first update over a group, `always`. `limit_s`: how long engines and transfers may show no
+    sign of progress.
     """
 
-    def __init__(self, backend: str, device: torch.device, workers_per_engine: int, verify: str) -> None:
+    def __init__(
+        self, backend: str, device: torch.device, workers_per_engine: int, verify: str, *, limit_s: float = LIMIT_S
+    ) -> None:
         self._backend = backend
         self._device = device
         self._workers = workers_per_engine
         self._verify = verify
+        self._limit_s = limit_s
         self._engines: dict[int, Any] = {}
-        self._group: BroadcastGroup | None = None
+        self._group: Group | None = None
         self._is_verified = False
 
     def connect(self, engines: dict[int, Any]) -> None:
         """Form the group with these engines, by number; blocks until all have joined. Raises WeightSyncError."""
         # An engine that has died is known by now, or a death while joining would strand the others.
         _collect({number: engine.ready.remote() for number, engine in engines.items()}, STARTING)
+        self._leave()
         address = str(cast(Any, ray.util.get_node_ip_address()))
-        world_size = 1 + len(engines) * self._workers
-        group = Membership(self._backend, address, _free_port(), 0, world_size)
+        names = ("the policy", *(_worker_name(number, w) for number in engines for w in range(self._workers)))
+        group = Membership(self._backend, address, _free_port(), 0, names, self._limit_s)
         refs: dict[int, Any] = {}
         for place, (number, engine) in enumerate(engines.items()):
             plain = asdict(group) | {"first_rank": 1 + place * self._workers}
             del plain["rank"]
             refs[number] = engine.join_weight_group.remote(plain)
         self._group = _join_group(group, self._device, refs)
-        _collect(refs, JOINING)
+        _collect(refs, JOINING, self._limit_s)
         self._engines = engines
         self._is_verified = False
+
+    def _leave(self) -> None:
+        """Each end leaves its old group before it joins the next one, which NCCL may not form otherwise."""
+        if self._group is not None:
+            self._group.close()
+        self._group = None
 
     def begin(self) -> None:
         """Let the engines prepare for an update; may be repeated if an engine has died. Raises WeightSyncError."""
@@ -101,17 +119,15 @@ class WeightSync:
         manifest, sums = source.manifest, self._verifies()
         self.begin()
         received = self._start("receive_update", manifest.to_plain(), sums=sums)
-        with _watching(received):
+        with _watching(received, self._group):
             try:
                 with _one_thread():
                     sent = _send(source, self._group, self._device, sums=sums)
             except RuntimeError as error:
-                # The broadcast only knows that a connection is gone, not which engine failed.
-                failure = _first_failure(received, GRACE_S)
-                raise error if failure is None else _failure_error(failure, received, RECEIVING) from error
-        for number, workers in _collect(received, RECEIVING).items():
+                raise _named(error, received) from error
+        for number, workers in _collect(received, RECEIVING, self._limit_s).items():
             for worker, arrived in enumerate(workers):
-                _compare(manifest, sent, arrived, f"vLLM engine {number}, worker {worker}")
+                _compare(manifest, sent, arrived, _worker_name(number, worker))
         self._call("admit_update", "taking new weights into use", version)
         self._is_verified = True
 
@@ -122,33 +138,52 @@ class WeightSync:
         return {number: getattr(engine, method).remote(*args, **kwargs) for number, engine in self._engines.items()}
 
     def _call(self, method: str, phase: str, *args: Any) -> None:
-        _collect(self._start(method, *args), phase)
+        _collect(self._start(method, *args), phase, self._limit_s)
 
 
 def take_part(source: WeightSource) -> None:
     """To be called by the policy's other processes during an update: they hold some of the weights."""
-    for bucket in source.manifest.buckets():
-        with source.gathered(bucket):
+    for batch in source.manifest.batches():
+        with source.gathered(batch):
             pass
 
 
-def _send(source: WeightSource, group: BroadcastGroup, device: torch.device, *, sums: bool) -> list[int]:
+def _send(source: WeightSource, group: Group, device: torch.device, *, sums: bool) -> list[int]:
     """Send all buckets; returns the checksums of their tensors (if `sums`)."""
     sent: list[int] = []
-    for bucket in source.manifest.buckets():
-        with source.gathered(bucket) as tensors:
-            if sums:
-                sent += checksums(tensors)
-            packed = torch.empty(bucket_size(bucket), dtype=torch.uint8, device=device)
-            pack(bucket, tensors, packed)
-        group.publish(packed)
-    group.finish()
+    sizes = [bucket.size for bucket in source.manifest.buckets()]
+    with closing(_packed(source, device, sent if sums else None)) as buckets:
+        group.send(sizes, buckets)
     return sent
 
 
-def _join_group(group: Membership, device: torch.device, refs: dict[int, Any]) -> BroadcastGroup:
+def _packed(source: WeightSource, device: torch.device, sent: list[int] | None) -> Generator[torch.Tensor]:
+    """All buckets, each as it is asked for; checksums of their tensors are added to `sent`."""
+    manifest = source.manifest
+    for batch in manifest.batches():
+        buckets = manifest.cut(batch)
+        with source.gathered(batch) as tensors:
+            if sent is not None:
+                sent += checksums(tensors)
+            if len(buckets) > 1:
+                tensors = [tensor.contiguous() for tensor in tensors]
+            for bucket in buckets[:-1]:
+                yield _pack(bucket, tensors, device)
+            last = _pack(buckets[-1], tensors, device)
+        # What was gathered is free again while this one travels.
+        del tensors
+        yield last
+
+
+def _pack(bucket: Bucket, tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    packed = torch.empty(bucket.size, dtype=torch.uint8, device=device)
+    pack(bucket, tensors, packed)
+    return packed
+
+
+def _join_group(group: Membership, device: torch.device, refs: dict[int, Any]) -> Group:
     """Join, unless an engine fails to: gloo would wait for it for half an hour, NCCL for ever."""
-    outcome: Future[BroadcastGroup] = Future()
+    outcome: Future[Group] = Future()
 
     def run() -> None:
         try:
@@ -159,10 +194,13 @@ def _join_group(group: Membership, device: torch.device, refs: dict[int, Any]) -
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True, name="ada-join").start()
+    deadline = time.monotonic() + group.limit_s
     while not outcome.done():
         failure = _first_failure(refs, POLL_S)
         if failure is not None:
             raise _failure_error(failure, refs, JOINING)
+        if time.monotonic() > deadline:
+            raise _silence_error(refs, JOINING, group.limit_s)
         wait([outcome], POLL_S)
     return outcome.result()
 
@@ -189,12 +227,46 @@ def _compare(manifest: Manifest, sent: Sequence[int], arrived: Sequence[int], en
         )
 
 
-def _collect(refs: dict[int, Any], phase: str) -> dict[int, Any]:
-    """What each engine answered; raises WeightSyncError naming the one that failed."""
-    failure = _first_failure(refs)
+def _worker_name(engine: int, worker: int) -> str:
+    return f"vLLM engine {engine}, worker {worker}"
+
+
+def _collect(refs: dict[int, Any], phase: str, limit_s: float | None = None) -> dict[int, Any]:
+    """What each engine answered; raises WeightSyncError naming the one that failed, or all silent ones.
+
+    `limit_s`: how long no further engine may answer; None: for ever.
+    """
+    failure = _first_failure(refs, limit_s)
     if failure is not None:
         raise _failure_error(failure, refs, phase)
+    if _unanswered(refs):
+        raise _silence_error(refs, phase, cast(float, limit_s))
     return {number: ray.get(ref) for number, ref in refs.items()}
+
+
+def _unanswered(refs: dict[int, Any]) -> list[int]:
+    answered = cast(list[Any], ray.wait(list(refs.values()), num_returns=len(refs), timeout=0, fetch_local=False)[0])
+    return [number for number, ref in refs.items() if ref not in answered]
+
+
+def _silence_error(refs: dict[int, Any], phase: str, limit_s: float) -> WeightSyncError:
+    silent = ", ".join(f"vLLM engine {number}" for number in _unanswered(refs))
+    return WeightSyncError(
+        f"{silent}: no answer for {limit_s:g} s while {phase}. Look for the last lines of its workers with --verbose; "
+        f"one may be out of memory"
+    )
+
+
+def _named(error: RuntimeError, received: dict[int, Any]) -> Exception:
+    """Whose fault it is that sending has failed: that of an engine that has died, else what the members say."""
+    failure = _first_failure(received, GRACE_S)
+    named = None if failure is None else _failure_error(failure, received, RECEIVING)
+    if named is not None and named.is_death:
+        return named
+    if isinstance(error, TransportError) and (named is None or not error.is_own):
+        return WeightSyncError(str(error))
+    # Gloo only knows that a connection is gone, not which engine failed.
+    return named or error
 
 
 def _failure_error(failure: Failure, refs: dict[int, Any], phase: str) -> WeightSyncError:
@@ -207,18 +279,24 @@ def _failure_error(failure: Failure, refs: dict[int, Any], phase: str) -> Weight
     # Other engines that were joining now wait for the dead one and cannot be called, so that cannot be repeated.
     can_be_repeated = phase in (STARTING, PREPARING) or (phase == JOINING and len(refs) == 1)
     kind = EngineGoneError if isinstance(error, RayActorError) and can_be_repeated else WeightSyncError
-    return kind(f"vLLM engine {number} failed while {phase}: {error}")
+    found = kind(f"vLLM engine {number} failed while {phase}: {error}")
+    found.is_death = isinstance(error, RayActorError)
+    return found
 
 
 @contextmanager
-def _watching(refs: dict[int, Any]) -> Generator[None]:
-    """End this process, with the reason, if an engine is gone and the broadcast to it does not notice."""
+def _watching(refs: dict[int, Any], group: Group) -> Generator[None]:
+    """If an engine is gone, give up the transfer to it; end this process, with the reason, if that does not end it."""
     done = threading.Event()
 
     def watch() -> None:
         failure = _first_failure(refs)
-        if failure is not None and not done.wait(GRACE_S):
-            sys.stderr.write(f"the broadcast still waits after this: {_failure_error(failure, refs, RECEIVING)}\n")
+        if failure is None or done.is_set():
+            return
+        reason = str(_failure_error(failure, refs, RECEIVING))
+        group.give_up(reason)
+        if not done.wait(GRACE_S):
+            sys.stderr.write(f"the transfer does not end after this: {reason}\n")
             sys.stderr.flush()
             os._exit(1)
 

@@ -1,134 +1,183 @@
-"""Broadcast of buckets of bytes from the policy, rank 0, to the engines' workers."""
+"""Buckets of bytes from the policy, rank 0, to the engines' workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
 import torch
+
+from openrlhf_ada.weights.watch import LIMIT_S, POLL_S, Watch
+
+TELL_S = 10.0
+"""Seconds for telling the others that a transfer is given up."""
+
+Take = Callable[[torch.Tensor], object]
+"""Is given a bucket that has arrived, and owns it."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """How a process joins. `address`, `port`: where rank 0 waits for the others."""
+    """How a process joins. `address`, `port`: where rank 0 waits for the others. `names`: of all members, by rank.
+
+    `limit_s`: seconds without progress after which a transfer is given up.
+    """
 
     backend: str
     address: str
     port: int
     rank: int
-    world_size: int
+    names: tuple[str, ...]
+    limit_s: float = LIMIT_S
+
+    @property
+    def world_size(self) -> int:
+        return len(self.names)
 
 
-class BroadcastGroup(Protocol):
-    """Buckets go one after the other from rank 0 to all others, two at most at a time."""
+class Group:
+    """Buckets go one after the other from rank 0 to all others. `sizes`: of all of them, in bytes.
 
-    def publish(self, packed: torch.Tensor) -> None:
-        """Rank 0: send it to the others. It must not change until the bucket after the next is published."""
-        ...
+    Both directions raise TransportError, in every member, if one of them fails or nothing moves for too long.
+    """
 
-    def finish(self) -> None:
-        """Rank 0: return when all have arrived."""
-        ...
+    _watch: Watch
 
-    def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
-        """The others: yields every bucket when it has arrived, while the next is in transfer. The receiver owns it."""
-        ...
+    def send(self, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:
+        """Rank 0: send them as they are made; returns when all have arrived."""
+        with self._watched():
+            self._send(sizes, buckets)
+
+    def receive(self, sizes: Sequence[int], take: Take) -> None:
+        """The others: `take` gets every bucket when it has arrived, while the next is on its way."""
+        with self._watched():
+            self._receive(sizes, take)
+
+    def give_up(self, reason: str) -> None:
+        """End a transfer that is running, in all members. May be called from another thread."""
+        self._watch.give_up(reason)
+
+    def close(self) -> None:
+        """Leave the group. Whoever waits for this member waits in vain."""
+        raise NotImplementedError
+
+    def _send(self, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:
+        raise NotImplementedError
+
+    def _receive(self, sizes: Sequence[int], take: Take) -> None:
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        """Wake up a transfer of this member that waits. Called from another thread."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _watched(self) -> Generator[None]:
+        watch, done = self._watch, threading.Event()
+        watch.begin()
+        # Two, since the one that asks the others may wait for an answer.
+        looks = [
+            threading.Thread(target=self._look, args=(done, look), daemon=True, name="ada-transfer")
+            for look in (watch.heard, watch.stalled)
+        ]
+        for thread in looks:
+            thread.start()
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised below
+            watch.failed(error)
+            failure = error
+        finally:
+            done.set()
+        if watch.reason is not None:
+            # Also where nothing was raised: what waited has been woken up, and has got nothing.
+            telling = threading.Thread(target=watch.tell, daemon=True, name="ada-transfer")
+            telling.start()
+            # Rank 0 may be out of reach.
+            telling.join(TELL_S)
+            self._stop()
+            raise watch.error() from failure
+
+    def _look(self, done: threading.Event, look: Callable[[], str | None]) -> None:
+        while not done.wait(POLL_S):
+            if look() is not None:
+                self._stop()
+                return
 
 
-def join(membership: Membership, device: torch.device) -> BroadcastGroup:
+def join(membership: Membership, device: torch.device) -> Group:
     """Blocks until all members have joined. `device`: where this process's weights are."""
     if membership.backend == "nccl":
+        from openrlhf_ada.weights.nccl import NcclGroup
+
         return NcclGroup(membership, device)
     return GlooGroup(membership, device)
 
 
-class _Broadcasts:
-    """By the broadcasts of a process group; `_start` begins one and gives a function that waits for its end."""
+Transfer = tuple[torch.Tensor, torch.Tensor, Any]
+"""A bucket on its way: where it is needed, where gloo reads or writes it, gloo's handle."""
 
-    _device: torch.device
 
-    def __init__(self) -> None:
-        self._in_transfer: Callable[[], object] | None = None
+class GlooGroup(Group):
+    """Between processes of any kind, over the network; two buckets at a time."""
 
-    def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
-        raise NotImplementedError
+    def __init__(self, membership: Membership, device: torch.device) -> None:
+        from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
-    def publish(self, packed: torch.Tensor) -> None:
-        self.finish()
-        self._in_transfer = self._start(packed)
+        self._device = device
+        self._stopped = threading.Event()
+        place = (membership.address, membership.port, membership.rank, membership.world_size)
+        group: Any = stateless_init_torch_distributed_process_group(*place, "gloo", return_store=True)
+        self._group: Any = group[0]
+        self._watch = Watch(group[1], membership.names, membership.rank, membership.limit_s)
 
-    def finish(self) -> None:
-        if self._in_transfer is not None:
-            self._in_transfer()
-        self._in_transfer = None
+    def _start(self, bucket: torch.Tensor) -> Transfer:
+        in_memory = bucket.cpu()
+        return bucket, in_memory, self._group.broadcast(in_memory, 0)
 
-    def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
-        arriving: list[tuple[torch.Tensor, Callable[[], object]]] = []
+    def _wait(self, transfer: Transfer) -> None:
+        """Gloo cannot be interrupted, so it is asked again and again."""
+        work = transfer[2]
+        while True:
+            try:
+                work.wait(timedelta(seconds=POLL_S))
+                break
+            except RuntimeError:
+                if work.is_completed() or self._stopped.is_set():
+                    raise
+        self._watch.progress()
+
+    def _send(self, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:
+        before: Transfer | None = None
+        for bucket in buckets:
+            if before is not None:
+                self._wait(before)
+            before = self._start(bucket)
+        if before is not None:
+            self._wait(before)
+
+    def _receive(self, sizes: Sequence[int], take: Take) -> None:
+        arriving: list[Transfer] = []
         for size in sizes:
-            buffer = torch.empty(size, dtype=torch.uint8, device=self._device)
-            arriving.append((buffer, self._start(buffer)))
-            del buffer
+            arriving.append(self._start(torch.empty(size, dtype=torch.uint8, device=self._device)))
             if len(arriving) == 2:
-                yield _arrived(arriving)
+                take(self._arrived(arriving))
         while arriving:
-            yield _arrived(arriving)
+            take(self._arrived(arriving))
 
+    def _arrived(self, arriving: list[Transfer]) -> torch.Tensor:
+        transfer = arriving.pop(0)
+        self._wait(transfer)
+        bucket, in_memory, _ = transfer
+        return bucket if in_memory is bucket else bucket.copy_(in_memory)
 
-def _arrived(arriving: list[tuple[torch.Tensor, Callable[[], object]]]) -> torch.Tensor:
-    buffer, wait = arriving.pop(0)
-    wait()
-    return buffer
+    def _stop(self) -> None:
+        self._stopped.set()
 
-
-class NcclGroup(_Broadcasts):
-    """Between GPUs."""
-
-    def __init__(self, membership: Membership, device: torch.device) -> None:
-        # OpenRLHF has no types.
-        from openrlhf.utils.distributed_util import (  # pyright: ignore[reportMissingTypeStubs]
-            stateless_init_process_group,  # pyright: ignore[reportUnknownVariableType]
-        )
-
-        super().__init__()
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._communicator: Any = stateless_init_process_group(
-            membership.address, membership.port, membership.rank, membership.world_size, device
-        )
-
-    def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
-        # In parallel to packing and loading other buckets, but after the work on this one.
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        self._communicator.broadcast(tensor, src=0, stream=self._stream)
-        tensor.record_stream(self._stream)
-        return self._stream.record_event().synchronize
-
-
-class GlooGroup(_Broadcasts):
-    """Between processes of any kind, over the network."""
-
-    def __init__(self, membership: Membership, device: torch.device) -> None:
-        super().__init__()
-        self._device = device
-        self._group = gloo(membership)
-
-    def _start(self, tensor: torch.Tensor) -> Callable[[], object]:
-        in_memory = tensor.cpu()
-        work = self._group.broadcast(in_memory, 0)
-
-        def arrive() -> None:
-            work.wait()
-            if in_memory.data_ptr() != tensor.data_ptr():
-                tensor.copy_(in_memory)
-
-        return arrive
-
-
-def gloo(membership: Membership) -> Any:
-    """A gloo process group between processes that share no other group."""
-    from vllm.distributed.utils import stateless_init_torch_distributed_process_group
-
-    return stateless_init_torch_distributed_process_group(
-        membership.address, membership.port, membership.rank, membership.world_size, "gloo"
-    )
+    def close(self) -> None:
+        self._group = None

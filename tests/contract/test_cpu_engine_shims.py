@@ -21,13 +21,14 @@ from openrlhf.trainer.ray import vllm_engine
 from vllm.config import ParallelConfig, VllmConfig
 from vllm.plugins import DEFAULT_PLUGINS_GROUP
 from vllm.v1.executor import Executor
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.platforms import cpu, cpu_engine, cpu_executor, vllm_plugin
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
-from openrlhf_ada.platforms.cpu_executor import OneProcessExecutor
+from openrlhf_ada.platforms.cpu_executor import OneProcessExecutor, TensorParallelExecutor
 from openrlhf_ada.platforms.import_hooks import on_import
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
@@ -59,6 +60,16 @@ def test_changed_engine_arguments_are_set_by_the_host(host_source: Any) -> None:
     ours = set(cpu_engine_arguments({}))
     assert {"dtype", "gpu_memory_utilization", "enforce_eager"} <= ours & given
     assert ours <= set(inspect.signature(vllm.AsyncEngineArgs).parameters)
+
+
+def test_a_tensor_parallel_engine_has_worker_processes() -> None:
+    """vLLM takes the executor by its name; OpenRLHF asks for Ray's, which gives each worker a GPU."""
+    chosen = cpu_engine_arguments({"tensor_parallel_size": 2, "distributed_executor_backend": "ray"})
+    assert chosen["distributed_executor_backend"] == cpu_engine.TENSOR_PARALLEL_EXECUTOR
+    config = VllmConfig()
+    config.parallel_config.distributed_executor_backend = cpu_engine.TENSOR_PARALLEL_EXECUTOR
+    assert Executor.get_class(config) is TensorParallelExecutor
+    assert issubclass(TensorParallelExecutor, MultiprocExecutor)
 
 
 def test_engine_arguments_override_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from vllm.v1.worker.gpu import attn_utils, model_runner
 
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.engine_side import ReceivesWeights
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
 from openrlhf_ada.weights.receiver import BACKEND, WeightReceiver
 
 pytestmark = pytest.mark.rehearsal
@@ -81,9 +81,9 @@ class Group:
     def __init__(self, packed: torch.Tensor) -> None:
         self.packed = packed
 
-    def arrivals(self, sizes: Sequence[int]) -> Any:
+    def receive(self, sizes: Sequence[int], take: Any) -> None:
         assert list(sizes) == [self.packed.numel()]
-        yield self.packed
+        take(self.packed)
 
 
 @pytest.fixture
@@ -116,13 +116,13 @@ def test_updates_reach_the_runners_model_in_place(worker: Any) -> None:
     sent = {name: torch.full(p.shape, 3.5) for name, p in model.named_parameters()}
     specs = tuple(TensorSpec(name, "float32", tuple(t.shape)) for name, t in sent.items())
     (bucket,) = Manifest(specs, True, bucket_bytes=1 << 20).buckets()
-    packed = torch.empty(bucket_size(bucket), dtype=torch.uint8)
-    pack(bucket, [sent[spec.name] for spec in bucket], packed)
+    packed = torch.empty(bucket.size, dtype=torch.uint8)
+    pack(bucket, [sent[spec.name] for spec in bucket.tensors], packed)
     receiver._group = Group(packed)
     worker.start_weight_update()
     worker.update_weights({"manifest": Manifest(specs, True, bucket_bytes=1 << 20).to_plain(), "sums": True})
     worker.finish_weight_update()
-    assert receiver.sums == checksums([sent[spec.name] for spec in bucket])
+    assert receiver.sums == checksums([sent[spec.name] for spec in bucket.tensors])
     assert all(bool((parameter == 3.5).all()) for parameter in model.parameters())
     assert [parameter.data_ptr() for parameter in model.parameters()] == places
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import SimpleNamespace
 
 import pytest
 from vllm import logger as vllm_logger
+from vllm.transformers_utils.model_arch_config_convertor import ModelArchConfigConvertorBase
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.worker.gpu import model_runner as gpu_model_runner
 
 from openrlhf_ada.host.vllm_engine import knows_request
+from openrlhf_ada.trainer.preflight import EXPERTS
 
 
 def test_abort_finds_a_request_by_the_id_that_we_look_for() -> None:
@@ -51,3 +54,11 @@ def test_vllms_loggers_can_be_followed_without_printing_more() -> None:
     assert config["handlers"]["vllm"]["level"] == config["loggers"]["vllm"]["level"]
     assert "logger.info_once(" in inspect.getsource(gpu_model_runner.GPUModelRunner.load_model)
     assert "load_general_plugins()" in inspect.getsource(EngineCore.__init__), "before the model is loaded"
+
+
+def test_experts_are_recognised_by_the_names_that_vllm_reads() -> None:
+    source = inspect.getsource(ModelArchConfigConvertorBase.get_num_experts)
+    assert set(re.findall(r'"(\w+)",  #', source)) == set(EXPERTS)
+    assert 'block.get("n_routed_experts"' in inspect.getsource(
+        ModelArchConfigConvertorBase.get_num_experts_from_block_configs
+    )

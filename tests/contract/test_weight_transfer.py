@@ -21,7 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.engine_side import ReceivesWeights
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, pack
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
 from openrlhf_ada.weights.receiver import (
     BACKEND,
     IncompleteWeightsError,
@@ -29,6 +29,7 @@ from openrlhf_ada.weights.receiver import (
     Update,
     WeightReceiver,
 )
+from openrlhf_ada.weights.transport import Take
 
 pytestmark = pytest.mark.rehearsal
 
@@ -81,8 +82,8 @@ class TinyModel(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = torch.nn.Linear(2, 2)
-        self.second = torch.nn.Linear(2, 1, bias=False)
+        self.first = torch.nn.Linear(3, 5)
+        self.second = torch.nn.Linear(5, 1, bias=False)
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
         for name, weight in weights:
@@ -97,11 +98,11 @@ class Group:
         self.packed = packed
         self.num_taken = 0
 
-    def arrivals(self, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+    def receive(self, sizes: Sequence[int], take: Take) -> None:
         assert list(sizes) == [p.numel() for p in self.packed]
         for packed in self.packed:
             self.num_taken += 1
-            yield packed.clone()
+            take(packed.clone())
 
 
 def values(seed: float) -> dict[str, torch.Tensor]:
@@ -115,13 +116,15 @@ def make_receiver() -> Any:
     return WeightReceiver(WeightTransferConfig(backend=BACKEND), VllmConfig(), torch.device("cpu"), model)
 
 
-def receive(receiver: Any, sent: dict[str, torch.Tensor], *, sums: bool = True, is_whole: bool = True) -> None:
+def receive(
+    receiver: Any, sent: dict[str, torch.Tensor], *, sums: bool = True, is_whole: bool = True, bucket_bytes: int = 1
+) -> None:
     specs = tuple(TensorSpec(name, "float32", tuple(t.shape)) for name, t in sent.items())
-    manifest = Manifest(specs, is_whole, bucket_bytes=1)
+    manifest = Manifest(specs, is_whole, bucket_bytes)
     packed = []
     for bucket in manifest.buckets():
-        packed.append(torch.empty(bucket_size(bucket), dtype=torch.uint8))
-        pack(bucket, [sent[spec.name] for spec in bucket], packed[-1])
+        packed.append(torch.empty(bucket.size, dtype=torch.uint8))
+        pack(bucket, [sent[spec.name] for spec in bucket.tensors], packed[-1])
     receiver._group = Group(packed)
     with set_current_vllm_config(receiver.vllm_config):
         receiver.start_weight_update()
@@ -133,12 +136,14 @@ def held(receiver: Any) -> dict[str, list[Any]]:
     return {name: p.tolist() for name, p in receiver.model.named_parameters()}
 
 
+@pytest.mark.parametrize("bucket_bytes", [1, 32, 1000])
 @pytest.mark.parametrize("sums", [False, True])
-def test_updates_go_through_vllms_layerwise_reload(sums: bool) -> None:
+def test_updates_go_through_vllms_layerwise_reload(sums: bool, bucket_bytes: int) -> None:
+    """With every tensor in parts, with some, and with none; vLLM and the checksums see whole ones."""
     receiver = make_receiver()
     for seed in (0.5, 7.5):
         sent = values(seed)
-        receive(receiver, sent, sums=sums)
+        receive(receiver, sent, sums=sums, bucket_bytes=bucket_bytes)
         assert held(receiver) == {name: t.tolist() for name, t in sent.items()}
         assert receiver.sums == (checksums(list(sent.values())) if sums else [])
 
@@ -171,4 +176,4 @@ def test_engine_that_cannot_load_receives_the_rest_first() -> None:
     sent = {"no.such.weight": torch.zeros(3)} | values(1.0)
     with pytest.raises(AttributeError):
         receive(receiver, sent)
-    assert receiver._group.num_taken == len(receiver._group.packed) == 3
+    assert receiver._group.num_taken == len(receiver._group.packed) == 9

@@ -2,7 +2,8 @@
 
 SPOIL=arrives: the engine's worker receives other values than were sent. SPOIL=loads: it receives the right ones, and
 loads others, which no checksum of what arrives can know. SPOIL=dies: its process is killed in the middle. All from the
-third update on.
+third update on. SPOIL=leaves: worker 1 of an engine is killed as the second update begins, once: it then makes the
+file SPOIL_MARK. All workers that begin an update have left their number beside that file.
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ NAME = "model.layers.0.mlp.down_proj.weight"
 UPDATES: list[int] = []
 
 
+def leave(worker: int, mark: Path) -> None:
+    mark.with_suffix(f".{worker}").touch()
+    if worker == 1 and len(UPDATES) == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def spoil(receiver: Any) -> None:
     load = receiver.WeightReceiver._load
     start = receiver.WeightReceiver.start_weight_update
 
     def counting(self: Any) -> None:
         UPDATES.append(1)
+        if os.environ["SPOIL"] == "leaves":
+            leave(self.parallel_config.rank, Path(os.environ["SPOIL_MARK"]))
         start(self)
 
     def spoiled(self: Any, bucket: Any, tensors: Any, *, sums: bool) -> None:

@@ -41,7 +41,7 @@ def weights_of(model: Any, **options: Any) -> PolicyWeights:
 
 def sent(weights: PolicyWeights) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
-    for bucket in weights.manifest.buckets():
-        with weights.gathered(bucket) as tensors:
-            found |= {spec.name: tensor.clone() for spec, tensor in zip(bucket, tensors, strict=True)}
+    for batch in weights.manifest.batches():
+        with weights.gathered(batch) as tensors:
+            found |= {spec.name: tensor.clone() for spec, tensor in zip(batch, tensors, strict=True)}
     return found

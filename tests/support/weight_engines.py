@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import ray
 import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from openrlhf_ada.weights import transport
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.manifest import Manifest, TensorSpec, bucket_size, unpack
-from openrlhf_ada.weights.transport import Membership, join
+from openrlhf_ada.weights.manifest import Manifest, TensorSpec
+from openrlhf_ada.weights.receiver import JoinGroup, Update, WeightReceiver
+from openrlhf_ada.weights.sender import WeightSync
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -27,11 +35,11 @@ SIZES = {
     "layers.0.attn.k.weight": (5, 3),
     "head.weight": (9,),
 }
-MANIFEST = Manifest(tuple(TensorSpec(name, "float32", shape) for name, shape in SIZES.items()), bucket_bytes=200)
+MANIFEST = Manifest(tuple(TensorSpec(name, "float32", shape) for name, shape in SIZES.items()), bucket_bytes=112)
 
 
 class Policy:
-    """Four tensors in three buckets, other ones for every version."""
+    """Four tensors in four buckets, since the first tensor is cut and the last two share one."""
 
     manifest = MANIFEST
 
@@ -39,8 +47,8 @@ class Policy:
         self.version = 0
 
     @contextmanager
-    def gathered(self, bucket: Sequence[TensorSpec]) -> Iterator[list[torch.Tensor]]:
-        yield [weights(self.version)[spec.name] for spec in bucket]
+    def gathered(self, batch: Sequence[TensorSpec]) -> Iterator[list[torch.Tensor]]:
+        yield [weights(self.version)[spec.name] for spec in batch]
 
 
 def weights(version: int) -> dict[str, torch.Tensor]:
@@ -51,31 +59,61 @@ def weights(version: int) -> dict[str, torch.Tensor]:
 Damage = Callable[[dict[str, torch.Tensor]], None]
 
 
-def work(pipe: Connection, damage: Damage | None) -> None:
+class Receiver(WeightReceiver):
+    """Keeps what it would load."""
+
+    def __init__(self, worker: int) -> None:
+        self._group, self._growing, self.sums, self.device = None, None, [], CPU
+        self.parallel_config: Any = SimpleNamespace(rank=worker)
+        self.found: dict[str, torch.Tensor] = {}
+
+    def _load(self, specs: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
+        self.found |= {spec.name: tensor.clone() for spec, tensor in zip(specs, tensors, strict=True)}
+
+    def _check_complete(self, *, all_expected: bool) -> None:
+        pass
+
+
+def fall_ill(fault: str) -> None:
+    """What becomes of a worker that is told to receive."""
+    if fault == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "hangs":
+        time.sleep(600)
+    if fault == "stops":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if fault == "memory":
+
+        def empty(*_: Any, **__: Any) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        # Where the next bucket is to arrive, outside of what loads it.
+        torch.empty = empty  # type: ignore[assignment]
+
+
+def work(pipe: Connection, worker: int, damage: Damage | None) -> None:
     """An engine's worker: joins, then receives as often as it is told to, and says what it got."""
+    # Stores of the parent have threads, which a copy cannot end.
+    gc.freeze()
     torch.set_num_threads(1)
-    group: Any = None
+    receiver = Receiver(worker)
     while True:
-        what, value = pipe.recv()
-        if what == "join":
-            rank = value.pop("first_rank")
-            group = join(Membership(rank=rank, **value), CPU)
-            pipe.send(None)
-        elif what == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif what == "receive":
-            manifest = Manifest.from_plain(value)
-            buckets = list(manifest.buckets())
-            found: dict[str, torch.Tensor] = {}
-            try:
-                for bucket, packed in zip(buckets, group.arrivals([bucket_size(b) for b in buckets]), strict=True):
-                    found |= {spec.name: t for spec, t in zip(bucket, unpack(bucket, packed), strict=True)}
-            except RuntimeError as error:
-                pipe.send(error)
+        what, value, fault = pipe.recv()
+        try:
+            if what == "join":
+                receiver.init_transfer_engine(JoinGroup(**value))
+                pipe.send(None)
                 continue
-            if damage is not None:
-                damage(found)
-            pipe.send(({n: t.tolist() for n, t in found.items()}, checksums(list(found.values()))))
+            fall_ill(fault)
+            receiver.receive_weights(Update(value, False))
+        except Exception as error:  # noqa: BLE001 - told to whoever has asked
+            pipe.send(f"{type(error).__name__}: {error}")
+            continue
+        found = receiver.found
+        if damage is not None:
+            damage(found)
+        sums = checksums([found[name] for name in SIZES])
+        pipe.send(({name: found[name].tolist() for name in SIZES}, sums))
 
 
 def call(function: Callable[[], Any]) -> Future[Any]:
@@ -93,50 +131,97 @@ def call(function: Callable[[], Any]) -> Future[Any]:
 
 
 class Engine:
-    """The actor in front of a worker."""
+    """The actor in front of its workers. Their answers are read one after the other, as vLLM reads them.
 
-    def __init__(self, damage: Damage | None = None) -> None:
-        self.pipe, theirs = multiprocessing.get_context("fork").Pipe()
-        self.process = multiprocessing.get_context("fork").Process(target=work, args=(theirs, damage), daemon=True)
-        self.process.start()
-        theirs.close()
+    `faults`: by worker, what becomes of it when it is to receive (`fall_ill`).
+    """
+
+    def __init__(self, damage: Damage | None = None, *, workers: int = 1) -> None:
+        fork = multiprocessing.get_context("fork")
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        for worker in range(workers):
+            ours, theirs = fork.Pipe()
+            self.processes.append(fork.Process(target=work, args=(theirs, worker, damage), daemon=True))
+            self.processes[-1].start()
+            self.pipes.append(ours)
+            theirs.close()
         self.received: dict[str, list[Any]] = {}
         self.version: int | None = None
         self.failure: Exception | None = None
-        self.dies = False
+        self.faults: dict[int, str] = {}
         self.ready = Remote(lambda: call(lambda: "start id"))
-        self.join_weight_group = Remote(lambda group: call(self._join(group)))
+        self.join_weight_group = Remote(lambda group: call(self._ask("join", group)))
         self.begin_update = Remote(lambda: call(self._begin))
         self.receive_update = Remote(lambda manifest, *, sums: call(self._receive(manifest, sums=sums)))
         self.admit_update = Remote(lambda version: call(lambda: setattr(self, "version", version)))
 
-    def _join(self, group: dict[str, Any]) -> Any:
-        with suppress(BrokenPipeError):
-            self.pipe.send(("join", group))
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
 
-        def result() -> None:
-            try:
-                self.pipe.recv()
-            except (EOFError, ConnectionResetError):
-                raise RayActorError from None
+    def _ask(self, what: str, value: Any) -> Callable[[], list[Any]]:
+        for worker, pipe in enumerate(self.pipes):
+            with suppress(BrokenPipeError):
+                pipe.send((what, value, self.faults.get(worker, "")))
 
-        return result
+        def answers() -> list[Any]:
+            found: list[Any] = []
+            for pipe in self.pipes:
+                try:
+                    found.append(pipe.recv())
+                except (EOFError, ConnectionResetError):
+                    raise RayActorError from None
+                if isinstance(found[-1], str):
+                    raise RayTaskError(what, found[-1], RuntimeError(found[-1]))
+            return found
+
+        return answers
 
     def _begin(self) -> None:
         if self.failure is not None:
             raise self.failure
 
-    def _receive(self, manifest: dict[str, Any], *, sums: bool) -> Any:
-        self.pipe.send(("die", None) if self.dies else ("receive", manifest))
+    def _receive(self, manifest: dict[str, Any], *, sums: bool) -> Callable[[], list[list[int]]]:
+        answers = self._ask("receive", manifest)
 
         def result() -> list[list[int]]:
-            try:
-                answer = self.pipe.recv()
-            except (EOFError, ConnectionResetError):
-                raise RayActorError from None
-            if isinstance(answer, RuntimeError):
-                raise RayTaskError("receive_update", str(answer), answer)
-            self.received, found = answer
-            return [found] if sums else []
+            found = answers()
+            assert all(tensors == found[0][0] for tensors, _ in found)
+            self.received = found[0][0]
+            return [of for _, of in found] if sums else []
 
         return result
+
+
+def connect(
+    engines: list[Engine], verify: str = "always", *, backend: str = "gloo", limit_s: float = 60.0
+) -> WeightSync:
+    sync = WeightSync(backend, CPU, len(engines[0].pipes), verify, limit_s=limit_s)
+    sync.connect(dict(enumerate(engines)))
+    return sync
+
+
+def replace_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call's future stands for its reference."""
+
+    def wait(
+        refs: list[Future[Any]], num_returns: int = 1, timeout: float | None = None, **_: Any
+    ) -> tuple[list[Future[Any]], list[Future[Any]]]:
+        until = futures.ALL_COMPLETED if num_returns == len(refs) else futures.FIRST_COMPLETED
+        done = futures.wait(refs, timeout, until).done
+        return [ref for ref in refs if ref in done][:num_returns], [ref for ref in refs if ref not in done]
+
+    def get(ref: Any) -> Any:
+        return [get(one) for one in ref] if isinstance(ref, list) else ref.result()
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members look ten times as often whether others have given up. Before engines are made."""
+    for module in (transport, transport.Watch.__module__):
+        name = module if isinstance(module, str) else module.__name__
+        monkeypatch.setattr(f"{name}.POLL_S", 0.05)

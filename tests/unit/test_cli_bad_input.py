@@ -171,7 +171,7 @@ def test_values_that_fail_late_are_refused_in_every_mode(refusal: Refusal, mode:
         ({"--ds.attn_implementation": "flash_attention_2"}, "--ds.attn_implementation"),
         ({"--ds.packing_samples": ""}, "--ds.packing_samples"),
         ({"--vllm.sync_backend": "nccl"}, "--vllm.sync_backend"),
-        ({"--vllm.tensor_parallel_size": "2"}, "--vllm.tensor_parallel_size"),
+        ({"--vllm.tensor_parallel_size": "2"}, None),
         ({}, None),
     ],
 )
@@ -247,3 +247,37 @@ def test_probabilities_must_match_the_data_sets(refusal: Refusal) -> None:
 
 def test_model_scope_that_is_not_installed_is_refused(refusal: Refusal) -> None:
     assert "modelscope" in str(refusal({"--use_ms": ""}))
+
+
+SHARED: Flags = {"--train.colocate_all": "", "--vllm.sync_backend": None, "--ds.attn_implementation": None}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"num_local_experts": 8}',
+        '{"text_config": {"num_experts": 128}}',
+        '{"n_routed_experts": 256}',
+        '{"moe_num_experts": [64, 64]}',
+        '{"block_configs": [{"block_type": "attention"}, {"block_type": "moe", "n_routed_experts": 4}]}',
+    ],
+)
+def test_experts_on_shared_gpus_are_refused(refusal: Refusal, valid_flags: dict[str, str], config: str) -> None:
+    (Path(valid_flags[MODEL]) / "config.json").write_text(config)
+    error = refusal(SHARED)
+    check_refusal(error, "--train.colocate_all is True", "is a mixture of experts", "Leave it out")
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        ('{"num_experts": 0}', SHARED),
+        ('{"num_experts": 8}', {}),
+        ('{"num_experts": 8}', SHARED | {"--train.async_enable": ""}),
+    ],
+)
+def test_dense_models_and_experts_on_their_own_gpus_are_not_refused(
+    argv_with: Callable[[Flags], list[str]], valid_flags: dict[str, str], config: str, changes: Flags
+) -> None:
+    (Path(valid_flags[MODEL]) / "config.json").write_text(config)
+    parse(argv_with(changes))

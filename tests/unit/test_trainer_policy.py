@@ -188,3 +188,13 @@ def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.Monke
     assert world.take() == [("admitted 1", 0)]
     assert reached == [[0, 1], [1]]
     assert world.trainer.vllm_engines is world.engines
+
+
+def test_experts_of_a_hub_model_are_refused_over_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its config.json could not be read before engines were started."""
+    world = World(monkeypatch, uses_ipc=True)
+    world.trainer.actor.model.module = torch.nn.ModuleDict({"experts": torch.nn.ModuleList([torch.nn.Linear(1, 1)])})
+    world.trainer.actor.model.module = torch.nn.ModuleDict({"mlp": world.trainer.actor.model.module})
+    with pytest.raises(RuntimeError, match=r"^--train.colocate_all is True: the model is a mixture of experts"):
+        world.trainer.broadcast_to_vllm()
+    assert world.take() == []

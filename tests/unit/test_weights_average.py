@@ -21,7 +21,7 @@ ALONE = Part()
 
 
 class Source:
-    """Two tensors in two buckets."""
+    """Two tensors, gathered one by one."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.weights = {"a": torch.ones(3, 2, dtype=dtype), "b": torch.ones(4, dtype=dtype)}
@@ -29,8 +29,8 @@ class Source:
         self.manifest = Manifest(tuple(specs), bucket_bytes=1)
 
     @contextmanager
-    def gathered(self, bucket: Sequence[TensorSpec]) -> Iterator[list[torch.Tensor]]:
-        yield [self.weights[spec.name] for spec in bucket]
+    def gathered(self, batch: Sequence[TensorSpec]) -> Iterator[list[torch.Tensor]]:
+        yield [self.weights[spec.name] for spec in batch]
 
 
 def average_of(source: Any, *, beta: float = BETA, part: Part = ALONE, **options: Any) -> WeightAverage:

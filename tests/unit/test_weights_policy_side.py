@@ -113,11 +113,11 @@ def test_over_ipc_the_host_reads_merged_weights_one_by_one() -> None:
     assert all(torch.equal(read[name], tensor) for name, tensor in expected.items())
 
 
-def test_shards_are_gathered_bucket_by_bucket() -> None:
+def test_shards_are_gathered_batch_by_batch() -> None:
     """An adapter's factors with the weight that they add to."""
     asked: list[int] = []
     gather: Callable[[list[Any]], Any] = lambda parameters: nullcontext(asked.append(len(parameters)))  # noqa: E731
     weights = PolicyWeights(with_adapters(make_model(), target_modules=["q_proj"]), gather, lambda p: p.shape)
-    (bucket,) = weights.manifest.buckets()
-    with weights.gathered(bucket):
-        assert asked == [len(bucket) + 2 * 2]
+    (batch,) = weights.manifest.batches()
+    with weights.gathered(batch):
+        assert asked == [len(batch) + 2 * 2]

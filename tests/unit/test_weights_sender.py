@@ -8,44 +8,31 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent import futures
-from concurrent.futures import Future
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import ray
 import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
-from weight_engines import CPU, Damage, Engine, Policy, call, weights
+from weight_engines import CPU, Damage, Engine, Policy, Receiver, call, connect, look_often, replace_ray, weights
 
 from openrlhf_ada.weights import sender as weight_sync
+from openrlhf_ada.weights import transport
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
-from openrlhf_ada.weights.receiver import Update, WeightReceiver
-from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, WeightSyncError
-from openrlhf_ada.weights.transport import GlooGroup, _Broadcasts
+from openrlhf_ada.weights.receiver import Update
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSyncError
+from openrlhf_ada.weights.transport import GlooGroup, Group, Take, Transfer
+from openrlhf_ada.weights.watch import TransportError, Watch
 
 pytestmark = pytest.mark.rehearsal
 
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wait(
-        refs: list[Future[Any]], num_returns: int = 1, timeout: float | None = None, **_: Any
-    ) -> tuple[list[Future[Any]], list[Future[Any]]]:
-        until = futures.ALL_COMPLETED if num_returns == len(refs) else futures.FIRST_COMPLETED
-        done = futures.wait(refs, timeout, until).done
-        return [ref for ref in refs if ref in done][:num_returns], [ref for ref in refs if ref not in done]
-
-    def get(ref: Any) -> Any:
-        return [get(one) for one in ref] if isinstance(ref, list) else ref.result()
-
-    monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(ray, "wait", wait)
-    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+    replace_ray(monkeypatch)
+    look_often(monkeypatch)
+    monkeypatch.setattr(weight_sync, "DEATH_S", 0.5)
 
 
 @pytest.fixture
@@ -53,13 +40,7 @@ def started() -> Iterator[list[Engine]]:
     engines: list[Engine] = []
     yield engines
     for engine in engines:
-        engine.process.kill()
-
-
-def connect(engines: list[Engine], verify: str = "always") -> WeightSync:
-    sync = WeightSync("gloo", CPU, 1, verify)
-    sync.connect(dict(enumerate(engines)))
-    return sync
+        engine.kill()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -150,7 +131,7 @@ def test_refusing_engine_is_named_before_sending(started: list[Engine], error: R
 def test_engine_that_dies_joining_is_not_awaited(started: list[Engine], count: int) -> None:
     """Alone, it may be sent its weights when Ray has started it again; others would wait for it in their join."""
     started += [Engine() for _ in range(count)]
-    started[-1].process.kill()
+    started[-1].kill()
     with pytest.raises(WeightSyncError, match=rf"^vLLM engine {count - 1} failed while joining") as caught:
         connect(started)
     assert (type(caught.value) is EngineGoneError) == (count == 1)
@@ -167,35 +148,38 @@ def test_engine_that_dies_before_sending_is_awaited(started: list[Engine], call_
         connect(started).begin()
 
 
+class Store:
+    """Nobody else is in the group."""
+
+    def check(self, keys: list[str]) -> bool:
+        return False
+
+
 def test_a_receiver_holds_two_buckets_at_most() -> None:
-    """One being loaded, one on its way: as many as there may be of the largest."""
-    group = GlooGroup.__new__(GlooGroup)
+    """One being loaded, one on its way."""
     alive: set[int] = set()
     most = 0
 
-    def begin(tensor: torch.Tensor) -> Callable[[], None]:
-        nonlocal most
-        key = tensor.data_ptr()
-        alive.add(key)
-        weakref.finalize(tensor, alive.discard, key)
-        most = max(most, len(alive))
-        return lambda: None
-
-    class Receiver(WeightReceiver):
+    class Alone(GlooGroup):
         def __init__(self) -> None:
-            self._group, self.sums, self.device = group, [], CPU
+            self._device, self._watch = CPU, Watch(Store(), ["the policy", "me"], 1, 60.0)
 
-        def _load(self, *_: Any, **__: Any) -> None:
-            pass
+        def _start(self, bucket: torch.Tensor) -> Transfer:
+            nonlocal most
+            key = bucket.data_ptr()
+            alive.add(key)
+            weakref.finalize(bucket, alive.discard, key)
+            most = max(most, len(alive))
+            return bucket, bucket, None
 
-        def _check_complete(self, **_: Any) -> None:
+        def _wait(self, transfer: Transfer) -> None:
             pass
 
     specs = tuple(TensorSpec(f"layers.{i}.x.weight", "float32", (50,)) for i in range(9))
-    manifest = Manifest(specs, bucket_bytes=200)
-    _Broadcasts.__init__(group)
-    group._device, group._start = CPU, begin
-    Receiver().receive_weights(Update(manifest.to_plain(), False))
+    receiver: Any = Receiver(0)
+    receiver._load = lambda *_, **__: None
+    receiver._group = Alone()
+    receiver.receive_weights(Update(Manifest(specs, bucket_bytes=208).to_plain(), False))
     assert most == 2
 
 
@@ -204,27 +188,84 @@ def test_engine_dead_while_receiving_is_named(started: list[Engine], count: int)
     """The others fail with it, since their connection to it is gone."""
     started += [Engine() for _ in range(count)]
     sync = connect(started)
-    started[-1].dies = True
+    started[-1].faults = {0: "dies"}
     with pytest.raises(WeightSyncError, match=rf"^vLLM engine {count - 1} failed while receiving weights: "):
         sync.update(Policy(), 1)
     assert [engine.version for engine in started] == [None] * count
 
 
-def test_unnoticed_engine_death_ends_the_process(
+@pytest.mark.parametrize("backend", ["gloo"])
+def test_a_worker_that_fails_alone_ends_the_update_for_all(started: list[Engine], backend: str) -> None:
+    """Its memory is full where the next bucket is to arrive. The engine's answers are read from worker 0 on."""
+    started += [Engine(workers=2), Engine(workers=2)]
+    sync = connect(started, backend=backend)
+    started[1].faults = {1: "memory"}
+    with pytest.raises(WeightSyncError, match=r"vLLM engine 1, worker 1 failed: OutOfMemoryError: CUDA out of memory"):
+        sync.update(Policy(), 1)
+    assert [engine.version for engine in started] == [None, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["hangs", "stops"])
+def test_an_engine_that_never_answers_is_named_after_a_while(started: list[Engine], fault: str) -> None:
+    started += [Engine(workers=2), Engine(workers=2)]
+    sync = connect(started, limit_s=3.0)
+    started[1].faults = {0: fault}
+    with pytest.raises(
+        WeightSyncError, match=r"^no weights have moved for 3 s; .*no answer from .*vLLM engine 1, worker 0"
+    ):
+        sync.update(Policy(), 1)
+    assert [engine.version for engine in started] == [None, None]
+
+
+def test_an_engine_that_does_not_prepare_is_named_after_a_while(started: list[Engine]) -> None:
+    started += [Engine(), Engine()]
+    sync = connect(started)
+    sync._limit_s = 0.2
+    never = threading.Event()
+    started[1].begin_update = Remote(lambda: call(never.wait))
+    with pytest.raises(WeightSyncError, match=r"^vLLM engine 1: no answer for 0.2 s while preparing"):
+        sync.begin()
+    never.set()
+
+
+def test_a_member_gives_up_even_if_it_can_ask_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine of the policy is out of reach: the store does not answer either."""
+    woken = threading.Event()
+
+    class Unreachable:
+        def check(self, keys: list[str]) -> bool:
+            return bool(threading.Event().wait())
+
+    class Waiting(Group):
+        def __init__(self) -> None:
+            self._watch = Watch(Unreachable(), ["the policy", "vLLM engine 0, worker 0"], 1, 0.1)
+
+        def _receive(self, sizes: Sequence[int], take: Take) -> None:
+            woken.wait()
+
+        def _stop(self) -> None:
+            woken.set()
+
+    monkeypatch.setattr(transport, "TELL_S", 0.1)
+    with pytest.raises(TransportError, match=r"^no weights have moved for 0.1 s; vLLM engine 0, worker 0 has waited"):
+        Waiting().receive([], lambda bucket: None)
+
+
+def test_a_transfer_that_does_not_end_ends_the_process(
     started: list[Engine], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As NCCL's, which waits for ever."""
+    """As one that not even an abort wakes up."""
     started.append(Engine())
     sync = connect(started)
-    started[0].dies = True
+    started[0].faults = {0: "dies"}
     ended = threading.Event()
     monkeypatch.setattr(weight_sync, "GRACE_S", 0.05)
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
-    monkeypatch.setattr(sync._group, "publish", lambda packed: ended.wait(20))
-    monkeypatch.setattr(sync._group, "finish", lambda: None)
+    monkeypatch.setattr(sync._group, "_send", lambda sizes, buckets: ended.wait(20))
     with pytest.raises(WeightSyncError, match=r"^vLLM engine 0 failed while receiving weights"):
         sync.update(Policy(), 1)
     assert ended.is_set()
     assert (
-        "the broadcast still waits after this: vLLM engine 0 failed while receiving weights" in capfd.readouterr().err
+        "the transfer does not end after this: vLLM engine 0 failed while receiving weights" in capfd.readouterr().err
     )
