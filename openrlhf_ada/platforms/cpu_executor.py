@@ -37,6 +37,8 @@ class TensorParallelExecutor(MultiprocExecutor):
     """
 
     def _init_executor(self) -> None:
+        # vLLM binds each worker to a memory node of its own, and most machines have one.
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         if template.running():
             multiprocessing.set_executable(template.running())
         super()._init_executor()

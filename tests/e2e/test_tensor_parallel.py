@@ -27,7 +27,7 @@ def spoiled() -> Iterator[None]:
 
 
 def test_two_workers_sample_as_the_policy_and_are_restarted_together(toy: Toy, tmp_path: Path) -> None:
-    """Checksums of both are compared in every update. Worker 1 is killed as the second one begins."""
+    """Checksums of both are compared in every update; most tensors are cut. Worker 1 dies as the second one begins."""
     run, mark = tmp_path / "run", tmp_path / "killed"
     flags = toy_flags(
         toy, run, ada_mode="seq", ada_wave=4, ada_max_samples=16, actor__adam__lr=1e-3, vllm__tensor_parallel_size=2,

@@ -3,7 +3,8 @@
 SPOIL=arrives: the engine's worker receives other values than were sent. SPOIL=loads: it receives the right ones, and
 loads others, which no checksum of what arrives can know. SPOIL=dies: its process is killed in the middle. All from the
 third update on. SPOIL=leaves: worker 1 of an engine is killed as the second update begins, once: it then makes the
-file SPOIL_MARK. All workers that begin an update have left their number beside that file.
+file SPOIL_MARK. All workers that begin an update have left their number beside that file. Buckets are so small that
+most tensors of the toy model are cut.
 """
 
 from __future__ import annotations
@@ -55,4 +56,9 @@ def spoil(receiver: Any) -> None:
     receiver.WeightReceiver.start_weight_update = counting
 
 
-on_import({"openrlhf_ada.weights.receiver": spoil})
+def cut(manifest: Any) -> None:
+    if os.environ["SPOIL"] == "leaves":
+        manifest.BUCKET_BYTES = 5000
+
+
+on_import({"openrlhf_ada.weights.receiver": spoil, "openrlhf_ada.weights.manifest": cut})
