@@ -38,6 +38,7 @@ class Run:
         self.exported: list[str] = []
         self.keeps = 2
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
         monkeypatch.setattr(module, "torch_dist_barrier_and_cuda_sync", lambda: None)
         host: Any = unwrap_ray_class(ppo_actor.PolicyModelActor)
         monkeypatch.setattr(host, "init_model_from_pretrained", lambda *call: self._host_init(*call))
@@ -48,7 +49,7 @@ class Run:
         args = SimpleNamespace(
             train=SimpleNamespace(enable_ema=averages, ema_beta=0.5, dynamic_batch_enable=False),
             ckpt=SimpleNamespace(path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports),
-            ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1),
+            ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=False),
             ada=SimpleNamespace(loss="host"),
         )
         strategy = SimpleNamespace(args=args, save_model=lambda actor, tokenizer, path: self.exported.append(path))
