@@ -30,6 +30,7 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
+from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, ray_session
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.wandb_run import run_environment
@@ -90,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = resolve(config, args)
         for line in (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings)):
             logger.warning(line)
+        check_this_machine(args)
         for line in prepare_training_data(args, config):
             logger.warning(line)
         status = run(args, config)
@@ -120,8 +122,6 @@ def run(args: SimpleNamespace, config: AdaConfig) -> int:
     with ProgressView() as view, quiet(config.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError
-
-        from openrlhf_ada.platforms.session import TerminatedError, ray_session
 
         log_dir = "none: Ray did not start"
         try:

@@ -122,6 +122,20 @@ def _shut_down(ray: Any, template_pid: int | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def check_this_machine(args: SimpleNamespace) -> None:
+    """What a Ray of this run's own would be refused for: before data are read. Nothing where a cluster is named.
+
+    Raises ConfigError or MissingResourcesError.
+    """
+    if not os.environ.get("RAY_ADDRESS") and running_cluster() is None:
+        _check_local(args)
+
+
+def _check_local(args: SimpleNamespace) -> None:
+    check_machine(args)
+    (check_cpu_limits if cpu.is_needed() else check_gpu_limits)(args)
+
+
 def _running_cluster() -> str | None:
     """Address of the cluster that RAY_ADDRESS or `ray start` names, if it answers."""
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
@@ -189,13 +203,10 @@ def _start_local(
 
     `after_ray` ends that template.
     """
-    on_cpu = cpu.is_needed()
-    check_machine(args)
-    if not on_cpu:
-        check_gpu_limits(args)
+    _check_local(args)
+    if not cpu.is_needed():
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return None
-    check_cpu_limits(args)
     runtime_env = _runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines)
     python, template_pid = after_ray.enter_context(template(runtime_env["env_vars"]))
     if python:

@@ -47,8 +47,9 @@ def default_workers() -> int:
 
 @dataclass(frozen=True, slots=True)
 class GradingLimits:
-    """What grading one answer may take, and what programs may do. `seconds`: by the clock, and of CPU; a program with
-    many tests may take longer (`code_time`). `memory_mib`: beyond what a process has when it is ready.
+    """What grading one answer may take, and what programs may do. `seconds`: by the clock, for its label and then for
+    the answer; a program with many tests may take longer (`code_time`). `memory_mib`: beyond what a process has when
+    it is ready.
     """
 
     seconds: float = AdaConfig.reward_timeout
@@ -228,7 +229,8 @@ class _Worker:
             left = start + self._seconds - time.monotonic()
             reply = channel.receive(max(left, 0.001), LONGEST_REPLY)
             if reply == LABEL_IS_READABLE:
-                self._label_is_readable = True
+                # The answer has the whole limit, however long its label took: a busy machine must not make it wrong.
+                self._label_is_readable, start = True, time.monotonic()
                 continue
             message = json.loads(reply)
             if not isinstance(message, dict) or MAY_TAKE not in message:

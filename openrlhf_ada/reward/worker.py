@@ -78,7 +78,8 @@ def main(arguments: list[str]) -> int:
             message = channel.receive()
         except ChannelError:
             return 0
-        limit_cpu(limits["seconds"])
+        # As long for the label.
+        limit_cpu(2 * limits["seconds"])
         progress.label_is_readable = False
         channel.send(json.dumps(answer(grader, message, progress)).encode())
 

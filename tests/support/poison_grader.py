@@ -32,7 +32,9 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-READABLE = "readable: "
+READABLE, SLOW_LABEL = "readable: ", "slow label: "
+
+SLOW_S = 0.35
 
 POISONS: dict[str, Callable[[], Any]] = {
     "spin": _spin,
@@ -56,7 +58,13 @@ POISONS: dict[str, Callable[[], Any]] = {
 
 
 def grade(response: str, label: Any) -> Grade:
-    """`readable: ` before a poison: the label has been read before the response does its worst."""
+    """`readable: ` before a poison: the label has been read before the response does its worst. `slow label: ` before
+    an answer: its label takes SLOW_S, and the answer as long."""
+    if response.startswith(SLOW_LABEL):
+        response = response.removeprefix(SLOW_LABEL)
+        time.sleep(SLOW_S)
+        label_is_readable()
+        time.sleep(SLOW_S)
     if response.startswith(READABLE):
         response = response.removeprefix(READABLE)
         label_is_readable()

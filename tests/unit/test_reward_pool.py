@@ -62,6 +62,15 @@ OF_THE_ANSWER = ("spin", "sleep", "one long C call", "memory", "many small piece
 
 
 @pytest.mark.slow
+def test_answer_has_the_whole_limit_after_its_label() -> None:
+    """Together they take longer than the limit."""
+    seconds = 1.5 * poison_grader.SLOW_S
+    with GraderPool(GRADER, GradingLimits(seconds, 1024), 1) as pool:
+        # The first answer of a process is slow on a busy machine.
+        pool.grade("4", "4")
+        assert pool.grade(f"{poison_grader.SLOW_LABEL}4", "4").score == 1.0
+
+
 @pytest.mark.parametrize("poison", CAUSES)
 def test_an_answer_beyond_a_limit_is_wrong_once_the_label_is_read(pool: GraderPool, poison: str) -> None:
     grade = pool.grade(f"{poison_grader.READABLE}{poison}", "4")
