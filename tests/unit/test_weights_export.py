@@ -45,11 +45,11 @@ class Run:
         monkeypatch.setattr(host, "save_checkpoint", lambda *call: self._host_save(*call))
         monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "training_step", lambda *call: self._host_step(*call[:2]))
 
-    def start(self, *, averages: bool, exports: bool = False, resumes: bool = False) -> Any:
+    def start(self, *, averages: bool, exports: bool = False, resumes: bool = False, sleeps: bool = False) -> Any:
         args = SimpleNamespace(
             train=SimpleNamespace(enable_ema=averages, ema_beta=0.5, dynamic_batch_enable=False),
             ckpt=SimpleNamespace(path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports),
-            ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=False),
+            ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=sleeps),
             ada=SimpleNamespace(loss="host"),
         )
         strategy = SimpleNamespace(args=args, save_model=lambda actor, tokenizer, path: self.exported.append(path))
@@ -162,7 +162,7 @@ def test_resumed_run_continues_the_average(make_run: MakeRun) -> None:
         policy.trainer.training_step(True, 0.0, 0)
         policy.save_checkpoint(f"global_step{step}")
     assert run.averages() == ["global_step2", "global_step3"], "of the checkpoints that are kept"
-    resumed = run.start(averages=True, resumes=True)
+    resumed = run.start(averages=True, resumes=True, sleeps=True)
     assert_equal(resumed.trainer.average.tensors(), policy.trainer.average.tensors())
     move(run.model)
     (run.path / "ckpt" / "_average" / "global_step3.safetensors").unlink()
