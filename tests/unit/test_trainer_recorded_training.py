@@ -103,11 +103,11 @@ def adaptive_batch() -> RolloutBatch:
     return generator.generate_samples(**GENERATE)[0]
 
 
-def test_selected_means_are_named_so(
-    make_trainer: Callable[..., Trainer],
-) -> None:
+def test_selected_means_are_named_so(make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer()
+    monkeypatch.setitem(HOST_STATUS, "reward_style_brevity", 0.75)  # of several rewards
     status, next_step = trainer.train_step(adaptive_batch(), 4)
+    assert status["trained/reward_style_brevity"] == 0.75 and "reward_style_brevity" not in status
     assert (next_step, trainer.actor_model_group.versions) == (5, [5])
     assert (status["trained/reward"], status["trained/return"]) == (0.5, 0.25)
     assert not {"reward", "return", CRITIC_WEIGHT} & status.keys()
