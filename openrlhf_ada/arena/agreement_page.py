@@ -62,23 +62,24 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 def _sentence(kind: str, rows: Sequence[Row], margin: str) -> str:
     largest = max(abs(row.difference.mean) for row in rows)
-    size = f"{100 * largest:.1f} {'%' if rows[0].quantity.relative else 'points'}"
-    left = [f"{row.quantity.name} of `{row.method}`" for row in rows if not row.agrees]
+    size = f"The largest mean difference is {100 * largest:.1f} {'%' if rows[0].quantity.relative else 'points'}."
+    left = {row.verdict: [] for row in rows if not row.agrees}
+    for row in rows:
+        if not row.agrees:
+            left[row.verdict].append(f"{row.quantity.name} of `{row.method}`")
     if not left:
-        return (
-            f"**The {kind} agree**: all 95 % intervals of the differences are within {margin}, and the largest mean "
-            f"difference is {size}."
-        )
-    if len(left) == len(rows):
-        return f"**The {kind} are not shown to agree** within {margin}: the largest mean difference is {size}."
+        return f"**The {kind} agree**: all 95 % intervals of the differences are within {margin}. {size}"
+    if "differ" in left:
+        return f"**The {kind} differ**: {', '.join(left['differ'])}. {size}"
+    named = ", ".join(name for names in left.values() for name in names)
     return (
-        f"**Not all {kind} are shown to agree** within {margin}. Left open: {', '.join(left)}. The largest mean "
-        f"difference is {size}."
+        f"**No difference of {kind} is seen**, but more seeds are needed to say that they agree within {margin}: "
+        f"{named}. {size}"
     )
 
 
 def _table(rows: Sequence[Row]) -> str:
-    head = ["method", "", "seeds", "one process", "real stack", "difference", "within the margin"]
+    head = ["method", "", "seeds", "one process", "real stack", "difference", "verdict"]
     body = [
         [
             f"`{row.method}`",
@@ -87,7 +88,7 @@ def _table(rows: Sequence[Row]) -> str:
             _number(row, row.learner),
             _number(row, row.real),
             _interval(row.difference, "%" if row.quantity.relative else "points"),
-            {None: "too few seeds", True: "yes", False: "not shown"}[row.agrees],
+            row.verdict,
         ]
         for row in rows
     ]

@@ -61,6 +61,16 @@ class Row:
             return None
         return -self.quantity.margin <= low and high <= self.quantity.margin
 
+    @property
+    def verdict(self) -> str:
+        """In a word or two. A difference is seen where its interval has no 0, and small if it is within the margin."""
+        low, high = self.difference.low, self.difference.high
+        if low is None or high is None:
+            return "too few seeds"
+        if self.agrees:
+            return "agree"
+        return "differ" if low > 0.0 or high < 0.0 else "open"
+
 
 Trials = Mapping[Cell, Result]
 

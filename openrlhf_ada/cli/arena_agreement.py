@@ -273,11 +273,10 @@ def _show(args: argparse.Namespace, results: Results) -> None:
 
 def _line(row: Row) -> str:
     form = ",.0f" if row.quantity.relative else ".2%"
-    verdict = {None: "", True: "agree", False: "not shown to agree"}[row.agrees]
     means = f"{format(row.learner, form):>13}{format(row.real, form):>12}"
     return (
         f"{row.method:14}{row.quantity.name:16}{row.seeds:6}{means}  "
-        f"{_interval(row.difference, '+.2%'):28}{verdict} (margin {row.quantity.margin:.0%})"
+        f"{_interval(row.difference, '+.2%'):28}{row.verdict} (margin {row.quantity.margin:.0%})"
     )
 
 

@@ -146,12 +146,13 @@ def test_interval_that_is_too_wide_is_not_agreement() -> None:
     for seed, shift in enumerate((0.02, -0.02, 0.0)):
         noisy[Cell("pos", seed, REAL)] = result(Cell("pos", seed, REAL), shift)
     row = by_name(table(noisy, ["pos"]), "pos")["final accuracy"]
-    assert row.difference.mean == pytest.approx(0.0) and row.agrees is False
+    assert row.difference.mean == pytest.approx(0.0) and row.agrees is False and row.verdict == "open"
+    assert "**No difference of accuracies is seen**, but more seeds" in render_agreement(CONDITIONS, noisy)
 
 
 def test_two_seeds_have_no_verdict() -> None:
     few = {cell: of for cell, of in trials().items() if cell.seed < 2}
-    assert {row.agrees for row in table(few, METHODS_DEFAULT)} == {None}
+    assert {(row.agrees, row.verdict) for row in table(few, METHODS_DEFAULT)} == {(None, "too few seeds")}
 
 
 def test_seeds_of_one_track_alone_do_not_count() -> None:
@@ -206,12 +207,12 @@ def test_page_says_what_agrees_and_what_does_not() -> None:
     text = render_agreement(CONDITIONS, trials())
     assert "**The accuracies agree**: all 95 % intervals of the differences are within 2 points" in text
     assert "**The rollouts and tokens agree**" in text and "4 in one process" in text
-    assert "| `pos` | final accuracy | 3 | 68.0% | 68.0% | +0.00 points (-0.25 to +0.25) | yes |" in text
+    assert "| `pos` | final accuracy | 3 | 68.0% | 68.0% | +0.00 points (-0.25 to +0.25) | agree |" in text
     apart = trials()
     for seed in range(3):
         apart[Cell("pos", seed, REAL)] = result(Cell("pos", seed, REAL), 0.03)
     text = render_agreement(CONDITIONS, apart)
-    assert "**Not all accuracies are shown to agree** within 2 points. Left open: mean accuracy of `pos`," in text
+    assert "**The accuracies differ**: mean accuracy of `pos`, final accuracy of `pos`. The largest" in text
     with pytest.raises(ValueError, match="no seed was run"):
         render_agreement(CONDITIONS, {})
 
