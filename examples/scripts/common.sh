@@ -155,7 +155,10 @@ _on_gpus() {
   )
 }
 
+# After `batches`: micro-batches divide a step's samples, and have 64 of them at most.
 on_cpu() {
+  local samples=$((BATCH * GROUP)) micro=64
+  while ((samples % micro)); do micro=$((micro - 1)); done
   for model in actor ref critic; do
     flags+=("--$model.num_gpus_per_node" 1)
   done
@@ -164,8 +167,8 @@ on_cpu() {
     --vllm.sync_backend gloo
     --ds.attn_implementation sdpa
     --ds.zero_stage 0
-    --rollout.micro_batch_size 64
-    --train.micro_batch_size 64
+    --rollout.micro_batch_size "$micro"
+    --train.micro_batch_size "$micro"
   )
 }
 

@@ -24,10 +24,6 @@ reproduce() {
     pilot-commit) group=32 ;;
   esac
   GROUP=${GROUP:-$group}
-  # At least as many samples in a step as in a micro-batch.
-  if [[ ${DEVICE:-gpu} == cpu && $group -lt 4 ]]; then
-    BATCH=${BATCH:-$((64 / group))}
-  fi
   if [[ ${DEVICE:-gpu} == gpu ]]; then
     MODEL=${MODEL:-$1}
     ZERO=${ZERO:-$2}

@@ -140,6 +140,13 @@ def test_every_published_setting_can_be_had(device: str, method: str) -> None:
     assert args.rollout.n_samples_per_prompt == METHODS[method].flags["rollout.n_samples_per_prompt"]
 
 
+@pytest.mark.parametrize(("batch", "group", "micro"), [(8, 4, 32), (16, 4, 64), (24, 4, 48), (48, 4, 64), (7, 3, 21)])
+def test_micro_batches_on_a_cpu_divide_the_step(batch: int, group: int, micro: int) -> None:
+    args, _ = parsed(dry_run("train_grpo.sh", DEVICE="cpu", BATCH=str(batch), GROUP=str(group)))
+    assert args.train.batch_size == batch * group
+    assert (args.train.micro_batch_size, args.rollout.micro_batch_size) == (micro, micro)
+
+
 def test_toy_is_built_only_for_its_own_paths() -> None:
     mine = called("train_grpo.sh", DEVICE="cpu", MODEL="/m").stdout
     assert "demo-model" not in mine and "demo-data" in mine
