@@ -81,8 +81,8 @@ class ReceivesWeights:
             self._has_begun = True
 
     async def _unless_dying(self, call: Awaitable[None]) -> None:
-        """A call of vLLM's that may be made again to a restarted engine. If it fails since a worker has died, nothing is
-        answered: this process ends with vLLM's core, and whoever has asked learns from Ray that it is gone.
+        """A call of vLLM's that may be made again to a restarted engine. If it fails since a worker has died, nothing
+        is answered: this process ends with vLLM's core, and whoever has asked learns from Ray that it is gone.
         """
         try:
             await call
