@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable
 from typing import Any
 
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -12,6 +13,10 @@ from openrlhf_ada.weights.receiver import BACKEND, PolicyWeightsExtension
 
 FROM_DISK = -1
 """Version of an engine that samples with the weights it was started with, as nobody trains."""
+
+
+DYING_S = 5.0
+"""Seconds in which vLLM's core knows that a worker has died, after a call to that worker has failed."""
 
 
 class WeightError(RuntimeError):
@@ -63,7 +68,7 @@ class ReceivesWeights:
 
     async def join_weight_group(self, group: dict[str, Any]) -> None:
         """Blocks until everybody has joined. `group`: see `JoinGroup`."""
-        await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=group))
+        await self._unless_dying(self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=group)))
 
     async def begin_update(self) -> None:
         """Raises WeightError while vLLM samples, unless it is paused. May be called again."""
@@ -72,8 +77,21 @@ class ReceivesWeights:
         if running and not await self.llm.is_paused():
             raise WeightError(f"{running} rollouts are on their way, and would go on with other weights")
         if not self._has_begun:
-            await self.llm.start_weight_update()
+            await self._unless_dying(self.llm.start_weight_update())
             self._has_begun = True
+
+    async def _unless_dying(self, call: Awaitable[None]) -> None:
+        """A call of vLLM's that may be made again to a restarted engine. If it fails since a worker has died, nothing
+        is answered: this process ends with vLLM's core, and whoever has asked learns from Ray that it is gone.
+        """
+        try:
+            await call
+        except Exception:
+            for _ in range(int(DYING_S / 0.1)):
+                if self.llm.errored:
+                    await asyncio.Event().wait()
+                await asyncio.sleep(0.1)
+            raise
 
     async def receive_update(self, manifest: dict[str, Any], *, sums: bool) -> list[list[int]]:
         """Checksums of what each worker has received, if they are asked for. `manifest`: see `Manifest.to_plain`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from openrlhf_ada.weights import engine_side
 from openrlhf_ada.weights.engine_side import FROM_DISK, ReceivesWeights, WeightError
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 
@@ -159,6 +160,34 @@ def test_failed_update_closes_the_gate_for_good() -> None:
         with pytest.raises(RuntimeError, match="connection lost"):
             await actor.receive_update(MANIFEST, sums=True)
         assert not is_open(actor)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_call_that_fails_with_a_dying_engine_is_not_answered(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    """A worker of a tensor-parallel engine has died: vLLM's call fails first, and its core is known to be dead later.
+    The actor then ends, so that Ray starts it again. Any other failure is told.
+    """
+    monkeypatch.setattr(engine_side, "DYING_S", 0.5)
+
+    async def check() -> None:
+        llm: Any = Llm()
+        llm.errored = False
+
+        async def fail() -> None:
+            if dies:
+                asyncio.get_running_loop().call_later(0.15, setattr, llm, "errored", True)
+            raise RuntimeError("cancelled")
+
+        llm.start_weight_update = fail
+        begun = asyncio.create_task(make_actor(llm).begin_update())
+        done, _ = await asyncio.wait([begun], timeout=1.5)
+        assert bool(done) is not dies
+        if done:
+            with pytest.raises(RuntimeError, match="cancelled"):
+                begun.result()
+        begun.cancel()
 
     asyncio.run(check())
 
