@@ -43,7 +43,7 @@ def spoil(receiver: Any) -> None:
 
     def spoiled(self: Any, bucket: Any, tensors: Any, *, sums: bool) -> None:
         for spec, tensor in zip(bucket, tensors, strict=True):
-            if spec.name == NAME and len(UPDATES) > 2:
+            if spec.name == NAME and len(UPDATES) > 2 and os.environ["SPOIL"] != "leaves":
                 if os.environ["SPOIL"] == "dies":
                     os.kill(os.getpid(), signal.SIGKILL)
                 if os.environ["SPOIL"] == "loads":
