@@ -83,7 +83,8 @@ find_uv() {
     if [[ ! -x $uv ]]; then said=$(pip_install "$uv_pin"); fi
 }
 
-uv_install() { "$uv" pip install --quiet --no-deps --python "$venv/bin/python" "$@" 2>&1; }
+# Compiled as pip does it: what a sandboxed program imports must not be compiled within its time limit, each time anew.
+uv_install() { "$uv" pip install --quiet --no-deps --compile-bytecode --python "$venv/bin/python" "$@" 2>&1; }
 
 # pip and uv write INSTALLER last and complete RECORD then. A package without them was interrupted, but pip takes it for
 # installed, and without RECORD neither can remove it. Names with a tilde are what pip was removing.

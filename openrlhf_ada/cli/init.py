@@ -13,8 +13,13 @@ from openrlhf_ada.platforms import cpu
 TEMPLATE = "run.yaml"
 COPIED = ("reward.py", "prompts.jsonl")
 
-ON_GPU = {"machine": "gpu.yaml", "model": "Qwen/Qwen2.5-0.5B-Instruct", "learning_rate": "1e-6"}
-ON_CPU = {"machine": "cpu.yaml", "model": "model", "learning_rate": "2e-5"}
+ON_GPU = {
+    "machine": "gpu.yaml",
+    "model": "Qwen/Qwen2.5-0.5B-Instruct",
+    "learning_rate": "1e-6",
+    "max_new_tokens": "256",
+}
+ON_CPU = {"machine": "cpu.yaml", "model": "model", "learning_rate": "2e-5", "max_new_tokens": "16"}
 """The second model is written by `demo-model`, since a machine without GPU can train only a very small one."""
 
 

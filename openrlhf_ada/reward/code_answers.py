@@ -65,12 +65,10 @@ def grade(response: str, label: Any, limits: ProgramLimits | None = None, rules:
     return _grade_by_runs(sandbox, program, tests, limits, partial=rules.partial)
 
 
+@before_first_answer
 def _start_sandbox() -> None:
     """Of this grading process. Raises SandboxError where no program could be run."""
     Sandbox(_rules_here(os.environ.get(CODE_RULES_VARIABLE)).imports).run_program("pass", "")
-
-
-before_first_answer(_start_sandbox)
 
 
 def _limits_here() -> ProgramLimits:

@@ -57,10 +57,11 @@ def label_is_readable() -> None:
         tell()
 
 
-def before_first_answer(action: Callable[[], object]) -> None:
+def before_first_answer(action: Callable[[], object]) -> Callable[[], object]:
     """A grader's module may say, when it is imported, what it needs once, such as a sandbox. A grading process does it
     before it is ready, so that it takes no time of the first answer. If it fails, the grader cannot be used."""
     _preparations.append(action)
+    return action
 
 
 def prepare() -> None:

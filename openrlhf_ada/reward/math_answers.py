@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, UnusableLabelError, label_is_readable
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError, before_first_answer, label_is_readable
 from openrlhf_ada.reward.math_choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.math_expressions import equal_expressions, is_readable
 from openrlhf_ada.reward.math_notation import simplified, words
@@ -148,6 +148,12 @@ def is_text(label: str) -> bool:
     return bool(_TEXT_LABEL.fullmatch(words(label))) and not re.search(
         r"\\(?!text|textbf|mathrm|mathbf|mbox|emph)", label
     )
+
+
+@before_first_answer
+def _load_what_formulas_need() -> None:
+    """The first formula of a process loads parsers and simplifiers: a second or more on a busy machine."""
+    grade(r"\boxed{(x+1)^2}", "x^2+2x+1")
 
 
 def readable_labels(label: Any) -> list[str]:

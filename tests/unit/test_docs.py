@@ -28,6 +28,8 @@ from documents import (
     tables,
 )
 
+from openrlhf_ada.cli import init
+from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.flag_reference import VERB_PARSERS
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError, check_choice
@@ -63,6 +65,7 @@ FOREIGN_FLAGS |= {
     "--ipc",
 }
 FOREIGN_FLAGS |= {"--object-store-memory", "--detach", "--wait", "--file", "--target", "--cap-drop", "--security-opt"}
+FOREIGN_FLAGS |= {"--config"}
 """Of every command, pip, Docker and Ray."""
 
 # -- links ------------------------------------------------------------------------------------------------------------
@@ -86,7 +89,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.fixture
 def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What commands of the documents name and a reader would have: prompts, a reward file, held-out prompts.
+    """What commands of the documents name and a reader would have: prompts, a reward file, held-out prompts, a run.
 
     Training checks that they are there, so they are; nothing is switched off.
     """
@@ -96,6 +99,14 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reward = "def reward_func(queries, prompts, labels):\n    return {'rewards': [1.0], 'scores': [1.0]}\n"
     (tmp_path / "reward.py").write_text(reward, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    init.main(["first"])
+    (tmp_path / "run.yaml").write_text((tmp_path / "first" / "run.yaml").read_text())
+    run = {"ada": {"mode": "seq"}, "actor": {"model_name_or_path": "org/model"}, "vllm": {"num_engines": 1}}
+    run |= {"rollout": {"n_samples_per_prompt": 4}, "train": {"batch_size": 512}}
+    run |= {"data": {"prompt_dataset": "prompts.jsonl", "label_key": "label"}, "reward": {"remote_url": "math"}}
+    for folder in (tmp_path / "runs" / "first", tmp_path / "model"):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(run if folder.name == "first" else {}))
 
 
 def check_command(words: list[str], *, whole: bool) -> bool:
@@ -136,6 +147,8 @@ def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
     assert verb == "train" or verb in VERB_PARSERS, f"openrlhf-ada has no {verb}"
     if arguments == ["--help"] or not (whole or arguments) or (not whole and "..." in arguments):
         return
+    if "--config" in arguments:
+        arguments = expanded(verb, arguments)
     if verb == "train":
         parse(arguments)
     elif verb == "submit":

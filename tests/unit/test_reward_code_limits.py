@@ -18,7 +18,7 @@ from openrlhf_ada.reward.code_answers import grade
 from openrlhf_ada.reward.code_time import TestTime
 from openrlhf_ada.reward.grade import CodeRules, Grade, ask_for_time_with
 from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits, limits_of
-from openrlhf_ada.reward.sandbox import ProgramLimits, Sandbox, run_program
+from openrlhf_ada.reward.sandbox import ProgramLimits, RunResult, Sandbox, run_program
 from openrlhf_ada.reward.sandbox_template import SandboxError
 
 CODE = "openrlhf_ada.reward.code_answers:grade"
@@ -208,7 +208,7 @@ def test_pandas_can_be_allowed() -> None:
     program = (
         "import pandas as pd\nprint(pd.DataFrame({'a': [1, 2, 3], 'b': list('xyx')}).groupby('b').a.sum().to_dict())"
     )
-    assert Sandbox(("pandas",)).run_program(program, "").stdout == b"{'x': 4, 'y': 2}\n"
+    assert Sandbox(("pandas",)).run_program(program, "") == RunResult("", b"{'x': 4, 'y': 2}\n")
 
 
 def test_a_module_that_is_not_there_is_refused() -> None:

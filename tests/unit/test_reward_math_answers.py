@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -167,6 +169,21 @@ def test_but_a_label_may_be_one() -> None:
     assert grade(r"\boxed{10^{100000}}", "10^{100000}").score == 1.0
 
 
+@pytest.mark.slow
+def test_a_ready_process_has_loaded_what_formulas_need() -> None:
+    program = """if True:
+        import sys
+        from openrlhf_ada.reward import math_answers
+        from openrlhf_ada.reward.grade import prepare
+        prepare()
+        loaded = set(sys.modules)
+        assert math_answers.grade(r"\\boxed{\\frac{2y+4}{2}}", "y+2").score == 1.0
+        print(sorted(set(sys.modules) - loaded))
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 COSTLY = [
     *["(x+1)^{5000}", "(10^{9})!", "e^{e^{e^{e^{e}}}}", r"\Gamma(10^{10})", "9^{9^{9^{9}}}", "((((10!)!)!)!)"],
     *["2^{10^9}", r"\sum_{k=1}^{10^{9}} \frac{1}{k}", "(a+b+c+d)^{300}", r"\binom{10^{9}}{5 \cdot 10^{8}}"],
@@ -179,7 +196,7 @@ def test_costly_answers_are_wrong(label: str) -> None:
     """A policy must not be able to escape a zero by what is costly to evaluate."""
     with GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(2.0, 1024), 2) as pool:
         grades = {answer: pool.grade(rf"\boxed{{{answer}}}", label) for answer in COSTLY}
-        assert {answer: graded.score for answer, graded in grades.items()} == dict.fromkeys(COSTLY, 0.0)
+        assert {answer: graded for answer, graded in grades.items() if graded.score != 0.0} == {}
         # The process that was killed is replaced, and the label stays readable.
         assert pool.grade(rf"\boxed{{{label}}}", label).score == 1.0
 

@@ -202,7 +202,7 @@ def test_uv_installs_build_missing_from_pips_index(machine: Machine, pypi: str) 
     assert machine.torch == [PINNED] and machine.has("others")
     (called,) = machine.uv_calls
     assert called[:2] == ["pip", "install"] and called[-1] == f"torch=={PINNED}"
-    assert {"--torch-backend=cpu", "--no-deps"} <= set(called)
+    assert {"--torch-backend=cpu", "--no-deps", "--compile-bytecode"} <= set(called)
     assert called[called.index("--python") + 1] == str(machine.venv / "bin" / "python")
     assert "by uv, from PyTorch's index" in done.stdout
 
