@@ -168,6 +168,7 @@ def test_a_chunk_holds_twice_the_largest_bucket_at_most(
     assert sizes == [112 + 32, 112 + 112]
 
 
+@pytest.mark.slow
 def test_old_communicators_are_aborted_before_new_ones_are_formed(started: list[Engine]) -> None:
     """At both ends, or the stand-in refuses to form one, as NCCL may. The other engines keep theirs meanwhile."""
     started += [Engine(), Engine()]
@@ -184,6 +185,7 @@ def test_old_communicators_are_aborted_before_new_ones_are_formed(started: list[
     assert [call for call in Library.log if call != "broadcast"] == ["init", "abort"] * 2 + ["init"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["policy", "engine"])
 def test_a_communicator_that_is_only_dropped_blocks_the_next(
     started: list[Engine], monkeypatch: pytest.MonkeyPatch, end: str
@@ -202,6 +204,7 @@ def test_a_communicator_that_is_only_dropped_blocks_the_next(
         sync.connect(dict(enumerate(started)))
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_in_the_middle_is_named(started: list[Engine]) -> None:
     """NCCL would wait for it for ever; the policy aborts."""
     started += [Engine(), Engine()]
@@ -212,6 +215,7 @@ def test_an_engine_that_dies_in_the_middle_is_named(started: list[Engine]) -> No
     assert Library.log[-1] == "abort"
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_alone_ends_the_update_for_all(started: list[Engine]) -> None:
     """Worker 0 of its engine, whose answer is read first, waits in a broadcast; it is woken up."""
     started += [Engine(workers=2), Engine(workers=2)]

@@ -71,6 +71,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_script_sees_what_plain_python_shows(python: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -121,6 +122,7 @@ def test_removed_variable_is_absent(python: str) -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "forked"),
     [
@@ -139,6 +141,7 @@ def test_environment_decides_whether_imports_are_shared(python: str, changes: di
     assert outputs(python, "-c", IS_FORKED, env=changes) == f"{forked}\n"
 
 
+@pytest.mark.slow
 def test_variable_read_while_importing_is_compared(tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("import os\nvalue = os.environ.get('ASKED_FOR')\n")
     path = {"PYTHONPATH": str(tmp_path)}
@@ -177,6 +180,7 @@ def test_without_a_template_a_plain_python_starts(python: str, tmp_path: Path) -
     assert "starting a plain Python" in done.stderr
 
 
+@pytest.mark.slow
 def test_template_that_cannot_import_leaves_plain_pythons() -> None:
     with template({}, ["no_such_module_anywhere"]) as (python, _):
         assert outputs(python, "-c", IS_FORKED) == "False\n"
@@ -218,6 +222,7 @@ def test_standard_streams_are_the_callers(python: str) -> None:
     assert (done.stdout, done.stderr) == ("IN\n", "to stderr\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "status"),
     [
@@ -261,6 +266,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_first", [signal.SIG_DFL, signal.SIG_IGN])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
 def test_signals_reach_the_forked_process(python: str, number: signal.Signals, at_first: signal.Handlers) -> None:
@@ -272,6 +278,7 @@ def test_signals_reach_the_forked_process(python: str, number: signal.Signals, a
     assert gone(pid)
 
 
+@pytest.mark.slow
 def test_ignored_signals_stay_ignored(python: str) -> None:
     program = (
         "import signal; print(signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN, signal.getsignal(signal.SIGHUP))"

@@ -217,6 +217,7 @@ def test_page_says_what_agrees_and_what_does_not() -> None:
         render_agreement(CONDITIONS, {})
 
 
+@pytest.mark.slow
 def test_page_takes_the_results_of_a_folder(results: Results, tmp_path: Path) -> None:
     page, kept = tmp_path / "arena.md", tmp_path / "kept"
     shutil.copytree(ROOT / "benchmarks" / "results" / "arena", kept)
@@ -279,6 +280,7 @@ def test_finished_comparison_is_shown_again(results: Results, capsys: pytest.Cap
     assert unpack(results.folder / "agreement.json")[1] == results.by_cell
 
 
+@pytest.mark.slow
 def test_training_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     args = build_parser().parse_args(["--agreement", "--out", str(tmp_path / "out")])
     with (tmp_path / "lock").open("wb") as lock:

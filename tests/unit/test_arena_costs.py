@@ -48,6 +48,7 @@ def test_mean_length_is_that_of_the_workload() -> None:
     assert sum(lengths) / len(lengths) == pytest.approx(ANSWER_TOKENS, rel=0.03)
 
 
+@pytest.mark.slow
 def test_small_step_of_several_waves_agrees_with_the_simulation(derivation: ModuleType) -> None:
     _agrees(derivation, "balance", 128, 1.5, 1.5)
 

@@ -115,6 +115,7 @@ def test_log_probabilities_are_those_of_a_padded_batch(world: World, model: Chai
     assert torch.allclose(ours, theirs * until_end(batch.answers), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_pass_rates_are_those_of_sampling(world: World, model: ChainLanguageModel) -> None:
     batch = PromptBatch.of(world.train, [0] * 20_000)
     answers = sample(model, batch, torch.Generator().manual_seed(0))

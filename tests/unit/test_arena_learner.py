@@ -109,6 +109,7 @@ def test_budget_may_be_in_seconds() -> None:
     assert COSTS["seconds"](curve.spent)[-1] == pytest.approx(5 * 99.1, rel=0.01)
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_curve() -> None:
     world, weights = make_world(TASKS[SMALL], 0), model_of(SMALL).state_dict()
     curves = [

@@ -125,6 +125,7 @@ def test_bad_calls_of_the_page_say_what_to_do(
         assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_committed_page_is_of_the_committed_results() -> None:
     files = [PACKED / f"{task}.jsonl.gz" for task in TASKS]
     by_task = [unpack(file) for file in files if file.exists()]

@@ -39,6 +39,7 @@ def rows_of(out: Path, model: str = "toy") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / model / "sums" / "answers.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_models_of_a_server_are_compared(
     problems: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_refusals_end_in_one_line(
     assert said in line and KEY not in line
 
 
+@pytest.mark.slow
 def test_what_a_server_did_not_answer_is_asked_again(
     problems: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,7 @@ def test_lost_cluster_is_reported(sent: None, capsys: pytest.CaptureFixture[str]
     assert out.out == "step 1\n" and "ray job logs --follow job-1" in out.err
 
 
+@pytest.mark.slow
 def test_job_continues_when_its_log_is_not_read() -> None:
     """As with `| head -1`: one try, and no word of a lost cluster."""
     program = (

@@ -15,6 +15,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
     return main.main()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--toy"]])
 def test_demo_data_writes_with_its_defaults(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -188,6 +188,7 @@ RECORD: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_weight_of_a_run_directory(tmp_path: Path) -> None:
     """And the same once the directory is gone, as on other machines and after a move."""
     file = tmp_path / "config.json"

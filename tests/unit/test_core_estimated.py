@@ -155,6 +155,7 @@ def test_visit_to_given_up_prompt_draws_the_minimum(steps_between: int) -> None:
         policy.memory.counts.observe([0], [2], [0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "visits"), [(0.1, 1 / (1 - 0.9**2)), (0.3, 1 / (1 - 0.7**2))])
 def test_visits_until_solvable_prompt_is_revived(rate: float, visits: float) -> None:
     """5.3 visits of 2 rollouts at pass rate .1, and 2.0 at .3; then it is sampled like any other."""
@@ -192,6 +193,7 @@ def test_budget_is_spent_even_if_everything_was_given_up() -> None:
         assert step.ledger.drawn == 8 * BATCH
 
 
+@pytest.mark.slow
 def test_prompt_that_becomes_solvable_is_found_again() -> None:
     """R11: at pass rate 0 for 100 steps, then 0.5: three of four visits find it, and then it gets its due."""
 

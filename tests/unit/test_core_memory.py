@@ -40,6 +40,7 @@ def test_estimates_under_real_stopping_are_unbiased(k_pos: int, k_neg: int) -> N
     assert predicted.mean(axis=1) == pytest.approx(np.array(RATES), abs=0.01)
 
 
+@pytest.mark.slow
 def test_pools_own_mean_is_biased_where_the_memory_is_not() -> None:
     policy = remembering(1, 0)
     (step,) = simulate(policy, iter([list(range(4000))]), lambda step, r: np.full(len(r), 0.1), seed=0)

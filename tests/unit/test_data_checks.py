@@ -146,6 +146,7 @@ def test_a_list_of_data_sets_is_summed(tmp_path: Path) -> None:
         count(f"org/name,{write(tmp_path, '', 'empty.jsonl')}")
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_take_under_two_seconds(tmp_path: Path) -> None:
     row = json.dumps({"input": "What is 12 + 7? Answer with the number only.", "label": "19", "id": "x" * 40})
     path = write(tmp_path, f"{row}\n" * 100_000)

@@ -410,6 +410,7 @@ def test_prepare_data(case: str, tmp_path: Path) -> None:
         check(found, expected, path, "SOURCE")
 
 
+@pytest.mark.slow
 def test_rows_that_contradict_each_other_are_one_error(tmp_path: Path) -> None:
     path = rows({"input": "q", "label": "1"}, {"input": "q", "label": "2"})(tmp_path)
     found = outcome(lambda path: prepared(path, "math"), path)

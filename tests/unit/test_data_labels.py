@@ -21,6 +21,7 @@ def positions(labels: list[Any], reward: str = "math") -> list[int]:
     return sorted(unreadable_labels(labels, reward, GradingLimits()))
 
 
+@pytest.mark.slow
 def test_unreadable_labels_are_found_wherever_they_stand() -> None:
     assert positions([*GOOD, *BAD, "4", "?"]) == [8, 9, 10, 12]
     assert not positions([])
@@ -31,6 +32,7 @@ def test_each_grader_reads_its_own_labels() -> None:
     assert positions([json.dumps({"inputs": ["1"], "outputs": ["1"]}), "{}"], "code") == [1]
 
 
+@pytest.mark.slow
 def test_the_cause_is_the_graders() -> None:
     (cause,) = unreadable_labels(["?"], "math", GradingLimits()).values()
     assert cause.startswith("unusable label: the label '?' ")

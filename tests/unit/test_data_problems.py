@@ -124,6 +124,7 @@ def test_similar_questions_are_kept_apart() -> None:
     assert (kept, copies, contradictory) == (rows, [], [])
 
 
+@pytest.mark.slow
 def test_equal_labels_do_not_contradict() -> None:
     rows = [problem("a", "1/2"), problem("a", r"\frac{1}{2}"), problem("b", "1"), problem("b", "2")]
     with LabelChecks("math", GradingLimits()) as checks:
@@ -152,12 +153,14 @@ def test_reasoning_gym_reference_answers_verify() -> None:
         load_problems(Source("s", "reasoning_gym:none"))
 
 
+@pytest.mark.slow
 def test_labels_that_fail_their_verifier_are_found() -> None:
     good = [problem("a", "4"), problem("b", r"\frac{1}{2}"), problem("c", ["1", "2"]), problem("d", r"\text{yes}")]
     bad = [problem("e", r"\frac{"), problem("f", "?")]
     assert unverified([*good, *bad], "math") == {p.id for p in bad}
 
 
+@pytest.mark.slow
 def test_tests_that_cannot_be_run_are_found() -> None:
     good, bad = problem("a", {"inputs": ["1"], "outputs": ["1"]}), problem("b", {"inputs": ["1"]})
     assert unverified([good, bad], "code") == {bad.id}
@@ -186,6 +189,7 @@ def test_bad_bands_are_refused(text: str) -> None:
         parse_band(text)
 
 
+@pytest.mark.slow
 def test_the_file_is_one_that_training_reads(tmp_path: Path) -> None:
     everything = [difficulty(c) for c in (0, 4, 16)]
     labels = uniform_labels([d.problem for d in everything])

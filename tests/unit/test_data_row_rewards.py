@@ -39,6 +39,7 @@ def suites(*words: str) -> list[evaluate.Suite]:
     return evaluate._load(args, *scoring_of(args), Counting())
 
 
+@pytest.mark.slow
 def test_labels_are_checked_by_the_grader_of_their_row(tmp_path: Path) -> None:
     path = write(
         tmp_path / "rows.jsonl",

@@ -76,6 +76,7 @@ def prepare(argv_with: Callable[[Flags], list[str]], monkeypatch: pytest.MonkeyP
     return lambda changes: Prepared(argv_with({"--rollout.batch_size": "1", "--train.batch_size": "4", **changes}))
 
 
+@pytest.mark.slow
 def test_good_data_are_handed_over_as_they_are(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", problems(["1", "2"]))
     found = prepare({DATA: path, REWARD: "math"})
@@ -126,6 +127,7 @@ def test_too_few_prompts_that_fit_are_refused(prepare: Callable[[Flags], Prepare
         prepare({DATA: path, "--data.max_len": "16"})
 
 
+@pytest.mark.slow
 def test_mode_off_leaves_prompts_to_the_host_where_its_reward_can_take_them(
     prepare: Callable[[Flags], Prepared], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_chat_template_that_refuses_is_one_error(prepare: Callable[[Flags], Pr
 # -- labels -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_labels_that_cannot_be_read_are_left_out_and_listed(
     prepare: Callable[[Flags], Prepared], tmp_path: Path
 ) -> None:
@@ -160,6 +163,7 @@ def test_labels_that_cannot_be_read_are_left_out_and_listed(
     assert found.left_out[0]["row"] == {"question": "1+1=", "label": "?"}
 
 
+@pytest.mark.slow
 def test_few_rows_are_shown_and_all_are_listed(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.parquet", problems(["4", *["?"] * 12]))
     found = prepare({DATA: path, REWARD: "math"})
@@ -210,6 +214,7 @@ VERL = {
 CHAT: Flags = {"--data.apply_chat_template": "", "--data.input_key": "prompt"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["verl.parquet", "verl.jsonl"])
 def test_data_of_verl_are_trained_on_as_they_are(
     prepare: Callable[[Flags], Prepared], tmp_path: Path, name: str
@@ -257,6 +262,7 @@ def named(label: str) -> tuple[str, Any]:
     return content["reward"], content["label"]
 
 
+@pytest.mark.slow
 def test_rows_name_their_graders(prepare: Callable[[Flags], Prepared], tmp_path: Path, own: str) -> None:
     code = {"inputs": ["1"], "outputs": ["1"]}
     rows = [
@@ -270,6 +276,7 @@ def test_rows_name_their_graders(prepare: Callable[[Flags], Prepared], tmp_path:
     assert [row["place"] for row in found.left_out] == ["line 4"]
 
 
+@pytest.mark.slow
 def test_a_second_grader_reads_the_labels_own_part(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     rows = [{"input": "a", "label": label, "reward": "math"} for label in ("4", "1/2", "?")]
     flags = {REWARD: "mixed,arithmetic", "--ada_reward_weights": "1,0.5"}
@@ -278,6 +285,7 @@ def test_a_second_grader_reads_the_labels_own_part(prepare: Callable[[Flags], Pr
     assert [row["place"] for row in found.left_out] == ["line 2", "line 3"]
 
 
+@pytest.mark.slow
 def test_graders_follow_another_column_or_the_data_set(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     verl = write(tmp_path / "verl.parquet", [VERL])
     plain = write(tmp_path / "plain.jsonl", [{"prompt": "q", "reward_model": {"ground_truth": "4"}}])

@@ -268,6 +268,7 @@ def theirs(path: Path) -> set[str]:
     return {span for table in tables(text) for row in table for span in spans(row[0])}
 
 
+@pytest.mark.slow
 @every_document
 def test_flags_that_are_named_exist_and_take_their_values(path: Path) -> None:
     for span in spans(path.read_text(encoding="utf-8")):

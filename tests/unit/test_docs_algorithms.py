@@ -31,6 +31,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return algorithm_figures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aim", ["published", "linear", "log"])
 @pytest.mark.parametrize("table", ["weights_table", "variance_table"])
 def test_tables_match_the_benchmark(table: str, aim: str, figures: ModuleType) -> None:

@@ -88,6 +88,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "block"), EXAMPLES, ids=[f"{name_of(path)}:{b.line}" for path, b in EXAMPLES])
 def test_examples_run(path: Path, block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a file, as a reader would; some are files with a name, which their first line says."""

@@ -43,6 +43,7 @@ def accesses(path: Path) -> list[Access]:
     return private_accesses(parsed(path), classes(PACKAGE), classes(host_root()))
 
 
+@pytest.mark.slow
 def test_only_host_and_cpu_platform_touch_privates() -> None:
     found = {(str(path.relative_to(PACKAGE)), a.line, a.text) for path in OTHERS for a in accesses(path)}
     known = {entry for entry in found if (entry[0], entry[2]) in NO_OTHER_WAY}

@@ -92,6 +92,7 @@ def no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the figure ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "evaluations", "off"), [(20, (0, 10, 20), False), (1, (), False), (3, (3,), True), (0, (), False)]
 )
@@ -104,6 +105,7 @@ def test_figure_is_drawn_for_every_kind_of_run(
     assert struct.unpack(">II", png[16:24]) == (2400, 1640)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 4, 20])
 def test_accuracies_are_written_beside_the_curve(tmp_path: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
@@ -131,6 +133,7 @@ def test_running_mean_is_centred_and_shrinks_at_the_ends() -> None:
 # -- the report ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_report_embeds_the_figure(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "run", steps=2), tmp_path / "report.html").read_text(encoding="utf-8")
     images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)

@@ -152,6 +152,7 @@ def test_tricks_do_not_pass(trick: str, label: dict[str, Any]) -> None:
     assert graded(trick, label).score == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [SUMS, CALLS, ASSERTS], ids=["program", "call", "asserts"])
 @pytest.mark.parametrize(
     ("program", "cause"),

@@ -60,6 +60,7 @@ def test_a_right_program_passes_and_is_not_marked(name: str) -> None:
         assert graded(right, LABELS[name], rules) == Grade(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", programs())
 def test_no_trick_gains_anything(program: str) -> None:
     played = [(name, WHOLE) for name in LABELS] + [("asserts", PARTIAL), ("calls", PARTIAL)]

@@ -113,6 +113,7 @@ def test_program_that_never_ends_costs_the_time_of_two_tests() -> None:
     assert found.seconds < 60, "200 tests of 0.6 s would take 120 s"
 
 
+@pytest.mark.slow
 def test_calls_of_a_loop_that_waits_for_the_program_are_limited() -> None:
     label = {"tests": "while not done():\n    pass\nassert done()"}
     assert graded("def done(): return False", label) == Grade(0.0, "too many calls")
@@ -135,6 +136,7 @@ def test_limits_of_an_answer_are_not_those_of_the_template() -> None:
 # Partial credit.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "label", "score"),
     [
@@ -288,6 +290,7 @@ def test_number_of_files_is_limited(folder: Path, make: str) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_long_chains_of_links_are_cleared_away(folder: Path) -> None:
     code = "import os\nfor i in range(200): os.symlink(f'{i + 1}/' + '../' * 50, str(i))\n"
     code += "os.symlink('/', 'root')\nprint(1)"

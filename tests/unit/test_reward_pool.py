@@ -71,6 +71,7 @@ def test_answer_has_the_whole_limit_after_its_label() -> None:
         assert pool.grade(f"{poison_grader.SLOW_LABEL}4", "4").score == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", CAUSES)
 def test_an_answer_beyond_a_limit_is_wrong_once_the_label_is_read(pool: GraderPool, poison: str) -> None:
     grade = pool.grade(f"{poison_grader.READABLE}{poison}", "4")

@@ -58,12 +58,14 @@ def test_deep_recursion_is_possible_on_request() -> None:
     assert output(code + "def f(n): return n and 1 + f(n - 1)\nprint(f(30000))") == "30000\n"
 
 
+@pytest.mark.slow
 def test_endless_recursion_ends() -> None:
     assert cause("def f(): return f()\nf()") == "raised RecursionError"
     endless = "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()"
     assert cause(endless, SHORT) in ("time limit", "memory limit", f"killed by signal {signal.SIGSEGV.value}")
 
 
+@pytest.mark.slow
 def test_one_megabyte_of_code_runs() -> None:
     assert output("x = 1\n" * 170_000 + "print(x)") == "1\n"
 
@@ -119,6 +121,7 @@ def test_reply_must_be_json(forged: bytes) -> None:
 # Limits.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -141,6 +144,7 @@ def test_cpu_time_is_limited_apart_from_time() -> None:
     assert cause(ignore + "while True: pass", limits) == f"killed by signal {signal.SIGKILL.value}"
 
 
+@pytest.mark.slow
 def test_memory_is_limited() -> None:
     small = ProgramLimits(memory_mib=100)
     assert cause("bytearray(200 << 20)", small) == "memory limit"
@@ -148,6 +152,7 @@ def test_memory_is_limited() -> None:
     assert cause("x = ['a']\nwhile True: x = x + x", small) == "memory limit"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["print('x' * 100)", "os.write(1, b'x' * 5000)", "print()"])
 def test_endless_output_is_stopped(step: str) -> None:
     assert cause(f"import os\nwhile True: {step}") == "output limit"

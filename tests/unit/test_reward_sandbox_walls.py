@@ -136,6 +136,7 @@ def test_filter_uses_the_machines_call_numbers(machine: str) -> None:
         assert decided(program, architecture, call[column], *arguments) == answer
 
 
+@pytest.mark.slow
 def test_a_program_that_will_not_die_dies() -> None:
     code = """
 import os, signal
@@ -231,6 +232,7 @@ def test_an_interpreter_that_is_not_there_is_no_score(monkeypatch: pytest.Monkey
         run_program("print(1)", "")
 
 
+@pytest.mark.slow
 def test_a_child_that_never_starts_is_no_score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spoil(monkeypatch, tmp_path, "import gc\n", "import time, gc; time.sleep(99)\n")
     monkeypatch.setattr(sandbox_template, "_START_SECONDS", 0.5)
@@ -238,6 +240,7 @@ def test_a_child_that_never_starts_is_no_score(monkeypatch: pytest.MonkeyPatch, 
         run_program("print(1)", "")
 
 
+@pytest.mark.slow
 def test_no_file_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     close_templates()

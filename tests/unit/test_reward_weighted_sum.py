@@ -56,6 +56,7 @@ def ask(reward: CombinedReward, response: str, label: Any = "4") -> tuple[float,
     return float(found["scores"][0]), float(found["rewards"][0])
 
 
+@pytest.mark.slow
 def test_the_first_is_the_score_and_all_are_added_up(combined: CombinedReward, style: str) -> None:
     combined.configure(["math", f"{style}:brevity"], Grading(workers=1, weights=[1.0, 0.5]))
     assert ask(combined, "4") == (1.0, 1.5)
@@ -79,6 +80,7 @@ def test_other_rewards_beside_mixed_get_the_labels_own_part(combined: CombinedRe
     assert ask(combined, "4", label_of("math", "4")) == (1.0, 1.75)
 
 
+@pytest.mark.slow
 def test_files_of_openrlhf_can_be_added(combined: CombinedReward, tmp_path: Path) -> None:
     (tmp_path / "hosts.py").write_text(HOSTS)
     combined.configure(["math", str(tmp_path / "hosts.py")], Grading(workers=1, weights=[1.0, 0.1]))
@@ -86,12 +88,14 @@ def test_files_of_openrlhf_can_be_added(combined: CombinedReward, tmp_path: Path
     assert (score, reward) == (1.0, pytest.approx(0.8))
 
 
+@pytest.mark.slow
 def test_shaping_is_added_once(combined: CombinedReward, style: str) -> None:
     grading = Grading(workers=1, weights=[1.0, 0.5], shaping=Shaping("boxed", 0.25))
     combined.configure(["math", f"{style}:brevity"], grading)
     assert ask(combined, r"\boxed{4}") == (1.0, 1.75)
 
 
+@pytest.mark.slow
 def test_one_reward_without_a_score_leaves_the_answer_without(combined: CombinedReward, style: str) -> None:
     combined.configure(["math", f"{style}:fails"], Grading(workers=1, weights=[1.0, 0.5]))
     with pytest.raises(NoScoreError, match="ValueError: no opinion"):

@@ -172,6 +172,7 @@ def test_checkpoint_with_a_queue_is_refused_without_candidates() -> None:
         make_generator("est", 8, candidates=1, choice_weight=None).restore(step.states)
 
 
+@pytest.mark.slow
 def test_mixed_prompts_are_visited_more() -> None:
     """Rows 0 and 1 of 16 are (almost) never right; the middle is mixed."""
     visits = np.zeros(16)

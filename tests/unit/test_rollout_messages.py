@@ -146,6 +146,7 @@ def by_the_host(given: dict[str, Any], args: Any) -> tuple[torch.Tensor, torch.T
     return experience.rewards.clamp(*args.reward.clip_range), experience.info["reward"], experience.scores.flatten()
 
 
+@pytest.mark.slow
 @given(
     rewards, rewards, st.none() | st.integers(1, 8), st.sampled_from([None, 0.3, 0.0, -0.7]), st.booleans(),
     st.sampled_from([(-10, 10), (-0.3, 0.1)]),

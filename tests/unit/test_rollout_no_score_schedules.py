@@ -88,6 +88,7 @@ def steps_of(seed: int, name: Any, count: int) -> tuple[list[Any], int]:
     return steps, given_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_schedules_replace_the_same_prompts(seed: int) -> None:
     """Four steps of six prompts, over an episode's end, with refills; 14 % of first attempts, 5 % of rollouts fail."""
@@ -97,6 +98,7 @@ def test_schedules_replace_the_same_prompts(seed: int) -> None:
         assert steps_of(seed, name, 4) == (expected, given_up), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_schedules_agree_on_ending_for_missing_scores(seed: int) -> None:
     """The limit is one less than the prompts that the first step gives up, and then just that many."""

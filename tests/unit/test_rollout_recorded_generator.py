@@ -117,6 +117,7 @@ def whole_run(generator: RecordedGenerator, episodes: int) -> list[RolloutBatch]
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [None, 2, 3, 4, 7])
 @pytest.mark.parametrize("filtered", [False, True])
 def test_every_sample_of_a_run_is_counted_once(filtered: bool, ahead: int | None) -> None:

@@ -257,6 +257,7 @@ def content(step: Step) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize(("rows", "episodes"), [(4, 2), (5, 2), (5, 3), (1, 4), (2, 3), (7, 1)])
 def test_resume_from_any_step_equals_uninterrupted_run(memory: str, rows: int, episodes: int) -> None:

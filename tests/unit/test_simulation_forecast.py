@@ -25,6 +25,7 @@ def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: SampleOf = M
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_synthetic_rollouts_have_requested_statistics() -> None:
     answer = SyntheticRollouts(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=10**6, shared=0.4, seed=1)
     samples = [[answer(Request(key, index)) for index in range(20)] for key in range(2000)]

@@ -206,6 +206,7 @@ SIZES = {"one": [6], "three, accumulated": [2, 2, 2], "four, dynamic": [1, 3, 1,
 """Samples of the micro-batches of an optimizer step."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("loss", ["host", "sequence-constant", "prompt-mean"])

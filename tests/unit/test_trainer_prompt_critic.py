@@ -109,6 +109,7 @@ def alone(model: torch.nn.Module) -> list[float]:
 # -- values -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", [1, 2, 3, 16])
 @pytest.mark.parametrize(("processes", "copies"), [(1, 1), (2, 1), (3, 1), (2, 2)])
 def test_value_is_that_of_the_last_prompt_token(

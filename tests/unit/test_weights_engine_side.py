@@ -164,6 +164,7 @@ def test_failed_update_closes_the_gate_for_good() -> None:
     asyncio.run(check())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_call_that_fails_with_a_dying_engine_is_not_answered(monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
     """A worker of a tensor-parallel engine has died: vLLM's call fails first, and its core is known to be dead later.

@@ -65,6 +65,7 @@ def test_adapter_on_tied_output_layer_is_refused() -> None:
     weights_of(with_adapters(make_model(tie_word_embeddings=False), target_modules=["q_proj", "lm_head"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_thousand_updates_leave_trained_weights_alone(dtype: torch.dtype) -> None:
     """To the bit, and the last one is what a single one would have been: nothing drifts (R24)."""

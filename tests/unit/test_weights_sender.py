@@ -43,6 +43,7 @@ def started() -> Iterator[list[Engine]]:
         engine.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_engine_gets_every_tensor_of_every_version(started: list[Engine], count: int) -> None:
     started += [Engine() for _ in range(count)]
@@ -87,6 +88,7 @@ MUTANTS: dict[str, tuple[Damage, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_tensor_is_named_and_no_engine_serves(started: list[Engine], mutant: str) -> None:
     damage, name = MUTANTS[mutant]
@@ -137,6 +139,7 @@ def test_engine_that_dies_joining_is_not_awaited(started: list[Engine], count: i
     assert (type(caught.value) is EngineGoneError) == (count == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call_it_dies_in", ["ready", "begin_update"])
 def test_engine_that_dies_before_sending_is_awaited(started: list[Engine], call_it_dies_in: str) -> None:
     def die() -> None:
