@@ -71,7 +71,9 @@ def main(argv: Sequence[str]) -> int:
                 f"evaluating {', '.join(args.model)} on {', '.join(args.benchmark)}, {args.n} answers per problem"
             )
             suites = _load(args, reward, rewards, progress)
-            sampling = sampling_of(args, None if args.base_url else longest_context(args.model))
+            sampling = sampling_of(
+                args, None if args.base_url else longest_context(args.model, trusted=args.trust_remote_code)
+            )
             results = [_evaluate(model, suites, args, sampling, ks, progress) for model in args.model]
             progress.phase("computing intervals")
             report = _report(results, suites, args, sampling, ks)

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         template = args.template or TEMPLATES.get(reward, "{}")
         if reward == MIXED and args.template is None:
             problems = [replace(p, question=filled(TEMPLATES.get(p.reward or "", "{}"), p.question)) for p in problems]
-        sampling = sampling_of(args, longest_context([args.model]))
+        sampling = sampling_of(args, longest_context([args.model], trusted=args.trust_remote_code))
         prompts, too_long = fitting_prompts(args.model, problems, template, args, sampling)
         dropped += [_left_out(p, too_long[p.id]) for p in problems if p.id in too_long]
         write_left_out(dropped, args.out / DROPPED_FILE)

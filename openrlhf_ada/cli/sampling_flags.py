@@ -24,7 +24,7 @@ from openrlhf_ada.reward.reward_function import MIXED, NAMED, Grading, is_url
 OF_TRAINING = (
     *("timeout", "reward_timeout", "reward_memory", "reward_workers", "code_imports", "code_partial"),
     *("reward_key", "reward_map"),
-    *("cluster_wait", "verbose"),
+    *("cluster_wait", "trust_remote_code", "verbose"),
 )
 """Flags of training that these commands have too, with the same types, defaults, ranges and help texts."""
 
@@ -149,22 +149,22 @@ def _check_engines(args: argparse.Namespace) -> None:
         check_number(AdaConfig.__dataclass_fields__[name], getattr(args, name), f"--{name}")
 
 
-def longest_context(models: Sequence[str]) -> int:
+def longest_context(models: Sequence[str], *, trusted: bool) -> int:
     """Tokens, prompt and answer, that each of these takes. vLLM would refuse more after half a minute.
 
     Raises:
-        ConfigError: one is not there.
+        ConfigError: one is not there, or brings code along and is not `trusted`.
     """
     from openrlhf_ada.trainer.preflight import check_model
 
     for model in models:
-        check_model("--model", model)
+        check_model("--model", model, trusted=trusted)
     if cpu.is_needed():
         cpu.activate()
     from transformers.models.auto.configuration_auto import AutoConfig
 
     try:
-        configs = [AutoConfig.from_pretrained(model).get_text_config() for model in models]
+        configs = [AutoConfig.from_pretrained(model, trust_remote_code=trusted).get_text_config() for model in models]
     except OSError as error:
         raise ConfigError(
             "--model", " ".join(models), f"one cannot be loaded ({str(error).splitlines()[0]})", "Check the name"
@@ -224,7 +224,8 @@ def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: 
         "--ds.attn_implementation": "sdpa",
         "--vllm.sync_backend": "gloo",
     }
-    argv = [*(str(part) for item in flags.items() for part in item), "--vllm.enable_prefix_caching"]
+    switches = ["--vllm.enable_prefix_caching", *(["--trust_remote_code"] if args.trust_remote_code else [])]
+    argv = [*(str(part) for item in flags.items() for part in item), *switches]
     host = parse_host_arguments(argv, add_flags, lambda flags: None, prog="openrlhf-ada", description="")
     # There is no policy; engines take all the slots.
     host.actor.num_gpus_per_node = 0

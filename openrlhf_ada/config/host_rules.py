@@ -57,7 +57,9 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
         _check_critic_answers_alone(host)
     if Need.UNSHAPED_REWARDS in CORRECTIONS[settings.correction].needs:
         _check_unshaped(host, f"--ada_correction {settings.correction} needs {Need.UNSHAPED_REWARDS.value}")
-    _check_batches(host, own_critic=settings.own_critic)
+    if settings.trains_varying:
+        _check_varying(config, host, settings)
+    _check_batches(host, settings)
 
 
 def _check_host_modes(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
@@ -179,7 +181,7 @@ def _check_unshaped(host: SimpleNamespace, rule: str) -> None:
             )
 
 
-def batch_plan(host: SimpleNamespace) -> BatchPlan:
+def batch_plan(host: SimpleNamespace, settings: Settings) -> BatchPlan:
     """The run's batch sizes."""
     return BatchPlan(
         prompts=host.rollout.batch_size,
@@ -187,6 +189,7 @@ def batch_plan(host: SimpleNamespace) -> BatchPlan:
         train_batch=host.train.batch_size,
         micro_batch=host.rollout.micro_batch_size,
         processes=math.lcm(*processes_by_model(host).values()),
+        varies=settings.trains_varying,
     )
 
 
@@ -200,12 +203,46 @@ def _processes(host: SimpleNamespace, name: str) -> int:
     return max(group.num_nodes * group.num_gpus_per_node // (host.ds.ring_attn_size * host.ds.tensor_parallel_size), 1)
 
 
-def _check_batches(host: SimpleNamespace, *, own_critic: bool) -> None:
+def _check_varying(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
+    """What needs to know how many rollouts a step trains."""
+    plan = batch_plan(host, settings)
+    rule = "--ada_select all trains as many rollouts as the outcomes ask for"
+    least = plan.prompts * plan.group_size
+    if least < plan.unit:
+        raise ConfigError(
+            "--train.batch_size",
+            plan.train_batch,
+            f"{rule}, which may be only --rollout.batch_size {plan.prompts} x n {plan.group_size} = {least}, and "
+            f"{plan.unit} are the fewest that can be trained by {plan.processes} processes in micro-batches of "
+            f"{plan.micro_batch}",
+            f"Use {least} at most; the smaller, the fewer rollouts of a step are left out",
+        )
+    for name in ("actor", "critic"):
+        scheduler = getattr(host, name).lr_scheduler
+        if name in models_in_use(host) and not scheduler.startswith("constant"):
+            raise ConfigError(
+                f"--{name}.lr_scheduler",
+                scheduler,
+                f"{rule}, so nobody knows when the last update comes",
+                "Use constant_with_warmup",
+            )
+    if host.train.dynamic_batch_enable:
+        raise ConfigError(
+            "--train.dynamic_batch_enable",
+            True,
+            f"{rule}, and OpenRLHF would train --rollout.batch_size x n of them",
+            "Leave it out",
+        )
+    if config.loss == "prompt-mean":
+        raise ConfigError("--ada_loss", config.loss, f"it divides by n, and {rule}", "Leave it out")
+
+
+def _check_batches(host: SimpleNamespace, settings: Settings) -> None:
     """Every kept rollout must be trained: the host's loader drops an incomplete last batch without a word.
 
-    `own_critic`: a pass-rate critic trains too, with the same batch sizes, on prompts that it deals out itself.
+    A pass-rate critic trains too, with the same batch sizes, on prompts that it deals out itself.
     """
-    plan = batch_plan(host)
+    plan, own_critic = batch_plan(host, settings), settings.own_critic
     total = plan.prompts * plan.group_size
     if not plan.fills_batches(plan.prompts):
         raise ConfigError(

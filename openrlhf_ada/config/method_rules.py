@@ -181,9 +181,19 @@ def _first_rollouts(s: Settings) -> Iterator[Problem]:
 
 
 def _select_all(s: Settings) -> Iterator[Problem]:
-    whole = s.budget == s.group_size if s.config.mode == "est" else not s.waits
+    """How many rollouts a step trains must be known, or vary with the outcomes alone (`core.batches.thinned`)."""
+    if s.trains_varying:
+        if s.config.wave < s.group_size:
+            yield (
+                "--ada_wave",
+                s.config.wave,
+                f"with --ada_select all a prompt trains what it has drawn, so at least --rollout.n_samples_per_prompt "
+                f"{s.group_size}",
+                f"Use --ada_wave {s.group_size}",
+            )
+        return
     size = s.budget if s.config.mode == "est" else s.max_samples
-    if s.trains_all and not (whole and size == s.group_size):
+    if s.trains_all and (size != s.group_size or s.gate is not None):
         yield (
             "--ada_select",
             s.select,

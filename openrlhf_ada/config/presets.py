@@ -160,6 +160,17 @@ METHODS: dict[str, Method] = {
         | {"rollout.batch_size": RATED_PROMPTS, "train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
         "as many rollouts a step as the recipe, of four times as many prompts",
     ),
+    "rated-pos": Method(
+        "2 rollouts of a prompt at a time until one is right, at most 8; all are trained, compared with the prompt's "
+        "rating and with each other; two passes over each step",
+        "this package: `rated` (SPO, arXiv 2509.13232, and others), with the exit of Reinforce-Ada (arXiv 2510.04996)",
+        RECIPE
+        | _trains(2, "flash_reinforce")
+        | _ada(mode="seq", exit="pos", wave=2, max_samples=8, select="all", baseline="blend", estimator="rating")
+        | _ada(positive_threshold=0.7)
+        | {"train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
+        "3.3 rollouts a prompt if all pass rates are equally frequent, so about as many a step as the recipe has",
+    ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",
         "DAPO (arXiv 2503.14476), dynamic sampling; its other parts as the recipe has them",

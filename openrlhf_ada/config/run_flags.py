@@ -23,6 +23,12 @@ def _are_installed(text: str) -> bool:
 class RunFlags:
     """What is neither sampled nor optimised; most of these are read in every mode."""
 
+    trust_remote_code: bool = flag(
+        False,
+        "Run code that a model's folder or hub page brings along (auto_map in its configuration), and load pickled "
+        "weights. Without it such a model is refused.",
+        aliases=("--trust_remote_code",),
+    )
     # -- weights: from the policy to the engines ---------------------------------------------------------------------
     verify_sync: str = flag(
         "first",

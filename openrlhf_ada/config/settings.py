@@ -143,6 +143,11 @@ class Settings:
         return Need.ONE_GROUP_SIZE in SELECTIONS[self.select].lacks
 
     @property
+    def trains_varying(self) -> bool:
+        """Is the number of rollouts that a step trains decided by outcomes?"""
+        return self.trains_all and self.config.mode == "seq" and self.waits and self.gate is None
+
+    @property
     def aims(self) -> bool:
         """Does the correction read --ada_objective?"""
         return bool(CORRECTIONS[self.correction].needs & {Need.WEIGHT, Need.LOG_OBJECTIVE})

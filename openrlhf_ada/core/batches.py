@@ -6,7 +6,13 @@ a model in slices: a process with fewer samples leaves the others waiting in the
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_ada.core.types import TrainingGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +20,9 @@ class BatchPlan:
     """Sizes: `prompts` per step, `group_size` rollouts per prompt, `train_batch` rollouts per optimiser step,
     `micro_batch` rollouts per forward pass, `processes` among which these are dealt out (with several models, the
     least common multiple of their numbers of processes).
+
+    `varies`: all rollouts of a prompt are trained, `group_size` or more. A step trains as many multiples of `unit` as
+    it can fill (`thinned`), and what is said here of numbers of prompts holds for the fewest rollouts they can give.
     """
 
     prompts: int
@@ -21,15 +30,27 @@ class BatchPlan:
     train_batch: int
     micro_batch: int
     processes: int
+    varies: bool = False
+
+    @property
+    def unit(self) -> int:
+        """The least number of rollouts of which none is lost, and every process gets equally many."""
+        return (
+            self.train_batch if self.processes == 1 else math.lcm(self.train_batch, self.micro_batch * self.processes)
+        )
 
     def is_even(self, prompts: int) -> bool:
         """Does every process get the same number of rollouts from this many prompts?
 
         One process gets all. With several, all micro-batches must be full: a short one would go to the last process.
         """
-        return self.processes == 1 or prompts * self.group_size % (self.micro_batch * self.processes) == 0
+        return (
+            self.processes == 1 or self.varies or prompts * self.group_size % (self.micro_batch * self.processes) == 0
+        )
 
     def fills_batches(self, prompts: int) -> bool:
+        if self.varies:
+            return prompts * self.group_size >= self.unit
         return prompts * self.group_size % self.train_batch == 0
 
     def trainable(self, available: int) -> int:
@@ -46,3 +67,17 @@ class BatchPlan:
         """Optimiser steps of one pass over these batches."""
         full, rest = divmod(available, self.prompts)
         return (full * self.prompts + self.trainable(rest)) * self.group_size // self.train_batch
+
+
+def thinned(groups: Sequence[TrainingGroup], unit: int, rng: np.random.Generator) -> list[TrainingGroup]:
+    """Leave out as few samples as it takes for their number to be a multiple of `unit`, all with the same chance.
+
+    So the mean over what is left is, in expectation, the mean over all. Raises ValueError for fewer than `unit`.
+    """
+    total = sum(len(group.indices) for group in groups)
+    if total < unit:
+        raise ValueError(f"{total} rollouts cannot be trained in batches of {unit}")
+    is_kept = np.ones(total, bool)
+    is_kept[rng.choice(total, total % unit, replace=False)] = False
+    ends = np.cumsum([len(group.indices) for group in groups])[:-1]
+    return [group.only(part.tolist()) for group, part in zip(groups, np.split(is_kept, ends), strict=True)]

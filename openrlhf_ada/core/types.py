@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import TypeAlias
 
 import numpy as np
@@ -135,6 +136,12 @@ class TrainingGroup:
     def __post_init__(self) -> None:
         if not len(self.indices) == len(self.coefficients) == len(self.critic_weights):
             raise ValueError(f"group of prompt {self.key}: indices, coefficients and weights differ in length")
+
+    def only(self, is_kept: Sequence[bool]) -> TrainingGroup:
+        """The group with these of its samples."""
+        parts = (self.indices, self.coefficients, self.critic_weights)
+        indices, coefficients, weights = (tuple(compress(part, is_kept)) for part in parts)
+        return replace(self, indices=indices, coefficients=coefficients, critic_weights=weights)
 
     def weighed(self, weight: float) -> TrainingGroup:
         """The group with its coefficients multiplied. Critic weights stay: they are about shares within the pool."""

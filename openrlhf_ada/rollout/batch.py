@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_ada.core.batches import thinned
 from openrlhf_ada.core.fleet import Failed
 from openrlhf_ada.core.scheduling import FinishedPool, Scheduler
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, TrainingGroup, Waste
@@ -91,6 +93,12 @@ class Batch:
         if len(groups) < len(self.places):
             raise RuntimeError(f"{len(self.places) - len(groups)} prompts have no group")
         return groups
+
+    def thin(self, unit: int, rng: np.random.Generator) -> None:
+        """Train a multiple of `unit` samples; see `core.batches.thinned`."""
+        groups = thinned([group for _, group in self.groups()], unit, rng)
+        for place, group in zip(self.places, groups, strict=True):
+            place.group = group
 
     def samples(self, to_experience: Callable[[Result], Experience]) -> list[TaggedExperience]:
         """What is trained, as experience."""

@@ -19,6 +19,7 @@ from vllm.platforms import current_platform
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
+from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.platforms.gpu_memory import wait_for_room
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
@@ -63,10 +64,13 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
     """One engine. Rollouts are handed in with `submit` and `stop`; `answers` waits for those that have ended."""
 
     grading: Grading | None = None
+    trusts_model_code = False
 
     async def __init__(self, *args: Any, remote_rm_url: str | Sequence[str] | None = None, **kwargs: Any) -> None:
         # Here, since this package may lie elsewhere on another node.
         named = [remote_rm_url] if isinstance(remote_rm_url, str) else remote_rm_url or []
+        check_model_code("the engine's model", kwargs["model"], trusted=self.trusts_model_code)
+        kwargs["trust_remote_code"] = self.trusts_model_code
         if self.over_ipc and ray.get_runtime_context().was_current_actor_reconstructed:
             wait_for_room(kwargs["gpu_memory_utilization"], kwargs["tensor_parallel_size"])
         with told_start():
@@ -235,7 +239,10 @@ def _note(error: Exception) -> None:
         rollout.reward_error = f"{type(error).__name__}: {error}"
 
 
-def rollout_actor(restarts: int, *, over_ipc: bool = False, grading: Grading | None = None) -> Any:
+def rollout_actor(
+    restarts: int, *, over_ipc: bool = False, grading: Grading | None = None, trusts_model_code: bool = False
+) -> Any:
     """For Ray, which starts an engine whose process has died again this often. `grading`: of our reward functions."""
-    actor = type("AdaRolloutActor", (AdaRolloutActor,), {"over_ipc": over_ipc, "grading": grading})
+    settings = {"over_ipc": over_ipc, "grading": grading, "trusts_model_code": trusts_model_code}
+    actor = type("AdaRolloutActor", (AdaRolloutActor,), settings)
     return ray.remote(max_restarts=restarts)(actor)

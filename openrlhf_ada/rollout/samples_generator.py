@@ -121,6 +121,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         with self._engines_awake():
             self._sample(batch, requests, values, generate_kwargs)
             exhausted = self._replace(batch, exhausted, generate_kwargs)
+        if self.options.plan.varies:
+            # Seeded by identity, as the choice within a prompt.
+            batch.thin(self.options.plan.unit, np.random.default_rng([self.args.train.seed, first_key, 1]))
         self._num_batches += 1
         pools = batch.pools()
         figures = self.policy.observe(pools) | self._observe_scores(batch) | self.prompts.end_step(pools)
@@ -184,6 +187,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             batch_vllm_engine_call(self.vllm_engines, "sleep")
 
     def _check_size(self, samples: Sequence[Experience], prompts: int) -> None:
+        if self.options.plan.varies:
+            return
         expected = prompts * self.options.plan.group_size
         if len(samples) != expected:
             raise RuntimeError(f"{prompts} prompts gave {len(samples)} trained rollouts, expected {expected}")

@@ -36,7 +36,12 @@ def train(args: SimpleNamespace) -> None:
     actors["PolicyModelActor"] = RayAdaPolicyActor
     # Mode off has the host's sampling, which does not go on without an engine.
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
-    engine = rollout_actor(restarts, over_ipc=shares_gpus(args), grading=grading(from_namespace(args.ada)))
+    engine = rollout_actor(
+        restarts,
+        over_ipc=shares_gpus(args),
+        grading=grading(from_namespace(args.ada)),
+        trusts_model_code=args.ada.trust_remote_code,
+    )
     here = on_this_node()
     trainers = RayAdaPPOTrainer.options(**here), RayAdaPPOTrainerAsync.options(**here)
     run_training(args, *trainers, engine, **actors)

@@ -15,6 +15,7 @@ from openrlhf.utils.loss_utils import get_loss_batch_info
 from peft import PeftModel
 
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
+from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
@@ -172,6 +173,9 @@ class AdaPolicyActor(HostPolicyActor):
     trainer_class = AdaActorTrainer
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
+        # Here too: on another node the same path may be another folder.
+        trusted = strategy.args.ada.trust_remote_code
+        check_model_code("the policy's model", strategy.args.actor.model_name_or_path, trusted=trusted)
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._exports = strategy.args.ckpt.save_hf
         self.trainer.version = self.trainer.next_version = self.checkpoint_states.get("global_step", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.data.row_counts import count_rows
 from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.host.checkpoints import policy_checkpoints
+from openrlhf_ada.host.model_code import check_model_code, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reward.names import check_python_file, check_rewards, grades_labels, readable, split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, is_url
@@ -107,7 +107,7 @@ def check_paths(args: SimpleNamespace) -> None:
     for name in MODEL_FLAGS:
         path = getattr(args, name).model_name_or_path
         if path is not None:
-            check_model(f"--{name}.model_name_or_path", path)
+            check_model(f"--{name}.model_name_or_path", path, trusted=args.ada.trust_remote_code)
     _check_heads(args)
     check_rewards(args.reward.remote_url, "--reward.remote_url")
     _check_experts(args)
@@ -167,15 +167,9 @@ def _check_experts(args: SimpleNamespace) -> None:
 
 def _config_of_policy(args: SimpleNamespace) -> dict[str, Any]:
     """The language model's part of config.json; empty for a model that is not a folder."""
-    flag, file = "--actor.model_name_or_path", Path(args.actor.model_name_or_path) / "config.json"
-    if not file.is_file():
-        return {}
-    try:
-        with readable(flag, str(file)):
-            config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(flag, str(file), f"it is not valid JSON ({error})", "Fix the file") from error
-    return config.get("text_config", config)
+    model = args.actor.model_name_or_path
+    config = read_config("--actor.model_name_or_path", model) if Path(model).is_dir() else None
+    return {} if config is None else config.get("text_config", config)
 
 
 def _check_labels(args: SimpleNamespace) -> None:
@@ -288,7 +282,11 @@ def check_rows(args: SimpleNamespace, rows: int) -> None:
 def _check_enough(args: SimpleNamespace, prompts: int) -> None:
     """Mode off: a batch needs as many prompts as it has. An adaptive mode carries an episode's rest to the next."""
     off = args.ada.mode == "off"
-    enough = prompts >= args.rollout.batch_size if off else batch_plan(args).steps(prompts * args.train.num_episodes)
+    enough = (
+        prompts >= args.rollout.batch_size
+        if off
+        else batch_plan(args, settings_of(args)).steps(prompts * args.train.num_episodes)
+    )
     if not enough:
         raise ConfigError(
             "--data.prompt_dataset",
@@ -338,11 +336,15 @@ def resumes(args: SimpleNamespace) -> bool:
     return args.ckpt.load_enable and policy_checkpoints(args.ckpt.path).exists()
 
 
-def check_model(flag: str, value: str) -> None:
-    """A local folder must hold a checkpoint; hub ids pass. Raises ConfigError."""
+def check_model(flag: str, value: str, *, trusted: bool) -> None:
+    """A local folder must hold a checkpoint, and nothing may bring code along that is not `trusted`.
+
+    Raises ConfigError.
+    """
     path = Path(value)
     looks_local = value.startswith(("/", "./", "../", "~")) or path.exists() or value.count("/") > 1
     if not looks_local:
+        check_model_code(flag, value, trusted=trusted)
         return
     if not path.is_dir():
         raise ConfigError(flag, value, "there is no such folder", "Check the path, or give a hub id (owner/name)")
@@ -352,3 +354,4 @@ def check_model(flag: str, value: str) -> None:
         raise ConfigError(
             flag, value, "the folder holds no config.json", "Give the folder of a Hugging Face checkpoint"
         )
+    check_model_code(flag, value, trusted=trusted)

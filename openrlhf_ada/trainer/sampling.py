@@ -42,7 +42,7 @@ def make_generator(
     policy, num_prompts = make_policy(settings), len(host.prompts_dataloader.dataset)
     check_candidates(settings, args.rollout.batch_size, num_prompts)
     options = SamplingOptions(
-        plan=batch_plan(args),
+        plan=batch_plan(args, settings),
         refill_limit=settings.refill_limit if settings.refills else 0,
         num_texts=config.log_texts,
         prompt_values=prompt_values,
@@ -114,11 +114,14 @@ def optimizer_steps(args: Any, num_prompts: int, host_steps: int) -> int:
     """
     if args.ada.mode == "off":
         return host_steps
-    return batch_plan(args).optimizer_steps(num_prompts * args.train.num_episodes) * args.train.max_epochs
+    return (
+        batch_plan(args, settings_of(args)).optimizer_steps(num_prompts * args.train.num_episodes)
+        * args.train.max_epochs
+    )
 
 
 def training_steps(args: Any, num_prompts: int) -> int:
     """Rollout batches in the whole run, at most (refilling takes prompts too)."""
     if args.ada.mode == "off":
         return -(-num_prompts // args.rollout.batch_size) * args.train.num_episodes
-    return batch_plan(args).steps(num_prompts * args.train.num_episodes)
+    return batch_plan(args, settings_of(args)).steps(num_prompts * args.train.num_episodes)

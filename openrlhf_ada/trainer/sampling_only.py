@@ -66,7 +66,7 @@ def start_answering(
 
     `sampling`: temperature, top_p, top_k, max_new_tokens, max_len and seed.
     """
-    actor = rollout_actor(RESTARTS, grading=grading)
+    actor = rollout_actor(RESTARTS, grading=grading, trusts_model_code=args.ada.trust_remote_code)
     with watched_starts(args.vllm.num_engines, note):
         engines = _start_engines(args, args.vllm.num_engines, actor, logprobs=True)
     tokenizer = SharedTokenizer(args.actor.model_name_or_path, use_fast=not args.data.disable_fast_tokenizer)

@@ -23,6 +23,7 @@ PPO = {"--ada_mode": "seq", ESTIMATOR: "gae"}
 ONE_PROMPT = {"--rollout.batch_size": "1", TRAIN: "4"}
 """The data has three prompts, so two or three candidates are as many as there can be."""
 REFILL = SEQ | {"--ada_unresolved": "refill"}
+VARYING: Flags = {"--ada_select": "all", "--ada_wave": "4", "--actor.lr_scheduler": "constant_with_warmup"}
 POWER = SEQ | {"--ada_objective": "power", "--ada_objective_power": "0.5"}
 
 
@@ -216,12 +217,52 @@ CASES = [
         {"--ada_baseline": "pool"},
     ),
     Case(
-        "everything trained where sampling stops by outcome",
-        SEQ | {"--ada_select": "all"},
+        "everything trained where a gate ends most prompts",
+        SEQ | {"--ada_select": "all", "--ada_exit": "gate"},
         "--ada_select is 'all'",
         "all can be trained only where that many are drawn",
         "Use --ada_mode est with --ada_budget 4, or another selection",
         {"--ada_exit": "fixed", "--ada_max_samples": "4"},
+    ),
+    Case(
+        "everything trained, of fewer than n",
+        SEQ | VARYING | {"--ada_wave": "2"},
+        "--ada_wave is 2",
+        f"with --ada_select all a prompt trains what it has drawn, so at least {N} 4",
+        "Use --ada_wave 4",
+        {"--ada_wave": "4"},
+    ),
+    Case(
+        "everything trained, but less than a batch",
+        SEQ | VARYING | {TRAIN: "16"},
+        f"{TRAIN} is 16",
+        "which may be only --rollout.batch_size 2 x n 4 = 8",
+        "Use 8 at most",
+        {TRAIN: "8"},
+    ),
+    Case(
+        "everything trained until nobody knows when",
+        SEQ | VARYING | {"--actor.lr_scheduler": "cosine_with_min_lr"},
+        "--actor.lr_scheduler is 'cosine_with_min_lr'",
+        "nobody knows when the last update comes",
+        "Use constant_with_warmup",
+        {"--actor.lr_scheduler": "constant_with_warmup"},
+    ),
+    Case(
+        "everything trained in batches by tokens",
+        SEQ | VARYING | {"--train.dynamic_batch_enable": ""},
+        "--train.dynamic_batch_enable is True",
+        "OpenRLHF would train --rollout.batch_size x n of them",
+        "Leave it out",
+        {"--train.dynamic_batch_enable": None},
+    ),
+    Case(
+        "everything trained with a loss by n",
+        SEQ | VARYING | {"--ada_loss": "prompt-mean"},
+        "--ada_loss is 'prompt-mean'",
+        "it divides by n, and --ada_select all trains as many rollouts as the outcomes ask for",
+        "Leave it out",
+        {"--ada_loss": "host"},
     ),
     Case(
         "everything trained of a larger budget",

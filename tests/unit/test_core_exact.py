@@ -12,7 +12,9 @@ from cases import THRESHOLD, pool_of, sequential
 from openrlhf_ada.core.exact import drawn_weight, estimated_weights, expected_split, sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective, effective_weight
+from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.stopping import ExitRule
 
 RATES = (0.01, 0.05, 0.1, 0.5)
 
@@ -147,3 +149,36 @@ def test_ada_est_in_its_batch() -> None:
     weights = [weight.effective for weight in estimated_weights(policy, rates)]
     assert weights == pytest.approx([1 / 0.02, 20, 10, 2, 1 / 0.9])
     assert Objective("log").weight(0.01, policy.floor) == pytest.approx(weights[0])
+
+
+@pytest.mark.parametrize(("wave", "predicted"), [(1, 0.5), (2, 0.5), (2, 0.05), (4, 0.9)])
+def test_all_samples_until_one_is_right_weigh_a_prompt_by_their_number(wave: int, predicted: float) -> None:
+    """Wald's identity: with a baseline from before the visit the expected update is E[N] times that of one sample.
+
+    With waves of M and at most 8 = cM: E[N]/M = (1 - q^8) / (1 - q^M), q = 1 - p. With M = 1 that is the weight of
+    log p, 1/p, as far as 8 samples reach.
+    """
+    whole = GroupBuilder(Selection("all", wave, THRESHOLD), "dr_grpo", baseline="estimator")
+    policy = Sequential(ExitRule(1, 0, THRESHOLD), wave, 8, whole)
+    for p in RATES:
+        expected = (1 - (1 - p) ** 8) / (1 - (1 - p) ** wave)
+        assert sequential_weight(policy, p, predicted).effective == pytest.approx(expected)
+
+
+def test_comparing_samples_with_each_other_too_changes_that_weight_by_less_than_a_tenth() -> None:
+    """`rated-pos` with a rating that is worth one sample: by enumeration of all sequences of outcomes."""
+    whole = GroupBuilder(Selection("all", 2, THRESHOLD), "flash_reinforce", baseline="blend")
+    policy = Sequential(ExitRule(1, 0, THRESHOLD), 2, 8, whole)
+    for p in (0.05, 0.1, 0.3, 0.5, 0.9):
+        weight = 0.0
+        for outcomes in itertools.product((0, 1), repeat=8):
+            ends = next((n for n in (2, 4, 6) if any(outcomes[:n])), 8)
+            if any(outcomes[ends:]):
+                continue  # counted once, with nothing after the end
+            drawn, k = outcomes[:ends], sum(outcomes[:ends])
+            chance = p**k * (1 - p) ** (ends - k)
+            for right in drawn:
+                others = (p + k - right) / ends
+                weight += chance * (right - others) * (1 / p if right else -1 / (1 - p)) / 2
+        assert sequential_weight(policy, p).effective == pytest.approx(weight)
+        assert weight == pytest.approx((1 - (1 - p) ** 8) / (1 - (1 - p) ** 2), rel=0.1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import sequential
+from cases import THRESHOLD, sequential
 from openrlhf.trainer.ppo_utils.experience import Experience
 from ray.exceptions import ActorDiedError
 from rollouts import (
@@ -34,7 +34,11 @@ from rollouts import (
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
+from openrlhf_ada.core.grouping import GroupBuilder
+from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.selection import Selection
+from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Sample
 from openrlhf_ada.demo import toy
 from openrlhf_ada.rollout.batch import Batch
@@ -75,6 +79,20 @@ def test_one_batch_by_hand() -> None:
     assert record.num_rounds == 2
     assert ([group.row for group in record.groups], record.replaced) == ([0, 1], [])
     assert generator.generate_samples(**GENERATE) == ([], None, 0, True)
+
+
+@pytest.mark.parametrize(("train_batch", "kept"), [(2, 6), (4, 4), (5, 5)])
+def test_all_are_trained_but_what_fills_no_batch(train_batch: int, kept: int) -> None:
+    """Row 0 is right in its first wave, row 1 in its second: 2 and 4 rollouts."""
+    plan = BatchPlan(BATCH, N, train_batch, 1, 1, varies=True)
+    whole = GroupBuilder(Selection("all", N, THRESHOLD), "dr_grpo", baseline="none")
+    policy = Sequential(ExitRule(1, 0, THRESHOLD), 2, 4, whole)
+    rows = table({0: [1, 0], 1: [0, 0, 0, 1]})
+    samples = TableGenerator(make_args(), make_loader(2, make_args()), policy, rows, plan).generate_samples(**GENERATE)
+    batch = samples[0]
+    assert len(batch) == kept
+    assert all(sample.tag.coefficient == sample.rewards.item() for sample in batch)
+    assert (batch.ledger.drawn, batch.ledger.kept, batch.ledger.unused) == (6, kept, 6 - kept)
 
 
 def test_record_has_every_sample_and_a_few_texts(tmp_path: Path) -> None:

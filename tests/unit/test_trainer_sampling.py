@@ -12,6 +12,7 @@ from rollouts import make_loader
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.host_rules import batch_plan
+from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.rollout.prompts import PromptSource
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -59,7 +60,9 @@ def test_refilling_takes_fresh_prompts_up_to_the_limit(argv_with: ArgvWith, give
 
 
 def batches_served(args: Any, rows: int) -> list[int]:
-    source = PromptSource(make_loader(rows, args), batch_plan(args), args.train.seed, args.train.num_episodes)
+    source = PromptSource(
+        make_loader(rows, args), batch_plan(args, settings_of(args)), args.train.seed, args.train.num_episodes
+    )
     sizes: list[int] = []
     for _ in range(args.train.num_episodes):
         exhausted = False
