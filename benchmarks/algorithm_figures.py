@@ -42,11 +42,11 @@ Curve = NDArray[np.float64]
 WeightAt = Callable[[float], Weight]
 
 
-def settings_of(estimator: str = "dr_grpo", n: int = GROUP, **flags: Any) -> Settings:
-    """What our flags come to beside this estimator of OpenRLHF; mode seq unless told."""
+def settings_of(advantage: str = "dr_grpo", n: int = GROUP, **flags: Any) -> Settings:
+    """What our flags come to beside this advantage estimator of OpenRLHF; mode seq unless told."""
     host: Any = SimpleNamespace(
         rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=1),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
     )
     return resolve(AdaConfig(**{"mode": "seq"} | flags), host)
 
@@ -98,11 +98,11 @@ PUBLISHED: dict[str, WeightAt] = {
     "GRPO, n = 4": _uniform("group_norm"),
     "GRPO, n = 8": _uniform("group_norm", 8),
     "GRPO, n = 16": _uniform("group_norm", 16),
-    "PODS, 16 -> 4": _seq("fixed", max_samples=16, select="max_variance", baseline="kept", estimator="group_norm"),
+    "PODS, 16 -> 4": _seq("fixed", max_samples=16, select="max_variance", baseline="kept", advantage="group_norm"),
     "`pos`": _seq("pos"),
     "`balance`": _seq("balance"),
-    "`pos`, `group_norm`": _seq("pos", estimator="group_norm"),
-    "`balance`, `group_norm`": _seq("balance", estimator="group_norm"),
+    "`pos`, `group_norm`": _seq("pos", advantage="group_norm"),
+    "`balance`, `group_norm`": _seq("balance", advantage="group_norm"),
     "`pos`, `paper`": _seq("pos", correction="paper", floor=0.001),
     "`balance`, `paper`": _seq("balance", correction="paper", floor=0.001),
     "Ada-Est as published, 8 on average": _est(
@@ -119,9 +119,9 @@ LINEAR: dict[str, WeightAt] = {
     "`pos`, `stratum`, `unbiased`": _seq("pos", correction="stratum", objective="linear", baseline="unbiased"),
     "`balance`, `stratum`, `unbiased`": _seq("balance", correction="stratum", objective="linear", baseline="unbiased"),
     "Ada-Est, 8 on average, `std`": _est(budget=8.0, objective="linear", allocation="std"),
-    "PPO, `pos`": _seq("pos", estimator="gae"),
-    "PPO, `balance`": _seq("balance", estimator="gae"),
-    "PPO, either, `stratum`": _seq("balance", estimator="gae", correction="stratum", objective="linear"),
+    "PPO, `pos`": _seq("pos", advantage="gae"),
+    "PPO, `balance`": _seq("balance", advantage="gae"),
+    "PPO, either, `stratum`": _seq("balance", advantage="gae", correction="stratum", objective="linear"),
 }
 """Settings that aim at p, whose weight is 1."""
 
@@ -159,6 +159,7 @@ def variance_table(aim: str) -> str:
 
 
 NAMED = (
+    "rated-pos",
     *("dapo", "pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo"),
     *("hora", "aero", "pilot-commit", "speed", "mopps", "vade"),
     *("mmr1", "greso", "prime-rl-pools", "cures", "dars", "pf-ppo"),

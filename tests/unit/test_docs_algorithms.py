@@ -124,7 +124,7 @@ NAMES = {
     "--ada_correction": "correction",
     "--ada_baseline": "baseline",
     "--ada_objective": "objective",
-    "--algo.advantage.estimator": "estimator",
+    "--algo.advantage.estimator": "advantage",
 }
 EXAMPLE = next(table for table in tables(section(TEXT, "3. The weight")) if table[0][0] == "Flags")
 
@@ -151,7 +151,7 @@ def test_worked_example_by_setting(row: list[str], figures: ModuleType) -> None:
 def test_worked_example_of_ppo(figures: ModuleType) -> None:
     assert "A positive counts .125/.5 = .25, a negative .875/.5 = 1.75" in " ".join(TEXT.split())
     pool = pool_of([0.0] * 14 + [1.0] * 2)
-    group = figures.sequential("balance", estimator="gae").build(pool, np.random.default_rng(0))
+    group = figures.sequential("balance", advantage="gae").build(pool, np.random.default_rng(0))
     assert group.coefficients == group.critic_weights == pytest.approx((1.75, 1.75, 0.25, 0.25))
 
 
