@@ -76,6 +76,7 @@ function layout(chart) {
   const line = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true, fixedrange: innerWidth < 700 };
   const x = { ...line, title: { text: plain(chart.overTime ? DATA.axes[axis] || "" : chart.xLabel), standoff: 6 } };
   if (chart.categories.length) Object.assign(x, { tickvals: chart.categories.map((_, i) => i), ticktext: chart.categories.map(plain), range: [-0.6, chart.categories.length - 0.4], showgrid: false });
+  if (!chart.overTime && !chart.categories.length) x.rangemode = "tozero";
   if (chart.xShare) Object.assign(x, { tickformat: ".0%", range: [-0.03, 1.03] });
   const y = { ...line, title: { text: plain(chart.yLabel), standoff: 8 }, rangemode: "tozero" };
   if (chart.yShare) y.tickformat = ".0%";
