@@ -106,7 +106,8 @@ def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
 def _counts_by_outcome(run: Run, visits: Sequence[Visit]) -> bool:
     """Do groups of one outcome have coefficients too? Then a group has signal if its pool shows two outcomes, as in
     `ada/signal_share`; the record says which was counted."""
-    recorded = sum(row["ada/signal_share"] * row["ada/prompts"] for row in run.steps if "ada/signal_share" in row)
+    rows = [row for row in run.steps if row.get("ada/signal_share") is not None]
+    recorded = sum(row["ada/signal_share"] * (row.get("ada/prompts") or 0) for row in rows)
     by_coefficient = sum(_has_coefficient(visit) for visit in visits)
     return abs(by_coefficient - recorded) > 0.5
 

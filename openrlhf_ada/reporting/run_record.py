@@ -139,7 +139,8 @@ def _total(rows: list[Row], name: str) -> float | int | None:
 
 def _signal_cost(rows: list[Row]) -> float | None:
     """Rollouts drawn, waste included, per trained group with signal."""
-    present = [row for row in rows if row.get("ada/signal_share") is not None]
+    names = ("ada/signal_share", "ada/prompts", "ada/drawn")
+    present = [row for row in rows if all(row.get(name) is not None for name in names)]
     return _ratio(
         sum(row["ada/drawn"] for row in present),
         sum(row["ada/signal_share"] * row["ada/prompts"] for row in present),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openrlhf_ada.reporting.jsonl import damage_error, read_rows
-from openrlhf_ada.reporting.run_log import SAMPLES_FILE
+from openrlhf_ada.reporting.run_log import CONFIG_FILE, SAMPLES_FILE
 from openrlhf_ada.reporting.run_record import Row, Run
 
 Floats = NDArray[np.float64]
@@ -81,6 +81,9 @@ def read_visits(run: Run) -> list[Visit]:
     threshold = run.flag("ada.positive_threshold")
     # The default of --ada_positive_threshold.
     threshold = 0.5 if threshold is None else threshold
+    if not _is_number(threshold):
+        what = f"'ada.positive_threshold' is {threshold!r}, expected a number"
+        raise damage_error(run.run_dir / CONFIG_FILE, 1, what)
     drafts: dict[tuple[int, int], _Draft] = {}
     path = run.run_dir / SAMPLES_FILE
     for line, row in read_rows(path) if path.exists() else ():

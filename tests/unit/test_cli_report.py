@@ -56,8 +56,22 @@ def test_several_runs_get_one_page(
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": '{"text": "of another program"}\n'},
             "samples.jsonl, line 1: 'step' is None, expected a number",
         ),
+        (
+            {"config.json": '{"ada": {"positive_threshold": "x"}}', "metrics.jsonl": "", "samples.jsonl": ""},
+            "'ada.positive_threshold' is 'x', expected a number",
+        ),
     ],
-    ids=["empty", "a model", "half a config", "a list", "foreign metrics", "text", "binary", "foreign samples"],
+    ids=[
+        "empty",
+        "a model",
+        "half a config",
+        "a list",
+        "foreign metrics",
+        "text",
+        "binary",
+        "foreign samples",
+        "foreign flags",
+    ],
 )
 def test_folders_that_are_no_runs_are_refused(
     tmp_path: Path,
@@ -91,7 +105,9 @@ def test_half_written_runs_get_their_page(
     elif damage == "no samples":
         samples.unlink()
     elif damage == "fewer keys":
-        metrics.write_text("".join(json.dumps({"step": step, "loss": 0.1}) + "\n" for step in (1, 2)))
+        metrics.write_text(
+            "".join(json.dumps({"step": step, "loss": 0.1, "ada/signal_share": 0.5}) + "\n" for step in (1, 2))
+        )
     monkeypatch.setattr("openrlhf_ada.reporting.plots.plot_run", lambda run, path: path)
     assert main([str(tmp_path / "run")]) == 0
     assert "not finished" in (tmp_path / "run" / "report.html").read_text()
