@@ -11,7 +11,7 @@ import numpy as np
 from openrlhf_ada.arena.costs import mean_accuracy
 from openrlhf_ada.arena.real import Result, Results, curve, prompts_per_step, total
 from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE, cost_to
-from openrlhf_ada.eval.accuracy import t_quantile_975
+from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 COSTS = ("rollouts", "tokens", "seconds")
 """Costs to the target that are shown. Seconds are measured on this machine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.cli.train_ppo_ray import main as train
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,55 +199,36 @@ def _multiline(command: Sequence[str]) -> str:
 def _show_result(run_dir: Path) -> None:
     from openrlhf_ada.reporting.plots import plot_run
     from openrlhf_ada.reporting.run_record import read_run, summarise
+    from openrlhf_ada.reporting.visits import read_visits
 
     run = read_run(run_dir)
     plot = plot_run(run, run_dir / "plot.png")
-    lines = result_lines(summarise(run), run.config["rollout"]["n_samples_per_prompt"])
-    print("\n".join([*lines, f"  look at             {plot}  and  {run_dir / 'report.html'}"]))
+    lines = result_lines(summarise(run), payoff(run, read_visits(run)))
+    print("\n".join([*lines, f"  {'look at':19} {plot}  and  {run_dir / 'report.html'}"]))
 
 
-def result_lines(summary: Mapping[str, Any], group_size: int) -> list[str]:
+def result_lines(summary: Mapping[str, Any], paid: Payoff | None) -> list[str]:
     """Accuracy, signal and cost as text; empty if accuracy was not recorded.
 
-    `summary`: the figures of `summary.json`. `group_size`: n, rollouts per prompt of uniform sampling.
+    `summary`: the figures of `summary.json`. `paid`: signal beside uniform sampling, None where no pool was recorded.
+    The sentences about signal are those of the report.
     """
     s = summary
     if s["accuracy_before"] is None:
         return []
-    uniform = f"uniform sampling with {group_size} per prompt"
-    return [
-        f"  held-out accuracy   {s['accuracy_before']:.3f} ± {s['ci95_before']:.3f}  ->  "
-        f"{s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}   (95 % intervals)",
-        *_signal_lines(s, uniform),
-        f"  cost in all         {s['rollouts']:,} rollouts, {s['tokens']:,} tokens, "
-        f"{s['train_seconds'] / 60:.1f} minutes of training",
-    ]
-
-
-def _signal_lines(s: Mapping[str, Any], uniform: str) -> list[str]:
-    """How many groups have signal, and the rollouts for each; nothing where no signal was recorded.
-
-    Adaptive sampling often pays more for such a group than uniform sampling: say so.
-    """
-    if s["signal_share"] is None:
-        return []
-    share = (
-        f"  groups with signal  {s['signal_share']:.0%} of the run's groups; {uniform} would have had "
-        f"{s['signal_share_uniform']:.0%}"
+    accuracy = (
+        f"{s['accuracy_before']:.3f} ± {s['ci95_before']:.3f}  ->  {s['accuracy_after']:.3f} ± {s['ci95_after']:.3f}"
+        "   (95 % intervals)"
     )
-    ours, theirs = s["signal_cost"], s["signal_cost_uniform"]
-    if ours is None:
-        return [share, "  cost of a group     no group had a signal"]
-    cost = f"  cost of a group     {ours:.1f} rollouts per group with signal; {uniform} would have "
-    if theirs is None:
-        return [share, f"{cost}had no such group"]
-    if ours <= theirs:
-        conclusion = "This run paid no more for a group with signal than uniform sampling"
-    elif s["signal_share"] > s["signal_share_uniform"]:
-        conclusion = "This run paid more for a group with signal, and got one from more of its prompts"
-    else:
-        conclusion = "This run paid more for a group with signal, and got no more of them"
-    return [share, f"{cost}paid {theirs:.1f}", f"{'':22}{conclusion}"]
+    cost = f"{s['rollouts']:,} rollouts, {s['tokens']:,} tokens, {s['train_seconds'] / 60:.1f} minutes of training"
+    pairs = [("held-out accuracy", accuracy), *([] if paid is None else payoff_lines(paid)), ("cost in all", cost)]
+    return [line for what, text in pairs for line in _wrapped(what, text)]
+
+
+def _wrapped(what: str, text: str) -> list[str]:
+    """At most 120 characters a line, the text in a column of its own."""
+    first, *more = textwrap.wrap(text, 98, break_long_words=False)
+    return [f"  {what:19} {first}", *(f"{'':22}{line}" for line in more)]
 
 
 # -- demo-model, demo-data: what the demo trains, to look at or to train with other flags -----------------------------

@@ -1,4 +1,4 @@
-"""openrlhf-ada report: the pages of a run directory, finished or not."""
+"""openrlhf-ada report: the page of a run directory, finished or not, or of several runs beside each other."""
 
 from __future__ import annotations
 
@@ -6,23 +6,57 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from openrlhf_ada.reporting.charts import AXES
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="openrlhf-ada report", description="Write report.html and plot.png for a run, finished or not"
+        prog="openrlhf-ada report",
+        description="Write report.html and plot.png for a run, finished or not; or one page for several runs",
     )
-    parser.add_argument("run_dir", type=Path, help="run directory; both files are written there")
+    parser.add_argument(
+        "run_dir", type=Path, nargs="+", help="run directory; with several, the page compares them (--out)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="where the page goes (default: report.html in the run directory; with several runs comparison.html here)",
+    )
+    parser.add_argument("--png", type=Path, default=None, metavar="DIR", help="also write every chart as a PNG")
+    parser.add_argument(
+        "--csv", type=Path, default=None, metavar="DIR", help="also write the data of every chart as CSV"
+    )
+    parser.add_argument(
+        "--x", choices=list(AXES), default="steps", help="what PNGs of curves have as their x axis (default steps)"
+    )
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
-    from openrlhf_ada.reporting.plots import plot_run
-    from openrlhf_ada.reporting.report import write_report
+    from openrlhf_ada.reporting.plots import plot_run, write_pngs
     from openrlhf_ada.reporting.run_record import read_run
+    from openrlhf_ada.reporting.tables import write_csvs
 
-    run = read_run(args.run_dir)
-    print(plot_run(run, args.run_dir / "plot.png"))
-    print(write_report(run, args.run_dir / "report.html"))
+    runs = [read_run(folder) for folder in args.run_dir]
+    if args.out is not None and not args.out.parent.is_dir():
+        raise FileNotFoundError(f"--out {args.out}: there is no folder {args.out.parent}")
+    if len(runs) == 1:
+        from openrlhf_ada.reporting.report import write_report
+
+        page = write_report(runs[0], args.out or args.run_dir[0] / "report.html")
+        if args.out is None:
+            print(plot_run(runs[0], args.run_dir[0] / "plot.png"))
+    else:
+        from openrlhf_ada.reporting.comparison import write_comparison
+
+        page = write_comparison(runs, args.out or Path("comparison.html"))
+    print(page.path)
+    for path in write_pngs(page.sections, args.png, args.x) if args.png else ():
+        print(path)
+    for path in write_csvs(page.sections, args.csv) if args.csv else ():
+        print(path)
     return 0

@@ -42,7 +42,7 @@ VERBS = {
     "submit": Verb(
         "run train, eval or prepare-data as a job on a Ray cluster: openrlhf-ada submit train ...", "submit"
     ),
-    "report": Verb("write report.html and plot.png for a run directory", "report"),
+    "report": Verb("write the page of a run, or of several beside each other", "report"),
     "arena": Verb("compare methods at equal cost, with a small model that learns in seconds", "arena"),
     "simulate": Verb("estimate sampling time with other policies, schedulers and numbers of engines", "simulate"),
 }

@@ -18,6 +18,7 @@ MODULES = frozenset(
             "aiohttp",
             "reasoning_gym",
             "matplotlib",
+            "plotly",
             "rich",
             "filelock",
             "huggingface_hub",

@@ -126,7 +126,8 @@ class RunFlags:
     )
     log_texts: int = flag(
         4,
-        "Number of prompts per step whose full texts go to samples.jsonl (0: none, numbers only).",
+        "Number of prompts per step whose answers go to samples.jsonl in full, beside the prompts and reference "
+        "answers of all (0: no texts, numbers only).",
         metavar="COUNT",
         minimum=0,
     )

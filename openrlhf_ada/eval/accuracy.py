@@ -10,14 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-NORMAL_975 = 1.959963984540054
-
-# 0.975 quantiles of Student's t for 1..30 degrees of freedom; above, `t_quantile_975` is exact to 1e-4.
-_T_975 = (
-    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
-    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
-    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
-)
+from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +59,6 @@ def _prompt_mean(position: int, scores: Sequence[float]) -> float:
         if not 0.0 <= score <= 1.0:
             raise ValueError(f"prompt {position} has score {score!r}, expected a number in [0, 1]")
     return math.fsum(scores) / len(scores)
-
-
-def t_quantile_975(degrees: int) -> float:
-    """The 0.975 quantile of Student's t: a table up to 30 degrees of freedom, then the Cornish-Fisher expansion
-    (Abramowitz and Stegun 26.7.5, two terms; error below 1e-4). Raises ValueError below one degree."""
-    if degrees < 1:
-        raise ValueError(f"Student's t with {degrees} degrees of freedom is undefined: at least 1 is needed")
-    if degrees <= len(_T_975):
-        return _T_975[degrees - 1]
-    z = NORMAL_975
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.eval.accuracy import NORMAL_975
+from openrlhf_ada.reporting.quantiles import NORMAL_975
 
 Floats = NDArray[np.float64]
 

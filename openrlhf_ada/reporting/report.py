@@ -1,27 +1,21 @@
-"""One self-contained HTML file per run, made from the run directory alone.
-
-No scripts and no external resources (a content policy in the page forbids both); everything that comes from a model,
-a dataset or a flag is escaped.
-"""
+"""The report of one run, made from the run directory alone: one HTML file (`page`)."""
 
 from __future__ import annotations
 
-import base64
-import tempfile
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from openrlhf_ada import __version__
-from openrlhf_ada.reporting.jsonl import write_atomically
-from openrlhf_ada.reporting.plots import plot_run
-from openrlhf_ada.reporting.report_groups import escaped, groups_section
-from openrlhf_ada.reporting.run_record import Row, Run, column, summarise
+from openrlhf_ada.reporting.page import Page, escaped, write_page
+from openrlhf_ada.reporting.page_data import sample_data
+from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
+from openrlhf_ada.reporting.run_charts import run_sections
+from openrlhf_ada.reporting.run_record import Row, Run, summarise
+from openrlhf_ada.reporting.visits import read_visits
 
 STEP_COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("ada/first_wave_metric_mean", "right answers, first wave", "percent"),
+    ("ada/first_wave_metric_mean", "right answers, first samples", "percent"),
     ("ada/signal_share", "groups with signal", "percent"),
-    ("ada/signal_share_uniform", "with uniform sampling", "percent"),
+    ("ada/signal_share_uniform", "in the first samples", "percent"),
     ("ada/resolved_share", "both outcomes seen", "percent"),
     ("ada/drawn", "rollouts", "count"),
     ("ada/rollouts_per_prompt", "per prompt", "number"),
@@ -32,39 +26,60 @@ STEP_COLUMNS: tuple[tuple[str, str, str], ...] = (
 )
 """Metric, heading and format of the step table; a column that no step has is left out."""
 
+SAMPLES_HTML = """\
+<section><h2>Samples</h2>
+<p class="note">Every prompt visit, with its pool in the order of the samples' index. Open one to read prompt,
+reference answer, responses, and why sampling stopped.{cut}</p>
+<div class="legend"><span><i class="s right kept"></i>right, trained</span>
+<span><i class="s right"></i>right, unused</span><span><i class="s wrong kept"></i>wrong, trained</span>
+<span><i class="s wrong"></i>wrong, unused</span></div>
+<form class="filters" id="filters">
+<label>Step<input type="number" name="step" min="0"></label>
+<label>Prompt id<input type="text" name="prompt" size="9"></label>
+<label>Trained<select name="kept"><option value="">any</option><option value="trained">trained</option>
+<option value="signal">with signal</option><option value="silent">trained without signal</option>
+<option value="dropped">nothing trained</option><option value="text">with responses</option></select></label>
+<label>Score<select name="score"><option value="">any</option><option value="mixed">right and wrong</option>
+<option value="right">all right</option><option value="wrong">all wrong</option>
+<option value="partial">partial credit</option></select></label>
+<label>Text<input type="search" name="text" placeholder="in prompt, reference or response"></label>
+<button type="reset">Clear</button></form>
+<p class="note" id="found" aria-live="polite"></p><div class="visits" id="visits"></div>
+<p class="more"><button type="button" id="more" hidden>Show more</button></p></section>"""
 
-def write_report(run: Run, out_html: Path) -> Path:
-    """Write the report of a run (finished, running or killed; with or without evaluations). Returns `out_html`.
 
-    The file is replaced in one step, so a browser never shows half of it.
+def write_report(run: Run, out_html: Path) -> Page:
+    """Write the report of a run (finished, running or killed; with or without evaluations).
 
     Raises:
         RunDamageError: `samples.jsonl` is damaged, by file and line.
     """
-    template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
-    page = template.substitute(
-        title=escaped(run.run_dir.resolve().name),
-        subtitle=_subtitle(run),
-        cards=_cards(run),
-        alt="Accuracy, groups with signal, rollouts per prompt and cumulative cost over the training steps",
-        figure=_figure(run),
-        groups=groups_section(run),
-        steps=_steps_section(run),
-        config=_config_section(run.config),
-        version=__version__,
-        run_dir=escaped(str(run.run_dir)),
+    visits = read_visits(run)
+    paid = payoff(run, visits)
+    shown = sample_data(run, visits) if visits else None
+    return write_page(
+        out_html,
+        title=run.run_dir.resolve().name,
+        subtitle=describe(run),
+        head=_cards(run) + payoff_html(paid),
+        sections=run_sections(run, visits, paid),
+        samples=_samples(shown),
+        sample_data=shown,
+        tables=_steps_section(run) + _config_section(run.config),
+        source=f"written from {run.run_dir}. Metrics are explained in docs/metrics.md, this page in docs/report.md.",
     )
-    write_atomically(out_html, page.encode("utf-8"))
-    return out_html
 
 
-def _figure(run: Run) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        return base64.b64encode(plot_run(run, Path(folder) / "run.png").read_bytes()).decode("ascii")
+def _samples(shown: dict[str, Any] | None) -> str:
+    if shown is None:
+        return '<section><h2>Samples</h2><p class="note">No samples have been recorded.</p></section>'
+    here, total = len(shown["visits"]), shown["total"]
+    cut = f" This page has {here:,} of {total:,}, evenly over the run; samples.jsonl has all." if here < total else ""
+    return SAMPLES_HTML.replace("{cut}", cut)
 
 
-def _subtitle(run: Run) -> str:
-    """The main flags of the run."""
+def describe(run: Run) -> str:
+    """The main flags of the run, and how far it is."""
     names = {
         "actor.model_name_or_path": "model {}",
         "algo.advantage.estimator": "{}",
@@ -75,7 +90,20 @@ def _subtitle(run: Run) -> str:
     }
     parts = [text.format(run.flag(name)) for name, text in names.items() if run.flag(name) is not None]
     parts.append(f"{len(run.steps)} step" + ("" if len(run.steps) == 1 else "s"))
-    return escaped(" · ".join(parts))
+    if run.summary is None:
+        parts.append("not finished")
+    return " · ".join(parts)
+
+
+def payoff_html(paid: Payoff | None) -> str:
+    """The sentences of `payoff_lines`."""
+    if paid is None:
+        return ""
+    rows = "".join(
+        f"<dt>{escaped(what)}</dt><dd{' class=conclusion' if what == 'conclusion' else ''}>{escaped(sentence)}</dd>"
+        for what, sentence in payoff_lines(paid)
+    )
+    return f'<dl class="facts">{rows}</dl>'
 
 
 def _cards(run: Run) -> str:
@@ -92,32 +120,23 @@ def _cards(run: Run) -> str:
         cards.append(
             ("Accuracy on held-out prompts", value, f"{interval}, {'before' if before else 'after'} training")
         )
-    if figures["signal_share"] is not None and figures["signal_share_uniform"] is not None:
-        value = f"{_percent(figures['signal_share_uniform'])} <i>→</i> {_percent(figures['signal_share'])}"
-        cards.append(("Groups with signal", value, _signal_note(run)))
+    if figures["signal_share"] is not None:
+        groups = round(sum(row.get("ada/prompts") or 0 for row in run.steps))
+        cards.append(("Groups with signal", _percent(figures["signal_share"]), f"of {groups:,} trained groups"))
     if figures["rollouts"] is not None and figures["tokens"] is not None:
         cards.append(("Rollouts", _count(figures["rollouts"]), f"{_count(figures['tokens'])} tokens, unused included"))
     if figures["train_seconds"] is not None:
-        cards.append(("Training time", _duration(figures["train_seconds"]), "without evaluations"))
-    return "".join(
+        cards.append(("Training time", duration(figures["train_seconds"]), "without evaluations"))
+    body = "".join(
         f'<div class="card"><span class="name">{name}</span><b>{value}</b><span>{note}</span></div>'
         for name, value, note in cards
     )
-
-
-def _signal_note(run: Run) -> str:
-    """What is compared: the same prompts, with different numbers of rollouts."""
-    size = run.flag("rollout.n_samples_per_prompt")
-    prompts = sum(column(run.steps, "ada/prompts")[1])
-    drawn = sum(column(run.steps, "ada/drawn")[1])
-    if size is None or not prompts:
-        return "uniform sampling → this run"
-    return f"uniform sampling with {size} per prompt → this run with {drawn / prompts:.1f}"
+    return f'<div class="cards">{body}</div>'
 
 
 def _with_interval(figures: Row, when: str) -> tuple[str, str] | None:
     """("51.0%", "±4.3") of the evaluation before or after training; None if there was none."""
-    accuracy, ci95 = figures[f"accuracy_{when}"], figures[f"ci95_{when}"]
+    accuracy, ci95 = figures.get(f"accuracy_{when}"), figures.get(f"ci95_{when}")
     if accuracy is None:
         return None
     return _percent(accuracy), "no interval" if ci95 is None else f"±{100 * ci95:.1f}"
@@ -157,18 +176,19 @@ def _evaluation_line(row: Row, width: int) -> str:
 
 def _config_section(config: Row) -> str:
     rows = "".join(
-        f'<tr><td class="left">{escaped(name)}</td><td class="left text">{escaped(value)}</td></tr>'
-        for name, value in _flat(config)
+        f'<tr><td class="left">{escaped(name)}</td><td class="left wide">{escaped(value)}</td></tr>'
+        for name, value in flat(config)
     )
-    return f'<details class="box"><summary>Show all flags</summary><table><tbody>{rows}</tbody></table></details>'
+    return (
+        '<h2>Configuration</h2><p class="note">Every flag of the run; secrets are removed.</p>'
+        f'<details class="box"><summary>Show all flags</summary><table><tbody>{rows}</tbody></table></details>'
+    )
 
 
-def _flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
     """Nested flags as (dotted name, value), in the order of the file."""
     if isinstance(config, dict) and config:
-        return [
-            pair for name, value in config.items() for pair in _flat(value, f"{prefix}.{name}" if prefix else name)
-        ]
+        return [pair for name, value in config.items() for pair in flat(value, f"{prefix}.{name}" if prefix else name)]
     return [(prefix, str(config))] if prefix else []
 
 
@@ -188,7 +208,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """12 s, 7.5 min, 3.2 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -34,7 +34,8 @@ class SampleRecord:
 
     `coefficient`: None if the sample was not kept. `predicted`, `critic_value`: the pass rate that decided the
     prompt's rollouts, and what a critic predicted. `grade`: of a grader of ours. `raw_score`: if scores may
-    be any number. `choice`: how the prompt was chosen, where prompts are; its weight is in the coefficient.
+    be any number. `choice`: how the prompt was chosen, where prompts are; its weight is in the coefficient. `label`:
+    the reference answer, empty if there is none.
     """
 
     prompt_id: str
@@ -47,6 +48,7 @@ class SampleRecord:
     grade: TimedGrade | None = None
     raw_score: float | None = None
     choice: Choice | None = None
+    label: str = ""
 
     @property
     def kept(self) -> bool:
@@ -63,6 +65,7 @@ def sample_records(
     grades_R: Sequence[TimedGrade | None] = (),
     raw_scores_R: Sequence[float] = (),
     choice: Choice | None = None,
+    label: str = "",
 ) -> list[SampleRecord]:
     """The records of one prompt's pool, in index order.
 
@@ -71,6 +74,7 @@ def sample_records(
         grades_R: grade of each sample; empty if no grader of ours gave any.
         raw_scores_R: of each sample; empty if scores are in [0, 1].
         choice: how the prompt was chosen; None where all are sampled.
+        label: the reference answer; empty if there is none.
         group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
@@ -84,6 +88,7 @@ def sample_records(
     columns = zip(pool.samples, responses_R, grades_R or nothing, raw_scores_R or nothing, strict=True)
     kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
     of_prompt: dict[str, Any] = {"predicted": pool.predicted, "critic_value": pool.critic_value, "choice": choice}
+    of_prompt["label"] = label
     return [
         SampleRecord(
             prompt_id, prompt, sample, response, kept.get(sample.index), **of_prompt, grade=grade, raw_score=raw_score
@@ -100,7 +105,8 @@ class RunLog:
         config: every flag, nested; secrets are removed here (`redaction`).
         resume_from_step: the step of the checkpoint that training resumes from. Recorded steps, evaluations and
             samples after it are cut off. None starts a new record.
-        text_prompts_per_step: how many prompts of a step have their texts recorded.
+        text_prompts_per_step: how many prompts of a step have their answers recorded. Prompts and reference answers
+            are recorded of all, once each; with 0, no text at all is recorded.
         text_chars: longest text that is recorded in full.
 
     Raises:
@@ -122,6 +128,7 @@ class RunLog:
         self._text_prompts_per_step = text_prompts_per_step
         self._text_chars = text_chars
         self._last_step = 0
+        self._known_prompts: set[str] = set()
         content = encode(to_json_value("config", redact(config), "text"), indent=2)
         run_dir.mkdir(parents=True, exist_ok=True)
         if resume_from_step is not None:
@@ -166,10 +173,11 @@ class RunLog:
         self._append_metrics(step, metrics)
 
     def log_samples(self, step: int, records: Iterable[SampleRecord]) -> None:
-        """Append the rollouts of one step. Texts are kept for the prompts with the lowest keys only.
+        """Append the rollouts of one step. Answers are kept for the prompts with the lowest keys only.
 
         Keys follow the order of the data, which is shuffled, and not the order of completion, so the recorded texts
-        are a fair choice. A prompt's text stands in its first row only.
+        are a fair choice. The text of a prompt and its reference answer stand in the first row of its first visit
+        (again after a resume), and in that of every visit whose answers are kept.
         """
         ordered = sorted(records, key=lambda r: (r.sample.key, r.sample.index))
         with_text = set(sorted({r.sample.key for r in ordered})[: self._text_prompts_per_step])
@@ -234,11 +242,17 @@ class RunLog:
             if record.choice is not None:
                 known |= {"chance": record.choice.chance, "choice_weight": record.choice.weight}
             row |= {name: value for name, value in known.items() if value is not None}
-        if with_text and sample.index == 0:
+        if sample.index == 0 and self._text_prompts_per_step and (self._is_new(record.prompt_id) or with_text):
             row["prompt"] = self._shortened(record.prompt)
+            row |= {"label": self._shortened(record.label)} if record.label else {}
         if with_text:
             row["response"] = self._shortened(record.response)
         return to_json_value(f"sample {sample.index} of prompt {sample.key}", row, "raise")
+
+    def _is_new(self, prompt_id: str) -> bool:
+        is_new = prompt_id not in self._known_prompts
+        self._known_prompts.add(prompt_id)
+        return is_new
 
     def _shortened(self, text: str) -> str:
         cut = len(text) - self._text_chars

@@ -53,13 +53,18 @@ def read_run(run_dir: Path) -> Run:
         RunDamageError: a damaged file, by name and line. Only a cut-off last line is tolerated, with a warning.
     """
     config = run_dir / CONFIG_FILE
-    if not config.exists():
-        raise FileNotFoundError(f"{run_dir} is not a run directory: it has no {CONFIG_FILE}")
+    for name in (CONFIG_FILE, METRICS_FILE):
+        if not (run_dir / name).is_file():
+            raise FileNotFoundError(
+                f"{run_dir} is not a run directory: it has no {name}. Name a folder that `openrlhf-ada train` or "
+                "a demo wrote (--ada_run_dir)"
+            )
     steps: list[Row] = []
     evaluations: dict[int, Row] = {}
     path = run_dir / METRICS_FILE
     for line, row in read_rows(path):
         step = row_step(path, line, row)
+        _check_types(path, line, row)
         if "eval/accuracy" in row:
             evaluations[step] = row
         elif steps and step <= steps[-1]["step"]:
@@ -74,6 +79,14 @@ def read_run(run_dir: Path) -> Run:
         evaluations=[evaluations[step] for step in sorted(evaluations)],
         summary=_read_object(summary) if summary.exists() else None,
     )
+
+
+def _check_types(path: Path, line: int, row: Row) -> None:
+    """Values under our names are numbers, null, or objects with text keys; raises RunDamageError."""
+    for name, value in row.items():
+        ours = name.startswith(("ada/", "eval/", "rollout/", "timing/"))
+        if ours and (isinstance(value, bool) or not isinstance(value, int | float | dict | None)):
+            raise damage_error(path, line, f"{name!r} is {value!r}, expected a number")
 
 
 def _read_object(path: Path) -> Row:
@@ -126,7 +139,8 @@ def _total(rows: list[Row], name: str) -> float | int | None:
 
 def _signal_cost(rows: list[Row]) -> float | None:
     """Rollouts drawn, waste included, per trained group with signal."""
-    present = [row for row in rows if row.get("ada/signal_share") is not None]
+    names = ("ada/signal_share", "ada/prompts", "ada/drawn")
+    present = [row for row in rows if all(row.get(name) is not None for name in names)]
     return _ratio(
         sum(row["ada/drawn"] for row in present),
         sum(row["ada/signal_share"] * row["ada/prompts"] for row in present),

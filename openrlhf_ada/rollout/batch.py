@@ -146,6 +146,7 @@ class Batch:
             grades=[result.grade for result in payloads],
             raw_scores=_scores(payloads) if self.has_raw_scores else (),
             choice=request.choice,
+            label=str(request.label or ""),
         )
 
 

@@ -37,7 +37,7 @@ class GroupRecord:
 
     By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
     empty), `grades` (of graders of ours) and `raw_scores` (empty where scores are in [0, 1]). `choice`: how the prompt
-    was chosen (--ada_candidates).
+    was chosen (--ada_candidates). `label`: the reference answer, empty if the data has none.
     """
 
     row: int
@@ -50,6 +50,7 @@ class GroupRecord:
     grades: Sequence[TimedGrade | None] = ()
     raw_scores: Sequence[float] = ()
     choice: Choice | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,9 @@ def note(args: Any, text: str) -> None:
 def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     texts = group.texts or [""] * len(group.pool)
     of_samples = (group.grades, group.raw_scores)
-    return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, *of_samples, group.choice)
+    return sample_records(
+        str(group.row), group.prompt, group.pool, texts, group.group, *of_samples, group.choice, group.label
+    )
 
 
 def _plain(value: Any) -> Any:

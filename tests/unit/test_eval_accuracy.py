@@ -7,7 +7,8 @@ from math import sqrt
 
 import pytest
 
-from openrlhf_ada.eval.accuracy import accuracy_with_interval, pass_at_k, t_quantile_975
+from openrlhf_ada.eval.accuracy import accuracy_with_interval, pass_at_k
+from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 
 def test_interval_is_clustered_by_prompt() -> None:

@@ -1,63 +1,25 @@
-"""The figure and the report: they hold for every kind of run, embed everything and escape what models write."""
+"""The page of a run: it holds for every kind of run, embeds everything, and shows what models write as text."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import re
-import struct
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_runs import ATTACK, CONFIG, balanced_group, log_pools, make_run, pool_of
 
-from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
-from openrlhf_ada.reporting import plots, report
-from openrlhf_ada.reporting.histograms import allocation_by_pass_rate
-from openrlhf_ada.reporting.plots import plot_run, running_mean
+from openrlhf_ada.reporting import page_data
+from openrlhf_ada.reporting.page import escaped
+from openrlhf_ada.reporting.page_data import as_script_json, sample_data
 from openrlhf_ada.reporting.report import write_report
-from openrlhf_ada.reporting.report_groups import escaped
 from openrlhf_ada.reporting.run_log import RunLog, sample_records
 from openrlhf_ada.reporting.run_record import Run, read_run
-
-CONFIG = {"rollout": {"n_samples_per_prompt": 2}, "ada": {"mode": "seq", "positive_threshold": 0.5}, "seed": 42}
-ATTACK = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(1)>\x1b[31m\u202eabc"
-
-
-def metrics(step: int) -> dict[str, Any]:
-    return {
-        "ada/prompts": 2,
-        "ada/drawn": 6,
-        "ada/kept": 4,
-        "ada/unused": 2,
-        "ada/aborted": step % 2,
-        "ada/drawn_tokens": 1500,
-        "ada/kept_tokens": 1000,
-        "ada/unused_tokens": 500,
-        "ada/aborted_tokens": 0,
-        "ada/rollouts_per_prompt": 3.0,
-        "ada/first_wave_metric_mean": 0.25,
-        "ada/signal_share": 1.0,
-        "ada/signal_share_uniform": 0.5,
-        "ada/allocation_by_pass_rate": allocation_by_pass_rate([(4, 1), (2, 1)]),
-        "ada/step_s": 30.0,
-    }
-
-
-def make_run(run_dir: Path, *, steps: int, evaluations: tuple[int, ...] = (), off: bool = False) -> Run:
-    """Run with one recorded group per step: wrong, right, wrong, right; the first two are trained."""
-    with RunLog(run_dir, CONFIG) as log:
-        for step in range(steps + 1):
-            if step > 0:
-                pool = PromptPool(step, [Sample(step, i, float(i % 2), 0.5, 3) for i in range(4)])
-                group = TrainingGroup(step, (0, 1), (-0.5, 0.5), (1.0, 1.0), resolved=True)
-                texts = [ATTACK, "right", "wrong", "right"]
-                log.log_samples(step, [] if off else sample_records("row", f"{ATTACK} {step}", pool, texts, group))
-                log.log_step(step, {"policy_loss": 0.1} if off else metrics(step))
-            if step in evaluations:
-                accuracy = {"eval/accuracy": 0.25 + 0.1 * step, "eval/ci95": None if off else 0.05}
-                log.log_evaluation(step, {**accuracy, "eval/accuracy/a&b": 0.25, "eval/accuracy/c": 0.25})
-    return read_run(run_dir)
+from openrlhf_ada.reporting.visits import read_visits
 
 
 class Tags(HTMLParser):
@@ -67,151 +29,187 @@ class Tags(HTMLParser):
         super().__init__()
         self.seen: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.scripts: list[str] = []
         self._open: list[str] = []
         self.feed(page)
         assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "input"):
             self._open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self._open[-1:] == ["script"]:
+            self.scripts[-1] += data
+        elif self._open[-1:] != ["style"]:
+            self.text += data
 
 
-@pytest.fixture
-def no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes a second; the figure has tests of its own."""
-    monkeypatch.setattr(report, "plot_run", lambda run, path: path.write_bytes(b"png") and path)
+def page_of(run: Run, folder: Path) -> Tags:
+    return Tags(write_report(run, folder / "report.html").path.read_text(encoding="utf-8"))
 
 
-# -- the figure ---------------------------------------------------------------------------------------------------
+def data_of(page: Tags) -> dict[str, Any]:
+    return json.loads(page.scripts[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("steps", "evaluations", "off"), [(20, (0, 10, 20), False), (1, (), False), (3, (3,), True), (0, (), False)]
-)
-def test_figure_is_drawn_for_every_kind_of_run(
-    tmp_path: Path, steps: int, evaluations: tuple[int, ...], off: bool
-) -> None:
-    run = make_run(tmp_path / "run", steps=steps, evaluations=evaluations, off=off)
-    png = plot_run(run, tmp_path / "run.png").read_bytes()
-    assert png.startswith(b"\x89PNG")
-    assert struct.unpack(">II", png[16:24]) == (2400, 1640)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [1, 4, 20])
-def test_accuracies_are_written_beside_the_curve(tmp_path: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-
-    def keep(axes: Any, run: Run) -> None:
-        drawn.append(axes)
-        draw(axes, run)
-
-    draw = plots._draw_accuracy
-    monkeypatch.setattr(plots, "_draw_accuracy", keep)
-    run = make_run(tmp_path / "run", steps=steps, evaluations=(0, steps))
-    plot_run(run, tmp_path / "run.png")
-    (axes,) = drawn
-    left, right = (text.get_window_extent().transformed(axes.transData.inverted()) for text in axes.texts)
-    low, high = axes.get_xlim()
-    assert low < left.x0 < left.x1 < 0 and steps < right.x0 < right.x1 < high
-    assert all(0 <= tick <= steps for tick in axes.get_xticks())
-
-
-def test_running_mean_is_centred_and_shrinks_at_the_ends() -> None:
-    assert running_mean([0, 3, 6, 0], window=3) == [1.5, 3.0, 3.0, 3.0]
-    assert running_mean([1.0], window=5) == [1.0]
-
-
-# -- the report ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_report_embeds_the_figure(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path / "run", steps=2), tmp_path / "report.html").read_text(encoding="utf-8")
-    images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
-    assert len(images) == 1
-    assert base64.b64decode(images[0]).startswith(b"\x89PNG")
-
-
-@pytest.mark.usefixtures("no_figure")
-def test_report_has_the_headline_the_steps_and_the_flags(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "my-run", steps=4, evaluations=(0, 4))
-    page = Tags(write_report(run, tmp_path / "report.html").read_text(encoding="utf-8"))
+def test_head_has_figures_steps_and_flags(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "my-run", steps=4, evaluations=(0, 4)), tmp_path)
     text = " ".join(page.text.split())
     assert "25.0% → 65.0%" in text and "+40.0 points (95% interval ±5.0, then ±5.0)" in text
-    assert "50.0% → 100.0%uniform sampling with 2 per prompt → this run with 3.0" in text
+    assert "Groups with signal100.0%of 8 trained groups" in text
     assert "Rollouts24" in text and "6,000 tokens" in text and "2.0 min" in text
     assert "evaluation after step 4: 65.0 ± 5.0% (a&b 25.0%, c 25.0%)" in text
-    assert "4 drawn, 2 right, 2 trained, coefficients -0.50 +0.50" in text
-    assert "ada.positive_threshold0.5" in text and "seed42" in text
-    assert "my-run" in text and "mode seq · n = 2 · 4 steps" in text
+    assert "ada.positive_threshold0.5" in text and "train.seed42" in text
+    assert (
+        "my-run" in text and "mode seq · exit balance · n = 2 · at most 4 per prompt · 4 steps · not finished" in text
+    )
 
 
-@pytest.mark.usefixtures("no_figure")
-def test_recorded_summary_has_the_last_word(tmp_path: Path) -> None:
-    with RunLog(tmp_path / "run", {}) as log:
-        log.write_summary({"rollouts": 7, "tokens": 70})
-    text = write_report(read_run(tmp_path / "run"), tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<b>7</b>" in text
+def test_sentences_on_payoff_are_those_of_the_demo(tmp_path: Path) -> None:
+    from openrlhf_ada.reporting.payoff import payoff, payoff_lines
+
+    with RunLog(tmp_path / "run", CONFIG) as log:
+        log_pools(log, 1, [[0, 1], [1, 1, 0, 1], [0, 0, 0, 0]])
+    run = read_run(tmp_path / "run")
+    text = page_of(run, tmp_path).text
+    for _, sentence in payoff_lines(payoff(run, read_visits(run))):  # pyright: ignore[reportArgumentType]
+        assert sentence in text
 
 
-@pytest.mark.usefixtures("no_figure")
-def test_model_output_is_escaped(tmp_path: Path) -> None:
+def test_every_question_has_its_charts(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "run", steps=4, evaluations=(0, 4)), tmp_path)
+    charts = data_of(page)["charts"]
+    assert list(charts) == [
+        *("pay_signal", "pay_cost", "score", "frontier", "signal", "one_sided", "per_prompt", "allocation"),
+        *("draws", "weight", "reliability", "brier", "length", "phases", "waste", "waste_tokens"),
+    ]  # fmt: skip
+    assert [name for tag, a in page.seen if (name := a.get("data-chart"))] == list(charts), "each has its place"
+    assert [series["name"] for series in charts["allocation"]["series"]] == [
+        "by the pass rate seen",
+        "by the pass rate predicted",
+    ]
+    assert charts["score"]["series"][0]["x"]["rollouts"] == [6, 12, 18, 24]
+    assert data_of(page)["axes"].keys() == {"steps", "rollouts", "tokens", "seconds"}
+    phases = {series["name"]: series["y"][0] for series in charts["phases"]["series"]}
+    assert phases == {"generation": 20, "ppo train": 8, "other": 2}
+
+
+def test_only_the_scripts_of_the_page_may_run(tmp_path: Path) -> None:
+    """A content policy names their hashes; nothing is loaded, and plotly is there once."""
     run = make_run(tmp_path / "<b>run</b>", steps=3)
-    page = Tags(write_report(run, tmp_path / "report.html").read_text(encoding="utf-8"))
-    tags = {tag for tag, _ in page.seen}
-    assert tags.isdisjoint({"script", "iframe", "link", "object", "form", "b>"})
-    assert [attrs["src"] for tag, attrs in page.seen if tag == "img"] == ["data:image/png;base64,cG5n"]
-    assert not any(name.startswith("on") or name == "href" for _, attrs in page.seen for name in attrs)
-    assert "<script>alert(1)</script>" in page.text, "shown as text"
-    assert "\x1b" not in page.text and "\u202e" not in page.text
-    policy = next(attrs["content"] for _, attrs in page.seen if attrs.get("http-equiv") == "Content-Security-Policy")
-    assert policy is not None and policy.startswith("default-src 'none'")
+    page = page_of(run, tmp_path)
+    policy = next(a["content"] for _, a in page.seen if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
+    data, *scripts = page.scripts
+    assert len(scripts) == 2 and scripts[0].count("plotly.js v") == 1
+    for script in scripts:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert "<" not in data, "no text can end the element"
+    assert not any(name in ("src", "href") or name.startswith("on") for _, attrs in page.seen for name in attrs)
+    assert {tag for tag, _ in page.seen}.isdisjoint({"iframe", "link", "object", "img", "b>"})
+    assert "<b>run" in page.text, "shown as text"
 
 
-@pytest.mark.usefixtures("no_figure")
+def test_samples_have_prompt_reference_answers_and_reason(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "run", steps=2), tmp_path)
+    samples = data_of(page)["samples"]
+    visit = samples["visits"][0]
+    assert samples["prompts"]["row-1"] == [f"{ATTACK} 1", f"label {ATTACK}"]
+    assert visit["a"]["0"] == ATTACK and visit["a"]["1"] == "right"
+    assert (visit["m"], visit["k"], visit["q"]) == ([0, 1, 0, 1], {"0": -0.5, "1": 0.5}, 0.4)
+    assert samples["reasons"][visit["w"]].startswith("enough: 2 positives and 2 negatives")
+    assert (samples["total"], len(samples["visits"])) == (2, 2)
+
+
+def test_prompts_without_recorded_answers_are_there_too(tmp_path: Path) -> None:
+    """--ada_log_texts 1: the second prompt has its text and reference answer, but no responses."""
+    with RunLog(tmp_path / "run", CONFIG, text_prompts_per_step=1) as log:
+        records = [
+            sample_records(f"row-{key}", f"prompt {key}", pool := pool_of([0, 1], key), ["a", "b"], None, label="7")
+            for key in (0, 1)
+        ]
+        assert pool.key == 1
+        log.log_samples(1, [row for rows in records for row in rows])
+    run = read_run(tmp_path / "run")
+    samples = sample_data(run, read_visits(run))
+    assert samples["prompts"] == {"row-0": ["prompt 0", "7"], "row-1": ["prompt 1", "7"]}
+    assert ["a" in visit for visit in samples["visits"]] == [True, False]
+
+
+def test_large_runs_are_thinned_evenly_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 visits of 4 samples, 20 samples fit: every second visit."""
+    monkeypatch.setattr(page_data, "MOST_SAMPLES", 20)
+    page = page_of(make_run(tmp_path / "run", steps=10), tmp_path)
+    assert [visit["s"] for visit in data_of(page)["samples"]["visits"]] == [1, 3, 5, 7, 9]
+    assert "This page has 5 of 10, evenly over the run; samples.jsonl has all." in " ".join(page.text.split())
+
+
+def test_texts_have_a_size_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", steps=10)
+    visits = read_visits(run)
+    monkeypatch.setattr(page_data, "MOST_CHARS", 5 * visits[0].num_chars)
+    monkeypatch.setattr(page_data, "MOST_PROMPT_CHARS", 20 * 125)
+    samples = sample_data(run, visits)
+    assert [visit["s"] for visit in samples["visits"] if "a" in visit] == [1, 3, 5, 7, 9]
+    assert all(
+        "characters are left out here" not in (text or "") or len(text) < 250 for text in samples["prompts"]["row-1"]
+    )
+
+
 @pytest.mark.parametrize(
     ("steps", "evaluations", "off", "expected"),
     [
         (0, (), False, "No step has been recorded yet."),
-        (1, (), False, "· 1 step"),
+        (1, (), False, "· 1 step ·"),
         (0, (0,), False, "±5.0, before training"),
         (2, (2,), True, "no interval, after training"),
+        (2, (2,), True, "No samples have been recorded."),
     ],
 )
-def test_report_of_an_incomplete_run(
+def test_page_of_an_incomplete_run(
     tmp_path: Path, steps: int, evaluations: tuple[int, ...], off: bool, expected: str
 ) -> None:
     run = make_run(tmp_path / "run", steps=steps, evaluations=evaluations, off=off)
-    assert expected in Tags(write_report(run, tmp_path / "report.html").read_text(encoding="utf-8")).text
+    assert expected in page_of(run, tmp_path).text
 
 
-@pytest.mark.usefixtures("no_figure")
-def test_sample_groups_are_few_and_from_the_whole_run(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=160)
-    page = write_report(run, tmp_path / "report.html").read_text(encoding="utf-8")
-    shown = [int(step) for step in re.findall(r'class="step">step (\d+)<', page)]
-    assert shown == list(range(1, 161, 10))
+def test_recorded_summary_has_the_last_word(tmp_path: Path) -> None:
+    with RunLog(tmp_path / "run", {}) as log:
+        log.write_summary({"rollouts": 7, "tokens": 70})
+    assert "Rollouts770 tokens" in page_of(read_run(tmp_path / "run"), tmp_path).text
 
 
-@pytest.mark.usefixtures("no_figure")
-def test_large_pool_is_cut_after_the_trained_answers(tmp_path: Path) -> None:
+def test_raw_scores_were_compared_before_they_were_recorded(tmp_path: Path) -> None:
+    """--ada_positive_threshold is in units of the score then; the recorded metric is 0 or 1."""
+    config = CONFIG | {"ada": {"mode": "seq", "scores": "raw", "positive_threshold": -7.0}}
+    pool = pool_of([0, 1, 0], 1)
+    with RunLog(tmp_path / "run", config) as log:
+        log.log_samples(1, sample_records("row", "prompt", pool, ["a", "b", "c"], None, (), [-9.5, -6.0, -8.0]))
+    run = read_run(tmp_path / "run")
+    assert [row["raw_score"] for row in run.samples()] == [-9.5, -6.0, -8.0]
+    (visit,) = read_visits(run)
+    assert visit.positive.tolist() == [False, True, False]
+
+
+def test_partial_credit_and_shaped_rewards_are_kept(tmp_path: Path) -> None:
+    pool = pool_of([0.25, 1.0], 1)
     with RunLog(tmp_path / "run", CONFIG) as log:
-        pool = PromptPool(1, [Sample(1, i, 0.0, 0.0, 3) for i in range(100)])
-        group = TrainingGroup(1, (0, 99), (0.0, 0.0), (1.0, 1.0), resolved=False)
-        log.log_samples(1, sample_records("row", "word " * 100, pool, [f"answer-{i}." for i in range(100)], group))
-    page = Tags(write_report(read_run(tmp_path / "run"), tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert "100 drawn, 0 right, 2 trained, no signal" in page.text and "+36" in page.text
-    assert "answer-99." in page.text and "answer-22." in page.text and "answer-23." not in page.text
-    assert "76 more unused answers are in samples.jsonl" in page.text
+        rows = sample_records("row", "prompt", pool, ["a", "b"], None)
+        log.log_samples(1, rows)
+    text = (tmp_path / "run" / "samples.jsonl").read_text().replace('"reward": 0.25', '"reward": -1.5')
+    (tmp_path / "run" / "samples.jsonl").write_text(text)
+    run = read_run(tmp_path / "run")
+    (visit,) = sample_data(run, read_visits(run))["visits"]
+    assert (visit["m"], visit["r"], visit["k"]) == ([0.25, 1], [-1.5, 1], {})
+    assert balanced_group(pool_of([0, 1], 1)).coefficients == (-0.5, 0.5)
 
 
 def test_escaping_keeps_lines_and_shows_control_characters() -> None:
@@ -219,14 +217,8 @@ def test_escaping_keeps_lines_and_shows_control_characters() -> None:
     assert escaped("\x00\x1b\x7f\u202e\udc80") == "␀␛␡��"
 
 
-def test_raw_scores_were_compared_before_they_were_recorded(tmp_path: Path) -> None:
-    """--ada_positive_threshold is in units of the score then; the recorded metric is 0 or 1."""
-    config = CONFIG | {"ada": {"mode": "seq", "scores": "raw", "positive_threshold": -7.0}}
-    pool = PromptPool(1, [Sample(1, i, metric, -6.0, 3) for i, metric in enumerate([0.0, 1.0, 0.0])])
-    with RunLog(tmp_path / "run", config) as log:
-        log.log_samples(1, sample_records("row", "prompt", pool, ["a", "b", "c"], None, (), [-9.5, -6.0, -8.0]))
-        log.log_step(1, metrics(1))
-    run = read_run(tmp_path / "run")
-    assert [row["raw_score"] for row in run.samples()] == [-9.5, -6.0, -8.0]
-    write_report(run, tmp_path / "report.html")
-    assert "3 drawn, 1 right" in (tmp_path / "report.html").read_text()
+def test_json_of_a_script_holds_every_text() -> None:
+    text = "</script><!--\u2028\udc80&"
+    encoded = as_script_json([text])
+    assert not re.search("[<>&\u2028\udc80]", encoded)
+    assert json.loads(encoded) == [text.replace("\udc80", "?")]

@@ -121,6 +121,7 @@ def test_samples_have_texts_of_the_lowest_keys_only(tmp_path: Path) -> None:
     assert rows[1]["response"] == "abcd [... 4 more characters]"
     assert "prompt" not in rows[1] and "response" not in rows[2]
     assert rows[2] == {
+        "prompt": "prom [... 4 more characters]",
         "step": 1,
         "prompt_id": "row-9",
         "key": 9,

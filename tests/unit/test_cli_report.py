@@ -1,0 +1,113 @@
+"""openrlhf-ada report: what it writes, and what it answers to folders that are no runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from recorded_runs import CONFIG, make_run
+
+from openrlhf_ada.cli import main as cli
+from openrlhf_ada.cli.report import main
+
+
+def error_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What the command says; it exits with 2."""
+    monkeypatch.setattr("sys.argv", ["openrlhf-ada", "report", *map(str, words)])
+    assert cli.main() == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1, "one line"
+    return shown.err
+
+
+@pytest.mark.slow
+def test_one_run_gets_its_page_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "run", steps=2)
+    assert main([str(tmp_path / "run"), "--csv", str(tmp_path / "csv"), "--png", str(tmp_path / "png")]) == 0
+    written = capsys.readouterr().out.splitlines()
+    assert {str(tmp_path / "run" / name) for name in ("report.html", "plot.png")} <= set(written)
+    assert all(Path(path).exists() for path in written)
+    assert {p.stem for p in (tmp_path / "csv").iterdir()} == {p.stem for p in (tmp_path / "png").iterdir()}
+
+
+def test_several_runs_get_one_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, name in enumerate("ab"):
+        make_run(tmp_path / name, steps=2, config=CONFIG | {"train": {"seed": seed}})
+    monkeypatch.chdir(tmp_path)
+    assert main(["a", "b", "--csv", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "comparison.html"
+    assert "2 runs, 1 configuration" in Path("comparison.html").read_text() and Path("csv/score.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "is not a run directory: it has no config.json"),
+        ({"config.json": '{"model_type": "llama"}'}, "is not a run directory: it has no metrics.jsonl"),
+        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, "config.json, line 1: not JSON"),
+        ({"config.json": "[]", "metrics.jsonl": ""}, "config.json, line 1: not a JSON object"),
+        ({"config.json": "{}", "metrics.jsonl": '{"loss": 1}\n'}, "metrics.jsonl, line 1: 'step' is None"),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": "many"}\n'}, "'ada/drawn' is 'many'"),
+        ({"config.json": "{}", "metrics.jsonl": "\x00\x01\n"}, "metrics.jsonl, line 1: not JSON"),
+        (
+            {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": '{"text": "of another program"}\n'},
+            "samples.jsonl, line 1: 'step' is None, expected a number",
+        ),
+        (
+            {"config.json": '{"ada": {"positive_threshold": "x"}}', "metrics.jsonl": "", "samples.jsonl": ""},
+            "'ada.positive_threshold' is 'x', expected a number",
+        ),
+    ],
+    ids=[
+        "empty",
+        "a model",
+        "half a config",
+        "a list",
+        "foreign metrics",
+        "text",
+        "binary",
+        "foreign samples",
+        "foreign flags",
+    ],
+)
+def test_folders_that_are_no_runs_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    files: dict[str, str],
+    said: str,
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert said in error_of(monkeypatch, capsys, tmp_path)
+
+
+def test_one_bad_folder_of_several_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "good", steps=1)
+    assert f"{tmp_path / 'bad'} is not a run" in error_of(monkeypatch, capsys, tmp_path / "good", tmp_path / "bad")
+    assert "no folder" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", tmp_path / "no" / "page.html")
+
+
+@pytest.mark.parametrize("damage", ["killed", "no samples", "no summary", "fewer keys"])
+def test_half_written_runs_get_their_page(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "run", steps=3, evaluations=(0,))
+    metrics, samples = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "samples.jsonl"
+    if damage == "killed":
+        for path in (metrics, samples):
+            path.write_bytes(path.read_bytes()[:-20])
+    elif damage == "no samples":
+        samples.unlink()
+    elif damage == "fewer keys":
+        metrics.write_text(
+            "".join(json.dumps({"step": step, "loss": 0.1, "ada/signal_share": 0.5}) + "\n" for step in (1, 2))
+        )
+    monkeypatch.setattr("openrlhf_ada.reporting.plots.plot_run", lambda run, path: path)
+    assert main([str(tmp_path / "run")]) == 0
+    assert "not finished" in (tmp_path / "run" / "report.html").read_text()

@@ -1,0 +1,126 @@
+"""The page as a reader sees it, in headless Chromium: charts, filters, dark and narrow screens, hostile texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Page, browser
+from recorded_runs import CONFIG, log_pools, make_run
+
+from openrlhf_ada.reporting.comparison import write_comparison
+from openrlhf_ada.reporting.report import write_report
+from openrlhf_ada.reporting.run_log import RunLog
+from openrlhf_ada.reporting.run_record import read_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Page]:
+    with browser() as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(make_run(folder / "run", steps=60, evaluations=(0, 60)), folder / "report.html").path
+
+
+def opened(tab: Page, path: Path, width: int = 1200, *, dark: bool = False) -> Page:
+    tab.look(width, 900, dark=dark)
+    tab.open(path.as_uri())
+    tab.wait_for("document.documentElement.dataset.ready == 'yes'")
+    return tab
+
+
+def draw_all(tab: Page) -> int:
+    """Scroll through the page; returns the number of charts without a drawing."""
+    tab.evaluate("""(async () => {
+        for (const plot of document.querySelectorAll('.plot')) {
+            plot.scrollIntoView();
+            await new Promise((done) => setTimeout(done, 60));
+        }
+    })()""")
+    tab.wait_for("[...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('.main-svg'))")
+    return tab.evaluate("[...document.querySelectorAll('.plot')].filter((p) => !p.querySelector('.main-svg')).length")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (390, False), (390, True)])
+def test_page_draws_everything_without_a_complaint(tab: Page, report: Path, width: int, dark: bool) -> None:
+    opened(tab, report, width, dark=dark)
+    assert draw_all(tab) == 0
+    assert tab.complaints == []
+    assert [url for url in tab.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
+    background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(20, 24, 28)" if dark else "rgb(255, 255, 255)")
+    paper = tab.evaluate("document.querySelector('.plot .main-svg').style.background")
+    assert paper == background, "charts are as light or dark as the page"
+
+
+def test_texts_of_models_are_shown_and_never_run(tab: Page, report: Path) -> None:
+    opened(tab, report)
+    tab.evaluate("document.querySelector('#visits details summary').click()")
+    text = tab.wait_for("document.querySelector('#visits .inside')?.innerText")
+    assert "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(1)>␛[31m�abc" in text
+    assert "Reference answer\nlabel <script>" in text
+    assert "enough: 2 positives and 2 negatives" in text and "Predicted pass rate: 0.4" in text
+    assert tab.evaluate("document.querySelectorAll('#visits img, #visits script').length") == 0
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [
+        ("step", "7", "1 prompts with 4 samples"),
+        ("prompt", "row-9", "1 prompts with 4 samples"),
+        ("kept", "signal", "60 prompts with 240 samples"),
+        ("kept", "dropped", "0 prompts with 0 samples"),
+        ("score", "mixed", "60 prompts with 240 samples"),
+        ("score", "wrong", "0 prompts with 0 samples"),
+        ("text", "onerror=ALERT(1)>", "60 prompts with 240 samples"),
+        ("text", "abc 13", "1 prompts with 4 samples"),
+        ("text", "nowhere to be found", "0 prompts with 0 samples"),
+    ],
+)
+def test_samples_are_found(tab: Page, report: Path, field: str, value: str, found: str) -> None:
+    opened(tab, report)
+    tab.evaluate(f"""(() => {{
+        const field = document.querySelector('#filters [name={field}]');
+        field.value = {value!r};
+        field.dispatchEvent(new Event('input', {{ bubbles: true }}));
+    }})()""")
+    tab.wait_for(f"document.getElementById('found').textContent == {found!r}")
+
+
+def test_reader_chooses_the_axis(tab: Page, report: Path) -> None:
+    opened(tab, report)
+    tab.wait_for("document.querySelector('.plot[data-chart=score] .main-svg')")
+    tab.evaluate("document.querySelector('[data-axis=tokens]').click()")
+    tab.wait_for("document.querySelector('.plot[data-chart=score] .xtitle')?.textContent == 'tokens drawn'")
+
+
+def test_comparison_draws_everything(tab: Page, tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / name, steps=4, evaluations=(0, 4), config=CONFIG | {"train": {"seed": seed}, "x": x})
+        for name, seed, x in (("a", 1, 0), ("b", 2, 0), ("c", 1, 1))
+    ]
+    opened(tab, write_comparison(runs, tmp_path / "comparison.html").path, 390)
+    assert draw_all(tab) == 0 and tab.complaints == []
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_run_of_500_steps_is_small_and_there_at_once(tab: Page, tmp_path: Path) -> None:
+    """Under 15 MB. The limit of 3 s is for a machine without other work; benchmarks/report_page.py measures it."""
+    with RunLog(tmp_path / "run", CONFIG) as log:
+        for step in range(1, 501):
+            pools = [[0, 1]] * 8 + [[1, 1, 0, 1]] * 4 + [[0, 0, 0, 0]] * 4
+            log_pools(log, step, pools, first_key=16 * step)
+    path = write_report(read_run(tmp_path / "run"), tmp_path / "report.html").path
+    assert path.stat().st_size < 15e6
+    opened(tab, path)
+    assert tab.evaluate("document.getElementById('found').textContent") == "8,000 prompts with 24,000 samples"
+    assert draw_all(tab) == 0 and tab.complaints == []
