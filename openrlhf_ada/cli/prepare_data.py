@@ -26,7 +26,7 @@ from openrlhf_ada.cli.sampling_flags import (
 )
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data import prepared
-from openrlhf_ada.data.benchmarks import BOXED, DATASETS
+from openrlhf_ada.data.benchmarks import BOXED, DATASETS, name_and_path
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.left_out import LeftOut, write_left_out
@@ -127,7 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _source(spec: str, args: argparse.Namespace) -> Source:
-    name, _, path = spec.partition("=")
+    name, path = name_and_path(spec)
     known = DATASETS.get(name)
     if known is None:
         known = Source((path or spec).rpartition("/")[2].partition(".")[0] or spec, path or spec, args.split)
