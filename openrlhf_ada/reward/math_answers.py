@@ -25,8 +25,10 @@ from openrlhf_ada.reward.math_numbers import Number, number, number_of_words, ti
 from openrlhf_ada.reward.math_relations import (
     as_interval,
     has_order,
+    in_order,
     is_range,
     is_solved,
+    named_values,
     without_name,
     without_qualifier,
 )
@@ -48,7 +50,11 @@ _NAMED = re.compile(
 )
 _CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
 _VERDICT = re.compile(r"(yes|no|true|false)\s*[,.;:!]")
-_SAME_WORDING = {"dne": "does not exist", "no solutions": "no solution", "no real solutions": "no real solution"}
+_TUPLE = re.compile(r"[(\[][^()\[\]]+,[^()\[\]]+[)\]]")
+_NO_SOLUTION = "no solution"
+_SAME_WORDING = {"dne": "does not exist"} | dict.fromkeys(
+    ("no solutions", "no real solution", "no real solutions", "emptyset", "empty set", "varnothing"), _NO_SOLUTION
+)
 _ARTICLE = re.compile(r"^(?:an?|the) ")
 # 17 \bmod 5 = 2
 _MODULO = re.compile(r"^[0-9\s]+\\bmod\s*[0-9]+\s*=")
@@ -84,7 +90,7 @@ def equal(label: str, answer: FoundAnswer) -> bool:
     if len(answer.text) > LONGEST:
         return False
     plain_label, plain_answer = _plain(label), _plain(answer.text)
-    if plain_label == plain_answer:
+    if plain_label == plain_answer or _wording(plain_label) == _wording(plain_answer) == _NO_SOLUTION:
         return True
     chosen = choice_of_label(unfenced(label))
     if chosen is not None:
@@ -110,8 +116,20 @@ def _equal_formulas(label: str, answer: str, *, in_prose: bool) -> bool:
         return equal_expressions(measured(label).expression, answer, in_prose=True)
     if has_order(answer) and not has_order(label) and not _solves(answer, label):
         return False
-    pairs = (comparable(*pair) for pair in _readings(label, answer))
+    pairs = (comparable(*pair) for pair in _named_alike(label, answer) or _readings(label, answer))
     return any(pair is not None and _equal_measured(*pair) for pair in pairs)
+
+
+def _named_alike(label: str, answer: str) -> list[tuple[str, str]] | None:
+    """Values with names, such as x = 2, y = 1, and a tuple, or the same names in another order, as two tuples."""
+    expected, given = named_values(label), named_values(answer)
+    if expected is not None and given is not None:
+        return [(in_order(expected, expected), in_order(given, expected))] if expected.keys() == given.keys() else []
+    if expected is not None and _TUPLE.fullmatch(answer):
+        return [(in_order(expected, expected), f"({answer[1:-1]})")]
+    if given is not None and _TUPLE.fullmatch(label):
+        return [(f"({label[1:-1]})", in_order(given, sorted(given)))]
+    return None
 
 
 def _solves(inequality: str, label: str) -> bool:
@@ -235,7 +253,8 @@ def readable_labels(label: Any) -> list[str]:
 
 
 def _unboxed(label: str) -> str:
-    return ", ".join(last_boxes(label)) or label
+    """The answer of a label that is a whole solution: its box, or what follows the #### of GSM8K."""
+    return ", ".join(last_boxes(label)) or label.rpartition("####")[2].strip() or label
 
 
 @lru_cache(maxsize=4096)

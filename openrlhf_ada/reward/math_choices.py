@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _WRAP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf)\s*\{([^{}]*)\}")
-_ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]\s*([a-j])\s*[)\]]")
+_ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]?\s*([a-j])\s*[)\]]")
 _WITH_CONTENT = re.compile(r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])(?:[).]|:(?=\s)))\s*\S.*", re.DOTALL)
 _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
 _CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
@@ -64,7 +65,7 @@ def _last_in_brackets(text: str) -> re.Match[str] | None:
 def _plain(text: str) -> str:
     """Without dollars, bold and `\\text`; all other commands stay."""
     previous = None
-    text = text.replace("\\ ", " ")
+    text = unicodedata.normalize("NFKC", text).replace("\\ ", " ")
     while previous != text:
         previous, text = text, _WRAP.sub(r" \1 ", text)
     return re.sub(r"\s+", " ", re.sub(r"[$*~]", " ", text)).strip().rstrip(".").strip()

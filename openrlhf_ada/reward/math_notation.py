@@ -55,6 +55,7 @@ _MIXED = re.compile(
 _EQUATIONS = re.compile(
     r"^\\begin\s*\{(array|cases|aligned|gathered)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}$", re.DOTALL
 )
+_PLUS_MINUS = re.compile(r"\\pm(?![a-z])\s*")
 _TRIGONOMETRY = re.compile(r"(?<!\\arc)\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\^\s*\{?\s*\\circ\s*\}?")
 _ROWS = re.compile(r"^\[ ?\[([^\[\]]*(?:\] ?, ?\[[^\[\]]*)*)\] ?\]$")
@@ -73,6 +74,7 @@ def simplified(text: str) -> str:
     for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
     text = _ROWS.sub(_matrix, with_braces(plain_formula(text)))
+    text = _both_signs(text)
     text = _EQUATIONS.sub(_in_a_row, text)
     if _TRIGONOMETRY.search(text):
         text = _DEGREES.sub(r"\\frac{\1\\pi}{180}", text)
@@ -141,6 +143,18 @@ def _closing_brace(text: str, position: int) -> int | None:
         if not depth:
             return match.end()
     return None
+
+
+def _both_signs(text: str) -> str:
+    r"""Both values of `\frac{-b \pm c}{2a}`. math-verify knows the sign outside of braces."""
+    match = _PLUS_MINUS.search(text)
+    if (
+        match is None
+        or text.count(r"\pm") != 1
+        or text[: match.start()].count("{") == text[: match.start()].count("}")
+    ):
+        return text
+    return ", ".join(f"{text[: match.start()]}{sign}{text[match.end() :]}" for sign in "+-")
 
 
 def _in_a_row(match: re.Match[str]) -> str:

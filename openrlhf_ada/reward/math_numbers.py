@@ -43,12 +43,12 @@ class Number:
         return not is_finite_decimal and abs(decimal.value - exact.value) <= RELATIVE * abs(exact.value)
 
     def is_rounding_of(self, exact: Number) -> bool:
-        """Is this a decimal of at least two places and three digits, to which the other one is rounded?"""
+        """Is this a decimal of at least two places and four digits, to which the other one is rounded?"""
         return self.is_decimal and not exact.is_decimal and is_rounded(self, exact.value)
 
 
 def is_rounded(decimal: Number, value: Fraction) -> bool:
-    return decimal.places >= 2 and decimal.digits >= 3 and abs(value - decimal.value) * 2 * 10**decimal.places <= 1
+    return decimal.places >= 2 and decimal.digits >= 4 and abs(value - decimal.value) * 2 * 10**decimal.places <= 1
 
 
 def number(text: str) -> Number | None:

@@ -26,7 +26,8 @@ _FILLER = re.compile(
 )
 _EXPLAINED = re.compile(
     r"\s*(?:,\s*(?:which|that|as|since|because|so|where|when|and\s+(?:so|thus|we)|it|not|but|i\.e\.)\b|"
-    r"(?<!divided)(?<!multiplied)(?<!increased)(?<!reduced)\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|\s\((?:not\b|(?![^()]*[=<>\\0-9]))[^()]*\)|"
+    r"(?<!divided)(?<!multiplied)(?<!increased)(?<!reduced)\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|"
+    r"\s\((?:not\b|or\b|i\.e\.|that is\b|about\b|approx|[≈≅]|(?![^()]*[=<>\\0-9]))[^()]*\)|"
     r"\s[-\u2013\u2014]{1,3}\s(?=[A-Za-z])|;)"
 )
 _DENIED = re.compile(
@@ -57,7 +58,7 @@ _UNSURE = re.compile(
     r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|between|or|except|if)\b|n't\b"
 )
 _LIST_LINK = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*(?:[a-zA-Z](?:_\w)?\s*=\s*)?")
-_LAST_LINK = re.compile(r"\b(?:and|or)\b")
+_LAST_LINK = re.compile(r"\band\b|\bor\s+[a-zA-Z](?:_\w)?\s*=")
 _SPELT = re.compile(rf"\b(?:{NUMBER_WORDS})(?:(?:\s+and\s+|\s+|-)(?:{NUMBER_WORDS}))*\b", re.IGNORECASE)
 TAIL_OF_NUMBER = 300
 """Characters at the end of a text in which its last number is looked for."""

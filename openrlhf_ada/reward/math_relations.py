@@ -3,12 +3,15 @@ r"""What stands around a value: its name (`a_n = 5`), for what it holds (`for al
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _GREEK = r"\\(?:alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|theta|lambda|mu|nu|xi|rho|sigma|tau|(?:var)?phi|omega)"
 _SUBSCRIPT = r"(?:_(?:\w|\{(?:[^{}]|\{[^{}]*\}){1,20}\}|\\[a-z]+))?"
 _FORMULA_NAME = re.compile(
     rf"^(?:[A-Za-z]|{_GREEK}(?![a-z])){_SUBSCRIPT}\s*(?:\([^()=<>]{{1,12}}\))?\s*=(?!=)\s*(?=\S)"
 )
+_NAMED_VALUE = re.compile(rf"\s*((?:[A-Za-z]|{_GREEK}){_SUBSCRIPT})\s*=([^=<>]+)")
+_COMMA = re.compile(r",(?![^(\[{]*[)\]}])|\s*(?:\\text\s*\{\s*and\s*\}|\band\b)\s*")
 _SETS = r"(?:\\mathbb\s*\{?\s*[NZQRC]\s*\}?|\\?[NZQR])(?:\s*[\^_]\s*\{?[+*0-9-]\}?)*"
 _VARIABLES = r"[a-zA-Z](?:\s*,\s*[a-zA-Z])*"
 _WORDS = r"(?:\s|\\[ ,;]|,|\\text\s*\{|\}|for|where|with|all|any|every|each|integers?|real|numbers?|is|an?)"
@@ -36,6 +39,18 @@ def without_qualifier(text: str) -> str:
     r"""Without `, k \in \mathbb{Z}` or `for all n` at its end. `for n \ge 3` stays: other values may follow."""
     match = _QUALIFIER.search(text)
     return text[: match.start()].strip() if match and match.start() else text
+
+
+def named_values(text: str) -> dict[str, str] | None:
+    """{x: 2, y: 1} of `x = 2, y = 1`; None for what is no list of values of different names."""
+    parts = [_NAMED_VALUE.fullmatch(part) for part in _COMMA.split(text)]
+    found = {part[1].strip(): part[2].strip() for part in parts if part is not None}
+    return found if 2 <= len(found) == len(parts) else None
+
+
+def in_order(values: dict[str, str], names: Iterable[str]) -> str:
+    """The values as a tuple, in the order of the names."""
+    return f"({', '.join(values[name] for name in names)})"
 
 
 def has_order(text: str) -> bool:

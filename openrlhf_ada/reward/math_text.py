@@ -82,6 +82,9 @@ def _unannounced(tail: str) -> list[FoundAnswer]:
     if formula is not None:
         return _readings_of(formula)
     quantity = math_prose.last_quantity(sentence)
+    if quantity and ", " in quantity:
+        # Of a list, one item is not the answer.
+        return [FoundAnswer(quantity)]
     readings = [FoundAnswer(quantity)] if quantity else []
     return [*readings, FoundAnswer(sentence, in_prose=True)] if sentence else []
 
