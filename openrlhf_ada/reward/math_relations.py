@@ -23,6 +23,9 @@ _QUALIFIER = re.compile(
     rf"(?:\\text\s*\{{\s*)?\bfor\s+(?:all|any|every)\s+(?:integers?\s+)?\}}?\s*(?:{_IN_A_SET}|{_VARIABLES}\s*\}}?)|"
     rf"(?:,|\(|\\text\s*\{{)\s*(?:where\s+)?\}}?\s*[a-z]\s*(?:\\text\s*\{{\s*)?is\s+an\s+integer\s*\}}?)\s*[)}}]?\s*$"
 )
+TAIL = 80
+"""Characters at the end in which a range of n is looked for."""
+
 _ORDER = re.compile(r"\\(?:le|ge|leq|geq|lt|gt)(?![a-z])|[<>]=?")
 _CLOSED = ("le", "leq", "ge", "geq", "<=", ">=")
 _ALONE = re.compile(rf"\s*(?:[a-zA-Z]|{_GREEK}){_SUBSCRIPT}\s*(?:\([a-z]\))?\s*")
@@ -37,8 +40,10 @@ def without_name(text: str) -> str:
 
 def without_qualifier(text: str) -> str:
     r"""Without `, k \in \mathbb{Z}` or `for all n` at its end. `for n \ge 3` stays: other values may follow."""
-    match = _QUALIFIER.search(text)
-    return text[: match.start()].strip() if match and match.start() else text
+    before, tail = text[:-TAIL], text[-TAIL:]
+    match = _QUALIFIER.search(tail)
+    rest = before + tail[: match.start()].strip() if match else ""
+    return rest or text
 
 
 def named_values(text: str) -> dict[str, str] | None:

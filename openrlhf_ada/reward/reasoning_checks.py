@@ -22,8 +22,9 @@ EVALUATED_AS_LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "s
 _NAMES = """sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth asinh acosh atanh exp log ln sqrt
 cbrt root Abs abs sign Rational Integer Float factorial"""
 _FUNCTIONS = frozenset(_NAMES.split())
-# A call needs an opening bracket behind a name, a bracket or a quote. An operator in between makes it a product.
-_CALL = re.compile(r"([^\W\d]\w*|[)\]}'\"])\s*\(")
+_NAME = re.compile(r"\w+$")
+_ENDS_A_VALUE = tuple(")]}'\"")
+_LONGEST_NAME = 40
 _ATTRIBUTE = re.compile(r"(?<![0-9])\.\s*[^\W\d]")
 # Texts can become code once more within sympy. Comments and lines that go on would separate a name from its bracket.
 _NEVER = re.compile(r"__|[#\\]")
@@ -33,12 +34,22 @@ _TEXT = re.compile(r"['\"]")
 def could_run(task: str, answer: str) -> bool:
     """Would the task's verifier run a function of the answer's choice? Such an answer is wrong."""
     if task in EVALUATED_AS_LISTS:
-        return bool(_NEVER.search(answer) or _CALL.search(answer) or _ATTRIBUTE.search(answer))
+        return bool(_NEVER.search(answer) or _ATTRIBUTE.search(answer) or _called(answer))
     if task not in EVALUATED_AS_FORMULAS:
         return False
-    calls = {match[1] for match in _CALL.finditer(answer)}
     looks_odd = any(pattern.search(answer) for pattern in (_NEVER, _TEXT, _ATTRIBUTE))
-    return looks_odd or not calls <= _FUNCTIONS
+    return looks_odd or not _called(answer) <= _FUNCTIONS
+
+
+def _called(answer: str) -> set[str]:
+    """What stands before opening brackets: names, brackets and quotes. An operator in between makes it a product."""
+    text, called = re.sub(r"\s+", " ", answer), set[str]()
+    for bracket in re.finditer(r"\(", text):
+        before = text[max(0, bracket.start() - _LONGEST_NAME) : bracket.start()].rstrip()
+        name = _NAME.search(before)
+        if before[-1:] in _ENDS_A_VALUE or (name and not name[0][0].isdigit()):
+            called.add(name[0] if name else before[-1])
+    return called
 
 
 def score_of(task: str, answer: str, entry: dict[str, Any], verifier: Callable[[str, Any], Any]) -> float:
