@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from openrlhf_ada.eval.results import (
 )
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reporting.counting import Counting
-from openrlhf_ada.reward.right import right_above
+from openrlhf_ada.reward.right import FULL_MARKS
 
 PROG = "openrlhf-ada eval"
 SIGNAL_GROUP = 4
@@ -181,7 +181,7 @@ def _problem_set(model: str, suite: Suite, args: argparse.Namespace, sampling: S
         reward=suite.reward,
         template=template,
         prompts=_prompts(model, suite, template, args, sampling),
-        threshold=args.right_above,
+        right_above=_threshold(args),
     )
 
 
@@ -221,16 +221,15 @@ def _report(
     ks: Sequence[int],
 ) -> Report:
     """Also writes results.json and curves.png."""
-    thresholds = {suite.name: _thresholds(suite, args) for suite in suites}
     lines = difference_lines(results)
-    lines += _partial_lines(results, thresholds, is_given=args.right_above is not None)
+    lines += _partial_lines(results, suites, args)
     missing = sum(sum(result.no_score.values()) for result in results)
     if missing:
         lines.append(
             f"{missing} answers have no score and are in no figure; answers.jsonl has the causes. The same command "
             f"tries them again."
         )
-    settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "right_above": thresholds}
+    settings = asdict(sampling) | {"benchmark": args.benchmark, "k": list(ks), "right_above": _threshold(args)}
     if args.base_url:
         settings |= {"base_url": base_url_of(args.base_url), "max_len": None}
     file = args.out / "results.json"
@@ -245,26 +244,21 @@ def _report(
     )
 
 
-def _thresholds(suite: Suite, args: argparse.Namespace) -> list[float]:
-    """Scores above which answers are right; several where a benchmark has several tasks."""
-    if args.right_above is not None:
-        return [args.right_above]
-    return sorted({right_above(problem.reward or suite.reward, problem.label) for problem in suite.problems})
+def _threshold(args: argparse.Namespace) -> float:
+    """An answer is right if its score is greater."""
+    return FULL_MARKS if args.right_above is None else args.right_above
 
 
-def _partial_lines(
-    results: Sequence[ModelResults], thresholds: Mapping[str, Sequence[float]], *, is_given: bool
-) -> list[str]:
+def _partial_lines(results: Sequence[ModelResults], suites: Sequence[Suite], args: argparse.Namespace) -> list[str]:
     """Says what counts as right wherever that is not obvious."""
+    source = "--right_above sets another limit" if args.right_above is None else "as --right_above says"
     lines: list[str] = []
-    for name, limits in thresholds.items():
-        partial = sum(result.partial[name] for result in results)
+    for suite in suites:
+        partial = sum(result.partial[suite.name] for result in results)
         if partial:
-            limit = " or ".join(f"{limit:g}" for limit in limits)
-            source = "as --right_above says" if is_given else "--right_above sets another limit"
             lines.append(
-                f"{name}: an answer is right if its score is above {limit} ({source}); {partial:,} answers have "
-                f"partial credit, which counts in the mean score only"
+                f"{suite.name}: an answer is right if its score is above {_threshold(args):g} ({source}); {partial:,} "
+                f"answers have partial credit, which counts in the mean score only"
             )
     return lines
 

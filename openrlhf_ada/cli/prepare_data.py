@@ -26,7 +26,7 @@ from openrlhf_ada.cli.sampling_flags import (
 )
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data import prepared
-from openrlhf_ada.data.benchmarks import BOXED, DATASETS
+from openrlhf_ada.data.benchmarks import BOXED, DATASETS, name_and_path
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.left_out import LeftOut, write_left_out
@@ -37,8 +37,8 @@ from openrlhf_ada.data.verification import LabelChecks
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
-from openrlhf_ada.reward.reward_function import MIXED, NAMED, RIGHT_OR_WRONG
-from openrlhf_ada.reward.right import right_above
+from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.reward.right import FULL_MARKS, default_threshold
 
 PROG = "openrlhf-ada prepare-data"
 TEMPLATES = {"math": BOXED}
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         if not problems:
             raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
         problem_set = ProblemSet(
-            "answers", args.out / "answers", problems, reward, template, prompts, args.right_above
+            "answers", args.out / "answers", problems, reward, template, prompts, _threshold(args)
         )
         with Counting() as progress:
             everything, without = _measure(problem_set, args, sampling, progress)
@@ -127,7 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _source(spec: str, args: argparse.Namespace) -> Source:
-    name, _, path = spec.partition("=")
+    name, path = name_and_path(spec)
     known = DATASETS.get(name)
     if known is None:
         known = Source((path or spec).rpartition("/")[2].partition(".")[0] or spec, path or spec, args.split)
@@ -243,7 +243,7 @@ def _write(
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
     prepared.plot_difficulty(everything, band, args.out / prepared.PLOT_FILE)
-    flags = _training_flags(train, reward, args.right_above, [d.problem for d in kept], chat=chat)
+    flags = _training_flags(train, reward, _threshold(args), chat=chat)
     card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
     for name, value in facts.items():
         print(f"  {name:36} {value}")
@@ -266,19 +266,18 @@ def _has_chat(args: argparse.Namespace) -> bool:
     return bool(load_tokenizer(args.model, True).chat_template) and not args.no_chat
 
 
-def _training_flags(
-    train: Path, reward: str, threshold: float | None, problems: Sequence[Problem], *, chat: bool
-) -> str:
-    # Training has one threshold for all prompts. Where no answer has partial credit, its default does as well.
-    limits = [right_above(reward, problem.label) for problem in problems] if threshold is None else [threshold]
-    partial = threshold is not None or (reward in NAMED and reward not in RIGHT_OR_WRONG)
+def _threshold(args: argparse.Namespace) -> float:
+    return FULL_MARKS if args.right_above is None else args.right_above
+
+
+def _training_flags(train: Path, reward: str, threshold: float, *, chat: bool) -> str:
     flags = [
         f"--data.prompt_dataset {train}",
         "--data.input_key input",
         "--data.label_key label",
         *(["--data.apply_chat_template"] if chat else []),
         f"--reward.remote_url {reward}",
-        *([f"--ada_positive_threshold {min(limits):g}"] if partial else []),
+        *([f"--ada_positive_threshold {threshold:g}"] if threshold != default_threshold(reward) else []),
         "--ada_known_counts",
     ]
     return " \\\n    ".join(["openrlhf-ada train ...", *flags])

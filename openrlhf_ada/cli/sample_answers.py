@@ -25,7 +25,7 @@ from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.names import grades_labels
 from openrlhf_ada.reward.reward_function import MIXED, file_and_function
-from openrlhf_ada.reward.right import right_above
+from openrlhf_ada.reward.right import FULL_MARKS
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
@@ -33,8 +33,8 @@ WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
     """Distinct problems. `folder`: of their answers; `reward`: a grader of labels, a reward file or URLs;
-    `prompts`: by problem id, as the model gets them (for a server also chat messages); `threshold`: of
-    --right_above."""
+    `prompts`: by problem id, as the model gets them (for a server also chat messages); `right_above`: an answer is
+    right if its score is greater."""
 
     name: str
     folder: Path
@@ -42,16 +42,7 @@ class ProblemSet:
     reward: str
     template: str
     prompts: dict[str, Any]
-    threshold: float | None = None
-
-    def right_above(self) -> dict[str, float]:
-        """By problem id: an answer is right if its score is greater. What the task says, unless --right_above does."""
-        return {
-            problem.id: self.threshold
-            if self.threshold is not None
-            else right_above(problem.reward or self.reward, problem.label)
-            for problem in self.problems
-        }
+    right_above: float = FULL_MARKS
 
     def row(self, problem: Problem, asked: Asked, sampled: Sampled) -> AnswerRow:
         return AnswerRow(
@@ -114,12 +105,11 @@ def sample_missing(
         }
         sets = {problem_set.name: problem_set for problem_set in problem_sets}
         problems = {(one.name, problem.id): problem for one in problem_sets for problem in one.problems}
-        limits = {one.name: one.right_above() for one in problem_sets}
 
         def keep(asked: Asked, sampled: Sampled) -> None:
             key = asked.problem_set, asked.problem
             files[asked.problem_set].add(sets[asked.problem_set].row(problems[key], asked, sampled))
-            right = sampled.score is not None and sampled.score > limits[asked.problem_set][asked.problem]
+            right = sampled.score is not None and sampled.score > sets[asked.problem_set].right_above
             progress.advance(right)
 
         wanted = _missing_answers(problem_sets, files, sampling.n)
@@ -167,7 +157,8 @@ def group_answers(problem_set: ProblemSet, rows: Sequence[AnswerRow]) -> tuple[l
     """
     reward = problem_set.reward
     same = (lambda answer: answer_name(reward, answer)) if reward in VOTING else None
-    found, without = answered(rows, problem_set.right_above(), same)
+    limits = {problem.id: problem_set.right_above for problem in problem_set.problems}
+    found, without = answered(rows, limits, same)
     if not found:
         ((cause, _),) = Counter(row.cause for row in rows).most_common(1)
         raise DataError(f"{problem_set.name}: no answer has a score; the commonest cause: {cause}")

@@ -73,7 +73,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
         "--right_above",
         type=float,
         metavar="SCORE",
-        help="an answer is right if its score is greater (default: what the task says, mostly full marks)",
+        help="an answer is right if its score is greater (default: full marks, 0.999999)",
     )
     add("--limit", type=int, metavar="COUNT", help="take only the first rows of each source (default: all)")
     add(

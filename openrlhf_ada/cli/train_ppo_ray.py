@@ -34,6 +34,7 @@ from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, 
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.wandb_run import run_environment
+from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, resumes
 from openrlhf_ada.trainer.training_data import prepare_training_data
 
@@ -70,8 +71,8 @@ def parse(
         logger.warning("deviation: %s", line)
     # Trainer and generator may run on other machines, without the directory of the matched run.
     args.ada.objective = self_contained(args.ada.objective)
-    config = with_scores(from_namespace(args.ada), args)
-    args.ada.scores = config.scores
+    config = with_threshold(with_scores(from_namespace(args.ada), args), args)
+    args.ada.scores, args.ada.positive_threshold = config.scores, config.positive_threshold
     if resolve(config, args).own_critic:
         # In critic-free training the host resets the critic's model, and without a model it starts no critic.
         args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path
@@ -89,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args, config = parse(words)
         settings = resolve(config, args)
-        for line in (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings)):
+        notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
+        for line in (*notes, *threshold_notes(config, args)):
             logger.warning(line)
         check_this_machine(args)
         for line in prepare_training_data(args, config):

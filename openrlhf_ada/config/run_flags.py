@@ -84,8 +84,8 @@ class RunFlags:
     )
     code_partial: bool = flag(
         False,
-        "The score of a program is the share of tests that it passes, and not 1 or 0. For the reward code. To count "
-        "only whole passes as positive, add --ada_positive_threshold 0.999.",
+        "The score of a program is the share of tests that it passes, and not 1 or 0. For the reward code. Only "
+        "whole passes are positive (--ada_positive_threshold).",
     )
     reward_weights: str | None = flag(
         None,

@@ -211,8 +211,9 @@ class SamplingFlags:
     positive_threshold: float | None = flag(
         None,
         "A rollout is positive if its score is greater than this. The score comes before any shaping: 'scores' "
-        "of the reward function ('rewards' if it returns none), or the reward model's output. Default: 0.5 for "
-        "scores in [0, 1]; none for raw scores, which need one.",
+        "of the reward function ('rewards' if it returns none), or the reward model's output. Default: full "
+        "marks (0.999999) with a reward of ours; 0.5 with another one that scores in [0, 1]; none for raw scores, "
+        "which need one.",
         metavar="T",
         allowed=(lambda v: True, "it is a score, so a finite number", "0.5 is right for scores of 0 and 1"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass, replace
 
 from openrlhf_ada.data.checks import DataError
@@ -53,13 +54,19 @@ DATASETS = {
 """Training data by name."""
 
 
+def name_and_path(spec: str) -> tuple[str, str]:
+    """The two of `name=path`; a path that exists may have a = of its own."""
+    name, _, path = spec.partition("=")
+    return (spec, "") if os.path.lexists(spec) else (name, path)
+
+
 def find_benchmark(spec: str) -> Benchmark:
     """`name`, `name=path` (a local copy), `reasoning_gym:<task>`, or the path of a file.
 
     Raises:
         DataError: there is no such benchmark.
     """
-    name, _, path = spec.partition("=")
+    name, path = name_and_path(spec)
     if name.startswith("reasoning_gym:"):
         return Benchmark(Source(name, name), "reasoning_gym", "{}")
     if name in BENCHMARKS:

@@ -102,6 +102,7 @@ def _check_format(path: str, flag: str) -> None:
             raise DataError(f"{flag}: {path} cannot be read ({error.strerror}): check its permissions") from error
         if is_empty:
             raise DataError(f"{flag}: {path} is an empty folder, expected a saved data set: give a folder with data")
+        _check_one_format(path, flag)
         if kind_of(path) is not None:
             raise DataError(
                 f"{flag}: {path} is a folder, but its name ends like a file and would be read as one: rename it"
@@ -109,6 +110,17 @@ def _check_format(path: str, flag: str) -> None:
     elif kind_of(path) is None and not path.endswith(SCRIPT):
         raise DataError(
             f"{flag}: {path} has an ending that is not known, expected one of {ENDINGS}: convert or rename the file"
+        )
+
+
+def _check_one_format(folder: str, flag: str) -> None:
+    """`datasets` would read the files of one format, and leave the others out without a word."""
+    names = [name for name in os.listdir(folder) if not name.startswith((".", "_", "dataset_", "state."))]
+    formats = sorted({kind.format for name in names if (kind := kind_of(name)) is not None})
+    if len(formats) > 1:
+        raise DataError(
+            f"{flag}: {folder} holds data files of several formats ({', '.join(formats)}), and only those of one "
+            f"would be read: name the files, or give a pattern such as {os.path.join(folder, '*.jsonl')}"
         )
 
 

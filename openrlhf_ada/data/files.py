@@ -31,6 +31,7 @@ _REALLY = (
     (b"\xfd7zXZ", "it is compressed with xz: name it .jsonl.xz"),
     (b"\x28\xb5\x2f\xfd", "it is compressed with Zstandard: unpack it"),
     (b"PK\x03\x04", "it is a zip archive: unpack it"),
+    (b"\xff\xfe\x00\x00", "it is UTF-32: convert it with iconv -f UTF-32 -t UTF-8"),
     (b"\xff\xfe", "it is UTF-16: convert it with iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "it is UTF-16: convert it with iconv -f UTF-16 -t UTF-8"),
     (b"version https://git-lfs", "it is a pointer of Git LFS: fetch the data with git lfs pull"),

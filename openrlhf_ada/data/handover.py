@@ -17,13 +17,16 @@ from typing import Any
 from openrlhf_ada.data.examples import DataSets, Example
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.data.hub import library_errors
+from openrlhf_ada.data.labels import ReadLabels
 from openrlhf_ada.data.left_out import LeftOut
-from openrlhf_ada.data.prepared import DRAWS
 from openrlhf_ada.data.rows import top_of
 from openrlhf_ada.host.rows import load_blended
 
-Unreadable = Callable[[Sequence[Any]], dict[int, str]]
-"""From labels to what is wrong, by position."""
+Reader = Callable[[Sequence[Example]], ReadLabels]
+"""From examples to what is wrong with their labels, by position."""
+
+
+FORGEABLE = "a program could pass some of its tests without being right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,13 @@ class PromptRoom:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """`spec`: for OpenRLHF, in place of the given one; `rows`: how many there are."""
+    """`spec`: for OpenRLHF, in place of the given one; `rows`: how many there are. `forgeable`: rows among them with
+    tests that a program could pass without being right."""
 
     spec: str
     rows: int
     left_out: list[LeftOut] = field(default_factory=list)
+    forgeable: list[LeftOut] = field(default_factory=list)
     is_rewritten: bool = False
 
 
@@ -51,7 +56,7 @@ def hand_over(
     examples: Sequence[Example],
     folder: Path,
     *,
-    unreadable: Unreadable | None = None,
+    read: Reader | None = None,
     prompts: PromptRoom | None = None,
 ) -> HandedOver:
     """The same data sets for OpenRLHF, without the rows that are left out.
@@ -59,12 +64,15 @@ def hand_over(
     Args:
         examples: of `read_examples(sets)`.
         folder: for the files that are written, where OpenRLHF cannot be handed the data sets themselves.
-        unreadable, prompts: what is left out.
+        read: reads labels; rows whose label cannot be read are left out, and so are those that `prompts` has no room
+            for.
 
     Raises:
         DataError: nothing is left of a data set, or OpenRLHF cannot load what was written.
     """
-    left_out = _left_out(examples, sets.flag, unreadable, prompts)
+    labels = ReadLabels() if read is None else read(examples)
+    left_out = _left_out(examples, sets.flag, labels, prompts)
+    forgeable = [_leave_out(examples[p], FORGEABLE, "") for p in sorted(labels.forgeable - left_out.keys())]
     kept = [example for position, example in enumerate(examples) if position not in left_out]
     parts = sets.spec.split(",")
     needed = {example.part for example in examples}
@@ -77,24 +85,22 @@ def hand_over(
         )
     plain = [[example.question for example in kept], [example.label for example in kept]]
     if not left_out and sets.rewards is None and _is_read_alike(sets, sets.spec, plain):
-        return HandedOver(sets.spec, len(kept))
+        return HandedOver(sets.spec, len(kept), forgeable=forgeable)
     columns = _columns(sets, kept)
     spec = _write(sets, kept, columns, folder)
     if not _is_read_alike(sets, spec, list(columns.values())):
         raise DataError(f"{sets.flag}: OpenRLHF reads other rows from {spec} than were written: report this")
-    return HandedOver(spec, len(kept), list(left_out.values()), is_rewritten=True)
+    return HandedOver(spec, len(kept), list(left_out.values()), forgeable, is_rewritten=True)
 
 
 def _left_out(
-    examples: Sequence[Example], flag: str, unreadable: Unreadable | None, prompts: PromptRoom | None
+    examples: Sequence[Example], flag: str, labels: ReadLabels, prompts: PromptRoom | None
 ) -> dict[int, LeftOut]:
     """By position, with the cause."""
-    found: dict[int, LeftOut] = {}
-    if unreadable is not None:
-        # What `prepare-data` has written has passed the same check.
-        asked = [position for position, example in enumerate(examples) if DRAWS not in example.others]
-        for index, cause in unreadable([examples[position].label for position in asked]).items():
-            found[asked[index]] = _leave_out(examples[asked[index]], cause, "with a label that cannot be read")
+    found = {
+        position: _leave_out(examples[position], cause, "with a label that cannot be read")
+        for position, cause in labels.unreadable.items()
+    }
     if prompts is not None:
         asked = [position for position in range(len(examples)) if position not in found]
         for position, count in zip(asked, prompts.tokens([examples[p] for p in asked], flag), strict=True):

@@ -137,7 +137,8 @@ def _decoded(text: str, position: int) -> tuple[Any, int]:
 
 
 def _mistake(error: json.JSONDecodeError) -> _MistakeError:
-    return _MistakeError(error.msg, error.lineno, error.colno)
+    is_mark = error.doc[error.pos : error.pos + 1] == "\ufeff"
+    return _MistakeError("a byte order mark is in its way" if is_mark else error.msg, error.lineno, error.colno)
 
 
 def _skip_space(text: str, position: int) -> int:

@@ -1,6 +1,7 @@
-"""Labels that their own grader cannot read: every answer to such a prompt would stay without a score.
+"""Labels, read by their own graders before a run starts: which cannot be read, and which a program could forge.
 
-They are looked for before a run starts, and such rows are left out; `prepare-data` does so too.
+Every answer to a prompt whose label cannot be read would stay without a score. Such rows are left out; `prepare-data`
+does so too. Scores by forgeable labels are marked, and said to be so at the start.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_ada.reward.mixed import named_label
@@ -15,8 +17,17 @@ from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reward_function import GRADERS, MIXED, grader_of
 
 
-def unreadable_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> dict[int, str]:
-    """Causes, in the words of the grader, by position of the labels that `reward` cannot read.
+@dataclass(frozen=True, slots=True)
+class ReadLabels:
+    """`unreadable`: the cause, in the words of the grader, by position. `forgeable`: positions of labels with tests
+    that a program could pass without being right."""
+
+    unreadable: dict[int, str] = field(default_factory=dict)
+    forgeable: frozenset[int] = frozenset()
+
+
+def read_labels(labels: Sequence[Any], reward: str, limits: GradingLimits) -> ReadLabels:
+    """Let `reward` read the labels.
 
     `reward`: one of GRADERS, or MIXED for labels that name theirs. Each different label is read once, in processes of
     their own. Functions of users are not asked: what they take for an answer is not known here.
@@ -26,16 +37,15 @@ def unreadable_labels(labels: Sequence[Any], reward: str, limits: GradingLimits)
         if reward != MIXED or _is_ours(label):
             positions.setdefault(json.dumps(label), []).append(position)
     if not positions:
-        return {}
+        return ReadLabels()
     with GraderPool(grader_of(reward), limits) as pool, ThreadPoolExecutor(2 * pool.num_workers) as threads:
         # An empty response is a wrong answer to every label that can be read.
         grades = list(threads.map(lambda label: pool.grade("", json.loads(label)), positions))
-    return {
-        position: grade.cause
-        for grade, found in zip(grades, positions.values(), strict=True)
-        if grade.score is None
-        for position in found
-    }
+    found = list(zip(grades, positions.values(), strict=True))
+    return ReadLabels(
+        {position: grade.cause for grade, same in found if grade.score is None for position in same},
+        frozenset(position for grade, same in found if grade.forgeable for position in same),
+    )
 
 
 def _is_ours(label: Any) -> bool:

@@ -31,12 +31,18 @@ def value_at(row: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def plain(value: Any) -> Any:
-    """A label, or a part of one, as JSON has it, with all its digits: decimals and dates are text.
+DEEPEST = 100
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A label, or a part of one, as JSON has it, with all its digits: decimals and dates are text. `depth`: how many
+    lists and objects are around it.
 
     Raises:
-        UnfitError: NaN, infinity, binary data, broken text, or a type that has no text.
+        UnfitError: NaN, infinity, binary data, broken text, a type that has no text, too many lists in each other.
     """
+    if depth > DEEPEST:
+        raise UnfitError(f"has more than {DEEPEST} lists and objects within each other: correct the row")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -49,9 +55,9 @@ def plain(value: Any) -> Any:
             raise UnfitError(f"is {value}, expected a number or text: correct the row")
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [plain(inner, depth + 1) for inner in value]
     return _other(value)
 
 

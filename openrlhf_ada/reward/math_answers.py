@@ -11,6 +11,8 @@ exceeds the limit, or that cannot be evaluated, is a wrong one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -20,6 +22,16 @@ from openrlhf_ada.reward.math_choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.math_expressions import equal_expressions, is_readable
 from openrlhf_ada.reward.math_notation import simplified, words
 from openrlhf_ada.reward.math_numbers import Number, number, number_of_words, time_of_day, with_decimal_point
+from openrlhf_ada.reward.math_relations import (
+    as_interval,
+    has_order,
+    in_order,
+    is_range,
+    is_solved,
+    named_values,
+    without_name,
+    without_qualifier,
+)
 from openrlhf_ada.reward.math_text import LONGEST, FoundAnswer, find_answers, last_boxes, unfenced
 from openrlhf_ada.reward.math_units import Measured, comparable, measured
 
@@ -37,7 +49,15 @@ _NAMED = re.compile(
     r"(?:_(?:\w|\{\w{1,5}\}))?(?:\([^()=]{1,12}\))?\s*="
 )
 _CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
+_VERDICT = re.compile(r"(yes|no|true|false)\s*[,.;:!]")
+_TUPLE = re.compile(r"[(\[][^()\[\]]+,[^()\[\]]+[)\]]")
+_NO_SOLUTION = "no solution"
+_SAME_WORDING = {"dne": "does not exist"} | dict.fromkeys(
+    ("no solutions", "no real solution", "no real solutions", "emptyset", "empty set", "varnothing"), _NO_SOLUTION
+)
 _ARTICLE = re.compile(r"^(?:an?|the) ")
+# 17 \bmod 5 = 2
+_MODULO = re.compile(r"^[0-9\s]+\\bmod\s*[0-9]+\s*=")
 _HUGE = re.compile(
     r"\^\s*\{?\s*[0-9]{5,}|\^\s*\{?\s*[0-9]+\s*\^\s*\{?\s*(?:[0-9]{2,}|[0-9]\s*\^)|[0-9]{5,}\s*\}?\s*!|[0-9]!\s*!|[0-9]{1000}"
 )
@@ -70,13 +90,16 @@ def equal(label: str, answer: FoundAnswer) -> bool:
     if len(answer.text) > LONGEST:
         return False
     plain_label, plain_answer = _plain(label), _plain(answer.text)
-    if plain_label == plain_answer:
+    if plain_label == plain_answer or _wording(plain_label) == _wording(plain_answer) == _NO_SOLUTION:
         return True
     chosen = choice_of_label(unfenced(label))
     if chosen is not None:
         return choice_of_answer(unfenced(answer.text), in_prose=answer.in_prose) == chosen
     if is_text(plain_label):
-        return _ARTICLE.sub("", words(plain_answer)) == _ARTICLE.sub("", words(plain_label))
+        said = _wording(plain_answer)
+        if answer.in_prose and (verdict := _VERDICT.match(said)):
+            said = verdict[1]
+        return said == _wording(plain_label)
     if _CONGRUENCE.search(plain_label):
         # math-verify reads these as their left sides.
         return _without_brackets(plain_label) == _without_brackets(plain_answer)
@@ -85,10 +108,75 @@ def equal(label: str, answer: FoundAnswer) -> bool:
         return times[0].equals(times[1])
     if with_decimal_point(plain_label) == with_decimal_point(plain_answer):
         return True
-    if answer.in_prose:
-        return equal_expressions(measured(plain_label).expression, plain_answer, in_prose=True)
-    pair = comparable(plain_label, plain_answer)
-    return pair is not None and _equal_measured(*pair)
+    return _equal_formulas(plain_label, plain_answer, in_prose=answer.in_prose)
+
+
+def _equal_formulas(label: str, answer: str, *, in_prose: bool) -> bool:
+    if in_prose:
+        return equal_expressions(measured(label).expression, answer, in_prose=True)
+    if has_order(answer) and not has_order(label) and not _solves(answer, label):
+        return False
+    pairs = (comparable(*pair) for pair in _named_alike(label, answer) or _readings(label, answer))
+    return any(pair is not None and _equal_measured(*pair) for pair in pairs)
+
+
+def _named_alike(label: str, answer: str) -> list[tuple[str, str]] | None:
+    """Values with names, such as x = 2, y = 1, and a tuple, or the same names in another order, as two tuples."""
+    expected, given = named_values(label), named_values(answer)
+    if expected is not None and given is not None:
+        return [(in_order(expected, expected), in_order(given, expected))] if expected.keys() == given.keys() else []
+    if expected is not None and _TUPLE.fullmatch(answer):
+        return [(in_order(expected, expected), f"({answer[1:-1]})")]
+    if given is not None and _TUPLE.fullmatch(label):
+        return [(f"({label[1:-1]})", in_order(given, sorted(given)))]
+    return None
+
+
+def _solves(inequality: str, label: str) -> bool:
+    return is_range(label) and is_solved(inequality)
+
+
+def _readings(label: str, answer: str) -> Iterator[tuple[str, str]]:
+    """Label and answer as they are, and without what only one of them says besides: a name, a range of n."""
+    yield label, answer
+    for change in (_without_qualifiers, _without_other_name, _in_radians, _as_intervals):
+        changed = change(label, answer)
+        if changed != (label, answer):
+            yield changed
+            label, answer = changed
+
+
+def _without_qualifiers(label: str, answer: str) -> tuple[str, str]:
+    return without_qualifier(label), without_qualifier(answer)
+
+
+def _without_other_name(label: str, answer: str) -> tuple[str, str]:
+    if ("=" in label) == ("=" in answer):
+        return label, answer
+    return without_name(label), without_name(answer)
+
+
+def _in_radians(label: str, answer: str) -> tuple[str, str]:
+    """Degrees as radians where the other one has a pi."""
+
+    def radians(text: str, other: str) -> str:
+        part = measured(text)
+        is_angle = part.unit is not None and part.unit.names == ("degree",) and r"\pi" in other and r"\pi" not in text
+        return rf"\frac{{({part.expression})\pi}}{{180}}" if is_angle else text
+
+    return radians(label, answer), radians(answer, label)
+
+
+def _as_intervals(label: str, answer: str) -> tuple[str, str]:
+    if has_order(label) == has_order(answer):
+        return label, answer
+    return as_interval(label) or label, as_interval(answer) or answer
+
+
+def _wording(text: str) -> str:
+    plain = _ARTICLE.sub("", words(text))
+    plain = plain[1:-1].strip() if plain.startswith("(") and plain.endswith(")") else plain
+    return _SAME_WORDING.get(plain, plain)
 
 
 def _plain(text: str) -> str:
@@ -102,6 +190,8 @@ def _equal_measured(label: Measured, answer: Measured) -> bool:
     names = _name(label.expression), _name(answer.expression)
     if None not in names and names[0] != names[1]:
         return False
+    if _MODULO.search(answer.expression):
+        answer = replace(answer, expression=answer.expression.rpartition("=")[2])
     expected, given = (number(_NAMED.sub("", part.expression)) for part in (label, answer))
     hundredth = label.is_percentage != answer.is_percentage
     if expected is not None and given is not None:
@@ -169,13 +259,15 @@ def readable_labels(label: Any) -> list[str]:
 
 
 def _unboxed(label: str) -> str:
-    return ", ".join(last_boxes(label)) or label
+    """The answer of a label that is a whole solution: its box, or what follows the #### of GSM8K."""
+    return ", ".join(last_boxes(label)) or label.rpartition("####")[2].strip() or label
 
 
 @lru_cache(maxsize=4096)
 def _equals_itself(label: str) -> bool:
     plain = _plain(label)
-    if is_text(plain) or choice_of_label(unfenced(label)) is not None or time_of_day(words(plain)):
+    is_a_choice = choice_of_label(unfenced(label)) is not None
+    if is_text(plain) or is_a_choice or time_of_day(words(plain)) or _CONGRUENCE.search(plain):
         return True
     inner = measured(plain).expression
     return number(_NAMED.sub("", inner)) is not None or is_readable(inner)

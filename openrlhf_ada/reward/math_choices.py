@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _WRAP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf)\s*\{([^{}]*)\}")
-_ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]\s*([a-j])\s*[)\]]")
+_ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]?\s*([a-j])\s*[)\]]")
 _WITH_CONTENT = re.compile(r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])(?:[).]|:(?=\s)))\s*\S.*", re.DOTALL)
 _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
 _CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
-_IN_PROSE = re.compile(r"[(\[]?([A-J])[)\]]?(?=\s*[.,;:]|\s+(?:because|since|as|is)\b|\s*\()")
+_IN_PROSE = re.compile(
+    r"(?i:(?:the\s+)?(?:option|choice|answer)\s+)?[(\[]?([A-J])[)\]]?(?=\s*[.,;:]|\s+(?:because|since|as|is)\b|\s*\()"
+)
 _AT_END = re.compile(
     r"\b(?:is|it'?s|be|choose|pick|select|option|choice|answer)\s*:?\s*[(\[]?([A-J])[)\]]?[.!]?$|"
     r"\b(?:choose|pick|select)\s+(?:option\s+)?[(\[]?([A-J])[)\]]?(?=[.,;])",
     re.IGNORECASE,
 )
+_BRACKETED = re.compile(r"\(([A-J])\)")
+_NOT_THIS = re.compile(r"(?:\bnot|n['\u2019]t|\([A-J]\)\s*(?:,|and|or|,\s*(?:and|or)))\s*$")
 _ANOTHER = re.compile(r"\s*(?:,|or|and|/)\s*[(\[]?[A-J]\b")
 
 
@@ -44,14 +49,23 @@ def choice_of_answer(answer: str, *, in_prose: bool = False) -> frozenset[str] |
         if match and _ANOTHER.match(plain, match.end()):
             return None
     if match is None and in_prose:
-        match = _AT_END.search(plain)
+        match = _AT_END.search(plain) or _last_in_brackets(plain)
     return frozenset(next(filter(None, match.groups())).upper()) if match else None
+
+
+def _last_in_brackets(text: str) -> re.Match[str] | None:
+    """`Therefore (D)`, `not (A), rather (C)`; None where it is one of several, or denied."""
+    found = list(_BRACKETED.finditer(text))
+    if not found:
+        return None
+    before = text[: found[-1].start()]
+    return None if _NOT_THIS.search(before) else found[-1]
 
 
 def _plain(text: str) -> str:
     """Without dollars, bold and `\\text`; all other commands stay."""
     previous = None
-    text = text.replace("\\ ", " ")
+    text = unicodedata.normalize("NFKC", text).replace("\\ ", " ")
     while previous != text:
         previous, text = text, _WRAP.sub(r" \1 ", text)
     return re.sub(r"\s+", " ", re.sub(r"[$*~]", " ", text)).strip().rstrip(".").strip()

@@ -16,6 +16,7 @@ from openrlhf_ada.reward.math_numbers import RELATIVE
 # It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
+_BOX = r"\boxed{"
 ANY_NUMBER = 7919
 _COSTLY = re.compile(r"[\^!]|\\(?:sum|prod|int|lim|Gamma|binom)(?![a-z])")
 _AND = re.compile(r"\$?(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s*\$?(?![A-Za-z]{2})|;")
@@ -64,14 +65,17 @@ def is_readable(label: str) -> bool:
 
 
 def _parsed(text: str) -> list[Any]:
+    """What is said to be a formula is read as one: of "12 + 3 (", which is none, math-verify would take the 12."""
     from math_verify import parse
 
-    return parse(text, _configuration(), parsing_timeout=0)
+    latex, number = _configuration()
+    is_formula = text.startswith(_BOX)
+    return parse(text, (latex,) if is_formula else (latex, number), parsing_timeout=0)
 
 
 @lru_cache(maxsize=1)
-def _configuration() -> tuple[Any, ...]:
-    """math-verify's own, but for units."""
+def _configuration() -> tuple[Any, Any]:
+    """math-verify's own, but for units: for LaTeX, and for bare numbers."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import ExprExtractionConfig, LatexExtractionConfig
 

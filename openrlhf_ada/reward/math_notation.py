@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from openrlhf_ada.reward.math_plain_formulas import plain_formula
+
 _SIGNS = str.maketrans(
     {
         "\u2212": "-", "\u2013": "-", "\u2014": "-", "π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ",
@@ -16,6 +18,13 @@ _SIGNS = str.maketrans(
 _SCRIPTS = ((re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+"), "^"), (re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙ]+"), "_"))
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-z]))")
 _SIMPLER = (
+    (re.compile(r"\\(?:[bB]igg?[lrm]?|middle)(?![A-Za-z])"), ""),
+    (re.compile(r"\\(?:leqq|leqslant)"), r"\\le "),
+    (re.compile(r"\\(?:geqq|geqslant)"), r"\\ge "),
+    (re.compile(r"\\langle(?![a-z])"), "("),
+    (re.compile(r"\\rangle(?![a-z])"), ")"),
+    # 0.333... is a third.
+    (re.compile(r"(\.[0-9]*?)([0-9])\2{2,}\s*(?:\\[lc]?dots|\.\.\.)$"), r"\1\\overline{\2}"),
     (re.compile(r"\\mathrm\s*\{\s*([ei])\s*\}"), r"\1"),
     (re.compile(r"\\log_\{?e(?![a-z])\}?"), r"\\ln "),
     # A comma that is set close to the next digits groups them.
@@ -42,6 +51,13 @@ _MIXED = re.compile(
     r"(?<![\w.}\\^])([0-9]+)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|"
     r"(?<![\w.}\\^/])([0-9]+)(?: +and)? +([0-9]+) ?/ ?([0-9]+)(?![\w/.^])"
 )
+# Equations below each other.
+_EQUATIONS = re.compile(
+    r"^\\begin\s*\{(array|cases|aligned|gathered)\}(?:\s*\{[lcr|]*\})?(.*)\\end\s*\{\1\}$", re.DOTALL
+)
+_PLUS_MINUS = re.compile(r"\\pm(?![a-z])\s*")
+_TRIGONOMETRY = re.compile(r"(?<!\\arc)\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*\^\s*\{?\s*\\circ\s*\}?")
 _ROWS = re.compile(r"^\[ ?\[([^\[\]]*(?:\] ?, ?\[[^\[\]]*)*)\] ?\]$")
 _ORDINAL = re.compile(r"(?<=[0-9])(?:st|[nr]d|th)\b")
 _LARGE = re.compile(
@@ -53,10 +69,15 @@ _ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 def simplified(text: str) -> str:
     """The same mathematics in a plainer notation: one sign for minus, no spacing commands, no thousands spaces,
     `4.5e33`, mixed numbers, repeating decimals and millions as LaTeX that math-verify reads."""
-    text = _plain_characters(text).strip().rstrip(" .,;:\u3002")
+    text = _plain_characters(text).strip()
+    text = text if text.endswith("...") else text.rstrip(" .,;:\u3002")
     for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
-    text = _ROWS.sub(_matrix, with_braces(text))
+    text = _ROWS.sub(_matrix, with_braces(plain_formula(text)))
+    text = _both_signs(text)
+    text = _EQUATIONS.sub(_in_a_row, text)
+    if _TRIGONOMETRY.search(text):
+        text = _DEGREES.sub(r"\\frac{\1\\pi}{180}", text)
     text = _EXPONENT.sub(r"\1 \\cdot 10^{\2}", text)
     text = _REPEATING.sub(_fraction, text)
     text = _MIXED.sub(_improper, text)
@@ -122,6 +143,23 @@ def _closing_brace(text: str, position: int) -> int | None:
         if not depth:
             return match.end()
     return None
+
+
+def _both_signs(text: str) -> str:
+    r"""Both values of `\frac{-b \pm c}{2a}`. math-verify knows the sign outside of braces."""
+    match = _PLUS_MINUS.search(text)
+    if (
+        match is None
+        or text.count(r"\pm") != 1
+        or text[: match.start()].count("{") == text[: match.start()].count("}")
+    ):
+        return text
+    return ", ".join(f"{text[: match.start()]}{sign}{text[match.end() :]}" for sign in "+-")
+
+
+def _in_a_row(match: re.Match[str]) -> str:
+    rows = [row.replace("&", "").strip(" ,") for row in match[2].split(r"\\") if row.strip()]
+    return ", ".join(rows) if all(row.count("=") == 1 for row in rows) else match[0]
 
 
 def _matrix(match: re.Match[str]) -> str:

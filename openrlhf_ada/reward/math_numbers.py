@@ -22,10 +22,13 @@ _COMMA_FOR_POINT = re.compile(r"([+-]?)(0,[0-9]+|[0-9]+,(?:[0-9]{2}|[0-9]{4,}))"
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """`is_decimal`: written with a decimal point, which may mean that it is rounded."""
+    """`is_decimal`: written with a decimal point, which may mean that it is rounded. `places`: digits behind it;
+    `digits`: all that count, without zeros in front."""
 
     value: Fraction
     is_decimal: bool = False
+    places: int = 0
+    digits: int = 0
 
     def equals(self, other: Number) -> bool:
         """Exactly, or nearly where one is a decimal and the other a fraction such as 1/3."""
@@ -33,9 +36,19 @@ class Number:
             return True
         if self.is_decimal == other.is_decimal:
             return False
+        if self.is_rounding_of(other):
+            return True
         decimal, exact = (self, other) if self.is_decimal else (other, self)
         is_finite_decimal = exact.value.denominator in (1, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100)
         return not is_finite_decimal and abs(decimal.value - exact.value) <= RELATIVE * abs(exact.value)
+
+    def is_rounding_of(self, exact: Number) -> bool:
+        """Is this a decimal of at least two places and four digits, to which the other one is rounded?"""
+        return self.is_decimal and not exact.is_decimal and is_rounded(self, exact.value)
+
+
+def is_rounded(decimal: Number, value: Fraction) -> bool:
+    return decimal.places >= 2 and decimal.digits >= 4 and abs(value - decimal.value) * 2 * 10**decimal.places <= 1
 
 
 def number(text: str) -> Number | None:
@@ -59,7 +72,9 @@ def number(text: str) -> Number | None:
 
 def _plain(text: str) -> Number:
     digits = text.replace(",", "").replace(" ", "")
-    return Number(Fraction(digits + "0" if digits.endswith(".") else digits), "." in digits.rstrip("."))
+    value = Fraction(digits + "0" if digits.endswith(".") else digits)
+    significant = digits.replace(".", "").lstrip("+-0")
+    return Number(value, "." in digits.rstrip("."), len(digits.partition(".")[2]), len(significant))
 
 
 def _ratio(top: str, bottom: str) -> Number | None:
@@ -81,10 +96,13 @@ _SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n
 _LARGE = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 
 
+NUMBER_WORDS = "|".join([*_SMALL, *_LARGE])
+
+
 def number_of_words(text: str) -> int | None:
     """`thirty-four`, `one hundred and five`; None for all other words."""
     total, part, last = 0, 0, ""
-    for word in text.lower().replace("-", " ").split():
+    for word in re.sub(r"^an? (?=hundred|thousand|million|billion)", "one ", text.lower()).replace("-", " ").split():
         if word in _SMALL:
             # "one two" is no number, "twenty one" is.
             if last in _ONES or (last in _TENS and not 0 < _SMALL[word] < 10):

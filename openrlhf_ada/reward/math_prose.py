@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from openrlhf_ada.reward.math_numbers import NUMBER_WORDS, number_of_words
+
 _ANNOUNCED = re.compile(
     r"(?:\banswers?\b(?:\s+(?!is\b|was\b|are\b)[A-Za-z]+){0,8}?\s*"
     r"(?:\b(?:is|was|are|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be|may\s+be|can\s+be|equals|becomes|"
@@ -24,7 +26,8 @@ _FILLER = re.compile(
 )
 _EXPLAINED = re.compile(
     r"\s*(?:,\s*(?:which|that|as|since|because|so|where|when|and\s+(?:so|thus|we)|it|not|but|i\.e\.)\b|"
-    r"\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|\s\((?:not\b|(?![^()]*[=<>\\0-9]))[^()]*\)|"
+    r"(?<!divided)(?<!multiplied)(?<!increased)(?<!reduced)\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|"
+    r"\s\((?:not\b|or\b|i\.e\.|that is\b|about\b|approx|[≈≅]|(?![^()]*[=<>\\0-9]))[^()]*\)|"
     r"\s[-\u2013\u2014]{1,3}\s(?=[A-Za-z])|;)"
 )
 _DENIED = re.compile(
@@ -36,6 +39,9 @@ _DENIED = re.compile(
     r"(?:right|correct|true|answer|solution)\b|"
     r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)"
 )
+_REFUSED = re.compile(r"\b(?:do\s+not|don['\u2019]t|cannot|can['\u2019]t)\s+(?:think|believe|say|conclude)\b")
+_REASON = re.compile(r"\b(?:because|since)\b")
+_NOT_BUT = re.compile(r"\W*not\b[^.]*?\bbut\s+(?:rather\s+)?", re.IGNORECASE)
 _CLAUSE = re.compile(r"(?:[.;,!?](?=\s|$)|\n)+")
 _FORMULA = re.compile(
     r"\$\$([^$]+)\$\$|\$((?:\\\$|[^$])+)\$|\\\(((?:(?!\\\)).)+)\\\)|\\\[((?:(?!\\\]).)+)\\\]", re.DOTALL
@@ -43,14 +49,17 @@ _FORMULA = re.compile(
 _LINK = re.compile(r"[\s,;.:]*(?:\\?(?:text\s*\{)?\s*(?:and|or|nor|&)\s*\}?[\s:]*)?")
 _QUANTITY = re.compile(
     r"([+-]?\s?(?:\\?\$|[€£₹¥])?\s?[+-]?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:\s*/\s*[0-9]+|\s[0-9]+/[0-9]+)?"
-    r"(?::[0-9]{2})?(?:\s?\\?%|\s?[€£₹¥])?)(?![0-9A-Za-z^_\\({]|\.[0-9])"
+    r"(?::[0-9]+)*(?:\s?\\?%|\s?[€£₹¥])?)(?![0-9A-Za-z^_\\({]|\.[0-9])"
 )
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^\\{{]){_QUANTITY.pattern}")
+_NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^\\{{])(?<![0-9]:){_QUANTITY.pattern}")
 _PREDICATE = re.compile(r".*\b(?:is|are|was|equals|be)\s+(?!not\b)(?=\S)")
 _UNSURE = re.compile(
     r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|between|or|except|if)\b|n't\b"
 )
+_LIST_LINK = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*(?:[a-zA-Z](?:_\w)?\s*=\s*)?")
+_LAST_LINK = re.compile(r"\band\b|\bor\s+[a-zA-Z](?:_\w)?\s*=")
+_SPELT = re.compile(rf"\b(?:{NUMBER_WORDS})(?:(?:\s+and\s+|\s+|-)(?:{NUMBER_WORDS}))*\b", re.IGNORECASE)
 TAIL_OF_NUMBER = 300
 """Characters at the end of a text in which its last number is looked for."""
 
@@ -61,7 +70,7 @@ _NOUN = re.compile(
 )
 _OTHERS = re.compile(
     r"^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
-    r"(?:\w+\s+){0,3}?[$\\(]*[0-9]|[-+*/^=<>\u00d7\u00b7]\s*[$\\(]*[0-9A-Za-z]|,\s*(?:and\s+|or\s+)?[-$\\(]*[0-9])"
+    r"(?:\w+\s+){0,3}?[$\\(]*[0-9]|^\s*(?:percent\s+)?of\s+[$\\(]*[0-9]|[-+*/^=<>\u00d7\u00b7]\s*[$\\(]*[0-9A-Za-z]|,\s*(?:and\s+|or\s+)?[-$\\(]*[0-9])"
 )
 
 
@@ -73,13 +82,20 @@ def after_announcement(text: str) -> str | None:
 
 def without_denied(text: str) -> str:
     """Without clauses that say what the answer is not: "**42** is wrong", "the wrong answer is 42"."""
-    if not _DENIED.search(text):
+    if not _is_denied(text):
         return text
     kept, start = "", 0
     for end in [*(match.end() for match in _CLAUSE.finditer(text)), len(text)]:
         clause, start = text[start:end], end
-        kept += "\n" if _DENIED.search(clause) else clause
+        kept += "\n" if _is_denied(clause) else clause
     return kept
+
+
+def _is_denied(clause: str) -> bool:
+    """ "A because B is wrong" denies B only."""
+    said, _, reason = clause.partition(match[0]) if (match := _REASON.search(clause)) else (clause, "", "")
+    denied = said if reason and _ANNOUNCED.search(said) else clause
+    return bool(_DENIED.search(denied) or _REFUSED.search(denied))
 
 
 def formulas(text: str) -> list[str]:
@@ -108,6 +124,10 @@ def sayings(clause: str) -> Iterator[str]:
 
 def _said(clause: str) -> Iterator[str]:
     said = without_filler(clause)
+    corrected = _NOT_BUT.match(said)
+    if corrected:
+        yield from _said(said[corrected.end() :])
+        return
     yield said
     explained = _EXPLAINED.search(said)
     if explained and explained.start():
@@ -153,8 +173,21 @@ def only_quantity(clause: str) -> list[str]:
 
 
 def last_quantity(text: str) -> str | None:
-    """The last number of a text, with its noun."""
-    found = list(_NUMBER.finditer(text[-TAIL_OF_NUMBER:]))
+    """The last number of a text, with its noun; all of a list that ends with it; a number in words."""
+    text = text[-TAIL_OF_NUMBER:]
+    found = list(_NUMBER.finditer(text))
     if not found:
-        return None
-    return leading_quantity(text[-TAIL_OF_NUMBER:][found[-1].start() :])
+        return _spelt_quantity(text)
+    first = len(found) - 1
+    while first and _LIST_LINK.fullmatch(text, found[first - 1].end(1), found[first].start(1)):
+        first -= 1
+    if first < len(found) - 1 and _LAST_LINK.search(text[found[-2].end(1) : found[-1].start(1)]):
+        return ", ".join(number[1].strip() for number in found[first:])
+    return leading_quantity(text[found[-1].start() :])
+
+
+def _spelt_quantity(text: str) -> str | None:
+    """The one number that is written in words: "there are twelve ways"."""
+    found = [match[0] for match in _SPELT.finditer(text) if match[0].strip().lower() not in ("one", "and", "a")]
+    numbers = {value for words in found if (value := number_of_words(words)) is not None}
+    return str(numbers.pop()) if len(numbers) == 1 and not _UNSURE.search(text) else None

@@ -82,6 +82,9 @@ def _unannounced(tail: str) -> list[FoundAnswer]:
     if formula is not None:
         return _readings_of(formula)
     quantity = math_prose.last_quantity(sentence)
+    if quantity and ", " in quantity:
+        # Of a list, one item is not the answer.
+        return [FoundAnswer(quantity)]
     readings = [FoundAnswer(quantity)] if quantity else []
     return [*readings, FoundAnswer(sentence, in_prose=True)] if sentence else []
 
@@ -95,7 +98,7 @@ def _said_after_boxes(text: str) -> str | None:
     """What a response says after its last box to be the final answer: some box single steps, too."""
     found = list(_FINAL.finditer(text, _placed_boxes(text)[-1][2]))
     rest = text[found[-1].end() :].lstrip() if found else ""
-    return rest if math_prose.leading_quantity(rest) or rest.startswith(("$", r"\(")) else None
+    return rest if math_prose.leading_quantity(rest) or rest.startswith(("$", "\\")) else None
 
 
 def _are_equations(found: list[str]) -> bool:

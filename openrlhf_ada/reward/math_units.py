@@ -89,8 +89,12 @@ def comparable(label: str, answer: str) -> tuple[Measured, Measured] | None:
 
 
 def _is_variable(one: Measured, other: Measured) -> bool:
-    """Is the unit of one a letter that the other does not know as one?"""
-    return one.unit is not None and not one.unit.is_certain and other.unit is None
+    """Is the unit of one a letter that the other does not know as one, or has in its expression?"""
+    if one.unit is None or other.unit is not None:
+        return False
+    name = "/".join(one.unit.names)
+    is_in_other = len(name) == 1 and re.search(rf"(?<![\\A-Za-z]){name}(?![A-Za-z])", other.expression) is not None
+    return not one.unit.is_certain or is_in_other
 
 
 def measured(text: str) -> Measured:

@@ -6,18 +6,25 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.grade import Grade, UnusableLabelError
+from openrlhf_ada.reward.grade import Grade, UnusableLabelError, label_is_readable
 from openrlhf_ada.reward.math_text import boxes, final_part
-from openrlhf_ada.reward.reasoning import from_label, import_reasoning_gym
+from openrlhf_ada.reward.reasoning import from_label, import_reasoning_gym, to_label
+from openrlhf_ada.reward.reasoning_checks import could_run, may_be_empty, score_of
 
 LONGEST = 20_000
 """Characters. Grids and proofs are long, but not longer; verifiers may take for ever on longer text."""
+
+_EMPTY = ("", '""', "''")
+"""How an empty text may be written."""
 
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
 
 
 def grade(response: str, label: Any) -> Grade:
     """What the task's own verifier gives, in [0, 1]: some grade in between, and many give 0.01 for a wrong answer.
+
+    Where the verifier would accept wrong answers, or run an answer as Python, our own rules stand before it
+    (`reasoning_checks`).
 
     Args:
         response: its answer is the last `<answer>...</answer>` after any thinking; else the last box; else all of it.
@@ -27,23 +34,35 @@ def grade(response: str, label: Any) -> Grade:
         UnusableLabelError: the label is no such entry, or of a task that is not installed.
     """
     entry = _entry(label)
-    verifier = _verifier(_task(entry))
+    task = _task(entry)
+    verifier = _verifier(task)
+    _check_own_answer(label if isinstance(label, str) else to_label(label))
+    label_is_readable()
     answer = find_answer(response)
+    if may_be_empty(entry) and (answer or _TAGGED.search(response)):
+        return Grade(1.0) if answer in _EMPTY else Grade(0.0, "wrong answer")
     if not answer:
         return Grade(0.0, "no answer")
     if len(answer) > LONGEST:
         return Grade(0.0, "answer too long")
+    if could_run(task, answer):
+        return Grade(0.0, "answer that calls functions")
     try:
-        score = float(verifier(answer, entry))
+        score = score_of(task, answer, entry, verifier)
     except (MemoryError, RecursionError):
         raise
-    except Exception:  # noqa: BLE001 - see below
-        # Some verifiers crash on badly formed answers. If this one works on the task's own answer, the response is
-        # wrong; if it crashes there too, that exception says that there is no score.
-        if entry["answer"] is not None:
-            verifier(str(entry["answer"]), entry)
+    except Exception:  # noqa: BLE001 - the verifier works on the task's own answer, so this one is at fault
         return Grade(0.0, "unreadable answer")
     return Grade(score, "" if score == 1.0 else "wrong answer")
+
+
+# Rollouts of one prompt have one label.
+@lru_cache(maxsize=4096)
+def _check_own_answer(label: str) -> None:
+    """Raises what the verifier raises on the task's own answer. Some tasks have none."""
+    entry = from_label(label)
+    if entry["answer"] is not None:
+        _verifier(_task(entry))(str(entry["answer"]), entry)
 
 
 def find_answer(response: str) -> str:

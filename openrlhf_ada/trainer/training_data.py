@@ -13,8 +13,9 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.data.checks import Columns, DataError
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, hand_over
-from openrlhf_ada.data.labels import unreadable_labels
+from openrlhf_ada.data.labels import ReadLabels, read_labels
 from openrlhf_ada.data.left_out import LeftOut, lines_about, write_left_out
+from openrlhf_ada.data.prepared import DRAWS
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms import cpu
@@ -26,8 +27,9 @@ from openrlhf_ada.trainer.preflight import check_rows
 
 logger = logging.getLogger(__name__)
 
-FOLDER, LIST = "data", "left_out.jsonl"
-"""In the run directory: data sets that were written anew, and rows that were left out."""
+FOLDER, LIST, FORGEABLE_LIST = "data", "left_out.jsonl", "forgeable.jsonl"
+"""In the run directory: data sets that were written anew, rows that were left out, and rows with tests that a program
+could pass without being right."""
 
 BATCH = 1000
 """Prompts that are turned into tokens at a time."""
@@ -46,6 +48,7 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
     rewards = row_rewards(args, config)
     lines: list[str] = []
     left_out: list[LeftOut] = []
+    forgeable: list[LeftOut] = []
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
     found = [(sets, put, read_examples(sets)) for sets, put in _data_sets(args, rewards)]
     room = _room(args)
@@ -53,14 +56,16 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
         handed = _handed(sets, examples, args, config, room, run_dir)
         put(handed.spec)
         left_out += handed.left_out
+        forgeable += handed.forgeable
         lines += lines_about(handed.left_out, sets.flag, len(examples), run_dir / LIST)
-        lines += _notes(sets, handed)
+        lines += [*_notes(sets, handed), *_forgeable_lines(sets, handed, run_dir / FORGEABLE_LIST)]
         if sets.flag == "--data.prompt_dataset":
             check_rows(args, handed.rows)
-    (run_dir / LIST).unlink(missing_ok=True)
-    if left_out:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write_left_out(left_out, run_dir / LIST)
+    for rows, name in ((left_out, LIST), (forgeable, FORGEABLE_LIST)):
+        (run_dir / name).unlink(missing_ok=True)
+        if rows:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_left_out(rows, run_dir / name)
     return lines
 
 
@@ -82,13 +87,18 @@ def _handed(
     named = [name for name in split_names(args.reward.remote_url) if name in (*NAMED, MIXED)]
     limits = limits_of(config)
 
-    def unreadable(labels: Sequence[Any]) -> dict[int, str]:
+    def read(examples: Sequence[Example]) -> ReadLabels:
+        # The labels that `prepare-data` has written can be read; which tests can be forged it does not write.
+        asked = [
+            p for p, example in enumerate(examples) if DRAWS not in example.others or {"code", MIXED} & set(named)
+        ]
+        labels = [examples[position].label for position in asked]
         own = labels if sets.rewards is None else [(named_label(label) or (None, label))[1] for label in labels]
-        return {
-            position: cause
-            for name in reversed(named)
-            for position, cause in unreadable_labels(labels if name == MIXED else own, name, limits).items()
-        }
+        found = [read_labels(labels if name == MIXED else own, name, limits) for name in reversed(named)]
+        return ReadLabels(
+            {asked[position]: cause for one in found for position, cause in one.unreadable.items()},
+            frozenset(asked[position] for one in found for position in one.forgeable),
+        )
 
     if not leaves_out_long_prompts(args, config):
         _warn_of_cuts(sets, examples, room)
@@ -96,7 +106,7 @@ def _handed(
         sets,
         examples,
         run_dir / FOLDER,
-        unreadable=unreadable if named else None,
+        read=read if named else None,
         prompts=room if leaves_out_long_prompts(args, config) else None,
     )
 
@@ -128,6 +138,16 @@ def _notes(sets: DataSets, handed: HandedOver) -> list[str]:
     return [
         f"{sets.flag}: OpenRLHF's loader would change values of {sets.spec} or cannot read it; it gets the same rows "
         f"from {handed.spec}"
+    ]
+
+
+def _forgeable_lines(sets: DataSets, handed: HandedOver, file: Path) -> list[str]:
+    if not handed.forgeable:
+        return []
+    return [
+        f"{sets.flag}: at least {len(handed.forgeable):,} of {handed.rows:,} rows have tests that a program could "
+        f"pass without being right (docs/rewards.md says which; some show it only when they run). Their scores count, "
+        f"and are marked as forgeable. All are listed in {file}"
     ]
 
 

@@ -26,6 +26,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.platforms.resources import required_slots
+from openrlhf_ada.reward.right import FULL_MARKS
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,15 +138,15 @@ def test_sampling_follows_flags_and_uses_all_slots() -> None:
 @pytest.mark.parametrize(
     ("reward", "given", "flag"),
     [
-        ("math", None, None),
-        ("reasoning_gym", None, "--ada_positive_threshold 0.999999"),
+        ("math", FULL_MARKS, None),
+        ("reasoning_gym", FULL_MARKS, None),
         ("reasoning_gym", 0.7, "--ada_positive_threshold 0.7"),
         ("reward.py", 0.0, "--ada_positive_threshold 0"),
-        ("reward.py", None, None),
+        ("reward.py", FULL_MARKS, "--ada_positive_threshold 0.999999"),
     ],
 )
-def test_training_counts_as_positive_what_was_measured(reward: str, given: float | None, flag: str | None) -> None:
-    flags = prepare_data._training_flags(Path("t"), reward, given, [Problem("id", "Q", "{}", "s")], chat=False)
+def test_training_counts_as_positive_what_was_measured(reward: str, given: float, flag: str | None) -> None:
+    flags = prepare_data._training_flags(Path("t"), reward, given, chat=False)
     assert [line.strip(" \\") for line in flags.splitlines() if "threshold" in line] == ([flag] if flag else [])
 
 

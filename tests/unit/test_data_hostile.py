@@ -12,6 +12,7 @@ import json
 import lzma
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -135,6 +136,58 @@ def saved_folder(folder: Path) -> Path:
 
     datasets.Dataset.from_list([{"input": "1+1=", "label": "2"}]).save_to_disk(str(folder / "set"))
     return folder / "set"
+
+
+def zip_archive(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "d.jsonl", "w") as archive:
+        archive.writestr("a.jsonl", ROW)
+    return folder / "d.jsonl"
+
+
+def columns(**values: Any) -> Make:
+    def make(folder: Path) -> Path:
+        arrays = {name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in values.items()}
+        pq.write_table(pa.table(arrays), folder / "d.parquet")
+        return folder / "d.parquet"
+
+    return make
+
+
+def folder_with(**files: str) -> Make:
+    """`__` in a name stands for its full stop."""
+
+    def make(folder: Path) -> Path:
+        (folder / "set").mkdir()
+        for name, content in files.items():
+            (folder / "set" / name.replace("__", ".")).write_text(content)
+        return folder / "set"
+
+    return make
+
+
+def folder_of_two_formats(folder: Path) -> Path:
+    path = folder_of_files(folder)
+    table(["2"])(folder).rename(path / "more.parquet")
+    return path
+
+
+def device(folder: Path) -> Path:
+    (folder / "zero.jsonl").symlink_to("/dev/zero")
+    return folder / "zero.jsonl"
+
+
+def link_to_folder(folder: Path) -> Path:
+    folder_of_files(folder)
+    (folder / "link").symlink_to("set")
+    return folder / "link"
+
+
+def in_folder(name: str) -> Make:
+    def make(folder: Path) -> Path:
+        (folder / name).mkdir()
+        return text(ROW)(folder / name)
+
+    return make
 
 
 GOOD = [("1+1=", "2")]
@@ -286,6 +339,43 @@ FILES: dict[str, tuple[Make, Result]] = {
     "saved folder": (saved_folder, GOOD),
     "unknown ending": (text(ROW, "rows.txt"), r"has an ending that is not known, expected one of \.jsonl"),
     "pattern without a match": (lambda folder: folder / "none-*.jsonl", r"no file matches"),
+    "folder of two formats": (folder_of_two_formats, r"several formats \(json, parquet\).*a pattern such as"),
+    "folder with a hidden file": (folder_with(__DS_Store="x", train__jsonl=ROW), GOOD),
+    "folder with an empty file": (folder_with(a__jsonl=ROW, b__jsonl=""), GOOD),
+    "folder of a note": (folder_with(README__md="x"), r"cannot be loaded .*doesn't contain any data files"),
+    "link to a folder": (link_to_folder, GOOD),
+    "device": (device, r"is a pipe or a device, expected a file"),
+    "an = in the path": (in_folder("day=1"), GOOD),
+    "a % in the name": (text(ROW, "d%20.jsonl"), GOOD),
+    "a line end in the name": (text(ROW, "d\nx.jsonl"), GOOD),
+    # -- what joins and wraps -----------------------------------------------------------------------------------------
+    "gzip twice": (text(gzip.compress(gzip.compress(ROW.encode())), "d.jsonl.gz"), r"line 1 .*compressed with gzip"),
+    "zip archive": (zip_archive, r"it is a zip archive: unpack it"),
+    "UTF-32": (text(ROW.encode("utf-32-le"), "d.jsonl"), r"line 1 is not valid JSON"),
+    "UTF-32 with a mark": (text(ROW.encode("utf-32")), r"it is UTF-32: convert it with iconv -f UTF-32"),
+    "joined files with marks": (
+        text(ROW.encode() + b"\xef\xbb\xbf" + ROW.encode()),
+        r"line 2 .*byte order mark",
+    ),
+    "commas between lines": (text(ROW.strip() + ",\n" + ROW), r"line 1 is not valid JSON \(Extra data"),
+    "a key twice within": (text(ROW + '{"input": "x", "label": {"a": 1, "a": 2}}\n'), r"line 2 .*'a' comes twice"),
+    "rows under a key": (text('{"data": [' + ROW.strip() + "]}", "d.json"), r"no key 'input'|none of the columns"),
+    "columns in place of rows": (text('{"input": ["a"], "label": ["1"]}', "d.json"), r"line 1: 'input' is \[\"a\"\]"),
+    "form feed between rows": (text(ROW + "\x0c\n" + ROW.replace("1+1", "2+2")), [*GOOD, ("2+2=", "2")]),
+    "next line in a text": (text('{"input": "a\u0085b", "label": "1"}\n'), [("a\x85b", "1")]),
+    "500 lists in a label": (raw("[" * 500 + "]" * 500), r"line 2: 'label' has more than 100 lists"),
+    "NaN within a label": (raw('{"a": [NaN]}'), r"line 2: 'label' is nan"),
+    "1e-400": (raw("1e-400"), [("1+1=", "2"), ("q", "1E-400")]),
+    "boolean question": (text(ROW + '{"input": true, "label": "1"}\n'), r"line 2: 'input' is a JSON boolean"),
+    # -- further types of tables --------------------------------------------------------------------------------------
+    "unsigned numbers": (columns(input=["a"], label=pa.array([2**63 + 5], pa.uint64())), [("a", str(2**63 + 5))]),
+    "long decimals": (columns(input=["a"], label=pa.array([Decimal("1.5")], pa.decimal256(50, 2))), [("a", "1.50")]),
+    "text views": (columns(input=pa.array(["a"], pa.string_view()), label=["1"]), [("a", "1")]),
+    "lists in Parquet": (table([["1", "2"]]), [("q0", ["1", "2"])]),
+    "infinity in Parquet": (table([1.0, float("inf")]), r"row 2: 'label' is inf"),
+    "integer questions in Parquet": (columns(input=[1], label=["1"]), r"row 1: 'input' is a JSON number"),
+    "Parquet without columns": (columns(), r"holds no rows"),
+    "CSV with a field of 300 kB": (text("input,label\n" + "x" * 300_000 + ",2\n", "d.csv"), [("x" * 300_000, "2")]),
     # -- chat messages ------------------------------------------------------------------------------------------------
     "chat": (rows({"input": CHAT, "label": "2"}), [(CHAT, "2")]),
     "chat and text": (rows({"input": CHAT, "label": "2"}, {"input": "q", "label": "1"}), [(CHAT, "2"), ("q", "1")]),
@@ -302,6 +392,7 @@ LEFT_OUT_BY_PREPARE_DATA = (
     *("a number", "a list", "null", "text", "array of arrays", "no question", "no label", "integer question"),
     *("object for a question", "empty question", "blank question", "null question", "half a surrogate pair"),
     *("third line after a blank one", "NaN", "Infinity", "half a surrogate pair in a label", "NaN in Parquet"),
+    *("500 lists in a label", "NaN within a label", "boolean question", "infinity in Parquet"),
 )
 """One row of these is bad, and another one good."""
 
@@ -382,7 +473,7 @@ def check(found: Result, expected: Result, path: Path, flag: str) -> None:
 
 
 def test_the_table_is_large() -> None:
-    assert len(FILES) >= 72
+    assert len(FILES) >= 150
 
 
 @pytest.mark.parametrize("case", FILES)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.data.labels import unreadable_labels
+from openrlhf_ada.data.labels import read_labels
 from openrlhf_ada.data.problems import Source, load_problems
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.pool import GradingLimits
@@ -18,7 +18,7 @@ BAD = [r"\frac{", "?", None]
 
 
 def positions(labels: list[Any], reward: str = "math") -> list[int]:
-    return sorted(unreadable_labels(labels, reward, GradingLimits()))
+    return sorted(read_labels(labels, reward, GradingLimits()).unreadable)
 
 
 @pytest.mark.slow
@@ -34,8 +34,14 @@ def test_each_grader_reads_its_own_labels() -> None:
 
 @pytest.mark.slow
 def test_the_cause_is_the_graders() -> None:
-    (cause,) = unreadable_labels(["?"], "math", GradingLimits()).values()
+    (cause,) = read_labels(["?"], "math", GradingLimits()).unreadable.values()
     assert cause.startswith("unusable label: the label '?' ")
+
+
+def test_tests_that_a_program_could_forge_are_found() -> None:
+    good, bad = {"test_list": ["assert f(1) == 2"]}, {"test_list": ["assert g(f(1)) == 1"]}
+    found = read_labels([json.dumps(label) for label in (good, bad, bad)], "code", GradingLimits())
+    assert (found.unreadable, sorted(found.forgeable)) == ({}, [1, 2])
 
 
 def test_labels_with_a_grader_each_are_read_by_it(tmp_path: Path) -> None:

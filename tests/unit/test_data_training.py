@@ -183,6 +183,20 @@ def test_what_prepare_data_has_checked_is_not_checked_again(
     assert len(found.rows) == 2 and not found.lines
 
 
+@pytest.mark.parametrize("others", [{}, {DRAWS: 16, POSITIVES: 3}])
+def test_forgeable_tests_are_counted_and_listed(
+    prepare: Callable[[Flags], Prepared], tmp_path: Path, others: dict[str, int]
+) -> None:
+    tests = ["assert f(1) == 2", "assert g(f(1)) == 1"]
+    rows = [row | others for row in problems([json.dumps({"test_list": [test]}) for test in tests])]
+    found = prepare({DATA: write(tmp_path / "rows.jsonl", rows), REWARD: "code"})
+    assert len(found.rows) == 2 and not found.left_out
+    (line,) = found.lines
+    assert line.startswith(f"{DATA}: at least 1 of 2 rows have tests that a program could pass without being right")
+    (listed,) = (json.loads(text) for text in found.list.with_name("forgeable.jsonl").read_text().splitlines())
+    assert (listed["place"], listed["row"]["question"]) == ("line 2", "1+1=")
+
+
 def test_counts_stay_with_their_rows(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     rows = [
         {"input": "x" * length, "label": "1", "datasource": "s", DRAWS: 16, POSITIVES: length} for length in (1, 99, 2)

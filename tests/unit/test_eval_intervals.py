@@ -40,6 +40,10 @@ def test_a_model_against_itself_has_a_tiny_interval() -> None:
     low, high = score_interval(of_pairs(0, 0, 500), -1.0, 1.0)
     assert high == -low == pytest.approx(Z2 / (500 + Z2), abs=1e-8)
     assert high == pytest.approx(0.0076, abs=1e-4)
+    # Pairs that differ with chance d, always in one direction, show no difference with chance (1 - d)^500. Where that
+    # is 5 % or more, d must be in the interval: no method that is right in 95 % of all cases has less.
+    least = 1 - 0.05 ** (1 / 500)
+    assert least < high < 1.3 * least
 
 
 def test_interval_of_pairs_is_tangos() -> None:

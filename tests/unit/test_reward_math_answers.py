@@ -28,7 +28,10 @@ def pairs(name: str) -> list[dict[str, Any]]:
 
 # docs/rewards.md names the pairs in which we differ.
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("math_pairs.jsonl", 0.99), ("math_pairs_heldout.jsonl", 0.98)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("math_pairs.jsonl", 0.99), ("math_pairs_heldout.jsonl", 0.98), ("math_pairs_hostile.jsonl", 0.98)],
+)
 def test_agreement_with_labels_by_hand(name: str, least: float) -> None:
     rows = pairs(name)
     graded = [grade(row["response"], row["label"]).score == 1.0 for row in rows]

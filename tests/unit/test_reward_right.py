@@ -7,8 +7,8 @@ import pytest
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reasoning_answers import grade
-from openrlhf_ada.reward.reward_function import NAMED
-from openrlhf_ada.reward.right import FULL_MARKS, right_above
+from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.reward.right import FULL_MARKS, default_threshold
 
 
 def entry_of(task: str) -> dict[str, object]:
@@ -21,7 +21,7 @@ def test_a_board_with_one_wrong_cell_is_not_right() -> None:
     position = right.index("0")
     wrong = right[:position] + "1" + right[position + 1 :]
     assert grade(wrong, label).score == pytest.approx(0.99)
-    assert grade(wrong, label).score < right_above("reasoning_gym", label) < grade(right, label).score == 1.0
+    assert grade(wrong, label).score < FULL_MARKS < grade(right, label).score == 1.0
 
 
 def test_rounding_as_asked_is_right() -> None:
@@ -30,13 +30,17 @@ def test_rounding_as_asked_is_right() -> None:
     data = gym.create_dataset("polynomial_equations", size=20, seed=5)
     entry = next(entry for entry in data if entry["answer"] == "1.2727")
     label = to_label(entry)
-    limit = right_above("reasoning_gym", label)
-    assert grade("1.2726", label).score > limit > grade("1.272", label).score > 0.99
+    assert grade("1.2726", label).score == 1.0 > FULL_MARKS > grade("1.272", label).score > 0.99
 
 
-@pytest.mark.parametrize("reward", [*NAMED, "reward.py", "http://localhost:1"])
-def test_all_else_needs_full_marks(reward: str) -> None:
-    assert right_above(reward, "no entry of reasoning-gym") == FULL_MARKS
+@pytest.mark.parametrize("reward", [*NAMED, MIXED])
+def test_training_takes_full_marks_for_positive(reward: str) -> None:
+    assert default_threshold(reward) == FULL_MARKS
+
+
+@pytest.mark.parametrize("reward", ["reward.py", "own.py:grade", "http://localhost:1"])
+def test_the_scale_of_other_rewards_is_not_known(reward: str) -> None:
+    assert default_threshold(reward) is None
 
 
 @pytest.mark.parametrize(
