@@ -230,7 +230,7 @@ def run(
 ) -> list[FinishedPool[Payload]]:
     """Sample until every prompt is closed and every request answered, or lost with its engine and sent again.
 
-    `on_progress` is called whenever answers of the engines have been read, `on_failure` for every rollout that failed. A
+    `on_progress` is called whenever engines' answers have been read, `on_failure` for every rollout that failed. A
     failed rollout that its policy has asked for is repeated, up to `limits.attempts` times; then its prompt is given
     up, and `on_give_up` gets its pool. An exception of these callbacks ends the sampling.
     """

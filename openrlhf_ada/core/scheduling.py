@@ -34,12 +34,13 @@ SCHEDULERS = ("rounds", "waves", "stream")
 SchedulerName = Literal["rounds", "waves", "stream"]
 
 
-class Progress(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Progress:
     """How far a step's sampling is.
 
-    Prompts: `done` are closed; of those that are open, `one_sided` have equal scores so far, and `open` are all others.
-    `rollouts`, `tokens`: that have ended, waste included. `right`: mean score of each prompt's first n samples, and
-    `signal`: share of prompts with different scores, of those that have finished a wave; None before the first.
+    Prompts: `done` are closed; of those that are open, `one_sided` have equal scores so far, and `open` are all the
+    others. `rollouts`, `tokens`: that have ended, waste included. `right`: mean score of each prompt's first n
+    samples. `signal`: share of prompts with different scores. Both of those that have finished a wave, or None.
     """
 
     open: int

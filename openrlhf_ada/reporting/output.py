@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from openrlhf_ada.reporting.redaction import REMOVED
+from openrlhf_ada.reporting.redaction import REMOVED, without_logins
 
 LOG_FILE = "log.txt"
 
@@ -36,22 +36,18 @@ class LogText:
     Callable from any thread.
     """
 
-    def __init__(self, secrets: Sequence[str] = ()) -> None:
-        # The longest first: one may be a part of another.
-        self._secrets = sorted(secrets, key=len, reverse=True)
+    def __init__(self) -> None:
+        self._secrets: list[str] = []
         self._lock = threading.RLock()
         self._early: list[str] = []
         self._file: TextIO | None = None
 
-    def hide(self, secrets: Sequence[str]) -> None:
-        """Also remove these, from lines that are not in a file yet too."""
-        with self._lock:
-            self._secrets = sorted({*self._secrets, *secrets}, key=len, reverse=True)
-
-    def write_to(self, path: Path) -> None:
-        """From here on into this file, at its end. Its folder is created."""
+    def write_to(self, path: Path, secrets: Sequence[str]) -> None:
+        """From here on into this file, at its end, without the secrets. Its folder is created."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
+            # The longest first: one may be a part of another.
+            self._secrets = sorted(secrets, key=len, reverse=True)
             self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
             early, self._early = self._early, []
             for line in early:
@@ -70,7 +66,7 @@ class LogText:
         assert self._file is not None
         for secret in self._secrets:
             line = line.replace(secret, REMOVED)
-        self._file.write(line + "\n")
+        self._file.write(without_logins(line) + "\n")
         self._file.flush()
 
     def close(self) -> None:

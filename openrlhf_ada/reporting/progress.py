@@ -50,6 +50,7 @@ class ProgressView:
         self._display: Display | None = None
         self._phase, self._phase_began = "starting", 0.0
         self._sampling: Mapping[str, Any] | None = None
+        self._in_step = False
         self._step = 0
         self._max_steps: int | None = None
         self._started = self._last_step = self._last_line = 0.0
@@ -83,7 +84,7 @@ class ProgressView:
                 case "phase":
                     self._on_phase(event["text"])
                 case "doing":
-                    self._begin(event["text"])
+                    self._begin(event["text"], in_step=True)
                 case "begin":
                     self._step, self._max_steps = event["step"], event["max_steps"]
                 case "sampling":
@@ -92,14 +93,16 @@ class ProgressView:
                     self._on_step(event["step"], event["max_steps"], event["metrics"])
                 case "eval":
                     self._line(evaluation_line(event["step"], event["accuracy"], event["ci95"]))
+                    self._begin("going on")
                 case "note":
                     self._line(event["text"])
                 case "done":
                     self._line(f"record and report: {event['run_dir']}")
+                    self._begin("saving the model")
                 case other:
                     raise ValueError(
-                        f"event type {other!r} is unknown: expected phase, doing, begin, sampling, step, eval, note or "
-                        f"done"
+                        f"event type {other!r} is unknown: expected phase, doing, begin, sampling, step, eval, note "
+                        f"or done"
                     )
 
     def status(self, width: int) -> str:
@@ -107,7 +110,7 @@ class ProgressView:
         now = self._clock()
         sampling, seconds = self._sampling, now - self._phase_began
         timed = f"{self._phase} ({seconds:.0f} s)" if seconds >= 1 else self._phase
-        if self._max_steps is None or self._step >= self._max_steps:
+        if self._max_steps is None or self._step >= self._max_steps or not self._in_step:
             return fitted([timed], width)
         what, *figures = [timed] if sampling is None else sampling_parts(sampling)
         step = f"step {self._step + 1}/{self._max_steps}: {what}"
@@ -126,8 +129,8 @@ class ProgressView:
         self._last_line = self._clock()
         self._display.line(text)
 
-    def _begin(self, text: str) -> None:
-        self._sampling = None
+    def _begin(self, text: str, *, in_step: bool = False) -> None:
+        self._sampling, self._in_step = None, in_step
         self._phase, self._phase_began = text, self._clock()
 
     def _on_phase(self, text: str) -> None:
@@ -135,12 +138,12 @@ class ProgressView:
         between = self._max_steps is not None and 0 < self._step < self._max_steps
         if text != self._phase and not between:
             seconds = self._clock() - self._started
-            self._line(text if seconds < 1 or self._step else f"{text} ({seconds:.0f} s after the start)")
+            self._line(text if seconds < 1 or self._step else f"{text}, {seconds:.0f} s after the start")
         self._begin(text)
 
     def _on_sampling(self, event: Mapping[str, Any]) -> None:
         if self._sampling is None:
-            self._begin("sampling")
+            self._begin("sampling", in_step=True)
         self._sampling = event
         assert self._display is not None
         if not self._display.is_live and self._clock() - self._last_line >= LINES_EVERY_S:
@@ -153,7 +156,7 @@ class ProgressView:
         self._last_step = now
         self._step, self._max_steps = step, max_steps
         self._line(step_line(step, max_steps, metrics, self._durations[-1]))
-        self._begin("sampling")
+        self._begin("sampling", in_step=True)
 
 
 def sampling_parts(event: Mapping[str, Any]) -> list[str]:

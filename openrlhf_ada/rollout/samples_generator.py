@@ -45,15 +45,15 @@ class SamplingOptions:
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
     answers are recorded as text. `binary_reward_above`: rewards must be 1 for scores above this and 0 for others,
     because the critic that learns them is read as a pass rate.
-    `on_progress`: gets a function that says how far the prompts that are sampled now are, whenever engines have answered;
-    `on_note`: what a user should read. `scheduler` and
-    `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to which it sends some ahead (None:
-    the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_score`: prompts of a step that may be
-    replaced because a rollout got no score. `restore_engine`: gives an engine that died its weights. Every
-    `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never). `known_counts`: draws
-    and positives by row, from before the run. `threshold`: makes scores of raw scores, and learns from the first
-    `first_scores` samples of every prompt; None where they are in [0, 1]. `score`: scores answers, where the engines
-    have no reward function. `chooser`: chooses prompts; None where all are sampled in the loader's order.
+    `on_progress`: gets a function that says how far the sampling is, whenever engines have answered; `on_note`: what a
+    user should read. `scheduler` and `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to
+    which it sends some ahead (None: the engine's own figure). `timeout_s`: how long a rollout may take.
+    `max_no_score`: prompts of a step that may be replaced because a rollout got no score.
+    `restore_engine`: gives an engine that died its weights. Every `logprob_steps` batches, from the first on, engines
+    also give log-probabilities (0: never). `known_counts`: draws and positives by row, from before the run.
+    `threshold`: makes scores of raw scores, and learns from the first `first_scores` samples of every prompt; None
+    where they are in [0, 1]. `score`: scores answers, where the engines have no reward function. `chooser`: chooses
+    prompts; None where all are sampled in the loader's order.
     """
 
     plan: BatchPlan

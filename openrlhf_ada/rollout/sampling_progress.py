@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 from openrlhf_ada.core.scheduling import Progress
 
@@ -12,8 +13,8 @@ TELL_EVERY_S = 0.5
 
 
 class SamplingProgress:
-    """Called with a scheduler's `progress` whenever engines have answered. `tell` gets its fields, and the seconds since
-    the sampling began: at the first call, and then every TELL_EVERY_S.
+    """Called with a scheduler's `progress` whenever engines have answered. `tell` gets its fields, and the seconds
+    since the sampling began: at the first call, and then every TELL_EVERY_S.
 
     Fresh prompts that replace others have a scheduler of their own, and are a sampling of their own.
     """
@@ -31,4 +32,4 @@ class SamplingProgress:
         # To look at thousands of pools takes longer than to read an answer.
         if now - self._told >= TELL_EVERY_S:
             self._told = now
-            self._tell(**look()._asdict(), seconds=now - self._began)
+            self._tell(**asdict(look()), seconds=now - self._began)

@@ -119,6 +119,8 @@ def test_live_line_shows_what_fits_first_things_first() -> None:
         view.handle({"type": "doing", "text": "training the policy"})
         clock.now += 7
         assert view.status(200) == "step 2/31: training the policy (7 s)  about 11 min left"
+        view.handle({"type": "phase", "text": "evaluating on held-out prompts"})
+        assert view.status(200) == "evaluating on held-out prompts", "no part of a step"
 
 
 def test_no_figure_is_shown_before_there_is_one() -> None:
@@ -141,7 +143,7 @@ def test_start_says_when_its_phases_begin() -> None:
         clock.now += 9
         assert view.status(80) == "starting Ray (9 s)"
         view.handle({"type": "phase", "text": "loading engines and models"})
-    assert stream.getvalue() == "starting Ray\nloading engines and models (9 s after the start)\n"
+    assert stream.getvalue() == "starting Ray\nloading engines and models, 9 s after the start\n"
 
 
 def test_long_sampling_is_told_every_minute_without_a_terminal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ def test_word_comes_at_once_and_twice_a_second() -> None:
         progress(look)
         now[0] += 0.125
     assert [event["seconds"] for event in told] == [0.0, 0.5, 1.0]
-    assert told[0] == {**STATE._asdict(), "seconds": 0.0}
+    assert told[0] == {**asdict(STATE), "seconds": 0.0}
 
 
 def test_next_sampling_starts_its_own_clock() -> None:
