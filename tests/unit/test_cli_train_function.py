@@ -99,7 +99,7 @@ def test_bad_data_found_by_the_process_is_a_value_error(
     config: dict[str, Any], stand_in: Callable[[str], None]
 ) -> None:
     stand_in("print('openrlhf-ada train: error: row 3 has no label', file=sys.stderr); sys.exit(2)")
-    with pytest.raises(ValueError, match="^row 3 has no label$"):
+    with pytest.raises(ValueError, match=r"^row 3 has no label$"):
         openrlhf_ada.train(config)
 
 
