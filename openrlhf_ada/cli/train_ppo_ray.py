@@ -122,11 +122,15 @@ def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     return f"Resume it from its last checkpoint: {shlex.join([*PROG.split(), *again, '--ckpt.load_enable'])}"
 
 
-def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str], log: LogText) -> int:
+def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log: LogText | None = None) -> int:
     """Train with checked flags, showing progress; everything that was started is ended before this returns.
 
-    `words`: the command line after `openrlhf-ada train`. Raises ConfigError where a tracker cannot be used.
+    `words`: the command line after `openrlhf-ada train`. `log`: keeps what this process prints; None: a log begins
+    here. Raises ConfigError where a tracker cannot be used.
     """
+    if log is None:
+        with kept_output() as own:
+            return run(args, config, words, own)
     keep_name(args, config, words)
     with ProgressView() as view, quiet(config.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
