@@ -16,14 +16,13 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.platforms.nvml import NvmlError, read_driver
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reporting.output import LOG_FILE, LogText
-from openrlhf_ada.reporting.redaction import redact, secret_values
+from openrlhf_ada.reporting.redaction import plain, redact, secret_values
 from openrlhf_ada.reporting.run_log import CONFIG_FILE
 from openrlhf_ada.reporting.starts import record_start
 from openrlhf_ada.reporting.track_mlflow import begin_run, end_run
 from openrlhf_ada.reporting.track_wandb import run_environment
 from openrlhf_ada.reporting.tracking import flat_texts
 from openrlhf_ada.trainer.preflight import resumes
-from openrlhf_ada.trainer.recorder import plain
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ada import Trained, TrainingError
 from openrlhf_ada.cli.config_file import expanded, words_of
 from openrlhf_ada.cli.train_ppo_ray import EXIT_BAD_INPUT, EXIT_INTERRUPTED, PROG, main, parse
 from openrlhf_ada.config.presets import is_given
@@ -22,7 +23,6 @@ from openrlhf_ada.platforms.template_server import PR_SET_PDEATHSIG
 from openrlhf_ada.reporting.output import LOG_FILE
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.run_record import read_run
-from openrlhf_ada.training import Trained, TrainingError
 
 LAST_LINES = 15
 """Of a training that failed, in the message."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 REMOVED = "<removed>"
 
@@ -98,3 +100,10 @@ def _redact_list(values: list[object]) -> list[object]:
             redacted.append(_redact_value(value))
         follows_secret_flag = secret_flag and not equals
     return redacted
+
+
+def plain(value: Any) -> Any:
+    """Flags as OpenRLHF holds them, nested namespaces, as nested dicts; without what is not a flag."""
+    if isinstance(value, SimpleNamespace):
+        return {name: plain(inner) for name, inner in vars(value).items() if name != "ada_events"}
+    return value

@@ -12,7 +12,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.host.trainer import HostTrainer, shown_in_wandb
-from openrlhf_ada.reporting.redaction import redact
+from openrlhf_ada.reporting.redaction import plain, redact
 from openrlhf_ada.reporting.tracking import HOST_SAMPLE
 from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
@@ -20,7 +20,7 @@ from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
-from openrlhf_ada.trainer.recorder import Recorder, emit, plain
+from openrlhf_ada.trainer.recorder import Recorder, emit
 from openrlhf_ada.trainer.run_trackers import RunTrackers
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
 

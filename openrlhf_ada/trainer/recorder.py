@@ -11,6 +11,7 @@ from typing import Any
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import positive_above
 from openrlhf_ada.eval.held_out import HeldOut, evaluation_metrics
+from openrlhf_ada.reporting.redaction import plain
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
@@ -115,10 +116,11 @@ class Recorder:
 
     def finish(self) -> None:
         """Write summary.json and the report, and close the trackers."""
-        self.trackers.finish()
         self._log.write_summary(summarise(read_run(self.run_dir)))
         self._log.close()
         write_report(read_run(self.run_dir), self.run_dir / "report.html")
+        # Last: one may wait for its server.
+        self.trackers.finish()
         self.emit("done", run_dir=str(self.run_dir))
 
 
@@ -137,10 +139,3 @@ def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     texts = group.texts or [""] * len(group.pool)
     of_samples = (group.grades, group.raw_scores)
     return sample_records(str(group.row), group.prompt, group.pool, texts, group.group, *of_samples, group.choice)
-
-
-def plain(value: Any) -> Any:
-    """Nested namespaces as nested dicts, without what is not a flag."""
-    if isinstance(value, SimpleNamespace):
-        return {k: plain(v) for k, v in vars(value).items() if k != "ada_events"}
-    return value

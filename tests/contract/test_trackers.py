@@ -26,9 +26,8 @@ from openrlhf_ada.platforms import cpu
 cpu.activate()
 from openrlhf.trainer import ppo_trainer
 from openrlhf_ada.host.trainer import shown_in_wandb
-from openrlhf_ada.reporting.redaction import redact
+from openrlhf_ada.reporting.redaction import plain, redact
 from openrlhf_ada.reporting.tracking import SAMPLES, Axes, axes_of
-from openrlhf_ada.trainer.recorder import plain
 from openrlhf_ada.trainer.run_trackers import RunTrackers
 from tracked import EVALUATION, SAMPLE_ROWS, STEPS
 
