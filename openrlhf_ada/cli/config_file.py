@@ -37,6 +37,11 @@ def expanded(command: str, argv: Sequence[str]) -> list[str]:
     return _expanded(command, words)
 
 
+def words_of(command: str, config: Mapping[str, Any]) -> list[str]:
+    """The words of a command for these flags, nested or flat. Raises ConfigError for a name that is no flag."""
+    return [*_words(parser_of(command), dict(_leaves(config, "")), "the configuration", [])]
+
+
 def _expanded(command: str, words: Sequence[str]) -> list[str]:
     files, others = _taken_out(words)
     if not files:

@@ -14,9 +14,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
+from openrlhf_ada.cli.run_folder import keep_name, run_folder
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
@@ -31,11 +33,12 @@ from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, ray_session
+from openrlhf_ada.reporting.output import LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
-from openrlhf_ada.reporting.wandb_run import run_environment
+from openrlhf_ada.reporting.track_mlflow import absolute
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
-from openrlhf_ada.trainer.preflight import check_flags, resumes
+from openrlhf_ada.trainer.preflight import check_flags
 from openrlhf_ada.trainer.training_data import prepare_training_data
 
 logger = logging.getLogger(__name__)
@@ -71,6 +74,7 @@ def parse(
         logger.warning("deviation: %s", line)
     # Trainer and generator may run on other machines, without the directory of the matched run.
     args.ada.objective = self_contained(args.ada.objective)
+    args.ada.mlflow = args.ada.mlflow and absolute(args.ada.mlflow)
     config = with_threshold(with_scores(from_namespace(args.ada), args), args)
     args.ada.scores, args.ada.positive_threshold = config.scores, config.positive_threshold
     if resolve(config, args).own_critic:
@@ -86,7 +90,11 @@ def parse(
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (1: the run failed, 2: bad input, 130: Ctrl-C, 143: SIGTERM)."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    words = sys.argv[1:] if argv is None else argv
+    with kept_output() as log:
+        return _main(sys.argv[1:] if argv is None else argv, log)
+
+
+def _main(words: Sequence[str], log: LogText) -> int:
     try:
         args, config = parse(words)
         settings = resolve(config, args)
@@ -96,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_this_machine(args)
         for line in prepare_training_data(args, config):
             logger.warning(line)
-        status = run(args, config)
+        status = run(args, config, words, log)
         if status == EXIT_FAILED:
             print(how_to_resume(words, args), file=sys.stderr)
         return status
@@ -116,18 +124,26 @@ def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     return f"Resume it from its last checkpoint: {shlex.join([*PROG.split(), *again, '--ckpt.load_enable'])}"
 
 
-def run(args: SimpleNamespace, config: AdaConfig) -> int:
-    """Train with checked flags, showing progress; everything that was started is ended before this returns."""
-    if args.logger.wandb.key:
-        run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
-        os.environ.update(run_environment(run_dir, resumes=resumes(args)))
+def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log: LogText | None = None) -> int:
+    """Train with checked flags, showing progress; everything that was started is ended before this returns.
+
+    `words`: the command line after `openrlhf-ada train`. `log`: keeps what this process prints; None: a log begins
+    here. Raises ConfigError where a tracker cannot be used.
+    """
+    if log is None:
+        with kept_output() as own:
+            return run(args, config, words, own)
+    keep_name(args, config, words)
     with ProgressView() as view, quiet(config.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError
 
         log_dir = "none: Ray did not start"
         try:
-            with ray_session(args, verbose=config.verbose) as log_dir:
+            with (
+                run_folder(args, config, [*PROG.split(), *words], log),
+                ray_session(args, verbose=config.verbose) as log_dir,
+            ):
                 _train(args, view, log_dir)
         except RayError as error:
             print(
@@ -150,8 +166,18 @@ def quiet(verbose: bool) -> Iterator[None]:
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     # About tensors that Ray shares between processes; nothing writes to them.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    with redirect_stdout(_nowhere()):
-        yield
+    root = logging.getLogger()
+    root.addFilter(_is_no_compiler)
+    try:
+        with redirect_stdout(_nowhere()):
+            yield
+    finally:
+        root.removeFilter(_is_no_compiler)
+
+
+def _is_no_compiler(record: logging.LogRecord) -> bool:
+    """DeepSpeed tries which libraries it can link, and setuptools logs every command of that."""
+    return "distutils" not in Path(record.pathname).parts and "_distutils" not in Path(record.pathname).parts
 
 
 @lru_cache

@@ -36,12 +36,19 @@ REMEDY = "With GPUs: pip install 'openrlhf-ada[gpu]'. Without: run `make setup` 
 
 def versions() -> Iterator[str]:
     """One line for this package and for each of STACK that is installed."""
-    yield f"openrlhf-ada {openrlhf_ada.__version__}"
+    for name, found in stack_versions().items():
+        yield f"{name} {found}"
+
+
+def stack_versions() -> dict[str, str]:
+    """Of this package and of each of STACK that is installed."""
+    found = {"openrlhf-ada": openrlhf_ada.__version__}
     for name in STACK:
         try:
-            yield f"{name} {version(name)}"
+            found[name] = version(name)
         except PackageNotFoundError:
             continue
+    return found
 
 
 def missing_package(error: ModuleNotFoundError) -> str:

@@ -357,7 +357,10 @@ _METHOD_FLAGS = (
 )
 """Flags that change what is optimised, by prefix."""
 
-_NOT_THE_METHOD = ("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose")
+_NOT_THE_METHOD = (
+    *("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose"),
+    *("ada.mlflow", "ada.mlflow_experiment"),
+)
 
 
 def is_given(dotted: str, argv: Sequence[str]) -> bool:

@@ -120,8 +120,7 @@ class RunFlags:
     eval_ends: bool = flag(False, "Also evaluate on --eval.dataset before the first and after the last step.")
     run_dir: str | None = flag(
         None,
-        "Run directory for config.json, metrics.jsonl, samples.jsonl, summary.json and report.html. Default: "
-        "runs/<--logger.wandb.run_name>.",
+        "Run directory: the record, the log and the report. Default: runs/<--logger.wandb.run_name>.",
         metavar="DIR",
     )
     log_texts: int = flag(
@@ -130,6 +129,17 @@ class RunFlags:
         "answers of all (0: no texts, numbers only).",
         metavar="COUNT",
         minimum=0,
+    )
+    mlflow: str | None = flag(
+        None,
+        "MLflow server (http://HOST:5000) or file (sqlite:///mlflow.db) that gets all figures, as a run named "
+        "--logger.wandb.run_name. Needs the extra mlflow.",
+        metavar="URI",
+    )
+    mlflow_experiment: str | None = flag(
+        None,
+        "Experiment of that run. Default: --logger.wandb.project.",
+        metavar="NAME",
     )
     verbose: bool = flag(
         False,

@@ -224,18 +224,18 @@ def run(
     scheduler: Scheduler[Payload],
     fleet: Fleet[Ended[Payload]],
     limits: DispatchLimits,
-    on_progress: Callable[[int], None] = lambda num_closed: None,
+    on_progress: Callable[[], None] = lambda: None,
     on_failure: Callable[[Failed], None] = lambda failed: None,
     on_give_up: Callable[[FinishedPool[Payload]], None] = lambda finished: None,
 ) -> list[FinishedPool[Payload]]:
     """Sample until every prompt is closed and every request answered, or lost with its engine and sent again.
 
-    `on_progress` gets the number of closed prompts whenever it has grown, `on_failure` every rollout that failed. A
+    `on_progress` is called whenever engines' answers have been read, `on_failure` for every rollout that failed. A
     failed rollout that its policy has asked for is repeated, up to `limits.attempts` times; then its prompt is given
     up, and `on_give_up` gets its pool. An exception of these callbacks ends the sampling.
     """
     dispatcher = Dispatcher(fleet, limits.slots)
-    num_closed = num_given_up = 0
+    num_given_up = 0
     while not scheduler.is_done:
         dispatcher.send(
             (scheduler.take_required, limits.slots),
@@ -247,9 +247,7 @@ def run(
                 on_failure(event)
             needless += _report(scheduler, event, limits.attempts)
         dispatcher.abort(needless)
-        if scheduler.num_closed > num_closed:
-            num_closed = scheduler.num_closed
-            on_progress(num_closed)
+        on_progress()
         for finished in scheduler.given_up[num_given_up:]:
             on_give_up(finished)
         num_given_up = len(scheduler.given_up)

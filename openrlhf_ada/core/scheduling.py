@@ -23,6 +23,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.core.policies import Close, Policy
 from openrlhf_ada.core.speculation import Candidates
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Waste
@@ -31,6 +32,24 @@ Payload = TypeVar("Payload")
 
 SCHEDULERS = ("rounds", "waves", "stream")
 SchedulerName = Literal["rounds", "waves", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a step's sampling is.
+
+    Prompts: `done` are closed; of those that are open, `one_sided` have equal scores so far, and `open` are all the
+    others. `rollouts`, `tokens`: that have ended, waste included. `right`: mean score of each prompt's first n
+    samples. `signal`: share of prompts with different scores. Both of those that have finished a wave, or None.
+    """
+
+    open: int
+    one_sided: int
+    done: int
+    rollouts: int
+    tokens: int
+    right: float | None
+    signal: float | None
 
 
 class Request(NamedTuple):
@@ -152,6 +171,7 @@ class Scheduler(Generic[Payload]):
         self.waste = Waste()
         self.num_sent = 0
         self.num_outstanding = 0
+        self.num_tokens = 0
         self.given_up: list[FinishedPool[Payload]] = []
         self._policy = policy
         self._speculates = name == "stream"
@@ -185,6 +205,21 @@ class Scheduler(Generic[Payload]):
         if accounted != self.num_sent:
             raise RuntimeError(f"{self.num_sent} requests were sent, {accounted} are accounted for")
         return pools
+
+    def progress(self, first: int) -> Progress:
+        """Where sampling stands now. `first`: n, how many samples of each prompt make the score."""
+        open_pools = [prompt.pool for prompt in self._open.values()]
+        seen = [pool.scores for pool in (*open_pools, *(entry.pool for entry in self._closed.values())) if len(pool)]
+        one_sided = sum(len(pool) > 0 and not is_spread(pool.scores) for pool in open_pools)
+        return Progress(
+            open=len(open_pools) - one_sided,
+            one_sided=one_sided,
+            done=len(self._closed),
+            rollouts=self.num_sent - self.num_outstanding,
+            tokens=self.num_tokens,
+            right=float(np.mean([scores[:first].mean() for scores in seen])) if seen else None,
+            signal=sum(map(is_spread, seen)) / len(seen) if seen else None,
+        )
 
     # -- what to send -------------------------------------------------------------------------------------------------
 
@@ -232,6 +267,7 @@ class Scheduler(Generic[Payload]):
 
     def finish(self, request: Request, sample: Sample, payload: Payload) -> list[Request]:
         """A rollout has its score; returns the requests that nobody needs any more."""
+        self.num_tokens += sample.num_tokens
         prompt = self._take_outstanding(request)
         if prompt is None:
             self.waste.surplus.add(sample.num_tokens)
@@ -243,6 +279,7 @@ class Scheduler(Generic[Payload]):
 
     def fail(self, request: Request, num_tokens: int) -> None:
         """A rollout got no score: repeat it before all others, or park it until its policy asks for it."""
+        self.num_tokens += num_tokens
         self.waste.failed.add(num_tokens)
         prompt = self._take_outstanding(request)
         if prompt is not None:
@@ -253,6 +290,7 @@ class Scheduler(Generic[Payload]):
 
         Returns the requests that nobody needs any more.
         """
+        self.num_tokens += num_tokens
         self.waste.failed.add(num_tokens)
         prompt = self._take_outstanding(request)
         if prompt is None:
@@ -270,6 +308,7 @@ class Scheduler(Generic[Payload]):
         """A rollout was stopped after so many tokens."""
         if self._take_outstanding(request) is not None:
             raise RuntimeError(f"{request} was aborted, but its prompt is open and may need it")
+        self.num_tokens += num_tokens
         self.waste.stopped.add(num_tokens)
 
     def _take_outstanding(self, request: Request) -> _OpenPrompt[Payload] | None:

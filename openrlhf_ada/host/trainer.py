@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from openrlhf.trainer import ppo_trainer_async
+from openrlhf.trainer import ppo_trainer, ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+from openrlhf.utils.logging_utils import WandbLogger
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
 
@@ -24,6 +28,24 @@ class HostTrainer(BasePPOTrainer):
             return super().train_step(rollout_samples, global_step)
         finally:
             self.critic_model_group = group
+
+
+@contextmanager
+def shown_in_wandb(shown: Callable[[SimpleNamespace], Mapping[str, Any]]) -> Iterator[None]:
+    """Within the block, which creates a trainer, Weights & Biases gets `shown(args)` as the run's configuration.
+
+    OpenRLHF would give it all flags, the key of Weights & Biases among them, as texts of nested namespaces.
+    Contract: test_trackers.test_wandb_gets_flags_without_secrets
+    """
+
+    def open_logger(args: SimpleNamespace) -> WandbLogger:
+        # The logger reads `args.logger` for itself, and `args.__dict__` for the page.
+        view = type("Flags", (), {"logger": property(lambda self: args.logger)})()
+        vars(view).update(shown(args))
+        return WandbLogger(view)
+
+    with substituted(ppo_trainer, WandbLogger=open_logger):
+        yield
 
 
 class HostSamplingActor(unwrap_ray_class(ppo_trainer_async.GenerateSamplesActor)):

@@ -20,7 +20,7 @@ from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
-from openrlhf_ada.reporting.wandb_run import VARIABLES as WANDB_VARIABLES
+from openrlhf_ada.reporting.track_wandb import VARIABLES as WANDB_VARIABLES
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from openrlhf_ada.reporting.progress import open_display, time_left
+from openrlhf_ada.reporting.display import open_display
+from openrlhf_ada.reporting.progress import time_left
 
 LINES_EVERY_S = 10.0
 """Seconds between plain lines; also while nothing is counted, so that a reader sees that it works."""
@@ -74,7 +75,7 @@ class Counting:
     def tick(self) -> None:
         """Refresh the live line; on a plain display tell where it stands, if the last line is old enough."""
         with self._lock:
-            self._display.status(self.line(), "", self._done, self._total)
+            self._display.status(lambda width: self.line())
             if self._done != self._total and self._clock() - self._told >= LINES_EVERY_S:
                 self._told = self._clock()
                 if not self._display.is_live:

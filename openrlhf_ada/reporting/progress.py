@@ -1,109 +1,45 @@
 """Shows a training run in the driver's terminal, from events that another thread feeds.
 
-On a terminal: one live line (phase, bar, time left) under one line per finished step. Elsewhere: plain lines, no
-control characters, at most one line per step and one per evaluation.
+On a terminal: one live line under one line per finished step. Elsewhere: plain lines without control characters, one
+per step and evaluation, and one a minute while a step's sampling takes longer than that.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import Any, TextIO
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+from openrlhf_ada.reporting.display import Display, fitted, open_display
 
 logger = logging.getLogger(__name__)
 
 RECENT_STEPS = 8
 """The time left is the mean of this many latest steps, times the steps to go: early steps are slower (warm-up)."""
 
-
-class Display(Protocol):
-    """Where progress is shown. `is_live`: it has a line that `status` changes in place."""
-
-    is_live: bool
-
-    def line(self, text: str) -> None: ...
-    def status(self, text: str, left: str, done: int, total: int | None) -> None: ...
-    def close(self) -> None: ...
-
-
-class _PlainDisplay:
-    """Lines only; the live status is not shown."""
-
-    is_live = False
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def line(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
-
-    def status(self, text: str, left: str, done: int, total: int | None) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _LiveDisplay:
-    """A rich progress bar, which also keeps the output of others (`print`, stderr) above itself."""
-
-    is_live = True
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        # Highlighting would colour every number of a step's line.
-        console = Console(file=stream, force_terminal=True, highlight=False, soft_wrap=True)
-        self._progress: Progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[left]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            refresh_per_second=4,
-        )
-        self._task: TaskID = self._progress.add_task("starting", total=None, left="")
-        self._progress.start()
-
-    def line(self, text: str) -> None:
-        self._progress.console.print(text, markup=False)
-
-    def status(self, text: str, left: str, done: int, total: int | None) -> None:
-        self._progress.update(self._task, description=text, completed=done, total=total, left=left)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-def open_display(stream: TextIO) -> Display:
-    """Live on a terminal, plain lines elsewhere."""
-    # Not rich's own test: it honours FORCE_COLOR, and would write control characters into a log file.
-    live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return _LiveDisplay(stream) if live else _PlainDisplay(stream)
+LINES_EVERY_S = 60.0
+"""Without a terminal: seconds after the last line until another one tells how far sampling is."""
 
 
 class ProgressView:
     """A context manager that shows the events given to `handle`; leaves the terminal as it was, errors included.
 
-    Events are dicts: {"type": "phase", "text"}, {"type": "sampling", "done", "total"}, {"type": "step", "step",
-    "max_steps", "metrics"}, {"type": "eval", "step", "accuracy", "ci95"} (ci95 may be None) and {"type": "done",
-    "run_dir"}.
+    Events are dicts with a "type":
+
+    - "phase" (text): what happens from now on; a line of its own, but for phases between steps.
+    - "doing" (text): the same for a part of a step, which is shown in the live line only.
+    - "begin" (step, max_steps): training starts after this step.
+    - "sampling" (seconds and the fields of `core.scheduling.Progress`): where a step's sampling is.
+    - "step" (step, max_steps, metrics), "eval" (step, accuracy, ci95, which may be None), "note" (text).
+    - "done" (run_dir): the run is over.
 
     Args:
         stream: where to write; standard error if None.
-        clock: seconds, monotonic; for steps whose metrics have no "ada/step_s".
+        clock: seconds, monotonic.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -112,16 +48,19 @@ class ProgressView:
         # Reentrant: a signal handler may run in the thread that is just showing an event.
         self._lock = threading.RLock()
         self._display: Display | None = None
-        self._phase = "starting"
+        self._phase, self._phase_began = "starting", 0.0
+        self._sampling: Mapping[str, Any] | None = None
+        self._in_step = False
         self._step = 0
         self._max_steps: int | None = None
-        self._sampling = False
-        self._last_time = 0.0
+        self._started = self._last_step = self._last_line = 0.0
         self._durations: deque[float] = deque(maxlen=RECENT_STEPS)
 
     def __enter__(self) -> ProgressView:
+        self._started = self._phase_began = self._last_step = self._last_line = self._clock()
         self._display = open_display(self._stream)
-        self._last_time = self._clock()
+        # Without this object's lock: the display asks from a thread that holds one of its own.
+        self._display.status(self.status)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -143,50 +82,100 @@ class ProgressView:
                 return
             match event["type"]:
                 case "phase":
-                    self._on_phase(self._display, event["text"])
+                    self._on_phase(event["text"])
+                case "doing":
+                    self._begin(event["text"], in_step=True)
+                case "begin":
+                    self._step, self._max_steps = event["step"], event["max_steps"]
                 case "sampling":
-                    self._sampling = True
-                    self._phase = f"sampling {event['done']}/{event['total']}"
+                    self._on_sampling(event)
                 case "step":
-                    self._on_step(self._display, event["step"], event["max_steps"], event["metrics"])
+                    self._on_step(event["step"], event["max_steps"], event["metrics"])
                 case "eval":
-                    self._display.line(evaluation_line(event["step"], event["accuracy"], event["ci95"]))
+                    self._line(evaluation_line(event["step"], event["accuracy"], event["ci95"]))
+                    self._begin("going on")
                 case "note":
-                    self._display.line(event["text"])
+                    self._line(event["text"])
                 case "done":
-                    self._display.line(f"record and report: {event['run_dir']}")
+                    self._line(f"record and report: {event['run_dir']}")
+                    self._begin("saving the model")
                 case other:
                     raise ValueError(
-                        f"event type {other!r} is unknown: expected phase, sampling, step, eval, note or done"
+                        f"event type {other!r} is unknown: expected phase, doing, begin, sampling, step, eval, note "
+                        f"or done"
                     )
-            self._show_status(self._display)
 
-    def _on_phase(self, display: Display, text: str) -> None:
+    def status(self, width: int) -> str:
+        """The live line in so many columns."""
+        now = self._clock()
+        sampling, seconds = self._sampling, now - self._phase_began
+        timed = f"{self._phase} ({seconds:.0f} s)" if seconds >= 1 else self._phase
+        if self._max_steps is None or self._step >= self._max_steps or not self._in_step:
+            return fitted([timed], width)
+        what, *figures = [timed] if sampling is None else sampling_parts(sampling)
+        step = f"step {self._step + 1}/{self._max_steps}: {what}"
+        return fitted([step, self._time_left(now), *figures], width)
+
+    def _time_left(self, now: float) -> str:
+        if not self._durations or self._max_steps is None:
+            return ""
+        mean_s = sum(self._durations) / len(self._durations)
+        # Of this step at most all: it may take longer than those before.
+        of_this = min(now - self._last_step, mean_s)
+        return time_left(mean_s * (self._max_steps - self._step) - of_this)
+
+    def _line(self, text: str) -> None:
+        assert self._display is not None
+        self._last_line = self._clock()
+        self._display.line(text)
+
+    def _begin(self, text: str, *, in_step: bool = False) -> None:
+        self._sampling, self._in_step = None, in_step
+        self._phase, self._phase_began = text, self._clock()
+
+    def _on_phase(self, text: str) -> None:
         """A phase is a line of its own before the first step and after the last; in between it would repeat."""
-        between = (self._sampling or self._step > 0) and self._step != self._max_steps
+        between = self._max_steps is not None and 0 < self._step < self._max_steps
         if text != self._phase and not between:
-            display.line(text)
-        self._phase = text
+            seconds = self._clock() - self._started
+            self._line(text if seconds < 1 or self._step else f"{text}, {seconds:.0f} s after the start")
+        self._begin(text)
 
-    def _on_step(self, display: Display, step: int, max_steps: int, metrics: Mapping[str, Any]) -> None:
+    def _on_sampling(self, event: Mapping[str, Any]) -> None:
+        if self._sampling is None:
+            self._begin("sampling", in_step=True)
+        self._sampling = event
+        assert self._display is not None
+        if not self._display.is_live and self._clock() - self._last_line >= LINES_EVERY_S:
+            self._line(self.status(sys.maxsize))
+
+    def _on_step(self, step: int, max_steps: int, metrics: Mapping[str, Any]) -> None:
         now = self._clock()
         seconds = metrics.get("ada/step_s")
-        self._durations.append(now - self._last_time if seconds is None else seconds)
-        self._last_time = now
+        self._durations.append(now - self._last_step if seconds is None else seconds)
+        self._last_step = now
         self._step, self._max_steps = step, max_steps
-        display.line(step_line(step, max_steps, metrics, self._durations[-1]))
+        self._line(step_line(step, max_steps, metrics, self._durations[-1]))
+        self._begin("sampling", in_step=True)
 
-    def _show_status(self, display: Display) -> None:
-        if self._max_steps is None:
-            display.status(self._phase, "", 0, None)
-            return
-        mean_s = sum(self._durations) / len(self._durations)
-        if self._step >= self._max_steps:
-            # No total: a full bar would stop the clock while the model is saved and evaluated.
-            display.status(self._phase, "", 0, None)
-            return
-        left = time_left(mean_s * (self._max_steps - self._step))
-        display.status(f"step {self._step + 1}/{self._max_steps}: {self._phase}", left, self._step, self._max_steps)
+
+def sampling_parts(event: Mapping[str, Any]) -> list[str]:
+    """Where a step's sampling is, in order of importance: prompts by state, score, signal, rollouts, tokens."""
+    parts = [f"{event['open']} open, {event['one_sided']} one-sided, {event['done']} done"]
+    for name in ("right", "signal"):
+        if event[name] is not None:
+            parts.append(f"{name} {event[name]:.0%}")
+    parts += [f"{event['rollouts']:,} rollouts", f"{short(event['tokens'])} tokens"]
+    if event["seconds"] > 0:
+        parts.append(f"{short(event['tokens'] / event['seconds'])} tokens/s")
+    return parts
+
+
+def short(number: float) -> str:
+    """A count in few characters: 950, 9,500, 41k, 1.2M."""
+    if number < 10_000:
+        return f"{number:,.0f}"
+    return f"{number / 1e3:.0f}k" if number < 999_500 else f"{number / 1e6:.1f}M"
 
 
 def step_line(step: int, max_steps: int, metrics: Mapping[str, Any], seconds: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 REMOVED = "<removed>"
 
@@ -47,6 +49,26 @@ def redact_words(words: Sequence[str]) -> list[str]:
     return [str(word) for word in _redact_list(list(words))]
 
 
+SHORTEST_SECRET = 8
+"""Characters. A shorter value, such as the `env` of `--logger.wandb.key env`, would take words out of any text."""
+
+
+def secret_values(config: Mapping[str, object], environment: Mapping[str, str]) -> list[str]:
+    """The values of all flags and variables whose names look secret: what no text that is kept may hold."""
+    found: list[str] = []
+    for name, value in (*config.items(), *environment.items()):
+        if isinstance(value, Mapping):
+            found += secret_values(value, {})
+        elif looks_secret(name) and isinstance(value, str) and len(value) >= SHORTEST_SECRET:
+            found.append(value)
+    return found
+
+
+def without_logins(text: str) -> str:
+    """A text without logins and keys inside URLs."""
+    return _URL_QUERY.sub(rf"\1{REMOVED}", _URL_LOGIN.sub(f"{REMOVED}@", text))
+
+
 def _redact_entry(name: str, value: object) -> object:
     if looks_secret(name) and value is not None and not isinstance(value, bool):
         return REMOVED
@@ -59,7 +81,7 @@ def _redact_value(value: object) -> object:
     if isinstance(value, list | tuple):
         return _redact_list(list(value))
     if isinstance(value, str):
-        return _URL_QUERY.sub(rf"\1{REMOVED}", _URL_LOGIN.sub(f"{REMOVED}@", value))
+        return without_logins(value)
     return value
 
 
@@ -78,3 +100,10 @@ def _redact_list(values: list[object]) -> list[object]:
             redacted.append(_redact_value(value))
         follows_secret_flag = secret_flag and not equals
     return redacted
+
+
+def plain(value: Any) -> Any:
+    """Flags as OpenRLHF holds them, nested namespaces, as nested dicts; without what is not a flag."""
+    if isinstance(value, SimpleNamespace):
+        return {name: plain(inner) for name, inner in vars(value).items() if name != "ada_events"}
+    return value

@@ -172,8 +172,10 @@ class RunLog:
             raise ValueError(f"evaluation after step {step} has no 'eval/accuracy': it has {sorted(metrics)}")
         self._append_metrics(step, metrics)
 
-    def log_samples(self, step: int, records: Iterable[SampleRecord]) -> None:
-        """Append the rollouts of one step. Answers are kept for the prompts with the lowest keys only.
+    def log_samples(self, step: int, records: Iterable[SampleRecord]) -> list[dict[str, Any]]:
+        """Append the rollouts of one step; returns the rows that have an answer's text.
+
+        Answers are kept for the prompts with the lowest keys only.
 
         Keys follow the order of the data, which is shuffled, and not the order of completion, so the recorded texts
         are a fair choice. The text of a prompt and its reference answer stand in the first row of its first visit
@@ -181,10 +183,11 @@ class RunLog:
         """
         ordered = sorted(records, key=lambda r: (r.sample.key, r.sample.index))
         with_text = set(sorted({r.sample.key for r in ordered})[: self._text_prompts_per_step])
-        for record in ordered:
-            row = self._sample_row(step, record, with_text=record.sample.key in with_text)
+        rows = [self._sample_row(step, r, with_text=r.sample.key in with_text) for r in ordered]
+        for row in rows:
             self._samples.write(encode(row))
         self._samples.flush()
+        return [row for row in rows if "response" in row]
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
         """Write `summary.json`, whole or not at all. Raises ValueError if a number is not finite."""
@@ -212,7 +215,7 @@ class RunLog:
         self._metrics.write(encode(row))
         self._metrics.flush()
 
-    def _sample_row(self, step: int, record: SampleRecord, *, with_text: bool) -> JsonValue:
+    def _sample_row(self, step: int, record: SampleRecord, *, with_text: bool) -> dict[str, Any]:
         sample = record.sample
         row = {
             "step": step,
@@ -247,7 +250,8 @@ class RunLog:
             row |= {"label": self._shortened(record.label)} if record.label else {}
         if with_text:
             row["response"] = self._shortened(record.response)
-        return to_json_value(f"sample {sample.index} of prompt {sample.key}", row, "raise")
+        label = f"sample {sample.index} of prompt {sample.key}"
+        return {name: to_json_value(f"{label}.{name}", value, "raise") for name, value in row.items()}
 
     def _is_new(self, prompt_id: str) -> bool:
         is_new = prompt_id not in self._known_prompts

@@ -20,7 +20,7 @@ from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.fleet import DispatchLimits, Ended, Fleet, run
 from openrlhf_ada.core.policies import Policy
-from openrlhf_ada.core.scheduling import FinishedPool, Scheduler, SchedulerName
+from openrlhf_ada.core.scheduling import FinishedPool, Progress, Scheduler, SchedulerName
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptKey, PromptPool, TrainingGroup
@@ -45,14 +45,15 @@ class SamplingOptions:
     `refill_limit`: fresh prompts per step in place of unresolved ones, at most. `num_texts`: prompts of a step whose
     answers are recorded as text. `binary_reward_above`: rewards must be 1 for scores above this and 0 for others,
     because the critic that learns them is read as a pass rate.
-    `on_progress`: gets the prompts closed so far and in all; `on_note`: what a user should read. `scheduler` and
-    `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to which it sends some ahead (None:
-    the engine's own figure). `timeout_s`: how long a rollout may take. `max_no_score`: prompts of a step that may be
-    replaced because a rollout got no score. `restore_engine`: gives an engine that died its weights. Every
-    `logprob_steps` batches, from the first on, engines also give log-probabilities (0: never). `known_counts`: draws
-    and positives by row, from before the run. `threshold`: makes scores of raw scores, and learns from the first
-    `first_scores` samples of every prompt; None where they are in [0, 1]. `score`: scores answers, where the engines
-    have no reward function. `chooser`: chooses prompts; None where all are sampled in the loader's order.
+    `on_progress`: gets a function that says how far the sampling is, whenever engines have answered; `on_note`: what a
+    user should read. `scheduler` and `least_chance`: see `core.scheduling`. `speculation`: rollouts on an engine up to
+    which it sends some ahead (None: the engine's own figure). `timeout_s`: how long a rollout may take.
+    `max_no_score`: prompts of a step that may be replaced because a rollout got no score.
+    `restore_engine`: gives an engine that died its weights. Every `logprob_steps` batches, from the first on, engines
+    also give log-probabilities (0: never). `known_counts`: draws and positives by row, from before the run.
+    `threshold`: makes scores of raw scores, and learns from the first `first_scores` samples of every prompt; None
+    where they are in [0, 1]. `score`: scores answers, where the engines have no reward function. `chooser`: chooses
+    prompts; None where all are sampled in the loader's order.
     """
 
     plan: BatchPlan
@@ -62,7 +63,7 @@ class SamplingOptions:
     max_no_score: int = 0
     prompt_values: PromptValues | None = None
     binary_reward_above: float | None = None
-    on_progress: Callable[[int, int], None] = lambda closed, total: None
+    on_progress: Callable[[Callable[[], Progress]], None] = lambda look: None
     on_note: Callable[[str], None] = lambda text: None
     scheduler: SchedulerName = "stream"
     speculation: int | None = None
@@ -245,7 +246,8 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             self.policy, pools, self.options.scheduler, least_chance=self.options.least_chance
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
-        progress = lambda num_closed: self.options.on_progress(num_closed, len(pools))  # noqa: E731
+        look = partial(scheduler.progress, self.options.plan.group_size)
+        progress = partial(self.options.on_progress, look)
         on_give_up = partial(self._on_prompt_failed, batch)
         run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
         batch.add(scheduler, partial(self._build, batch.requests), at)

@@ -52,19 +52,14 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
         self.recorder.finish()
 
     def _evaluate_now(self) -> None:
-        """Evaluate outside the host's loop, whose loggers are not open before the first and after the last step."""
+        """Evaluate outside the host's loop."""
         self.recorder.emit("phase", text="evaluating on held-out prompts")
         self.samples_generator.generate_eval_samples(**eval_arguments(self.args, self.generate_kwargs))
         self.record_evaluation(self.samples_generator.held_out, self._step)
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> ScoredLogs:
         logs = super().evaluate(global_step, **generate_kwargs)
-        scored = ScoredLogs(logs, self.samples_generator.held_out, self._step, self.settings.positive_above)
-        for host_logger in (self.wandb_logger, self.tensorboard_logger):
-            if host_logger:
-                # Its own figures it has logged.
-                host_logger.log_eval(global_step, {name: scored[name] for name in scored if name not in logs})
-        return scored
+        return ScoredLogs(logs, self.samples_generator.held_out, self._step, self.settings.positive_above)
 
     def get_max_steps(self) -> int:
         return optimizer_steps(self.args, len(self.prompts_dataloader), super().get_max_steps())

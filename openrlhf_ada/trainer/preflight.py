@@ -22,6 +22,7 @@ from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
+from openrlhf_ada.reporting.track_mlflow import check_installed
 from openrlhf_ada.reward.names import check_python_file, check_rewards, grades_labels, readable, split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, is_url
 
@@ -32,6 +33,8 @@ def check_flags(args: SimpleNamespace) -> None:
     """All of our checks, on the parsed flags; raises ConfigError or DataError."""
     check_without_files(args)
     check_paths(args)
+    if args.ada.mlflow is not None:
+        check_installed(args.ada.mlflow)
     check_run_dir(from_namespace(args.ada), args)
 
 

@@ -11,15 +11,17 @@ import ray
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
-from openrlhf_ada.host.trainer import HostTrainer
-from openrlhf_ada.reporting.wandb_run import use_step_axis
+from openrlhf_ada.host.trainer import HostTrainer, shown_in_wandb
+from openrlhf_ada.reporting.redaction import plain, redact
+from openrlhf_ada.reporting.tracking import HOST_SAMPLE
 from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
-from openrlhf_ada.trainer.recorder import Recorder
+from openrlhf_ada.trainer.recorder import Recorder, emit
+from openrlhf_ada.trainer.run_trackers import RunTrackers
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
 
 TRAINED_ONLY = ("reward", "score", "return")
@@ -50,6 +52,7 @@ class ScoredLogs(dict[str, float]):
 
     def __init__(self, logs: dict[str, float], held_out: HeldOut, version: int, positive_above: float) -> None:
         super().__init__(logs)
+        self.of_host = dict(logs)
         self.held_out = held_out
         self.version = version
         if held_out.is_measurable:
@@ -61,17 +64,20 @@ class RecordedTraining(HostTrainer):
 
     args: Any
     critic_model_group: Any
-    wandb_logger: Any
     recorder: Recorder
     num_steps: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        with shown_in_wandb(lambda args: redact(plain(args))):
+            super().__init__(*args, **kwargs)
         self.settings = settings_of(self.args)
         self.ada = self.settings.config
         self.is_adaptive = self.ada.mode != "off"
-        if self.wandb_logger:
-            use_step_axis(self.wandb_logger.handle)
+        self.trackers = RunTrackers(self.wandb_logger, self.tensorboard_logger)
+        # The host calls one logger then, which passes everything on to all.
+        tracks = self.wandb_logger or self.tensorboard_logger or self.ada.mlflow
+        self.wandb_logger: Any = self.trackers if tracks else None
+        self.tensorboard_logger: Any = None
         self.prompt_critic: PromptCritic | None = None
         if self.is_adaptive:
             self.experience_maker: Any = AdaptiveExperienceMaker(
@@ -93,7 +99,10 @@ class RecordedTraining(HostTrainer):
         """Start the run directory, or go on with it. `num_steps`: rollout batches in the whole run."""
         self._step = states["global_step"]
         self.num_steps = num_steps
-        self.recorder = Recorder(self.ada, self.args, self._step or None)
+        self.recorder = Recorder(self.ada, self.args, self._step or None, self.trackers)
+        resumed_after = (self._step, self.recorder.used(self._step)) if self._step else None
+        self.trackers.open(self.ada.mlflow, self.recorder.run_dir, resumed_after, self.recorder.note)
+        self.recorder.emit("begin", step=self._step, max_steps=num_steps)
         episode = num_steps / self.args.train.num_episodes
         counts = self.settings.remembers and self.settings.estimator == "ema"
         if counts and episode > 2 * self.ada.half_life:
@@ -108,10 +117,17 @@ class RecordedTraining(HostTrainer):
         if self.is_adaptive:
             # One that has died is started again, and has to be there before the host pauses or wakes all.
             self.engine_waiter.wait()
+        self._tell("sending weights to the engines")
         super().broadcast_to_vllm()
+
+    def _tell(self, doing: str) -> None:
+        """Show what a step is at. Asynchronous training has no one answer: it samples at the same time."""
+        if not self.args.train.async_enable:
+            emit(self.args, "doing", text=doing)
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
+        self._tell("training the policy")
         ray.get(self.actor_model_group.async_run_method(method_name="begin_step", version=global_step + 1))
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
@@ -181,14 +197,14 @@ class RecordedTraining(HostTrainer):
     ) -> None:
         logs_dict, client_states = logs_dict or {}, client_states or {}
         self._step = global_step
-        recorded = {k: v for k, v in logs_dict.items() if k != "generated_samples"}
+        recorded = {k: v for k, v in logs_dict.items() if k != HOST_SAMPLE}
         client_states |= self._batch.checkpoint
         if self.is_adaptive:
             self.recorder.samples(global_step, self._record())
-        self.recorder.step(global_step, recorded | ledger_metrics(self._batch.ledger), self.num_steps)
-        # The host's loggers take scalars.
-        scalars = {k: v for k, v in logs_dict.items() if not isinstance(v, dict)}
-        super().save_logs_and_checkpoints(global_step, scalars, client_states)
+        row = self.recorder.step(global_step, recorded | ledger_metrics(self._batch.ledger), self.num_steps)
+        if HOST_SAMPLE in logs_dict:
+            row[HOST_SAMPLE] = logs_dict[HOST_SAMPLE]
+        super().save_logs_and_checkpoints(global_step, row, client_states)
         self._batch = RolloutBatch()
         self.recorder.begin_step()
 

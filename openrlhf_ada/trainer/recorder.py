@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import positive_above
 from openrlhf_ada.eval.held_out import HeldOut, evaluation_metrics
+from openrlhf_ada.reporting.redaction import plain
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
+from openrlhf_ada.reporting.tracking import SAMPLES, Axes, Trackers, axes_of
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 
 _NO_ACCURACY = (
@@ -24,21 +27,26 @@ _NO_ACCURACY = (
 class Recorder:
     """Writes the run directory and tells the driver what happens. Lives in the trainer's Ray actor.
 
-    `events` is a Ray queue that the driver reads, or None. The record has every step; events are for watching only.
+    `args.ada_events` is a Ray queue that the driver reads, or None. The record has every step; events are for watching
+    only. Trackers get the same rows: those of steps from OpenRLHF, which has them from `step`.
     """
 
-    def __init__(self, config: AdaConfig, args: SimpleNamespace, resume_from_step: int | None) -> None:
+    def __init__(
+        self, config: AdaConfig, args: SimpleNamespace, resume_from_step: int | None, trackers: Trackers
+    ) -> None:
         self._log = RunLog(
             config.resolved_run_dir(args.logger.wandb.run_name),
-            _plain(args),
+            plain(args),
             resume_from_step=resume_from_step,
             text_prompts_per_step=config.log_texts,
         )
         self._args = args
         self._positive_above = positive_above(config)
         self._started = time.monotonic()
-        self._total_drawn = self._total_drawn_tokens = 0
+        self._axes = {0: Axes()}
         self._step_started = self._started
+        self._texts: list[dict[str, Any]] = []
+        self.trackers = trackers
         if resume_from_step:
             self._restore_totals()
 
@@ -47,14 +55,13 @@ class Recorder:
         return self._log.run_dir
 
     def _restore_totals(self) -> None:
-        steps = read_run(self.run_dir).steps
-        if not steps:
-            # Resumed into a new directory: the totals count from here, and the record says so (RunLog warns).
-            return
-        last = steps[-1]
-        self._total_drawn = last["ada/total_drawn"]
-        self._total_drawn_tokens = last["ada/total_drawn_tokens"]
-        self._started -= last["ada/wall_clock_s"]
+        """Empty where the run was resumed into a new directory: totals count from here, and RunLog warns of it."""
+        self._axes |= {row["step"]: axes_of(row) for row in read_run(self.run_dir).steps}
+        self._started -= self.used().seconds
+
+    def used(self, after_step: int | None = None) -> Axes:
+        """What the run had used up after a step, or after the last one that is recorded."""
+        return self._axes.get(max(self._axes) if after_step is None else after_step, self._axes[max(self._axes)])
 
     def emit(self, kind: str, **content: Any) -> None:
         """Tell the driver; never waits."""
@@ -67,23 +74,26 @@ class Recorder:
     def begin_step(self) -> None:
         self._step_started = time.monotonic()
 
-    def step(self, step: int, metrics: dict[str, Any], max_steps: int) -> None:
-        """One finished step; adds its duration and the totals since the start of the run."""
-        self._total_drawn += metrics["ada/drawn"]
-        self._total_drawn_tokens += metrics["ada/drawn_tokens"]
-        now = time.monotonic()
+    def step(self, step: int, metrics: dict[str, Any], max_steps: int) -> dict[str, Any]:
+        """One finished step. Returns its row, with its duration and the totals since the start of the run, and for the
+        trackers its samples that have texts."""
+        before, now = self.used(), time.monotonic()
         row = metrics | {
-            "ada/total_drawn": self._total_drawn,
-            "ada/total_drawn_tokens": self._total_drawn_tokens,
+            "ada/total_drawn": before.rollouts + metrics["ada/drawn"],
+            "ada/total_drawn_tokens": before.tokens + metrics["ada/drawn_tokens"],
             "ada/step_s": now - self._step_started,
             "ada/wall_clock_s": now - self._started,
         }
+        self._axes[step] = axes_of(row)
         self._log.log_step(step, row)
         self.emit("step", step=step, max_steps=max_steps, metrics=row)
+        texts, self._texts = self._texts, []
+        return row | {SAMPLES: texts}
 
     def samples(self, step: int, record: StepRecord) -> None:
         """Every rollout of a step, a bounded few of them with their texts."""
-        self._log.log_samples(step, [row for group in record.all_groups for row in _sample_rows(group)])
+        rows = [row for group in record.all_groups for row in _sample_rows(group)]
+        self._texts = self._log.log_samples(step, rows)
 
     def evaluation(self, step: int, held_out: HeldOut) -> None:
         """Accuracy on held-out prompts.
@@ -100,13 +110,17 @@ class Recorder:
             return
         metrics = evaluation_metrics(held_out, self._positive_above)
         self._log.log_evaluation(step, metrics)
+        axes = replace(self.used(step), seconds=time.monotonic() - self._started)
+        self.trackers.evaluation(step, metrics, axes)
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
     def finish(self) -> None:
-        """Write summary.json and the report."""
+        """Write summary.json and the report, and close the trackers."""
         self._log.write_summary(summarise(read_run(self.run_dir)))
         self._log.close()
         write_report(read_run(self.run_dir), self.run_dir / "report.html")
+        # Last: one may wait for its server.
+        self.trackers.finish()
         self.emit("done", run_dir=str(self.run_dir))
 
 
@@ -127,10 +141,3 @@ def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
     return sample_records(
         str(group.row), group.prompt, group.pool, texts, group.group, *of_samples, group.choice, group.label
     )
-
-
-def _plain(value: Any) -> Any:
-    """Nested namespaces as nested dicts, without what is not a flag."""
-    if isinstance(value, SimpleNamespace):
-        return {k: _plain(v) for k, v in vars(value).items() if k != "ada_events"}
-    return value

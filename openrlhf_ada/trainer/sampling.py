@@ -20,6 +20,7 @@ from openrlhf_ada.rollout.engine_connections import Restore
 from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
+from openrlhf_ada.rollout.sampling_progress import SamplingProgress
 from openrlhf_ada.trainer.recorder import emit, note
 
 
@@ -57,7 +58,7 @@ def make_generator(
         first_scores=settings.first_scores,
         score=score if scored_by_model(args) else None,
         binary_reward_above=settings.positive_above if settings.reads_critic and not settings.own_critic else None,
-        on_progress=lambda closed, total: emit(args, "sampling", done=closed, total=total),
+        on_progress=SamplingProgress(partial(emit, args, "sampling")),
         on_note=partial(note, args),
         chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,
     )

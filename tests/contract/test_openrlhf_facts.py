@@ -38,6 +38,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("self.init_checkpoint_states()", "we read the same states before it does"),
         ("self.train_step(rollout_samples, global_step)", "we add metrics to its status"),
         ("self.save_logs_and_checkpoints(global_step, status, client_states)", "the record is written there"),
+        ("self.wandb_logger.close()", "our trackers stand there, and stay open for a last evaluation"),
         ("eval_logs = self.evaluate(global_step, **eval_generate_kwargs)", "its figures come back with their scores"),
         ("self.save_best_checkpoint(eval_logs, global_step, client_states)", "evaluations are recorded there"),
         ("for episode in range(start_episode, self.args.train.num_episodes)", "episodes_done starts there"),
@@ -66,6 +67,22 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ],
     ("host/trainer.py", TRAINER, "BasePPOTrainer.save_logs_and_checkpoints"): [
         ("self.critic_model_group.async_run_method(", "and must be there again when checkpoints are written"),
+    ],
+    ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.__init__"): [
+        ("WandbLogger(self.args) if self.args.logger.wandb.key else None", "opened here, by the name we substitute"),
+        (
+            "TensorboardLogger(self.args) if self.args.logger.tensorboard_dir else None",
+            "and this one, with its writer",
+        ),
+    ],
+    ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.save_logs_and_checkpoints"): [
+        ("self.wandb_logger.log_train(global_step, logs_dict)", "our trackers stand there, and get what we pass"),
+    ],
+    ("trainer/recorded_training.py", TRAINER, "PPOTrainer.evaluate"): [
+        ("self.wandb_logger.log_eval(global_step, logs)", "OpenRLHF's own figures, without eval/ in front"),
+    ],
+    ("trainer/recorded_training.py", ASYNC, "TrainingActor.fit"): [
+        ("self.wandb_logger.log_eval(eval_step, eval_metrics)", "what the generator sent, ours among them"),
     ],
     ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.save_best_checkpoint"): [
         ("if not eval_metrics:", "it takes our dict of figures as its own"),
@@ -100,6 +117,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("rollout_samples, client_states, filter_pass_rate, generation_time = payload", "what arrives"),
         ("self.save_best_checkpoint(eval_metrics, eval_step, client_states)", "evaluations are recorded there"),
         ("self.save_logs_and_checkpoints(global_step, status, client_states)", "the record is written there"),
+        ("self.wandb_logger.close()", "our trackers stand there, and stay open for a last evaluation"),
     ],
     ("trainer/ppo_trainer_async.py", ASYNC, "TrainingActor.broadcast_to_vllm"): [
         ("batch_vllm_engine_call(self.vllm_engines, 'pause_generation')", "we pause in the same way"),

@@ -127,7 +127,7 @@ def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(train_ppo_ray, "objective_notes", lambda settings: ["third"])
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "prepare_training_data", lambda args, config: ["fourth"])
-    monkeypatch.setattr(train_ppo_ray, "run", lambda args, config: 0)
+    monkeypatch.setattr(train_ppo_ray, "run", lambda *given: 0)
     with caplog.at_level("WARNING"):
         assert train_ppo_ray.main([]) == 0
     assert caplog.messages == ["first", "second", "third", "fourth"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from openrlhf_ada.core.fleet import DispatchLimits, Failed, Finished, run
 from openrlhf_ada.core.policies import Close, Draw, Policy
-from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Request, Scheduler
+from openrlhf_ada.core.scheduling import SCHEDULERS, FinishedPool, Progress, Request, Scheduler
 from openrlhf_ada.core.types import Ledger, PromptKey, PromptPool, Sample, Tally
 
 
@@ -176,13 +176,26 @@ def test_progress_by_hand(name: Any) -> None:
     fleet = FakeFleet(lambda r: outcomes[r.key][r.index], ORDERS["in order"])
     policy = sequential(1, 1, n=2, wave=2, cap=4, estimator="rloo")
     scheduler = Scheduler[Request](policy, [PromptPool(key) for key in outcomes], name, least_chance=1.0)
-    progress: list[int] = []
-    finished = run(scheduler, fleet, DispatchLimits(99, 99), progress.append)
+    progress: list[Progress] = []
+    finished = run(scheduler, fleet, DispatchLimits(99, 99), lambda: progress.append(scheduler.progress(2)))
     assert [len(entry.pool) for entry in finished] == [2, 4, 4]
     assert [entry.num_waves for entry in finished] == [1, 2, 2]
     assert scheduler.num_sent == len(fleet.sent) == 10
-    assert progress[-1] == 3
-    assert all(later > earlier for earlier, later in itertools.pairwise(progress)), "only when it grows"
+    done = [state.done for state in progress]
+    assert all(later >= earlier for earlier, later in itertools.pairwise(done))
+    assert all(state.open + state.one_sided + state.done == 3 for state in progress)
+    assert any((state.one_sided, state.done) == (2, 1) for state in progress), (
+        "7 and 9 are all right in the first round"
+    )
+    last = progress[-1]
+    assert (last.open, last.one_sided, last.done, last.rollouts, last.tokens) == (0, 0, 3, 10, 3 + 10 + 10)
+    assert last.right == pytest.approx((0.5 + 1 + 1) / 3), "of the first two of each"
+    assert last.signal == pytest.approx(2 / 3)
+
+
+def test_progress_before_the_first_wave_has_no_figures() -> None:
+    scheduler = Scheduler[None](sequential(1, 1, n=2, wave=2, cap=4), [PromptPool(0)], "waves", least_chance=0.0)
+    assert scheduler.progress(2) == Progress(1, 0, 0, 0, 0, None, None)
 
 
 @given(cases(), st.sampled_from(SCHEDULERS))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.reporting.progress import ProgressView, evaluation_line, step_line, time_left
+from openrlhf_ada.reporting.progress import ProgressView, evaluation_line, sampling_parts, short, step_line, time_left
 
 METRICS = {
     "ada/first_wave_metric_mean": 0.42,
@@ -17,6 +17,10 @@ METRICS = {
     "ada/rollouts_per_prompt": 7.25,
     "ada/step_s": 21.34,
 }
+SAMPLING = {
+    "type": "sampling", "open": 12, "one_sided": 9, "done": 107, "rollouts": 1934, "tokens": 412_300, "right": 0.41,
+    "signal": 0.78, "seconds": 22.5,
+}  # fmt: skip
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
@@ -56,10 +60,10 @@ def test_file_gets_one_plain_line_per_step(monkeypatch: pytest.MonkeyPatch) -> N
             view.handle({"type": "phase", "text": text})
         view.handle({"type": "eval", "step": 0, "accuracy": 0.25, "ci95": 0.04})
         for number in (1, 2):
-            view.handle({"type": "phase", "text": f"step {number}: sampling"})
+            view.handle({"type": "phase", "text": f"step {number}: on its way"})
             for done in range(5):
-                view.handle({"type": "sampling", "done": done, "total": 4})
-            view.handle({"type": "phase", "text": "training"})
+                view.handle(SAMPLING | {"done": done})
+            view.handle({"type": "doing", "text": "training the policy"})
             view.handle(step(number, 2, **METRICS))
         view.handle({"type": "phase", "text": "saving the model"})
         view.handle({"type": "done", "run_dir": "runs/x"})
@@ -68,7 +72,7 @@ def test_file_gets_one_plain_line_per_step(monkeypatch: pytest.MonkeyPatch) -> N
         "starting engines",
         "loading",
         "evaluation before training: 25.0 ± 4.0% right",
-        "step 1: sampling",
+        "step 1: on its way",
         "step 1/2",
         "step 2/2",
         "saving the model",
@@ -77,18 +81,81 @@ def test_file_gets_one_plain_line_per_step(monkeypatch: pytest.MonkeyPatch) -> N
     assert stream.getvalue().replace("\n", "").isprintable()
 
 
-def test_terminal_shows_a_bar_and_one_line_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_one_line_in_place_under_those_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
     with ProgressView(stream) as view:
         view.handle(step(1, 31, **METRICS))
-        view.handle({"type": "sampling", "done": 3, "total": 4})
+        view.handle(SAMPLING)
     text = stream.getvalue()
     assert text.count("step  1/31   right  42%") == 1
-    assert "step 2/31: sampling 3/4" in text
-    assert "about 11 min left" in text, "30 steps of 21.34 s"
+    assert "step 2/31: 12 open, 9 one-sided, 107 done  about 11 min left" in text, "30 steps of 21.34 s"
     assert text.count(HIDE_CURSOR) == text.count(SHOW_CURSOR) == 1
+    assert text.count("\n") == 2, "of the finished step; and at the end, before the live line is taken away"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_live_line_shows_what_fits_first_things_first() -> None:
+    clock = Clock()
+    with ProgressView(io.StringIO(), clock) as view:
+        view.handle({"type": "begin", "step": 0, "max_steps": 31})
+        view.handle(step(1, 31, **METRICS))
+        clock.now += 2
+        view.handle(SAMPLING)
+        assert view.status(60) == "step 2/31: 12 open, 9 one-sided, 107 done  about 11 min left"
+        assert view.status(59) == "step 2/31: 12 open, 9 one-sided, 107 done"
+        assert view.status(200) == (
+            "step 2/31: 12 open, 9 one-sided, 107 done  about 11 min left  right 41%  signal 78%  1,934 rollouts  "
+            "412k tokens  18k tokens/s"
+        )
+        assert view.status(80) == "step 2/31: 12 open, 9 one-sided, 107 done  about 11 min left  right 41%"
+        view.handle({"type": "doing", "text": "training the policy"})
+        clock.now += 7
+        assert view.status(200) == "step 2/31: training the policy (7 s)  about 11 min left"
+        view.handle({"type": "phase", "text": "evaluating on held-out prompts"})
+        assert view.status(200) == "evaluating on held-out prompts", "no part of a step"
+
+
+def test_no_figure_is_shown_before_there_is_one() -> None:
+    none = SAMPLING | {"right": None, "signal": None, "seconds": 0.0, "rollouts": 0, "tokens": 0}
+    assert sampling_parts(none) == ["12 open, 9 one-sided, 107 done", "0 rollouts", "0 tokens"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(950, "950"), (9500, "9,500"), (41_000, "41k"), (999_600, "1.0M"), (12_340_000, "12.3M")],
+)
+def test_large_counts_are_short(number: int, text: str) -> None:
+    assert short(number) == text
+
+
+def test_start_says_when_its_phases_begin() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with ProgressView(stream, clock) as view:
+        view.handle({"type": "phase", "text": "starting Ray"})
+        clock.now += 9
+        assert view.status(80) == "starting Ray (9 s)"
+        view.handle({"type": "phase", "text": "loading engines and models"})
+    assert stream.getvalue() == "starting Ray\nloading engines and models, 9 s after the start\n"
+
+
+def test_long_sampling_is_told_every_minute_without_a_terminal() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with ProgressView(stream, clock) as view:
+        view.handle({"type": "begin", "step": 0, "max_steps": 2})
+        for _ in range(25):
+            view.handle(SAMPLING)
+            clock.now += 5
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2, "after 60 s and after 120 s"
+    assert lines[0].startswith("step 1/2: 12 open, 9 one-sided, 107 done  right 41%")
 
 
 def test_terminal_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +177,9 @@ def test_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_steps_without_a_duration_are_timed_by_the_clock() -> None:
-    times = iter([100.0, 107.5])
-    stream = io.StringIO()
-    with ProgressView(stream, clock=lambda: next(times)) as view:
+    clock, stream = Clock(), io.StringIO()
+    with ProgressView(stream, clock) as view:
+        clock.now += 7.5
         view.handle(step(1, 2))
     assert stream.getvalue() == "step 1/2      7.5 s\n"
 

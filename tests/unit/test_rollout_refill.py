@@ -18,7 +18,7 @@ from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.scheduling import Progress, Request
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule, Gate
 from openrlhf_ada.core.types import Ledger
@@ -74,9 +74,9 @@ def test_replacement_takes_the_place_of_the_replaced() -> None:
 
 
 def test_progress_is_of_the_prompts_that_are_sampled_now() -> None:
-    progress: list[tuple[int, int]] = []
-    one_batch(make_generator(5, resolved=[1, 2], limit=2, on_progress=lambda *counts: progress.append(counts)))
-    assert [counts for counts in progress if counts[0] == counts[1]] == [(2, 2), (1, 1)]
+    progress: list[Progress] = []
+    one_batch(make_generator(5, resolved=[1, 2], limit=2, on_progress=lambda look: progress.append(look())))
+    assert [state.done for state in progress if not state.open + state.one_sided] == [2, 1]
 
 
 def test_samples_of_replaced_prompts_are_unused() -> None:

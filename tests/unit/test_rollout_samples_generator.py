@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from collections import Counter
@@ -36,7 +37,7 @@ from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.core.scheduling import Progress, Request
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Sample
@@ -59,12 +60,14 @@ def make_generator(
 
 def test_one_batch_by_hand() -> None:
     """Row 0 is mixed in the first wave; row 1 in the second, with 1 of 4 right."""
-    progress: list[tuple[int, int]] = []
-    generator = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}, on_progress=lambda *counts: progress.append(counts))
+    progress: list[Progress] = []
+    generator = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}, on_progress=lambda look: progress.append(look()))
     samples, rate, consumed, exhausted = generator.generate_samples(**GENERATE)
     assert (rate, consumed, exhausted) == (None, 2, False), "the loader has not been asked for more yet"
     assert generator.asked == [(0, 2), (1, 2), (1, 2)]
-    assert progress == [(1, 2), (2, 2)]
+    states = [(state.open, state.one_sided, state.done) for state in progress]
+    assert [state for state, _ in itertools.groupby(states)] == [(0, 1, 1), (0, 0, 2)], "row 1 is one-sided at first"
+    assert (progress[-1].rollouts, progress[-1].right, progress[-1].signal) == (6, 0.25, 1.0)
 
     tags = [s.tag for s in samples]
     assert [t.key for t in tags] == [0, 0, 1, 1]

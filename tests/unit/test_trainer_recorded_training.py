@@ -58,7 +58,7 @@ class HostTrainer(BasePPOTrainer):
             None, critic, None, None, FixedKLController(0.0), strategy, SimpleNamespace(pad_token_id=0)
         )
         self.best_eval_metric_key = args.ckpt.best_metric_key or ""
-        self.wandb_logger = None
+        self.wandb_logger = self.tensorboard_logger = None
         self.critic_in_step: Any = "no step yet"
         self.saved: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
 
@@ -140,10 +140,10 @@ def test_step_is_recorded_and_saved_with_its_state(
     assert (row["ada/draws_histogram"], row["policy_loss"]) == ({"2": 1, "4": 1}, 0.1)
     assert "generated_samples" not in row
     assert len(list(run.samples())) == 6
-    ((saved_step, scalars, states),) = trainer.saved
+    ((saved_step, logged, states),) = trainer.saved
     assert (saved_step, states) == (1, {"episode": 0, "ada_policy": {"learned": 1}})
-    assert not any(isinstance(value, dict) for value in scalars.values()), "the host's loggers take scalars"
-    assert scalars["generated_samples"] == ["1", 1.0]
+    assert {name: logged[name] for name in row if name != "step"} == {k: v for k, v in row.items() if k != "step"}
+    assert logged["generated_samples"] == ["1", 1.0]
 
 
 def test_mode_off_keeps_host_figures_and_adds_the_ledger(make_trainer: Callable[..., Trainer]) -> None:
@@ -155,7 +155,11 @@ def test_mode_off_keeps_host_figures_and_adds_the_ledger(make_trainer: Callable[
     run = read_run(trainer.recorder.run_dir)
     assert (run.steps[0]["ada/drawn"], run.steps[0]["reward"]) == (6, 0.5)
     assert list(run.samples()) == []
-    assert trainer.saved == [(1, HOST_STATUS, {"episode": 0})]
+    ((saved_step, logged, states),) = trainer.saved
+    assert (saved_step, states) == (1, {"episode": 0})
+    added = logged.keys() - HOST_STATUS.keys()
+    assert HOST_STATUS.items() <= logged.items()
+    assert {"ada/drawn", "ada/drawn_tokens", "ada/total_drawn", "ada/step_s"} <= added
 
 
 def test_adaptive_batch_without_record_is_an_error(make_trainer: Callable[..., Trainer]) -> None:

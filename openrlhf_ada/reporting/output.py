@@ -1,0 +1,154 @@
+"""Keeps what the driver prints: the terminal shows it, and the run folder gets it as `log.txt`."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from openrlhf_ada.reporting.redaction import REMOVED, without_logins
+
+LOG_FILE = "log.txt"
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, movements of the cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles of windows, links
+    r"|\x1b[@-Z\\-_]"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(line: str) -> str:
+    """A line without what only a terminal understands. Of a line that was written over in place, its last text."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", line.rstrip("\r")).rpartition("\r")[2])
+
+
+class LogText:
+    """The text of a run's log: kept in memory until `write_to` names the file. Each line has its time in front.
+
+    Callable from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._secrets: list[str] = []
+        self._lock = threading.RLock()
+        self._early: list[str] = []
+        self._file: TextIO | None = None
+
+    def write_to(self, path: Path, secrets: Sequence[str]) -> None:
+        """From here on into this file, at its end, without the secrets. Its folder is created."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            # The longest first: one may be a part of another.
+            self._secrets = sorted(secrets, key=len, reverse=True)
+            self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+            early, self._early = self._early, []
+            for line in early:
+                self._put(line)
+
+    def line(self, text: str) -> None:
+        """Add one line."""
+        stamped = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain(text)}".rstrip()
+        with self._lock:
+            if self._file is None:
+                self._early.append(stamped)
+            else:
+                self._put(stamped)
+
+    def _put(self, line: str) -> None:
+        assert self._file is not None
+        for secret in self._secrets:
+            line = line.replace(secret, REMOVED)
+        self._file.write(without_logins(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """End the file; later lines are dropped with the object."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+class Output:
+    """In place of sys.stdout or sys.stderr: passes everything on to the stream, and whole lines to the log.
+
+    While a live line is shown, whole lines are given to it instead of to the stream, so that they appear above it.
+    """
+
+    def __init__(self, original: TextIO, log: LogText) -> None:
+        self.original = original
+        self._log = log
+        self._lock = threading.RLock()
+        self._begun = ""
+        self._show: Callable[[str], None] | None = None
+
+    def show_lines_with(self, show: Callable[[str], None] | None) -> None:
+        """Show whole lines with this function; None: write to the stream again, as it comes."""
+        with self._lock:
+            self._show = show
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            for line in lines:
+                self._log.line(line)
+                if self._show:
+                    self._show(line)
+            if not self._show:
+                self.original.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self.original.flush()
+
+    def isatty(self) -> bool:
+        return self.original.isatty()
+
+    def end(self) -> None:
+        """Log a last line that has no end."""
+        if self._begun:
+            self._log.line(self._begun)
+            self._begun = ""
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a stream has: fileno, encoding, buffer, ..."""
+        return getattr(self.original, name)
+
+
+@contextmanager
+def kept_output() -> Iterator[LogText]:
+    """Within the block, all that this process prints is also kept as a log, which the caller may give a file.
+
+    An exception that leaves the block is logged with its traceback.
+    """
+    log = LogText()
+    streams = {name: Output(getattr(sys, name), log) for name in ("stdout", "stderr")}
+    handlers = [h for h in logging.getLogger().handlers if isinstance(h, logging.StreamHandler)]
+    # A handler keeps the stream that it was made with.
+    moved = [(h, h.stream, s) for h in handlers for s in streams.values() if h.stream is s.original]
+    try:
+        for name, output in streams.items():
+            setattr(sys, name, output)
+        for handler, _, output in moved:
+            handler.setStream(output)
+        yield log
+    except BaseException as error:
+        if not isinstance(error, SystemExit):
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                log.line(line)
+        raise
+    finally:
+        for handler, original, _ in moved:
+            handler.setStream(original)
+        for name, output in streams.items():
+            output.end()
+            setattr(sys, name, output.original)
+        log.close()
