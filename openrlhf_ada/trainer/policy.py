@@ -14,6 +14,7 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from openrlhf.utils.loss_utils import get_loss_batch_info
 from peft import PeftModel
 
+from openrlhf_ada.config.weight_rules import has_experts
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import sharding
@@ -134,12 +135,17 @@ class AdaActorTrainer(HostPolicyTrainer):
     def _is_first(self, verify: str) -> bool:
         return verify == "first" and not self._has_shared
 
+    def _has_experts(self) -> bool:
+        """By its configuration, or by its tensors' names where that is composed in another way."""
+        named = any(".experts." in tensor.name for tensor in self._weights.manifest.tensors)
+        return named or has_experts(self.actor.model.module.config.to_dict())
+
     def _share_memory(self, engines: Mapping[int, Any], sums: bool) -> None:
         """The host's way, to these by number; but for adapters, of which it would send the parts.
 
         `sums`: compare checksums of what the policy has and what came. Raises WeightSyncError in the first process.
         """
-        if any(".experts." in tensor.name for tensor in self._weights.manifest.tensors):
+        if self._has_experts():
             # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
             raise RuntimeError(
                 "--train.colocate_all is True: the model is a mixture of experts, and nobody has shown that experts "

@@ -106,6 +106,7 @@ def make_trainer(engines: list[Engine], verify: str = "first") -> Any:
     for name, tensor in MODEL.items():
         room, _, kind = name.partition(".")
         module[room].register_parameter(kind, torch.nn.Parameter(tensor.clone()))
+    module.config = SimpleNamespace(to_dict=dict)  # type: ignore[assignment]
     trainer.actor = SimpleNamespace(model=SimpleNamespace(module=module))
     trainer.vllm_engines, trainer.use_cuda_ipc = engines, True
     return trainer

@@ -64,6 +64,7 @@ class World:
             for i in range(2)
         ]
         self.model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        self.model.config = SimpleNamespace(to_dict=lambda: {"model_type": "custom"})
         args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1))
         args.ada = SimpleNamespace(verify_sync="first")
         self.trainer: Any = AdaActorTrainer.__new__(AdaActorTrainer)
@@ -198,11 +199,16 @@ def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.Monke
     assert world.trainer.vllm_engines is world.engines
 
 
-def test_experts_of_a_hub_model_are_refused_over_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by configuration"])
+def test_experts_of_a_hub_model_are_refused_over_ipc(monkeypatch: pytest.MonkeyPatch, by_name: bool) -> None:
     """Its config.json could not be read before engines were started."""
     world = World(monkeypatch, uses_ipc=True)
-    world.trainer.actor.model.module = torch.nn.ModuleDict({"experts": torch.nn.ModuleList([torch.nn.Linear(1, 1)])})
-    world.trainer.actor.model.module = torch.nn.ModuleDict({"mlp": world.trainer.actor.model.module})
+    if by_name:
+        experts = torch.nn.ModuleDict({"experts": torch.nn.ModuleList([torch.nn.Linear(1, 1)])})
+        world.trainer.actor.model.module = torch.nn.ModuleDict({"mlp": experts})
+    else:
+        # Granite's are called input_linear and output_linear.
+        world.model.config.to_dict = lambda: {"num_local_experts": 8}
     with pytest.raises(RuntimeError, match=r"^--train.colocate_all is True: the model is a mixture of experts"):
         world.trainer.broadcast_to_vllm()
     assert world.take() == []
