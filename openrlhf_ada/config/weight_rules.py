@@ -22,9 +22,9 @@ def shares_gpus(host: SimpleNamespace) -> bool:
 
 def has_experts(config: Mapping[str, Any]) -> bool:
     """Is a model a mixture of experts? `config`: its config.json."""
-    text = config.get("text_config") or config
+    text: Any = config.get("text_config") or config
     # Models whose layers differ say it per layer.
-    sections = [text, *(text.get("block_configs") or [])]
+    sections: list[Any] = [text, *(text.get("block_configs") or [])]
     return any(section.get(name) for section in sections for name in EXPERTS)
 
 
