@@ -49,7 +49,7 @@ check: $(READY) ## lint, and the fast unit and contract tests: a minute and a ha
 quick-tests: $(READY) ## the tests of `make check` alone
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not e2e and not slow" tests/unit tests/contract
 
-gpu-rehearsal: $(READY) ## what a CPU can show of the paths on GPUs (docs/gpu.md): ten minutes or more
+gpu-rehearsal: $(READY) ## what a CPU can show of the paths on GPUs (docs/gpu.md): up to half an hour
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "rehearsal and not e2e" tests/unit tests/contract
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "rehearsal and e2e" tests/e2e
 	@echo "On a machine with a GPU: tests/gpu/first_run.sh"

@@ -89,6 +89,14 @@ def steps_of(name: str, model: StepModel) -> dict[str, tuple[float, int]]:
     return {name: (round(seconds + model.fixed, 1), engines) for name, (seconds, engines) in found.items()}
 
 
+def parts_of(name: str, model: StepModel) -> dict[str, float]:
+    """Seconds of a step on shared GPUs: means over seeds."""
+    seconds = [closing_times(POLICIES[name](), HEADLINE.answer(seed), ENGINES)[1] for seed in range(SEEDS)]
+    training = model.per_token * NUM_PROMPTS * GROUP * (PROMPT_TOKENS + ANSWER_TOKENS)
+    parts = {"sampling": model.sampling * statistics.mean(seconds), "training": training, "the rest": model.fixed}
+    return {part: round(value, 1) for part, value in parts.items()}
+
+
 def apart(closed: Sequence[tuple[float, int]], seconds: float, training: float, factor: float) -> dict[str, float]:
     """Seconds of sampling and training where each has its own GPUs. `factor`: on virtual seconds."""
     scaled, sampling = [(factor * when, count) for when, count in closed], factor * seconds
@@ -103,19 +111,19 @@ def apart(closed: Sequence[tuple[float, int]], seconds: float, training: float, 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    seconds = {
-        size: {name: steps_of(name, model) for name in POLICIES}
-        for size, model in (("1.5B", STEP_MODELS["seconds"]), ("7B", STEP_MODELS["seconds-7b"]))
-    }
+    models = {"1.5B": STEP_MODELS["seconds"], "7B": STEP_MODELS["seconds-7b"]}
+    seconds = {size: {name: steps_of(name, model) for name in POLICIES} for size, model in models.items()}
+    parts = {size: {name: parts_of(name, model) for name in POLICIES} for size, model in models.items()}
     for size, by_method in seconds.items():
         print(f"\n{size:32}" + "".join(f"{name:>10}" for name in POLICIES) + "     ratio   GPUs of engines (balance)")
         for arrangement in by_method["balance"]:
             (plain, _), (adapted, engines) = (by_method[name][arrangement] for name in ("grpo-4", "balance"))
             print(f"{arrangement:32}{plain:8.0f} s{adapted:8.0f} s{adapted / plain:10.2f}   {engines} of {ENGINES}")
     result = {"machine": machine(), "seeds": SEEDS, "prompts": NUM_PROMPTS, "seconds_of_a_step": seconds}
+    result["parts_on_shared_gpus"] = parts
     file = Path(__file__).parent / "results" / "overlap.json"
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({"seconds_of_a_step": seconds}))
+    print(json.dumps({"seconds_of_a_step": seconds, "parts_on_shared_gpus": parts}))
 
 
 if __name__ == "__main__":

@@ -137,30 +137,30 @@ class TimedFleet(VirtualFleet):
         super().__init__(num_engines, model, answer)
         self.thinking = 0.0
         self.most_at_once = self._at_once = 0
-        self._mark = time.perf_counter()
+        self._mark = time.thread_time()
 
     def submit(self, engine: int, requests: Sequence[Request]) -> None:
         self._think()
         self._at_once += len(requests)
         self.most_at_once = max(self.most_at_once, self._at_once)
         super().submit(engine, requests)
-        self._mark = time.perf_counter()
+        self._mark = time.thread_time()
 
     def abort(self, engine: int, requests: Sequence[Request]) -> None:
         self._think()
         ended = {answer.request for answer in self._answers}
         super().abort(engine, [request for request in requests if request not in ended])
-        self._mark = time.perf_counter()
+        self._mark = time.thread_time()
 
     def wait(self) -> Any:
         self._think()
         answers = super().wait()
         self._at_once -= len(answers)
-        self._mark = time.perf_counter()
+        self._mark = time.thread_time()
         return answers
 
     def _think(self) -> None:
-        elapsed = time.perf_counter() - self._mark
+        elapsed = time.thread_time() - self._mark
         self.thinking += elapsed
         self.now += elapsed
         while (when := self._next_event()) is not None and when <= self.now:

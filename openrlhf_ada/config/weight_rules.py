@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import AdaConfig
 
 BACKENDS = ("nccl", "gloo")
 
+EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+"""Where a model's config.json says how many experts a layer has: the names that vLLM reads."""
+
 
 def shares_gpus(host: SimpleNamespace) -> bool:
     """Policy and engines lie on the same GPUs, and weights go through their memory (CUDA IPC)."""
     return host.vllm.sync_backend == "nccl" and host.train.colocate_all and not host.train.async_enable
+
+
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """Is a model a mixture of experts? `config`: its config.json."""
+    text: Any = config.get("text_config") or config
+    # Models whose layers differ say it per layer.
+    sections: list[Any] = [text, *(text.get("block_configs") or [])]
+    return any(section.get(name) for section in sections for name in EXPERTS)
 
 
 def check_weights(config: AdaConfig, host: SimpleNamespace) -> None:

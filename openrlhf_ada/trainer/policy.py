@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from openrlhf.utils.loss_utils import get_loss_batch_info
 from peft import PeftModel
 
+from openrlhf_ada.config.weight_rules import has_experts
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
@@ -25,7 +26,7 @@ from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
-from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, take_part
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, compare_shared, take_part
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 class AdaActorTrainer(HostPolicyTrainer):
     """The host's, with --ada_loss, and with a way of our own to send weights.
 
-    CUDA IPC, of colocated training on GPUs, stays the host's.
+    CUDA IPC, of colocated training on GPUs, stays the host's, with our checksums.
     """
 
     version = 0
@@ -44,6 +45,9 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     average: WeightAverage | None = None
     """Of the weights after each step of the optimizer (--train.enable_ema)."""
+
+    _has_shared = False
+    """An update has gone through shared GPU memory to all engines."""
 
     _members: Sequence[str] = ()
     """Start ids of the engines in the group over which weights are sent."""
@@ -102,7 +106,9 @@ class AdaActorTrainer(HostPolicyTrainer):
         # Also where the step has trained the critic alone (--critic.freezing_steps).
         self.version = self.next_version
         if self.use_cuda_ipc:
-            self._share_memory(self.vllm_engines)
+            verify = self.strategy.args.ada.verify_sync
+            self._share_memory(dict(enumerate(self.vllm_engines)), verify == "always" or self._is_first(verify))
+            self._has_shared = True
             return
         torch.cuda.empty_cache()
         if torch.distributed.get_rank() == 0:
@@ -127,25 +133,46 @@ class AdaActorTrainer(HostPolicyTrainer):
                 continue
             return
 
-    def _share_memory(self, engines: Sequence[Any]) -> None:
-        """The host's way, to these; but for adapters, of which it would send the parts."""
-        if any(".experts." in tensor.name for tensor in self._weights.manifest.tensors):
+    def _is_first(self, verify: str) -> bool:
+        return verify == "first" and not self._has_shared
+
+    def _has_experts(self) -> bool:
+        """By its configuration, or by its tensors' names where that is composed in another way."""
+        named = any(".experts." in tensor.name for tensor in self._weights.manifest.tensors)
+        return named or has_experts(self.actor.model.module.config.to_dict())
+
+    def _share_memory(self, engines: Mapping[int, Any], sums: bool) -> None:
+        """The host's way, to these by number; but for adapters, of which it would send the parts.
+
+        `sums`: compare checksums of what the policy has and what came. Raises WeightSyncError in the first process.
+        """
+        if self._has_experts():
             # A folder's config.json says so before anything is started (`trainer/preflight.py`), a hub's does not.
             raise RuntimeError(
                 "--train.colocate_all is True: the model is a mixture of experts, and nobody has shown that experts "
                 "survive OpenRLHF's way through shared GPU memory. Leave it out"
             )
+        is_first = torch.distributed.get_rank() == 0
+        if is_first:
+            ray.get([engine.begin_shared.remote(sums=sums) for engine in engines.values()])
         has_adapters = isinstance(self.actor.model.module, PeftModel)
-        self.share_memory(engines, self._weights.as_parameters if has_adapters else None)
-        if torch.distributed.get_rank() == 0:
-            ray.get([engine.admit_shared.remote(self.version) for engine in engines])
+        sent: dict[str, int] = {}
+        ours = partial(self._weights.as_parameters, sent if sums and is_first else None)
+        self.share_memory(list(engines.values()), ours if sums or has_adapters else None)
+        if not is_first:
+            return
+        if sums:
+            arrived = ray.get([engine.shared_sums.remote() for engine in engines.values()])
+            for number, workers in zip(engines, arrived, strict=True):
+                compare_shared(self._weights.manifest, sent, workers, number)
+        ray.get([engine.admit_shared.remote(self.version) for engine in engines.values()])
 
     def send_to(self, engine: int, *, alone: bool) -> None:
         """To one engine only. To be called in all of the policy's processes, or in the first, `alone`, where that has
         the weights whole. Raises EngineGoneError in the first if the engine has died once more.
         """
         if self.use_cuda_ipc:
-            self._share_memory([self.vllm_engines[engine]])
+            self._share_memory({engine: self.vllm_engines[engine]}, self.strategy.args.ada.verify_sync != "off")
             return
         gone: EngineGoneError | None = None
         if torch.distributed.get_rank() == 0:

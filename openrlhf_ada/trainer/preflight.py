@@ -14,7 +14,7 @@ from openrlhf_ada.config.host_rules import batch_plan, check_against_host
 from openrlhf_ada.config.host_values import check_values
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import make_policy, settings_of
-from openrlhf_ada.config.weight_rules import shares_gpus
+from openrlhf_ada.config.weight_rules import has_experts, shares_gpus
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.data.row_counts import count_rows
@@ -144,20 +144,11 @@ def _check_heads(args: SimpleNamespace) -> None:
         )
 
 
-EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
-"""Where a model's config.json says how many experts a layer has: the names that vLLM reads."""
-
-
 def _check_experts(args: SimpleNamespace) -> None:
     """OpenRLHF's way through shared GPU memory loads into the tensors that an engine computes with. Some of vLLM's
     kernels for experts have packed these in another order, and no checksum sees what becomes of them.
     """
-    if not shares_gpus(args):
-        return
-    config = _config_of_policy(args)
-    # Models whose layers differ say it per layer.
-    found = [section.get(name) for section in [config, *config.get("block_configs", [])] for name in EXPERTS]
-    if any(found):
+    if shares_gpus(args) and has_experts(_config_of_policy(args)):
         raise ConfigError(
             "--train.colocate_all",
             True,

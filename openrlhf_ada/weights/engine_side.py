@@ -10,6 +10,7 @@ from typing import Any
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 from openrlhf_ada.weights.receiver import BACKEND, PolicyWeightsExtension
+from openrlhf_ada.weights.shared import SharedWeightsExtension
 
 FROM_DISK = -1
 """Version of an engine that samples with the weights it was started with, as nobody trains."""
@@ -39,9 +40,11 @@ class ReceivesWeights:
         """Arguments for vLLM's engine, with our end of weight updates, and log-probabilities as tokens are sampled."""
         arguments = {"logprobs_mode": "processed_logprobs", "max_logprobs": 1} | arguments
         if self.over_ipc:
-            return arguments
-        extension = f"{PolicyWeightsExtension.__module__}.{PolicyWeightsExtension.__qualname__}"
-        return arguments | {"worker_extension_cls": extension, "weight_transfer_config": {"backend": BACKEND}}
+            return arguments | {"worker_extension_cls": _path(SharedWeightsExtension)}
+        return arguments | {
+            "worker_extension_cls": _path(PolicyWeightsExtension),
+            "weight_transfer_config": {"backend": BACKEND},
+        }
 
     def forbid_pickle(self) -> None:
         """Nothing but plain values crosses to vLLM's processes: they need not unpickle what they are sent."""
@@ -72,13 +75,16 @@ class ReceivesWeights:
 
     async def begin_update(self) -> None:
         """Raises WeightError while vLLM samples, unless it is paused. May be called again."""
+        await self._close_gate()
+        if not self._has_begun:
+            await self._unless_dying(self.llm.start_weight_update())
+            self._has_begun = True
+
+    async def _close_gate(self) -> None:
         self._admitted.clear()
         running = self.llm.get_num_unfinished_requests()
         if running and not await self.llm.is_paused():
             raise WeightError(f"{running} rollouts are on their way, and would go on with other weights")
-        if not self._has_begun:
-            await self._unless_dying(self.llm.start_weight_update())
-            self._has_begun = True
 
     async def _unless_dying(self, call: Awaitable[None]) -> None:
         """A call of vLLM's that may be made again to a restarted engine. If it fails since a worker has died, nothing
@@ -105,8 +111,20 @@ class ReceivesWeights:
         await self._empty_cache()
         self._admit(version)
 
+    async def begin_shared(self, *, sums: bool) -> None:
+        """As `begin_update`, for weights that come through GPU memory that engine and policy share.
+
+        `sums`: compute checksums of them.
+        """
+        await self._close_gate()
+        await self.llm.collective_rpc("begin_shared", args=(sums,))
+
+    async def shared_sums(self) -> list[dict[str, int]]:
+        """For each worker, checksums by name of what has come."""
+        return await self.llm.collective_rpc("shared_sums")
+
     async def admit_shared(self, version: int) -> None:
-        """Weights have come through GPU memory that engine and policy share; else as `admit_update`."""
+        """As `admit_update`, for weights that have come through shared memory."""
         await self._empty_cache()
         self._admit(version)
 
@@ -123,3 +141,7 @@ class ReceivesWeights:
         self._has_begun = False
         self.version = version
         self._admitted.set()
+
+
+def _path(extension: type) -> str:
+    return f"{extension.__module__}.{extension.__qualname__}"

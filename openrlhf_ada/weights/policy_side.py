@@ -15,6 +15,7 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch.nn import Module, Parameter
 
 from openrlhf_ada.host.sharding import ComputedParameter, Gather, ShapeOf
+from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
 
 
@@ -54,15 +55,18 @@ class PolicyWeights:
         """Names, types and shapes of all."""
         return self._manifest
 
-    def as_parameters(self) -> Iterator[tuple[str, ComputedParameter]]:
-        """In place of `named_parameters()`, where the host sends them."""
+    def as_parameters(self, sums: dict[str, int] | None = None) -> Iterator[tuple[str, ComputedParameter]]:
+        """In place of `named_parameters()`, where the host sends them. `sums` gets their checksums by name."""
         for name, tensor in self._tensors.items():
             dtype = getattr(torch, tensor.spec.dtype)
-            yield name, ComputedParameter(tensor.spec.shape, dtype, partial(self._copy, tensor))
+            yield name, ComputedParameter(tensor.spec.shape, dtype, partial(self._copy, tensor, sums))
 
-    def _copy(self, tensor: _Tensor) -> torch.Tensor:
+    def _copy(self, tensor: _Tensor, sums: dict[str, int] | None) -> torch.Tensor:
         with self._gather(tensor.parameters), torch.no_grad():
-            return tensor.value().clone()
+            copy = tensor.value().clone()
+        if sums is not None:
+            (sums[tensor.spec.name],) = checksums([copy])
+        return copy
 
     @contextmanager
     def gathered(self, batch: Sequence[TensorSpec]) -> Generator[list[torch.Tensor]]:

@@ -227,6 +227,21 @@ def _compare(manifest: Manifest, sent: Sequence[int], arrived: Sequence[int], en
         )
 
 
+def compare_shared(manifest: Manifest, sent: dict[str, int], workers: Sequence[dict[str, int]], engine: int) -> None:
+    """After an update through shared GPU memory. Raises WeightSyncError unless every worker of the engine has got
+    every tensor unchanged. `sent`, and for each of `workers`: checksums by the tensors' names.
+    """
+    for worker, arrived in enumerate(workers):
+        missing = [tensor.name for tensor in manifest.tensors if tensor.name not in arrived]
+        if missing:
+            raise WeightSyncError(
+                f"{_worker_name(engine, worker)}: {len(missing)} of {len(manifest.tensors)} tensors did not arrive, "
+                f"the first: {missing[0]}"
+            )
+        names = [tensor.name for tensor in manifest.tensors]
+        _compare(manifest, [sent[n] for n in names], [arrived[n] for n in names], _worker_name(engine, worker))
+
+
 def _worker_name(engine: int, worker: int) -> str:
     return f"vLLM engine {engine}, worker {worker}"
 

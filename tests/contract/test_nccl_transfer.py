@@ -27,6 +27,8 @@ from openrlhf_ada.weights.sender import WeightSyncError
 from openrlhf_ada.weights.transport import Membership
 from openrlhf_ada.weights.watch import TransportError
 
+pytestmark = pytest.mark.rehearsal
+
 NAMES = ("the policy", "vLLM engine 0, worker 0")
 
 

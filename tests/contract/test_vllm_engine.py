@@ -14,8 +14,8 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.worker.gpu import model_runner as gpu_model_runner
 
+from openrlhf_ada.config.weight_rules import EXPERTS
 from openrlhf_ada.host.vllm_engine import knows_request
-from openrlhf_ada.trainer.preflight import EXPERTS
 
 
 def test_abort_finds_a_request_by_the_id_that_we_look_for() -> None:

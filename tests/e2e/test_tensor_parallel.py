@@ -14,7 +14,7 @@ from conftest import LIMIT_S, ROOT, Toy, check_ledger, forked_python, own_templa
 
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
 CLOSE = 0.002
 """Nats per token, in single precision. One worker with another part of a layer is off by more than 0.1."""

@@ -18,6 +18,7 @@ from peft import LoraConfig, get_peft_model
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.trainer import policy as module
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
+from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.sender import EngineGoneError
 
 
@@ -56,12 +57,16 @@ class World:
         self.engines = [
             SimpleNamespace(
                 ready=Remote(lambda i=i: self.names[i]),
+                begin_shared=Remote(lambda sums, i=i: self.sent.append((f"began {i}", sums))),
+                shared_sums=Remote(lambda: [self.trainer.shared]),
                 admit_shared=Remote(lambda version, i=i: self.sent.append((f"admitted {i}", version))),
             )
             for i in range(2)
         ]
         self.model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        self.model.config = SimpleNamespace(to_dict=lambda: {"model_type": "custom"})
         args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1))
+        args.ada = SimpleNamespace(verify_sync="first")
         self.trainer: Any = AdaActorTrainer.__new__(AdaActorTrainer)
         self.trainer.strategy = SimpleNamespace(args=args)
         self.trainer.actor = SimpleNamespace(model=SimpleNamespace(module=self.model))
@@ -176,25 +181,34 @@ def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.Monke
     def send(host: Any) -> None:
         assert host is not world.trainer and host.use_cuda_ipc and host.strategy is world.trainer.strategy
         assert world.trainer.actor is actor and world.trainer.vllm_engines is world.engines, "nobody's view changes"
-        read.extend(name for name, _ in host.actor.model.module.named_parameters())
+        named = [(name, parameter.data) for name, parameter in host.actor.model.module.named_parameters()]
+        read.extend(name for name, _ in named)
+        world.trainer.shared = {name: checksums([tensor])[0] for name, tensor in named}
         reached.append([world.engines.index(engine) for engine in host.vllm_engines])
 
     monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "broadcast_to_vllm", send)
     world.trainer.broadcast_to_vllm()
     assert read == ["0.weight", "0.bias"], "as a checkpoint without adapters has them"
-    assert world.take() == [("admitted 0", 0), ("admitted 1", 0)]
+    assert world.take() == [("began 0", True), ("began 1", True), ("admitted 0", 0), ("admitted 1", 0)]
     assert world.trainer.actor is actor
+    world.trainer.broadcast_to_vllm()
+    assert world.take() == [("began 0", False), ("began 1", False), ("admitted 0", 0), ("admitted 1", 0)]
     world.policy.restore_engine(1)
-    assert world.take() == [("admitted 1", 0)]
-    assert reached == [[0, 1], [1]]
+    assert world.take() == [("began 1", True), ("admitted 1", 0)], "an engine that is new is checked"
+    assert reached == [[0, 1], [0, 1], [1]]
     assert world.trainer.vllm_engines is world.engines
 
 
-def test_experts_of_a_hub_model_are_refused_over_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by configuration"])
+def test_experts_of_a_hub_model_are_refused_over_ipc(monkeypatch: pytest.MonkeyPatch, by_name: bool) -> None:
     """Its config.json could not be read before engines were started."""
     world = World(monkeypatch, uses_ipc=True)
-    world.trainer.actor.model.module = torch.nn.ModuleDict({"experts": torch.nn.ModuleList([torch.nn.Linear(1, 1)])})
-    world.trainer.actor.model.module = torch.nn.ModuleDict({"mlp": world.trainer.actor.model.module})
+    if by_name:
+        experts = torch.nn.ModuleDict({"experts": torch.nn.ModuleList([torch.nn.Linear(1, 1)])})
+        world.trainer.actor.model.module = torch.nn.ModuleDict({"mlp": experts})
+    else:
+        # Granite's are called input_linear and output_linear.
+        world.model.config.to_dict = lambda: {"num_local_experts": 8}
     with pytest.raises(RuntimeError, match=r"^--train.colocate_all is True: the model is a mixture of experts"):
         world.trainer.broadcast_to_vllm()
     assert world.take() == []

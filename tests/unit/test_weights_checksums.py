@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from openrlhf_ada.weights.checksums import ROWS_ON_CPU, ROWS_ON_GPU, _column_weights, checksums, digest
 
+pytestmark = pytest.mark.rehearsal
+
 
 def checksum(tensor: torch.Tensor) -> int:
     (number,) = checksums([tensor])

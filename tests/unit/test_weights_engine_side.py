@@ -52,8 +52,8 @@ class Llm:
         assert request.update_info["manifest"] == MANIFEST
         self.calls.append("update")
 
-    async def collective_rpc(self, method: str) -> list[list[int]]:
-        self.calls.append(method)
+    async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[list[int]]:
+        self.calls.append(f"{method} {args[0]}" if args else method)
         return [[7]]
 
     async def finish_weight_update(self, weight_version: str) -> None:
@@ -193,6 +193,25 @@ def test_a_call_that_fails_with_a_dying_engine_is_not_answered(monkeypatch: pyte
     asyncio.run(check())
 
 
+def test_through_shared_memory_an_engine_closes_and_opens_too() -> None:
+    async def check() -> None:
+        llm = Llm(running=3)
+        actor = make_actor(llm)
+        actor._admit(1)
+        with pytest.raises(WeightError, match=r"^3 rollouts are on their way"):
+            await actor.begin_shared(sums=True)
+        assert not is_open(actor)
+        llm.running = 0
+        await actor.begin_shared(sums=True)
+        assert await actor.shared_sums() == [[7]]
+        assert not is_open(actor), "not before they are confirmed"
+        await actor.admit_shared(2)
+        assert await actor.weights_version() == 2
+        assert llm.calls == ["begin_shared True", "shared_sums", "reset"]
+
+    asyncio.run(check())
+
+
 def test_update_may_begin_twice() -> None:
     async def check() -> None:
         llm = Llm()
@@ -223,5 +242,7 @@ def test_pickle_is_allowed_only_for_shared_gpu_memory(monkeypatch: pytest.Monkey
         actor.forbid_pickle()
         assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in os.environ) is over_ipc
         arguments = actor.with_receiver({"model": "m", "worker_extension_cls": "the host's"})
-        assert (arguments["worker_extension_cls"] == "the host's") is over_ipc
+        assert arguments["worker_extension_cls"].rpartition(".")[2] == (
+            "SharedWeightsExtension" if over_ipc else "PolicyWeightsExtension"
+        )
         assert ("weight_transfer_config" in arguments) is not over_ipc

@@ -20,6 +20,8 @@ from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
 from openrlhf_ada.weights.memory import update_memory
 from openrlhf_ada.weights.receiver import BACKEND, Update, WeightReceiver
 
+pytestmark = pytest.mark.rehearsal
+
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 GB = 1e9
 
