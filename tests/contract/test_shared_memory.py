@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +130,27 @@ def test_our_extension_keeps_all_that_the_hosts_has() -> None:
     theirs = {name for name in vars(WorkerWrap) if not name.startswith("__")}
     assert theirs == {"init_process_group", "update_weight", "update_weight_cuda_ipc"}
     assert theirs <= set(dir(SharedWeightsExtension))
+
+
+JOIN = """
+from openrlhf_ada.platforms import cpu
+cpu.activate()
+from vllm.utils.import_utils import resolve_obj_by_qualname
+from vllm.v1.worker import cpu_worker, gpu_worker
+extension = resolve_obj_by_qualname("openrlhf_ada.weights.shared.SharedWeightsExtension")
+for worker in (cpu_worker.CPUWorker, gpu_worker.Worker):
+    assert not [name for name in dir(extension) if not name.startswith("__") and hasattr(worker, name)]
+    joined = type("Joined", (worker,), {})
+    joined.__bases__ += (extension,)
+    assert joined.update_weight_cuda_ipc is extension.update_weight_cuda_ipc
+"""
+
+
+@pytest.mark.slow
+def test_vllms_real_workers_take_our_extension() -> None:
+    """As vLLM does it when it makes a worker. In a process of its own, since importing a worker changes torch."""
+    done = subprocess.run([sys.executable, "-c", JOIN], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("verify", ["off", "first", "always"])
