@@ -101,6 +101,14 @@ def _rated() -> Iterator[Method]:
     for n in (2, 4):
         summary, flags = f"rated-{n} with 2 passes over each step", _uniform(n, **_RATED)
         yield Method(f"rated-{n}-twice", summary, estimator="flash_reinforce", passes=2, **flags)
+    until_right = {"mode": "seq", "exit": "pos", "k_pos": 1, "max_samples": 8, "select": "all", "estimator": "rating"}
+    for name, wave, baseline, summary in (
+        ("rated-pos", 1, "blend", "one at a time until one is right, at most 8; all trained, rated, 2 passes"),
+        ("rated-pos-2", 2, "blend", "rated-pos, two at a time"),
+        ("rated-pos-2-exact", 2, "estimator", "rated-pos-2, compared with the rating alone"),
+    ):
+        ada = until_right | {"wave": wave, "baseline": baseline}
+        yield Method(name, summary, wave, ada, "flash_reinforce", passes=2)
     summary, flags = (
         "rated-2-twice on one in four prompts, chosen by expected spread",
         _uniform(2, candidates=4, **_RATED),

@@ -38,7 +38,7 @@ from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.track_mlflow import absolute
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
-from openrlhf_ada.trainer.preflight import check_flags
+from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
 from openrlhf_ada.trainer.training_data import prepare_training_data
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ def _main(words: Sequence[str], log: LogText) -> int:
         for line in (*notes, *threshold_notes(config, args)):
             logger.warning(line)
         check_this_machine(args)
+        check_hub_models(args)
         for line in prepare_training_data(args, config):
             logger.warning(line)
         status = run(args, config, words, log)

@@ -161,15 +161,16 @@ METHODS: dict[str, Method] = {
         "as many rollouts a step as the recipe, of four times as many prompts",
     ),
     "rated-pos": Method(
-        "2 rollouts of a prompt at a time until one is right, at most 8; all are trained, compared with the prompt's "
+        "one rollout of a prompt at a time until one is right, at most 8; all are trained, compared with the prompt's "
         "rating and with each other; two passes over each step",
         "this package: `rated` (SPO, arXiv 2509.13232, and others), with the exit of Reinforce-Ada (arXiv 2510.04996)",
         RECIPE
-        | _trains(2, "flash_reinforce")
-        | _ada(mode="seq", exit="pos", wave=2, max_samples=8, select="all", baseline="blend", estimator="rating")
+        | _trains(1, "flash_reinforce")
+        | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="all", baseline="blend", estimator="rating")
         | _ada(positive_threshold=0.7)
-        | {"train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
-        "3.3 rollouts a prompt if all pass rates are equally frequent, so about as many a step as the recipe has",
+        | {"rollout.batch_size": 768, "train.batch_size": RECIPE["train.batch_size"], "train.max_epochs": 2},
+        "2.7 rollouts a prompt if all pass rates are equally frequent, so about as many a step as the recipe has, in "
+        "updates of as many; on average 256 a step are left out, to fill these",
     ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",

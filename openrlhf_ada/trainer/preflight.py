@@ -331,14 +331,13 @@ def resumes(args: SimpleNamespace) -> bool:
 
 
 def check_model(flag: str, value: str, *, trusted: bool) -> None:
-    """A local folder must hold a checkpoint, and nothing may bring code along that is not `trusted`.
+    """A local folder must hold a checkpoint, and no code that is not `trusted`; hub ids pass (`check_hub_models`).
 
     Raises ConfigError.
     """
     path = Path(value)
     looks_local = value.startswith(("/", "./", "../", "~")) or path.exists() or value.count("/") > 1
     if not looks_local:
-        check_model_code(flag, value, trusted=trusted)
         return
     if not path.is_dir():
         raise ConfigError(flag, value, "there is no such folder", "Check the path, or give a hub id (owner/name)")
@@ -349,3 +348,11 @@ def check_model(flag: str, value: str, *, trusted: bool) -> None:
             flag, value, "the folder holds no config.json", "Give the folder of a Hugging Face checkpoint"
         )
     check_model_code(flag, value, trusted=trusted)
+
+
+def check_hub_models(args: SimpleNamespace) -> None:
+    """Models of the hub bring no code along that was not asked for. Downloads configurations; raises ConfigError."""
+    for name in MODEL_FLAGS:
+        model = getattr(args, name).model_name_or_path
+        if model is not None and not Path(model).is_dir():
+            check_model_code(f"--{name}.model_name_or_path", model, trusted=args.ada.trust_remote_code)

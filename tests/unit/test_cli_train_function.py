@@ -124,6 +124,11 @@ def test_interruption_reaches_the_process_once(config: dict[str, Any], stand_in:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        openrlhf_ada.train(config)
+    # Whoever runs tests in the background may have it ignored, and a process inherits that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            openrlhf_ada.train(config)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert Path("ended").exists()

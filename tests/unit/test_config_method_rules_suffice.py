@@ -17,6 +17,7 @@ from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
+from openrlhf_ada.core.batches import thinned
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.fleet import DispatchLimits, run
 from openrlhf_ada.core.scheduling import Request, Scheduler, SchedulerName
@@ -81,7 +82,11 @@ def train_a_step(settings: Settings, seed: int) -> None:
     scheduler = Scheduler[Request](policy, pools, cast("SchedulerName", settings.scheduler), least_chance=0.1)
     run(scheduler, fleet, DispatchLimits(slots=1000, speculative=20))
     groups = [policy.build(pool, rng) for pool in pools]
-    assert sum(len(group.indices) for group in groups) == N * PROMPTS, "what the host's batch holds"
+    if settings.trains_varying:
+        assert sum(len(group.indices) for group in groups) == sum(map(len, pools)) >= N * PROMPTS
+        groups = thinned(groups, N * PROMPTS, rng)
+    assert sum(len(group.indices) for group in groups) in (N * PROMPTS, 2 * N * PROMPTS), "whole batches of the host"
+    assert settings.trains_varying or sum(len(group.indices) for group in groups) == N * PROMPTS
     assert all(np.isfinite([*group.coefficients, *group.critic_weights]).all() for group in groups)
     assert all(np.isfinite(list(policy.observe(pools).values())))
     make_policy(settings).load_state_dict(json.loads(json.dumps(policy.state_dict())))

@@ -110,11 +110,11 @@ def test_every_preset_has_the_recipe_of_the_run_scripts(name: str) -> None:
 def test_warm_up_of_400_steps_is_10_steps(name: str) -> None:
     """The host counts updates of the weights: 512 prompts times n samples, in parts of --train.batch_size."""
     flags = METHODS[name].flags
-    # The only one that trains more than n: about 4 a prompt.
-    trained = 4 if name == "rated-pos" else flags["rollout.n_samples_per_prompt"]
-    updates = flags["rollout.batch_size"] * trained // flags["train.batch_size"]
-    # Ours: twice as many passes of half as many.
-    assert updates * flags["train.max_epochs"] == 4, "mini-batches of 128 prompts"
+    # The only one that trains more than n: 1 + 1/2 + ... + 1/8 a prompt, if all pass rates are equally frequent.
+    trained = sum(1 / n for n in range(1, 9)) if name == "rated-pos" else flags["rollout.n_samples_per_prompt"]
+    updates = int(flags["rollout.batch_size"] * trained / flags["train.batch_size"])
+    # `rated` makes two passes in half as many updates each, `rated-pos` in as many.
+    assert updates * flags["train.max_epochs"] == (8 if name == "rated-pos" else 4), "mini-batches of 128 prompts"
     assert 400 * updates * flags["actor.lr_warmup_ratio"] == 10 * updates
 
 

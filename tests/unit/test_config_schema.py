@@ -83,6 +83,7 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "log_texts": ("0", 0),
     "mlflow": ("http://host:5000", "http://host:5000"),
     "mlflow_experiment": ("sums", "sums"),
+    "trust_remote_code": ("", True),
     "verbose": ("", True),
 }
 

@@ -166,7 +166,7 @@ def test_all_samples_until_one_is_right_weigh_a_prompt_by_their_number(wave: int
 
 
 def test_comparing_samples_with_each_other_too_changes_that_weight_by_less_than_a_tenth() -> None:
-    """`rated-pos` with a rating that is worth one sample: by enumeration of all sequences of outcomes."""
+    """Two at a time, with a rating that is worth one sample: by enumeration of all sequences of outcomes."""
     whole = GroupBuilder(Selection("all", 2, THRESHOLD), "flash_reinforce", baseline="blend")
     policy = Sequential(ExitRule(1, 0, THRESHOLD), 2, 8, whole)
     for p in (0.05, 0.1, 0.3, 0.5, 0.9):

@@ -166,8 +166,8 @@ def test_weights_of_the_published_counts_and_of_one_each(
 def test_weights_with_division_by_the_standard_deviation(choosing: ModuleType) -> None:
     import algorithm_figures as figures
 
-    policies = [figures.sequential("fixed", max_samples=4, estimator="group_norm")]
-    policies += [figures.sequential(name, estimator="group_norm") for name in ("pos", "balance")]
+    policies = [figures.sequential("fixed", max_samples=4, advantage="group_norm")]
+    policies += [figures.sequential(name, advantage="group_norm") for name in ("pos", "balance")]
     (table,) = (t for t in tables(TEXT) if t[0][0] == "`group_norm`, p")
     for policy, (_, *cells) in zip(policies, table[1:], strict=True):
         weights = [figures.weight_at(policy, float(p)) for p in table[0][1:]]
