@@ -17,7 +17,7 @@ from openrlhf_ada.reward.grade import CodeRules, Grade
 from openrlhf_ada.reward.sandbox import ProgramLimits
 
 WHOLE, PARTIAL = CodeRules(), CodeRules(partial=True)
-LIMITS = ProgramLimits(seconds=5, seconds_in_all=20)
+LIMITS = ProgramLimits(seconds=2, seconds_in_all=20)
 # 4217, 8434 and 12651 are nowhere but in the label.
 LABELS: dict[str, Any] = {
     "asserts": {"tests": ["assert add(1, 2) == 4217", "assert add(40, 2) == 8434"]},
