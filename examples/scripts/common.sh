@@ -148,11 +148,14 @@ _on_gpus() {
     --vllm.tensor_parallel_size "$TP"
     --ds.zero_stage "$ZERO"
     --ds.packing_samples
-    --train.dynamic_batch_enable
-    --train.max_tokens_per_gpu 8192
-    --rollout.max_tokens_per_gpu 8192
     --actor.gradient_checkpointing_enable
   )
+  # Steps of varying size need batches by number (docs/algorithms.md).
+  if [[ ${BY_TOKENS:-1} == 1 ]]; then
+    flags+=(--train.dynamic_batch_enable --train.max_tokens_per_gpu 8192 --rollout.max_tokens_per_gpu 8192)
+  else
+    flags+=(--train.micro_batch_size 4 --rollout.micro_batch_size 4)
+  fi
 }
 
 # After `batches`: micro-batches divide a step's samples, and have 64 of them at most.

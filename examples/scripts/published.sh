@@ -20,6 +20,7 @@ reproduce() {
     pf-ppo) group=2 ;;
     dapo | hora) group=16 ;;
     rated) group=1 batch=2048 ;;
+    rated-pos) group=1 batch=768 BY_TOKENS=0 ;;
     speed) group=24 ;;
     pilot-commit) group=32 ;;
   esac

@@ -289,14 +289,14 @@ def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
     cheapest = dict.fromkeys(table(finals)[0].method for finals in by_cost.values())
     colours |= dict(zip((name for name in cheapest if name not in colours), (GREEN, SKY), strict=False))
     panels = [panel for panel in PANELS if panel[0] in by_cost]
-    grid = figure.add_gridspec(1, len(panels))
+    grid, named = figure.add_gridspec(1, len(panels)), dict[str, Any]()
     for place, (tuned_for, cost) in enumerate(panels):
         finals = by_cost[tuned_for]
         axes = new_axes(figure, grid[0, place])
         set_title(axes, f"Accuracy by {cost}", x_label=f"{cost} (tuned for {tuned_for})")
         _draw_curves(axes, finals, cost, colours)
-        if place == 0:
-            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
+        named |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=8, frameon=False)
     out_png.parent.mkdir(parents=True, exist_ok=True)
     # No version of matplotlib in the file, so that the same results give the same file.
     figure.savefig(out_png, metadata={"Software": None})

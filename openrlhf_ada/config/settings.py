@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.other_runs import flags_of, unreadable
+from openrlhf_ada.config.other_runs import flags_of, unreadable, why_no_table
 from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
-from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
+from openrlhf_ada.core.advantages import BASELINES
 from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RateEstimator
@@ -365,7 +365,7 @@ def _matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
         other = resolve(*flags_of(objective.removeprefix(MATCHED)))
-        rule = _why_no_table(other)
+        rule = why_no_table(other)
         if rule is not None:
             raise ConfigError("--ada_objective", objective, *rule)
         return TabulatedObjective(objective, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
@@ -375,27 +375,6 @@ def _matched(objective: str) -> TabulatedObjective:
         raise unreadable(objective, f"its flags are wrong: {error}") from error
     except ValueError as error:
         raise unreadable(objective, str(error)) from error
-
-
-def _why_no_table(other: Settings) -> tuple[str, str] | None:
-    """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
-    config = other.config
-    if config.mode == "est":
-        rule = "the weight of a split depends on the other prompts of the batch"
-        return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
-    if other.chooses and other.choice_weight == "none":
-        return "which prompts it samples depends on the other prompts of the batch", "Name another run"
-    if config.policy is not None or config.spread is not None or other.scores == "raw":
-        return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
-    if not other.is_enumerable:
-        return f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by", "Name another run"
-    if other.advantage not in ESTIMATORS:
-        return f"{other.advantage} has one baseline for the whole batch", "Name another run"
-    if config.loss == "prompt-mean":
-        return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
-    if config.objective.startswith(MATCHED) and other.aims:
-        return f"it matches a weight itself: {config.objective}", f"Use --ada_objective {config.objective}"
-    return None
 
 
 def _weight_at(other: Settings, p: float) -> float:
