@@ -46,6 +46,10 @@ def test_files_are_counted(tmp_path: Path) -> None:
     assert count_rows(f"{tmp_path}/*.parquet", "train", FLAG) == 7
     (tmp_path / "z.csv").write_text("input\na\n")
     assert count_rows(f"{lines},{tmp_path / 'z.csv'}", "train", FLAG) == 3
+    with pytest.raises(DataError, match=r"holds data files of several formats \(csv, json, parquet\)"):
+        count_rows(str(tmp_path), "train", FLAG)
+    lines.unlink()
+    (tmp_path / "z.csv").unlink()
     assert count_rows(str(tmp_path), "train", FLAG) == -1
 
 
