@@ -5,6 +5,7 @@ With the real stack: tests/e2e/test_weight_sync.py and test_engine_death.py.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from engines import Remote
 from openrlhf.trainer.ray import ppo_actor
 from peft import LoraConfig, get_peft_model
 
+from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.trainer import policy as module
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
@@ -138,6 +140,7 @@ def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.
     monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
     monkeypatch.setattr(host, "init_model_from_pretrained", lambda self, strategy: None)
     flags = {"train": SimpleNamespace(enable_ema=False), "ckpt": SimpleNamespace(save_hf=True)}
+    flags |= {"ada": SimpleNamespace(trust_remote_code=True), "actor": SimpleNamespace(model_name_or_path="model")}
     strategy = SimpleNamespace(args=SimpleNamespace(**flags))
     world.policy.checkpoint_states = {"global_step": 7}
     world.policy.init_model_from_pretrained(strategy)
@@ -153,6 +156,17 @@ def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.
     world.policy.checkpoint_states = {}
     world.policy.init_model_from_pretrained(strategy)
     assert world.trainer.version == 0
+
+
+def test_code_of_a_model_is_refused_where_it_would_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On another node the same path may be another folder."""
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "own.Own"}}')
+    flags = {
+        "ada": SimpleNamespace(trust_remote_code=False),
+        "actor": SimpleNamespace(model_name_or_path=str(tmp_path)),
+    }
+    with pytest.raises(ConfigError, match=r"names code of its own \(own\.Own\)"):
+        World(monkeypatch).policy.init_model_from_pretrained(SimpleNamespace(args=SimpleNamespace(**flags)))
 
 
 def test_average_sleeps_with_the_optimizers_state(monkeypatch: pytest.MonkeyPatch) -> None:

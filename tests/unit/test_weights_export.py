@@ -50,7 +50,8 @@ class Run:
             train=SimpleNamespace(enable_ema=averages, ema_beta=0.5, dynamic_batch_enable=False),
             ckpt=SimpleNamespace(path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports),
             ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=sleeps),
-            ada=SimpleNamespace(loss="host"),
+            ada=SimpleNamespace(loss="host", trust_remote_code=True),
+            actor=SimpleNamespace(model_name_or_path="model"),
         )
         strategy = SimpleNamespace(args=args, save_model=lambda actor, tokenizer, path: self.exported.append(path))
         policy: Any = AdaPolicyActor.__new__(AdaPolicyActor)
