@@ -125,7 +125,9 @@ def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(train_ppo_ray, "without_effect", lambda settings: ["first"])
     monkeypatch.setattr(train_ppo_ray, "loss_warnings", lambda settings, args: ["second"])
     monkeypatch.setattr(train_ppo_ray, "objective_notes", lambda settings: ["third"])
+    monkeypatch.setattr(train_ppo_ray, "threshold_notes", lambda config, args: [])
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
+    monkeypatch.setattr(train_ppo_ray, "check_hub_models", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "prepare_training_data", lambda args, config: ["fourth"])
     monkeypatch.setattr(train_ppo_ray, "run", lambda *given: 0)
     with caplog.at_level("WARNING"):
