@@ -44,6 +44,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
 
 FOREIGN_FLAGS = {
     "--help",
+    "--compile-bytecode",
     "--no-build-isolation",
     "--no-deps",
     "--build-arg",
