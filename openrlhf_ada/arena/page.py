@@ -226,17 +226,23 @@ def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
         ]
         for rank in ranked
     ]
-    left_out = sorted({name for of in rows for name in of} - {rank.method for rank in ranked})
-    note = f"\n\nNot run on every task: {', '.join(f'`{name}`' for name in left_out)}." if left_out else ""
+    names = dict.fromkeys(name for of in rows for name in of)
+    unranked = [name for name in names if name not in {rank.method for rank in ranked}]
+    for name in sorted(unranked, key=lambda name: min(of[name].cost for of in rows if name in of)):
+        body.append([f"`{name}`", *(_cell(of[name]) if name in of else "–" for of in rows), "", "", ""])
+    note = "\n\nWithout a rank: methods that were not run on every task." if unranked else ""
     return markdown_table(head, body) + note
 
 
 def _other_seconds(by_task: Sequence[Finals]) -> str:
-    """Geometric means over the tasks, for the same trials under other assumptions."""
+    """Geometric means over the tasks on which most methods were run, for the same trials under other assumptions."""
+    most = max(len(finals.runs) for finals in by_task)
+    by_task = [finals for finals in by_task if len(finals.runs) == most]
+    over = "Geometric means over " + ", ".join(f"`{finals.task}`" for finals in by_task) + ":\n\n"
     columns = ["seconds", *costs.OTHER_SECONDS]
     found = [{rank.method: rank.cost for rank in ranks([replace(f, cost=name) for f in by_task])} for name in columns]
     body = [[f"`{method}`", *(f"{column[method]:.2f}" for column in found)] for method in found[0]]
-    return markdown_table(["method", "as above", *costs.OTHER_SECONDS], body)
+    return over + markdown_table(["method", "as above", *costs.OTHER_SECONDS], body)
 
 
 def _cell(row: Row) -> str:
@@ -263,7 +269,7 @@ def _task_table(finals: Finals) -> str:
 
 
 def _p(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

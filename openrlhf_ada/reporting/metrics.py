@@ -145,7 +145,7 @@ METRICS: dict[str, Metric] = {
     "ada/signal_share_uniform": Metric(
         "share, 0 to 1",
         "Share of prompts whose first n samples already show more than one outcome: the signal of uniform "
-        "sampling with n, on the same prompts and samples.",
+        "sampling with n, on the same prompts and samples. Not recorded for n = 1.",
         "Near 0: most prompts are too hard or too easy for groups of n. Near 1: adaptive sampling is not needed.",
     ),
     "ada/resolved_share": Metric(

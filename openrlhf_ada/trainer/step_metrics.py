@@ -70,12 +70,14 @@ def _signal(record: StepRecord, settings: Settings) -> dict[str, float]:
     # With a baseline from outside the pool, groups of one outcome have coefficients too.
     by_outcome = Need.SILENT_UNRESOLVED in BASELINES[settings.baseline].lacks or settings.scores == "raw"
     with_signal = sum(_trained(g).resolved if by_outcome else any(_trained(g).coefficients) for g in groups)
-    uniform = sum(is_spread(g.pool.scores[: settings.first_wave]) for g in everything)
-    return {
+    shares = {
         "ada/signal_share": with_signal / len(groups),
-        "ada/signal_share_uniform": uniform / len(everything),
         "ada/resolved_share": sum(is_spread(g.pool.scores) for g in everything) / len(everything),
     }
+    if settings.first_wave > 1:
+        uniform = sum(is_spread(g.pool.scores[: settings.first_wave]) for g in everything)
+        shares["ada/signal_share_uniform"] = uniform / len(everything)
+    return shares
 
 
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:

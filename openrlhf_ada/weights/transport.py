@@ -58,7 +58,9 @@ class Group:
             self._receive(sizes, take)
 
     def give_up(self, reason: str) -> None:
-        """End a transfer that is running, in all members. May be called from another thread."""
+        """Rank 0: end a transfer that is running, in all members. May be called from another thread."""
+        # What a member has told is nearer to the cause than the failed call of an engine that had waited for it.
+        self._watch.heard()
         self._watch.give_up(reason)
 
     def close(self) -> None:

@@ -223,7 +223,9 @@ def test_a_worker_that_fails_alone_ends_the_update_for_all(started: list[Engine]
     started += [Engine(workers=2), Engine(workers=2)]
     sync = connect(started, backend="nccl")
     started[1].faults = {1: "memory"}
-    with pytest.raises(WeightSyncError, match=r"vLLM engine 1, worker 1 failed: OutOfMemoryError: CUDA out of memory"):
+    with pytest.raises(
+        WeightSyncError, match=r"^vLLM engine 1, worker 1 failed: OutOfMemoryError: CUDA out of memory"
+    ):
         sync.update(Policy(), 1)
     assert [engine.version for engine in started] == [None, None]
 

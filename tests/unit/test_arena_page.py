@@ -11,11 +11,13 @@ from documents import ROOT
 
 from openrlhf_ada.arena import costs
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
+from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
 from openrlhf_ada.arena.tables import REFERENCE, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.arena.trial import Spent
 from openrlhf_ada.cli.arena_page import main
+from openrlhf_ada.config import presets
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
 METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
@@ -150,3 +152,27 @@ def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path)
     assert unpack(file)["rollouts"].runs["pos"][0]["accuracy"] == pytest.approx(curve(0.012, 0)["accuracy"], abs=1e-4)
     with pytest.raises(ValueError, match=r"another seeds \(6 there, 7 here\)"):
         pack(results, "graded", {"rollouts": ["pos"]}, 7, BUDGET, file)
+
+
+def test_readme_says_what_the_results_say() -> None:
+    """Seconds to the target beside GRPO with n = 4."""
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    ratio: dict[tuple[str, str], float] = {}
+    for file in PACKED.glob("*.jsonl.gz"):
+        finals = unpack(file)["seconds"]
+        costs_of = {row.method: row.cost for row in table(finals)}
+        ratio |= {(name, finals.task): cost / costs_of["grpo-4"] for name, cost in costs_of.items()}
+    ours = [f"{ratio['rated-pos', task]:.2f} (`{task}`)" for task in ("graded", "hard", "unsolvable")]
+    assert f"in {ours[0]}, {ours[1]} and {ours[2]} of the seconds of GRPO" in said
+    theirs = [f"{ratio['balance', task]:.2f} (`{task}`)" for task in ("graded", "hard")]
+    assert f"`balance` takes {theirs[0]} and {theirs[1]}" in said
+
+
+def test_rated_pos_of_the_arena_is_the_preset() -> None:
+    """But for the sizes of a step, which are tuned here, and the threshold of scores that are 0 or 1."""
+    preset, ours = presets.METHODS["rated-pos"].flags, METHODS_HERE["rated-pos"]
+    flags = {name.removeprefix("ada."): value for name, value in preset.items() if name.startswith("ada.")}
+    assert flags == {name: value for name, value in ours.ada.items() if name != "k_pos"} | {"positive_threshold": 0.7}
+    assert ours.ada["k_pos"] == ours.settings(8).k_pos == 1, "as by default"
+    assert (ours.n, ours.passes) == (preset["rollout.n_samples_per_prompt"], preset["train.max_epochs"])
+    assert ours.estimator == preset["algo.advantage.estimator"]

@@ -214,10 +214,8 @@ def test_an_engine_that_never_answers_is_named_after_a_while(started: list[Engin
     started += [Engine(workers=2), Engine(workers=2)]
     sync = connect(started, limit_s=3.0)
     started[1].faults = {0: fault}
-    # Who has waited for three seconds first: the policy, or the other engine.
     with pytest.raises(
-        WeightSyncError,
-        match=r"no weights have moved for 3 s; (.*no answer from .*engine 1, worker 0|vLLM engine 0.* has waited)",
+        WeightSyncError, match=r"^no weights have moved for 3 s; .*no answer from .*vLLM engine 1, worker 0"
     ):
         sync.update(Policy(), 1)
     assert [engine.version for engine in started] == [None, None]
