@@ -151,7 +151,7 @@ _on_gpus() {
     --actor.gradient_checkpointing_enable
   )
   # Steps of varying size need batches by number (docs/algorithms.md).
-  if [[ ${BY_TOKENS:-1} == 1 ]]; then
+  if [[ ${by_tokens:-1} == 1 ]]; then
     flags+=(--train.dynamic_batch_enable --train.max_tokens_per_gpu 8192 --rollout.max_tokens_per_gpu 8192)
   else
     flags+=(--train.micro_batch_size 4 --rollout.micro_batch_size 4)

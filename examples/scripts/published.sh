@@ -13,14 +13,14 @@
 # not steps: EPISODES is 400 steps x 512 prompts per step / number of prompts.
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
-  local group=4 batch=512
+  local group=4 batch=512 by_tokens=1
   case $METHOD in
     reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | mopps | vade | mmr1 | greso) group=8 ;;
     prime-rl-pools | cures | dars) group=8 ;;
     pf-ppo) group=2 ;;
     dapo | hora) group=16 ;;
     rated) group=1 batch=2048 ;;
-    rated-pos) group=1 batch=768 BY_TOKENS=0 ;;
+    rated-pos) group=1 batch=768 by_tokens=0 ;;
     speed) group=24 ;;
     pilot-commit) group=32 ;;
   esac
