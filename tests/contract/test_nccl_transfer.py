@@ -142,6 +142,7 @@ def test_nothing_is_sent_over_a_communicator_that_is_disabled_later(started: lis
 # -- over the stand-in ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "workers"), [(1, 1), (2, 2)])
 def test_every_worker_gets_every_tensor_of_every_version(started: list[Engine], count: int, workers: int) -> None:
     started += [Engine(workers=workers) for _ in range(count)]

@@ -107,6 +107,7 @@ def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None
     assert (args.actor.adam.lr, args.actor.lr_scheduler) == (CONDITIONS.rate, "constant")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS_DEFAULT)
 def test_steps_draw_about_the_same(method: str) -> None:
     assert prompts_per_step(method) * rollouts_per_prompt(method) == pytest.approx(STEP_ROLLOUTS, rel=0.1)

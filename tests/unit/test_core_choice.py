@@ -191,6 +191,7 @@ def steps(chooser: PromptChooser, memory: PassRateCounts, first: int, last: int)
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOICES)
 def test_resumed_chooser_takes_the_same_prompts(name: str) -> None:
     memory = counts()

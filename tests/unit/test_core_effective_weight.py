@@ -103,6 +103,7 @@ def test_uniform_is_linear_and_own_mean_costs_one_in_n() -> None:
 # -- exact corrections --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("exit_name", EXITS)
 @pytest.mark.parametrize(("wave", "cap", "n"), SIZES)
@@ -116,6 +117,7 @@ def test_stratum_is_exact_for_every_objective(name: str, exit_name: str, wave: i
         assert achieved(policy, p, predicted=p) == pytest.approx(f.weight(p), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exit_name", EXITS)
 @pytest.mark.parametrize("predicted", [0.02, 0.5, 0.97])
 def test_linear_is_exact_with_wrong_prediction(exit_name: str, predicted: float) -> None:
@@ -274,6 +276,7 @@ def test_strata_even_out_prompt_weights_in_ppo(p: float, plain: float, with_stra
         assert relative == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("exit_name", EXITS)
 def test_stratum_makes_ppo_exact(exit_name: str, name: str) -> None:

@@ -64,6 +64,7 @@ def run(policy: Policy, truth: Drifting, steps: int, seed: int = 0) -> list[Simu
 # -- the budget -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocation", ["inverse_sqrt", "inverse", "std", "odds", "uniform"])
 @pytest.mark.parametrize("budget", [2, 8, 9.5, 32])
 def test_budget_is_exact_in_every_step_and_bounds_hold(allocation: str, budget: float) -> None:

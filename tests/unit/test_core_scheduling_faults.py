@@ -162,6 +162,7 @@ def check_costs(world: World, endings: list[Ending], scheduler: Scheduler[Reques
     return ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 400, 50))
 def test_schedules_agree_on_pools_groups_and_failures(first: int) -> None:
     """Random policies and engines; failures, time limits, late aborts and deaths; right answers are late."""

@@ -476,6 +476,7 @@ def test_the_table_is_large() -> None:
     assert len(FILES) >= 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FILES)
 def test_train(case: str, train: Callable[[Path], list[tuple[Any, Any]]], tmp_path: Path) -> None:
     make, expected = FILES[case]

@@ -132,6 +132,7 @@ def test_its_files_go_along_to_a_cluster(script: str) -> None:
     assert tuple(map(str, files.files)) == expected.get(script, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 def test_every_published_setting_can_be_had(device: str, method: str) -> None:

@@ -65,6 +65,7 @@ def contract_tests() -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", HOMES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_access_names_its_contract_test(path: Path) -> None:
     places = [(a, a.inside[-2:] or (parsed(path),)) for a in accesses(path)]

@@ -65,6 +65,7 @@ def content(step: Step) -> tuple[Any, ...]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize(("rows", "episodes"), [(4, 2), (5, 2), (9, 2)])
 def test_resume_from_any_step_equals_uninterrupted_run(name: str, rows: int, episodes: int) -> None:

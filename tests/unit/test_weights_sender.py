@@ -186,6 +186,7 @@ def test_a_receiver_holds_two_buckets_at_most() -> None:
     assert most == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_engine_dead_while_receiving_is_named(started: list[Engine], count: int) -> None:
     """The others fail with it, since their connection to it is gone."""
@@ -197,6 +198,7 @@ def test_engine_dead_while_receiving_is_named(started: list[Engine], count: int)
     assert [engine.version for engine in started] == [None] * count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo"])
 def test_a_worker_that_fails_alone_ends_the_update_for_all(started: list[Engine], backend: str) -> None:
     """Its memory is full where the next bucket is to arrive. The engine's answers are read from worker 0 on."""
@@ -221,6 +223,7 @@ def test_an_engine_that_never_answers_is_named_after_a_while(started: list[Engin
     assert [engine.version for engine in started] == [None, None]
 
 
+@pytest.mark.slow
 def test_an_engine_that_does_not_prepare_is_named_after_a_while(started: list[Engine]) -> None:
     started += [Engine(), Engine()]
     sync = connect(started)
@@ -255,6 +258,7 @@ def test_a_member_gives_up_even_if_it_can_ask_nobody(monkeypatch: pytest.MonkeyP
         Waiting().receive([], lambda bucket: None)
 
 
+@pytest.mark.slow
 def test_a_transfer_that_does_not_end_ends_the_process(
     started: list[Engine], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
