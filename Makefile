@@ -56,7 +56,7 @@ gpu-rehearsal: $(READY) ## what a CPU can show of the paths on GPUs (docs/gpu.md
 
 lint: $(READY) ## formatting, spelling, layers, private access (host/), types, shell scripts and Dockerfiles
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
-	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n 3
+	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/pyright --warnings
 	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py
 	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh tests/gpu/*.sh

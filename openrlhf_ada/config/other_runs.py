@@ -6,15 +6,11 @@ import json
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.presets import METHODS, nested
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
-from openrlhf_ada.core.advantages import ESTIMATORS
-
-if TYPE_CHECKING:
-    from openrlhf_ada.config.settings import Settings
 
 
 def unreadable(objective: str, reason: str) -> ConfigError:
@@ -92,24 +88,3 @@ def _record_of(name: str) -> dict[str, Any]:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}") from error
-
-
-def why_no_table(other: Settings) -> tuple[str, str] | None:
-    """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
-    config = other.config
-    if config.mode == "est":
-        rule = "the weight of a split depends on the other prompts of the batch"
-        return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
-    if other.chooses and other.choice_weight == "none":
-        return "which prompts it samples depends on the other prompts of the batch", "Name another run"
-    if config.policy is not None or config.spread is not None or other.scores == "raw":
-        return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
-    if not other.is_enumerable:
-        return f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by", "Name another run"
-    if other.advantage not in ESTIMATORS:
-        return f"{other.advantage} has one baseline for the whole batch", "Name another run"
-    if config.loss == "prompt-mean":
-        return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
-    if config.objective.startswith(MATCHED) and other.aims:
-        return f"it matches a weight itself: {config.objective}", f"Use --ada_objective {config.objective}"
-    return None

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import runpy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from openrlhf_ada.config.exits import exit_counts, gate_of, pilot_of
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.other_runs import flags_of, unreadable, why_no_table
+from openrlhf_ada.config.other_runs import flags_of, unreadable
 from openrlhf_ada.config.schema import MATCHED, AdaConfig, from_namespace
-from openrlhf_ada.core.advantages import BASELINES
-from openrlhf_ada.core.allocation import PILOTED, PRIORITIES, priority
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
+from openrlhf_ada.core.allocation import PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.estimators import Calibration, PassRateCounts, RateEstimator
 from openrlhf_ada.core.exact import drawn_weight, sequential_weight
@@ -26,18 +27,12 @@ from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential, Tw
 from openrlhf_ada.core.ratings import PromptRatings
 from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import SELECTIONS, Selection
-from openrlhf_ada.core.stopping import EXITS, ExitRule, Gate
+from openrlhf_ada.core.stopping import ExitRule, Gate
 
 UNIT_THRESHOLD = 0.5
 """Default threshold of scores in [0, 1], and the threshold of scores made of raw scores, which are 0 and 1."""
 
 QUANTILE_STEPS = 10
-
-GATE = Gate(pilot=8, low=0.125, high=0.75)
-"""Pilot-Commit's: the rollouts of its configuration file, the bounds of its scripts."""
-
-PILOT = 4
-"""First rollouts of --ada_allocation hit (HORA)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +170,8 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
     budget = float(n) if config.budget is None else config.budget
     est = config.mode == "est"
     select = config.select or ("all" if est and budget == n else "balanced")
-    k_pos, k_neg = _exit_counts(config, n)
-    gate = _gate(config)
+    k_pos, k_neg = exit_counts(config, n)
+    gate = gate_of(config)
     correction = config.correction or _correction(config, select, advantage)
     estimator = config.estimator or ("critic" if config.baseline == "critic" and advantage != "gae" else "ema")
     return Settings(
@@ -196,7 +191,7 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         objective=_objective(config),
         scores=scores(config),
         positive_above=positive_above(config),
-        pilot=_pilot(config) if gate is None else gate.pilot,
+        pilot=pilot_of(config) if gate is None else gate.pilot,
         gate=gate,
         candidates=config.candidates or 1,
         choice=config.choice or "std",
@@ -243,24 +238,6 @@ def _baseline(config: AdaConfig, advantage: str, correction: str, estimator: str
     if predicts and advantage != "group_norm" and has_baseline and config.spread is None:
         return "critic" if estimator == "critic" else "estimator"
     return "loo" if advantage == "rloo" else "pool"
-
-
-def _exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:
-    """(K_pos, K_neg) for a trained group of n samples: those of the exit, or given."""
-    k_pos, k_neg = EXITS[config.exit].function(n)
-    return (config.k_pos or k_pos) if k_pos else 0, (config.k_neg or k_neg) if k_neg else 0
-
-
-def _gate(config: AdaConfig) -> Gate | None:
-    if config.mode != "seq" or config.exit != "gate":
-        return None
-    given = {"pilot": config.pilot, "low": config.gate_low, "high": config.gate_high}
-    return replace(GATE, **{name: value for name, value in given.items() if value is not None})
-
-
-def _pilot(config: AdaConfig) -> int | None:
-    """Of mode est."""
-    return (config.pilot or PILOT) if config.mode == "est" and config.allocation in PILOTED else None
 
 
 def _objective(config: AdaConfig) -> Objective | TabulatedObjective:
@@ -365,7 +342,7 @@ def _matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
         other = resolve(*flags_of(objective.removeprefix(MATCHED)))
-        rule = why_no_table(other)
+        rule = _why_no_table(other)
         if rule is not None:
             raise ConfigError("--ada_objective", objective, *rule)
         return TabulatedObjective(objective, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
@@ -375,6 +352,27 @@ def _matched(objective: str) -> TabulatedObjective:
         raise unreadable(objective, f"its flags are wrong: {error}") from error
     except ValueError as error:
         raise unreadable(objective, str(error)) from error
+
+
+def _why_no_table(other: Settings) -> tuple[str, str] | None:
+    """(rule, remedy) for runs whose weight is no function of the pass rate that can be enumerated."""
+    config = other.config
+    if config.mode == "est":
+        rule = "the weight of a split depends on the other prompts of the batch"
+        return rule, "Use the objective that it aims at, such as --ada_objective log, or name another run"
+    if other.chooses and other.choice_weight == "none":
+        return "which prompts it samples depends on the other prompts of the batch", "Name another run"
+    if config.policy is not None or config.spread is not None or other.scores == "raw":
+        return "only the rules of --ada_exit on scores of 0 and 1 can be enumerated", "Name another run"
+    if not other.is_enumerable:
+        return f"--ada_select {other.select} declares no Trait (core/pieces.py) to enumerate it by", "Name another run"
+    if other.advantage not in ESTIMATORS:
+        return f"{other.advantage} has one baseline for the whole batch", "Name another run"
+    if config.loss == "prompt-mean":
+        return "its loss divides by the tokens of a group, which is a weight as well", "Name another run"
+    if config.objective.startswith(MATCHED) and other.aims:
+        return f"it matches a weight itself: {config.objective}", f"Use --ada_objective {config.objective}"
+    return None
 
 
 def _weight_at(other: Settings, p: float) -> float:
