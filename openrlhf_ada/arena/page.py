@@ -23,8 +23,8 @@ FIRST, LAST = "<!-- results: written by `make arena-docs` -->", "<!-- end of res
 PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
 
-DRAWN = (REFERENCE, "dapo", "pos", "balance", "est")
-"""Methods that have a colour of their own in every figure; the cheapest for each cost gets one as well."""
+DRAWN = (REFERENCE, "dapo", "pos", "balance", "est", "rated-pos")
+"""Methods that have a colour of their own in every figure; the cheapest gets one as well."""
 
 
 def cost_model() -> dict[str, Any]:
@@ -291,9 +291,9 @@ def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
     from openrlhf_ada.reporting.plots import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY, new_axes, set_title
 
     figure = Figure(figsize=(15, 5), dpi=110, facecolor="white", layout="constrained")
-    colours = dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE), strict=True))
+    colours = dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE, GREEN), strict=True))
     cheapest = dict.fromkeys(table(finals)[0].method for finals in by_cost.values())
-    colours |= dict(zip((name for name in cheapest if name not in colours), (GREEN, SKY), strict=False))
+    colours |= dict(zip((name for name in cheapest if name not in colours), (SKY,), strict=False))
     panels = [panel for panel in PANELS if panel[0] in by_cost]
     grid, named = figure.add_gridspec(1, len(panels)), dict[str, Any]()
     for place, (tuned_for, cost) in enumerate(panels):
