@@ -184,6 +184,14 @@ def test_with_a_prediction_signal_means_both_outcomes(flags: dict[str, Any]) -> 
     assert metrics_of(record, predicting)["ada/signal_share"] == 0.5
 
 
+def test_uniform_sampling_of_one_is_no_comparison() -> None:
+    """Until the first right answer, one at a time: a single rollout never shows two outcomes."""
+    single = replace(settings_of(exit="pos", wave=1, select="all", baseline="none"), group_size=1)
+    metrics = metrics_of(make_record([1.0], [0.0, 1.0], settings=single), single)
+    assert metrics["ada/signal_share"] == metrics["ada/resolved_share"] == 0.5
+    assert "ada/signal_share_uniform" not in metrics
+
+
 # -- the weight of each pass rate ---------------------------------------------------------------------------------
 
 
