@@ -70,7 +70,7 @@ docs: $(READY) ## write docs/flags.md and docs/metrics.md anew, from the parsers
 	@$(BIN)/python -c 'from openrlhf_ada.reporting.metrics import render_metrics_table as render; print(render(), end="")' \
 	  > docs/metrics.md
 
-arena-docs: $(READY) ## write the results in docs/arena.md and their figures anew, from benchmarks/results/arena
+arena-docs: $(READY) ## write the results in docs/arena.md and their figures anew, from openrlhf_ada/arena/results
 	@$(BIN)/python -m openrlhf_ada.cli.arena_page docs/arena.md
 
 site: $(READY) ## the documentation as a site: build/site/index.html

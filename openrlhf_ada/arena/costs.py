@@ -165,8 +165,10 @@ OTHER_SECONDS = {
 """What else might be assumed, for the same trials."""
 
 
-def spent_as(cost: str, spent: Sequence[Point]) -> list[float]:
-    """A trial's cost at each measurement, of COSTS or OTHER_SECONDS."""
+def spent_as(cost: str | StepModel, spent: Sequence[Point]) -> list[float]:
+    """A trial's cost at each measurement, of COSTS or OTHER_SECONDS, or its seconds on another machine."""
+    if isinstance(cost, StepModel):
+        return _timed(cost)(spent)
     return _timed(OTHER_SECONDS[cost])(spent) if cost in OTHER_SECONDS else COSTS[cost](spent)
 
 

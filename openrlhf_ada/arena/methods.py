@@ -79,6 +79,16 @@ _BY_PRESET = (
 PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
 """Presets by their names here."""
 
+OF_PRESET = {preset: name for name, preset in PUBLISHED.items()} | {
+    "grpo": "grpo-4",
+    "reinforce-ada-pos": "pos",
+    "reinforce-ada-balance": "balance",
+    "reinforce-ada-est": "est",
+    "rated": "rated-1-twice",
+    "rated-pos": "rated-pos",
+}
+"""Methods here by the presets that they stand for. Sizes of steps are the arena's own."""
+
 
 _RATED = {"baseline": "blend", "estimator": "rating"}
 

@@ -13,12 +13,15 @@ import numpy as np
 
 from openrlhf_ada.arena import costs
 from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells
-from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, ranks, table
+from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, most_tried, ranks, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FIRST, LAST = "<!-- results: written by `make arena-docs` -->", "<!-- end of results -->"
+
+PACKED = Path(__file__).parent / "results"
+"""Small files of the results that come with the package."""
 
 PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
@@ -236,8 +239,7 @@ def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
 
 def _other_seconds(by_task: Sequence[Finals]) -> str:
     """Geometric means over the tasks on which most methods were run, for the same trials under other assumptions."""
-    most = max(len(finals.runs) for finals in by_task)
-    by_task = [finals for finals in by_task if len(finals.runs) == most]
+    by_task = most_tried(by_task)
     over = "Geometric means over " + ", ".join(f"`{finals.task}`" for finals in by_task) + ":\n\n"
     columns = ["seconds", *costs.OTHER_SECONDS]
     found = [{rank.method: rank.cost for rank in ranks([replace(f, cost=name) for f in by_task])} for name in columns]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openrlhf_ada.arena.campaign import Result, Results, Setting, final_cells, tuned
-from openrlhf_ada.arena.costs import mean_accuracy, spent_as
+from openrlhf_ada.arena.costs import StepModel, mean_accuracy, spent_as
 
 Floats = NDArray[np.float64]
 
@@ -32,10 +32,13 @@ SEEDS_FOR_TEST = 6
 
 @dataclass(frozen=True, eq=False)
 class Finals:
-    """The trials of one task that count, tuned for `cost`: `runs` by method, one for each seed."""
+    """The trials of one task that count, tuned for `cost`: `runs` by method, one for each seed.
+
+    A machine in the place of a cost's name: tuned for "seconds", and compared by that machine's.
+    """
 
     task: str
-    cost: str
+    cost: str | StepModel
     settings: Mapping[str, Setting]
     runs: Mapping[str, Sequence[Result]]
 
@@ -175,6 +178,12 @@ def ranks(by_task: Sequence[Finals]) -> list[Rank]:
         for i, name in enumerate(names)
     ]
     return sorted(found, key=lambda rank: (rank.rank, rank.cost))
+
+
+def most_tried(by_task: Sequence[Finals]) -> list[Finals]:
+    """The tasks on which most methods were run."""
+    most = max(len(finals.runs) for finals in by_task)
+    return [finals for finals in by_task if len(finals.runs) == most]
 
 
 def _in_order(finals: Finals, names: Sequence[str]) -> list[Row]:

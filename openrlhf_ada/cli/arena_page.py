@@ -14,12 +14,11 @@ from pathlib import Path
 from openrlhf_ada.arena import agreement
 from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, draw_agreement, render_agreement
 from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
-from openrlhf_ada.arena.page import PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
+from openrlhf_ada.arena.page import PACKED, PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.arena.tasks import TASKS
 
 PROG = "python -m openrlhf_ada.cli.arena_page"
-PACKED = Path("benchmarks/results/arena")
 AGREEMENT = "agreement.json"
 
 
@@ -43,7 +42,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
     add = parser.add_argument
     add("page", type=Path, help="docs/arena.md; figures go to the folder images beside it")
-    add("--results", type=Path, default=PACKED, metavar="DIR", help=f"small files of results (default {PACKED})")
+    add(
+        "--results",
+        type=Path,
+        default=PACKED,
+        metavar="DIR",
+        help="small files of results (default: those of the package)",
+    )
     add("--pack", type=Path, metavar="DIR", help="folder of a campaign, whose trials are packed first")
     add("--agreement", type=Path, metavar="DIR", help="folder of `arena --agreement`, whose results are copied first")
     add("--seeds", type=int, default=10, metavar="N", help="seeds of that campaign (default 10)")

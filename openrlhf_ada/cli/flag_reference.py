@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.cli import arena, demo, evaluate, init, prepare_data, report, simulate, submit
+from openrlhf_ada.cli import arena, demo, evaluate, init, plan, prepare_data, report, simulate, submit
 from openrlhf_ada.config.flags import kind_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
@@ -24,6 +24,7 @@ VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "prepare-data": prepare_data.build_parser,
     "eval": evaluate.build_parser,
     "arena": arena.build_parser,
+    "plan": plan.build_parser,
     "simulate": simulate.build_parser,
     "submit": submit.build_parser,
     "report": report.build_parser,

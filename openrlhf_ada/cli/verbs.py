@@ -44,6 +44,7 @@ VERBS = {
     ),
     "report": Verb("write the page of a run, or of several beside each other", "report"),
     "arena": Verb("compare methods at equal cost, with a small model that learns in seconds", "arena"),
+    "plan": Verb("estimate what a step of each method takes and gives, and recommend one for a budget", "plan"),
     "simulate": Verb("estimate sampling time with other policies, schedulers and numbers of engines", "simulate"),
 }
 

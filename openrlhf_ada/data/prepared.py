@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import Difficulty
 from openrlhf_ada.data.problems import Problem
@@ -19,6 +21,9 @@ from openrlhf_ada.reward.mixed import label_of
 TRAIN_FILE, ALL_FILE, CARD_FILE, PLOT_FILE = "train.parquet", "all.parquet", "README.md", "difficulty.png"
 DRAWS, POSITIVES = "ada_draws", "ada_positives"
 """Columns that `--ada_known_counts` reads."""
+
+PRIOR_DRAWS = 2.0
+"""Answers that the mean pass rate of all rows counts for in a row's own."""
 
 BINS = 17
 """Of the histogram: one for each outcome of the usual 16 answers."""
@@ -87,6 +92,26 @@ def check_counts(spec: str, *, flag: str) -> None:
                 f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}, which "
                 f"--ada_known_counts reads: make one with `openrlhf-ada prepare-data`, or leave the flag out"
             )
+
+
+def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | None]:
+    """(pass rate of each row, mean tokens of an answer if recorded) of a Parquet file of prepare-data.
+
+    A rate is a posterior mean whose prior, the mean of all rows, counts for PRIOR_DRAWS answers: rows that were never
+    right are not taken for hopeless. Raises DataError for another file.
+    """
+    import pyarrow.parquet
+
+    check_counts(path, flag=flag)
+    table = pyarrow.parquet.read_table(path)
+    draws, positives = (np.asarray(table[name], dtype=float) for name in (DRAWS, POSITIVES))
+    if not draws.sum():
+        raise DataError(
+            f"{flag}: {path} has no row with an answer ({DRAWS}): measure it with `openrlhf-ada prepare-data`"
+        )
+    rates = (positives + PRIOR_DRAWS * positives.sum() / draws.sum()) / (draws + PRIOR_DRAWS)
+    lengths = np.asarray(table["mean_tokens"], dtype=float) if "mean_tokens" in table.column_names else np.empty(0)
+    return tuple(rates.tolist()), float(np.nanmean(lengths)) if np.isfinite(lengths).any() else None
 
 
 def write_card(

@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.core.fleet import DispatchLimits, run
 from openrlhf_ada.core.policies import Policy
@@ -31,7 +33,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One step's sampling of `prompts`. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool.
+    """One step's sampling of `prompts`. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool,
+    `trained_tokens`: of the `trained` rollouts, which have a place in the loss.
 
     `signal_share`: share of prompts whose pools have more than one outcome. `work_seconds`: seconds for the same pools
     if it were known from the start which rollouts are needed. `floor_seconds`: a lower bound for every schedule of
@@ -43,6 +46,8 @@ class Forecast:
     rollouts: int
     tokens: int
     wasted_tokens: int
+    trained: int
+    trained_tokens: int
     signal_share: float
     work_seconds: float
     floor_seconds: float
@@ -69,6 +74,11 @@ def forecast(
     resolved = sum(is_spread(entry.pool.scores) for entry in finished)
     samples = [sample for entry in finished for sample in entry.pool.samples]
     waste = state.waste.total
+    rng = np.random.default_rng(0)
+    kept: list[int] = []
+    for entry in finished:
+        drawn = entry.pool.samples
+        kept += [drawn[i].num_tokens for i in policy.build(entry.pool, rng).indices]
     policy.observe([entry.pool for entry in finished])
     return Forecast(
         prompts=len(finished),
@@ -76,6 +86,8 @@ def forecast(
         rollouts=state.num_sent,
         tokens=sum(sample.num_tokens for sample in samples) + waste.tokens,
         wasted_tokens=waste.tokens,
+        trained=len(kept),
+        trained_tokens=sum(kept),
         signal_share=resolved / len(finished),
         work_seconds=_work_seconds(samples, answer, cluster),
         floor_seconds=_floor_seconds(samples, cluster),

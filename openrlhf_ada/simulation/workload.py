@@ -109,7 +109,8 @@ def recorded_steps(run: Run) -> Iterator[RecordedStep]:
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticRollouts:
-    """Pass rates Beta(`alpha`, `beta`); lengths lognormal with this median, spread and longest, in tokens.
+    """Pass rates Beta(`alpha`, `beta`), or those of `rates`; lengths lognormal with this median, spread and longest,
+    in tokens.
 
     `shared`: share of the variance of log-length that a prompt's rollouts have in common. Metric and reward are 1 or
     0. A rollout depends only on its identity.
@@ -121,6 +122,7 @@ class SyntheticRollouts:
     spread: float
     longest: int
     shared: float = 0.0
+    rates: tuple[float, ...] = ()
     seed: int = 0
 
     def __call__(self, request: Request) -> Sample:
@@ -144,5 +146,7 @@ SYNTHETIC = SyntheticRollouts(alpha=1.5, beta=1.5, median=500.0, spread=0.9, lon
 @lru_cache(maxsize=1 << 20)
 def _synthetic_prompt(of: SyntheticRollouts, row: int) -> tuple[float, float]:
     """(pass rate, the part of log-length that the prompt's rollouts share)."""
-    rng = np.random.default_rng([of.seed, row])
-    return float(rng.beta(of.alpha, of.beta)), of.spread * math.sqrt(of.shared) * float(rng.standard_normal())
+    # A seed of fewer words is filled up with zeros: without the 1, this would be the stream of the row's first rollout.
+    rng = np.random.default_rng([of.seed, row, 0, 1])
+    rate = of.rates[int(rng.integers(len(of.rates)))] if of.rates else float(rng.beta(of.alpha, of.beta))
+    return rate, of.spread * math.sqrt(of.shared) * float(rng.standard_normal())

@@ -220,7 +220,7 @@ def test_page_says_what_agrees_and_what_does_not() -> None:
 @pytest.mark.slow
 def test_page_takes_the_results_of_a_folder(results: Results, tmp_path: Path) -> None:
     page, kept = tmp_path / "arena.md", tmp_path / "kept"
-    shutil.copytree(ROOT / "benchmarks" / "results" / "arena", kept)
+    shutil.copytree(ROOT / "openrlhf_ada" / "arena" / "results", kept)
     page.write_text((ROOT / "docs" / "arena.md").read_text(encoding="utf-8"), encoding="utf-8")
     pack(results, results.folder / AGREEMENT)
     assert arena_page.main([str(page), "--results", str(kept), "--agreement", str(results.folder)]) == 0
@@ -230,7 +230,7 @@ def test_page_takes_the_results_of_a_folder(results: Results, tmp_path: Path) ->
 
 def test_committed_page_is_of_the_committed_results() -> None:
     page = (ROOT / "docs" / "arena.md").read_text(encoding="utf-8")
-    kept = unpack(ROOT / "benchmarks" / "results" / "arena" / "agreement.json")
+    kept = unpack(ROOT / "openrlhf_ada" / "arena" / "results" / "agreement.json")
     assert inserted(page, render_agreement(*kept), (FIRST, LAST)) == page, "write it anew: make arena-docs"
 
 

@@ -21,7 +21,7 @@ from openrlhf_ada.config import presets
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
 METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
-PACKED, PAGE = ROOT / "benchmarks" / "results" / "arena", ROOT / "docs" / "arena.md"
+PACKED, PAGE = ROOT / "openrlhf_ada" / "arena" / "results", ROOT / "docs" / "arena.md"
 
 
 def curve(pace: float, seed: int) -> dict[str, object]:

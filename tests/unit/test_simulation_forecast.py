@@ -25,6 +25,14 @@ def step(scheduler: SchedulerName, *, num_engines: int = 2, answer: SampleOf = M
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
+def test_a_made_up_first_rollout_is_as_often_right_as_later_ones() -> None:
+    """It has other random numbers than its prompt's pass rate: Beta(1, 1) has 1/2 whatever the index."""
+    answer = SyntheticRollouts(alpha=1.0, beta=1.0, median=10.0, spread=0.5, longest=100)
+    for index in (0, 1):
+        rate = np.mean([answer(Request(key, index)).score for key in range(4000)])
+        assert rate == pytest.approx(0.5, abs=0.035), index
+
+
 @pytest.mark.slow
 def test_synthetic_rollouts_have_requested_statistics() -> None:
     answer = SyntheticRollouts(alpha=2.0, beta=3.0, median=100.0, spread=0.5, longest=10**6, shared=0.4, seed=1)

@@ -1,0 +1,363 @@
+"""What a step of each method takes and gives, before anything is trained.
+
+Pass rates come from SOURCE (data of prepare-data, or the run directory of a run in mode seq or est) or from --beta.
+Sampling is simulated on engines in virtual time, and training takes its seconds by the token. The last column is not
+simulated: it is what the arena measured (docs/arena.md), counted in the seconds of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel, wave_seconds
+from openrlhf_ada.arena.measured import seconds_to_target
+from openrlhf_ada.cli.scenario import at_least, method_settings, names_of, recorded, steps_of, synthetic
+from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
+from openrlhf_ada.config.presets import METHODS, Flags
+from openrlhf_ada.config.settings import Settings
+from openrlhf_ada.data.prepared import measured_rates
+from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, ORANGE, PINK
+from openrlhf_ada.reporting.run_record import read_run
+from openrlhf_ada.simulation.forecast import Forecast
+from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
+
+PROG = "openrlhf-ada plan"
+
+USUAL = ("grpo", "maxrl", "vip", "reinforce-ada-pos", "reinforce-ada-balance", "reinforce-ada-est", "rated-pos")
+
+PLANNED = tuple(
+    name
+    for name, method in METHODS.items()
+    if method.flags.get("ada.unresolved") != "refill"
+    and "critic" not in (method.flags.get("ada.estimator"), "critic" if name == "ppo" else "")
+)
+"""Methods that replace no prompts and read no critic: what others take is not simulated."""
+
+RATES = (0.1, 0.9)
+"""Pass rates that the table shows the weight of."""
+
+WIDTH = 100
+"""Columns of the table, in a narrower terminal too."""
+
+MACHINES = {"1.5b": STEP_MODELS["seconds"], "7b": STEP_MODELS["seconds-7b"]}
+
+LEARNING_STEPS = 3
+"""Steps of a method that learns from step to step, and last steps of a recorded run."""
+
+ARENA_PROMPTS = 512
+"""Prompts of the step, with 4 rollouts each, by which engines are compared with those of the arena."""
+
+TRIED, CLOSE = 5, 0.02
+"""Numbers of prompts that are tried to meet a budget; how close is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step of one method, as means. `weights`: of prompts of RATES; None where they are not enumerated.
+
+    `to_target`: seconds to the arena's target over those of uniform sampling with 8; None for a method that the arena
+    has not tried.
+    """
+
+    method: str
+    prompts: int
+    rollouts: float
+    tokens: float
+    trained: float
+    signal: float
+    weights: tuple[float, ...] | None
+    sampling_s: float
+    training_s: float
+    fixed_s: float
+    to_target: float | None
+
+    @property
+    def seconds(self) -> float:
+        return self.sampling_s + self.training_s + self.fixed_s
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry point; returns the exit status (2: bad input)."""
+    args = build_parser().parse_args(argv)
+    try:
+        planner = Planner(args)
+        plans = [planner.within(name, args.budget) if args.budget else planner.plan(name) for name in args.methods]
+    except (ValueError, FileNotFoundError) as error:
+        print(f"{PROG}: error: {error}", file=sys.stderr)
+        return 2
+    plans.sort(key=lambda plan: (plan.to_target is None, plan.to_target, plan.seconds))
+    _show(plans)
+    if args.budget:
+        print(_recommended(plans, args.budget))
+    if args.json:
+        rows = [asdict(plan) | {"seconds": plan.seconds} for plan in plans]
+        args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    if args.plot:
+        _draw(plans, args.plot)
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROG, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("source", type=Path, nargs="?", metavar="SOURCE", help="Parquet file of prepare-data, or run directory")
+    add("--beta", type=_pair, metavar="A,B", help="pass rates are Beta(A, B) (default 1.5,1.5)")
+    add("--tokens", type=at_least(1), metavar="N", help="mean length of an answer (default: as recorded, or 730)")
+    add("--max_tokens", type=at_least(1), default=SYNTHETIC.longest, metavar="N", help="longest answer (default 4096)")
+    add(
+        "--methods",
+        type=names_of(PLANNED),
+        default=list(USUAL),
+        metavar="NAME,...",
+        help=f"names of --ada_method (default {','.join(USUAL)}; all: {','.join(PLANNED)})",
+    )
+    add("--prompts", type=at_least(1), metavar="N", help="prompts of a step (default: as the method has them)")
+    add(
+        "--budget",
+        type=_seconds,
+        metavar="SECONDS",
+        help="take as many prompts as a step of so many seconds has time for, and recommend a method",
+    )
+    add(
+        "--machine",
+        choices=MACHINES,
+        default="1.5b",
+        help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default) or 7b (Qwen2.5-Math-7B on 8 A100)",
+    )
+    add(
+        "--engine", type=Path, metavar="FILE", help="engine measured by `simulate --calibrate`, instead of --machine's"
+    )
+    add("--engines", type=at_least(1), metavar="N", help="number of engines (default 8; with a run: as there)")
+    add("--per_token", type=_seconds, metavar="SECONDS", help="of training, for each trained token")
+    add("--fixed", type=_seconds, metavar="SECONDS", help="of every step, whatever it trains")
+    add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    add("--plot", type=Path, metavar="FILE", help="also draw them: .png, .svg or .pdf")
+    return parser
+
+
+def _pair(text: str) -> tuple[float, float]:
+    a, b = (_seconds(part) for part in text.split(",")) if text.count(",") == 1 else (None, None)
+    if a is None or b is None:
+        raise argparse.ArgumentTypeError(f"{text}: expected two numbers above 0, such as 0.5,3.5")
+    return a, b
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0")
+    return value
+
+
+# -- planning ---------------------------------------------------------------------------------------------------------
+
+
+class Planner:
+    """Steps of methods on one machine. Raises ValueError for flags that do not go with the source."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._is_run = args.source is not None and args.source.is_dir()
+        for flag in ("beta", "tokens") if self._is_run else ("beta",):
+            if args.source and getattr(args, flag) is not None:
+                raise ValueError(f"--{flag}: the answers are those of {args.source}. Leave out one of the two")
+        self._answer = None if self._is_run else self._synthetic_answers()
+        self._machine = self._machine_of_steps()
+        self._to_target = seconds_to_target(self._machine_of_arena())
+
+    def _synthetic_answers(self) -> SyntheticRollouts:
+        args = self._args
+        rates, tokens = measured_rates(str(args.source), flag="SOURCE") if args.source else ((), None)
+        a, b = args.beta or (SYNTHETIC.alpha, SYNTHETIC.beta)
+        median = SYNTHETIC.median * (args.tokens or tokens or ANSWER_TOKENS) / ANSWER_TOKENS
+        return replace(SYNTHETIC, alpha=a, beta=b, rates=rates, median=median, longest=args.max_tokens)
+
+    def _machine_of_steps(self) -> StepModel:
+        """With the seconds that flags or the run's own steps give. A measured engine needs no factor."""
+        args, machine = self._args, MACHINES[self._args.machine]
+        if args.engine or self._is_run:
+            machine = replace(machine, sampling=1.0)
+        if self._is_run:
+            machine = replace(machine, per_token=_recorded_per_token(args.source), fixed=0.0)
+        given = {name: value for name in ("per_token", "fixed") if (value := getattr(args, name)) is not None}
+        return replace(machine, **given)
+
+    def _machine_of_arena(self) -> StepModel:
+        """The same for the arena's tabulated sampling and its answers of ANSWER_TOKENS."""
+        step = self._steps(method_settings("grpo", ARENA_PROMPTS), ARENA_PROMPTS, 1)[-1]
+        longer = (step.tokens / step.rollouts + PROMPT_TOKENS) / (ANSWER_TOKENS + PROMPT_TOKENS)
+        sampling = self._machine.sampling * step.seconds / wave_seconds(step.rollouts)
+        return replace(self._machine, sampling=sampling, per_token=self._machine.per_token * longer)
+
+    def _steps(self, settings: Settings, prompts: int, count: int) -> list[Forecast]:
+        args = self._args
+        if self._answer is None:
+            scenario = recorded(args.source, args.engine, prompts, count, "openrlhf-ada simulate --calibrate")
+        else:
+            scenario = synthetic(self._answer, args.engine, prompts)
+        cluster = scenario.cluster(args.engines or scenario.num_engines, None)
+        return steps_of(scenario, settings, "rounds" if settings.decides_together else "stream", cluster, count)
+
+    def plan(self, name: str, prompts: int | None = None, steps: int = LEARNING_STEPS) -> Plan:
+        """A step with so many prompts; None: as many as --prompts or the method says. `steps`: to take the mean of."""
+        prompts = int(prompts or self._args.prompts or METHODS[name].flags["rollout.batch_size"])
+        settings, machine = method_settings(name, prompts), self._machine
+        found = self._steps(settings, prompts, steps)
+        tokens = mean(step.trained_tokens + step.trained * PROMPT_TOKENS for step in found)
+        return Plan(
+            method=name,
+            prompts=prompts,
+            rollouts=mean(step.rollouts for step in found),
+            tokens=mean(step.tokens for step in found),
+            trained=mean(step.trained for step in found),
+            signal=mean(step.signal_share for step in found),
+            weights=_weights(settings),
+            sampling_s=machine.sampling * mean(step.seconds for step in found),
+            training_s=machine.per_token * METHODS[name].flags["train.max_epochs"] * tokens,
+            fixed_s=machine.fixed,
+            to_target=self._to_target.get(name),
+        )
+
+    def within(self, name: str, budget: float) -> Plan:
+        """With as many prompts as `budget` seconds have time for. Raises ValueError where that is none."""
+        # Single steps lead to the number of prompts, and methods that learn take more steps at the end.
+        plan = self.plan(name, steps=1)
+        for _ in range(TRIED):
+            if plan.prompts == 1 or abs(plan.seconds / budget - 1) < CLOSE:
+                break
+            plan = self.plan(name, self._fitting(plan, budget), steps=1)
+        plan = self.plan(name, plan.prompts)
+        while plan.seconds > budget and plan.prompts > 1:
+            plan = self.plan(name, min(plan.prompts - 1, self._fitting(plan, budget)))
+        if plan.seconds > budget:
+            raise ValueError(
+                f"--budget {budget:g}: a step of {name} with one prompt takes {plan.seconds:.3g} s, of which "
+                f"{plan.fixed_s:.3g} s are fixed. Give more seconds, more --engines, or shorter answers (--max_tokens)"
+            )
+        return plan
+
+    @staticmethod
+    def _fitting(plan: Plan, budget: float) -> int:
+        """Prompts, if seconds beyond the fixed part were proportional to their number."""
+        return max(1, int(plan.prompts * max(budget - plan.fixed_s, 0.0) / (plan.seconds - plan.fixed_s)))
+
+
+def _recorded_per_token(run_dir: Path) -> float:
+    """Seconds of a run's steps outside sampling, for each trained token."""
+    rows = read_run(run_dir).steps
+    tokens = sum(row["ada/kept_tokens"] + row["ada/kept"] * PROMPT_TOKENS for row in rows)
+    return sum(row["ada/step_s"] - row["timing/generation"] for row in rows) / tokens
+
+
+def _weights(settings: Settings) -> tuple[float, ...] | None:
+    """Of prompts of RATES, beside one of pass rate 1/2; None where they cannot be enumerated in a moment."""
+    if not settings.is_enumerable or settings.max_samples > LARGEST_CAP:
+        return None
+    *found, half = (weight.effective for weight in weights_of(settings, (*RATES, 0.5)))
+    return tuple(value / half for value in found)
+
+
+# -- showing ----------------------------------------------------------------------------------------------------------
+
+
+def _show(plans: Sequence[Plan]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("--ada_method", no_wrap=True)
+    names = (
+        "prompts",
+        "drawn",
+        "trained",
+        "tokens",
+        "signal",
+        "weight",
+        "sampling",
+        "training",
+        "step s",
+        "to target",
+    )
+    for column in names:
+        table.add_column(column, justify="right", no_wrap=True)
+    for plan in plans:
+        weights = "" if plan.weights is None else " ".join(f"{weight:.2g}" for weight in plan.weights)
+        table.add_row(
+            *(plan.method, f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}"),
+            *(f"{plan.tokens / 1e6:.2f}M", f"{plan.signal:.0%}", weights),
+            *(f"{seconds:.0f}" for seconds in (plan.sampling_s, plan.training_s, plan.seconds)),
+            "" if plan.to_target is None else f"{plan.to_target:.2f}",
+        )
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)
+    low, high = RATES
+    console.print(
+        "\nOf one step. drawn, trained: rollouts. signal: share of prompts with both outcomes. weight: how much "
+        f"prompts of pass rate {low} and {high} count beside one of 0.5. step s: with the fixed part. to target: not "
+        "simulated but measured in the arena, in this machine's seconds: how long until its model had learned, over "
+        "uniform sampling with 8 (docs/arena.md). Compare methods by this; more signal does not always pay."
+    )
+
+
+def _recommended(plans: Sequence[Plan], budget: float) -> str:
+    """The cheapest by what was measured, as flags."""
+    best = plans[0]
+    if best.to_target is None:
+        return f"\nNone of these was measured in the arena, so none is recommended for {budget:g} s."
+    flags = " ".join(f"--{name} {value}" for name, value in _sizes(best).items())
+    return (
+        f"\nFor {budget:g} s a step, the cheapest to its target of those measured:\n"
+        f"  --ada_method {best.method} {flags}"
+    )
+
+
+def _sizes(plan: Plan) -> Flags:
+    """--rollout.batch_size, in whole updates of the weights; where not even one is full, --train.batch_size too."""
+    preset = METHODS[plan.method].flags
+    n, update = preset["rollout.n_samples_per_prompt"], preset["train.batch_size"]
+    if plan.prompts * n < update:
+        return {"rollout.batch_size": plan.prompts, "train.batch_size": plan.prompts * n}
+    if method_settings(plan.method, plan.prompts).trains_varying:
+        return {"rollout.batch_size": plan.prompts}
+    return {"rollout.batch_size": plan.prompts * n // update * update // n}
+
+
+def _draw(plans: Sequence[Plan], file: Path) -> None:
+    """Seconds of a step by part, the share of prompts with a signal, and what the arena measured."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 1.5 + 0.45 * len(plans)), dpi=120, layout="constrained")
+    seconds, signal, target = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
+    names, left = [plan.method for plan in plans], [0.0] * len(plans)
+    for field, label, colour in (
+        ("sampling_s", "sampling", BLUE),
+        ("training_s", "training", ORANGE),
+        ("fixed_s", "fixed", FAINT),
+    ):
+        parts = [getattr(plan, field) for plan in plans]
+        seconds.barh(names, parts, left=left, color=colour, label=label)
+        left = [at + part for at, part in zip(left, parts, strict=True)]
+    signal.barh(names, [plan.signal for plan in plans], color=GREEN)
+    target.barh(names, [plan.to_target or 0.0 for plan in plans], color=PINK)
+    seconds.invert_yaxis()
+    seconds.set_title("seconds of a step", loc="left", fontsize=11)
+    signal.set_title("prompts with a signal", loc="left", fontsize=11)
+    target.set_title("arena: seconds to target", loc="left", fontsize=11)
+    target.set_xlabel("of those of uniform sampling with 8")
+    signal.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    figure.legend(frameon=False, fontsize=9, ncols=3, loc="outside lower left")
+    for axes in (seconds, signal, target):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file)

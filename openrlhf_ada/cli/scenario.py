@@ -1,0 +1,209 @@
+"""What is simulated: prompts and answers of a recorded run or synthetic ones, engines, and a method's settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from statistics import mean
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_ada.config.choosing import make_chooser
+from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.schema import AdaConfig, from_namespace
+from openrlhf_ada.config.settings import Settings, make_policy, positive_above, resolve
+from openrlhf_ada.core.scheduling import SchedulerName
+from openrlhf_ada.core.types import PromptPool
+from openrlhf_ada.reporting.run_record import Run, read_run
+from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
+from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel, SampleOf
+from openrlhf_ada.simulation.workload import RecordedRollouts, SyntheticRollouts, recorded_steps
+
+ENGINE_FILE = "engine.json"
+
+SYNTHETIC_PROMPTS, SYNTHETIC_ENGINES = 512, 8
+
+
+@dataclass(frozen=True)
+class Step:
+    """The prompts of one step, as fresh pools, and what they answer."""
+
+    keys: Sequence[int]
+    rows: Sequence[int]
+    answer: SampleOf
+
+    def pools(self) -> list[PromptPool]:
+        return [PromptPool(key, row=row) for key, row in zip(self.keys, self.rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated. `host`: those of OpenRLHF's flags that policies read; `recorded_s`: seconds of sampling per
+    step that the run took, if it is one."""
+
+    config: AdaConfig
+    host: SimpleNamespace
+    steps: Sequence[Step]
+    engine: EngineModel
+    num_engines: int
+    recorded_s: float | None = None
+
+    def cluster(self, num_engines: int, speculation: int | None) -> Cluster:
+        """So many of the engines. `speculation`: None for the run's own, or what the engine makes of it."""
+        wanted = self.config.speculation if speculation is None else speculation
+        automatic = self.engine.slots if self.engine.speculation is None else self.engine.speculation
+        return Cluster(num_engines, self.engine, automatic if wanted is None else wanted)
+
+
+def recorded(run_dir: Path, file: Path | None, prompts: int | None, num_steps: int, calibrate: str) -> Scenario:
+    """The last steps of a run, or as many prompts of each as asked for. `file`: of the engine, beside the run's own.
+
+    `calibrate`: the command that measures an engine, for the error where none was.
+    """
+    run = read_run(run_dir)
+    host = namespace(run.config)
+    config = ada_flags(host, run_dir)
+    file = file or run_dir / ENGINE_FILE
+    if not file.exists():
+        raise FileNotFoundError(f"no engine was measured ({file}): run `{calibrate} {run_dir}` first")
+    taken = list(recorded_steps(run))[-num_steps:]
+    steps: list[Step] = []
+    for one in taken:
+        step = one.with_prompts(prompts, host.train.seed) if prompts else one
+        above = positive_above(config)
+        answer = RecordedRollouts(step.rollouts, positive_above=above, replay=not prompts, seed=host.train.seed)
+        steps.append(Step(list(step.rollouts), list(step.rows.values()), answer))
+    seconds = _seconds(run, [step.step for step in taken])
+    return Scenario(config, host, steps, read_engine(file), host.vllm.num_engines, seconds)
+
+
+def synthetic(answer: SyntheticRollouts, file: Path | None, prompts: int) -> Scenario:
+    """One step of so many prompts, which answer so. `file`: of the engine; None: one like a GPU's."""
+    keys = range(prompts)
+    rollout = {"n_samples_per_prompt": 4, "batch_size": prompts}
+    host = namespace({"rollout": rollout, "algo": {"advantage": {"estimator": "dr_grpo"}}})
+    engine = read_engine(file) if file else GPU_LIKE
+    config = AdaConfig(mode="seq", wave=8, max_samples=32)
+    return Scenario(config, host, [Step(keys, keys, answer)], engine, SYNTHETIC_ENGINES)
+
+
+def ada_flags(host: SimpleNamespace, run_dir: Path) -> AdaConfig:
+    """Our flags of a run. Raises ValueError for a run of another version of the package."""
+    unknown = sorted(set(vars(host.ada)) - {f.name for f in fields(AdaConfig)})
+    if unknown:
+        raise ValueError(f"{run_dir} is of another version of openrlhf_ada: there is no --ada_{unknown[0]} here")
+    return from_namespace(host.ada)
+
+
+def _seconds(run: Run, steps: Sequence[int]) -> float:
+    return mean(row["timing/generation"] for row in run.steps if row["step"] in steps)
+
+
+def read_engine(file: Path) -> EngineModel:
+    """An engine as --calibrate writes it. Raises ValueError for another file."""
+    try:
+        figures: dict[str, Any] = dict(json.loads(file.read_text(encoding="utf-8")))
+        for name in ("batch_sizes", "step_seconds"):
+            figures[name] = tuple(figures[name])
+        return EngineModel(**figures)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{file} does not describe an engine as --calibrate writes it: {error!r}") from error
+
+
+def namespace(flags: Any) -> Any:
+    """A run's flags as OpenRLHF's parser gives them."""
+    if isinstance(flags, dict):
+        return SimpleNamespace(**{name: namespace(value) for name, value in flags.items()})
+    return flags
+
+
+def steps_of(
+    scenario: Scenario, settings: Settings, scheduler: SchedulerName, cluster: Cluster, num_steps: int
+) -> list[Forecast]:
+    """The scenario's steps under these settings; `num_steps` steps of synthetic prompts where the policy learns."""
+    first = scenario.steps[0].answer
+    if settings.remembers and isinstance(first, SyntheticRollouts):
+        return list(_learning(settings, scheduler, cluster, first, len(scenario.steps[0].keys), num_steps))
+    policy = make_policy(settings)
+    return [forecast(policy, s.pools(), s.answer, scheduler, cluster) for s in scenario.steps]
+
+
+def _learning(
+    settings: Settings, scheduler: SchedulerName, cluster: Cluster, prompts: SyntheticRollouts, size: int, steps: int
+) -> Iterator[Forecast]:
+    """Steps of `size` prompts of a method that remembers. There are --ada_candidates times as many made-up ones."""
+    policy = make_policy(settings)
+    chooser = make_chooser(settings, policy, settings.candidates * size, seed=0)
+    for step in range(steps):
+        rows = {step * size + i: choice.row for i, choice in enumerate(chooser.take(size))}
+        pools = [PromptPool(key, row=row) for key, row in rows.items()]
+        answer = lambda request, rows=rows: prompts.visit(request, rows[request.key])  # noqa: E731
+        yield forecast(policy, pools, answer, scheduler, cluster)
+        chooser.end_step(pools)
+
+
+def method_settings(name: str, prompts: int) -> Settings:
+    """Of --ada_method, for steps of so many prompts. Mode `off` becomes a fixed number of rollouts, all trained.
+
+    Raises ValueError for a method whose pass rates come from a critic.
+    """
+    flags = METHODS[name].flags
+    n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
+    ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
+    if ours["mode"] == "off":
+        ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"}
+    host = {"rollout": {"n_samples_per_prompt": n, "batch_size": prompts}}
+    settings = resolve(AdaConfig(**ours), namespace(host | {"algo": {"advantage": {"estimator": estimator}}}))
+    if settings.reads_critic:
+        raise ValueError(f"{name}: its pass rates come from a critic, which is not simulated")
+    return settings
+
+
+def scenario_settings(scenario: Scenario, name: str) -> Settings:
+    """The run's own (`recorded`), uniform sampling, an exit rule, or a method."""
+    if name in METHODS:
+        return method_settings(name, scenario.host.rollout.batch_size)
+    settings = resolve(_configured(scenario, name), scenario.host)
+    if settings.reads_critic:
+        raise ValueError("the run's pass rates come from a critic, which is not simulated: try --policies uniform")
+    return settings
+
+
+def _configured(scenario: Scenario, name: str) -> AdaConfig:
+    config = scenario.config
+    if name == "recorded":
+        return config
+    plain = AdaConfig(mode="seq", wave=config.wave, max_samples=config.max_samples)
+    if name == "uniform":
+        return replace(plain, exit="fixed", max_samples=scenario.host.rollout.n_samples_per_prompt)
+    return replace(plain, exit=name)
+
+
+# -- flags of the commands that simulate ----------------------------------------------------------------------------
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """For argparse: a whole number that is not below `least`."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text}: expected a whole number of at least {least}")
+        return int(text)
+
+    return parse
+
+
+def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """For argparse: names of these, with commas between them."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is unknown: expected some of {', '.join(known)}")
+        return names
+
+    return parse

@@ -1,0 +1,205 @@
+"""`openrlhf-ada plan`: a step of each method by hand and by enumeration, sources, budgets, and wrong input."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from openrlhf_ada.arena.costs import STEP_MODELS
+from openrlhf_ada.arena.measured import seconds_to_target
+from openrlhf_ada.arena.page import PACKED, unpack
+from openrlhf_ada.arena.tables import ranks
+from openrlhf_ada.cli.plan import PLANNED, main
+from openrlhf_ada.cli.scenario import method_settings
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.simulation.virtual_engines import EngineModel
+
+ENGINE = EngineModel(batch_sizes=(1, 64), step_seconds=(0.01, 0.01), slots=64)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """Ten milliseconds a token, however many rollouts."""
+    file = tmp_path / "engine.json"
+    file.write_text(json.dumps(asdict(ENGINE)))
+    return file
+
+
+def planned(tmp_path: Path, *argv: str) -> dict[str, dict[str, Any]]:
+    """By method."""
+    out = tmp_path / "plan.json"
+    assert main([*argv, "--json", str(out)]) == 0
+    return {row["method"]: row for row in json.loads(out.read_text())}
+
+
+def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    try:
+        assert main(argv) == 2
+    except SystemExit as stop:
+        assert stop.code == 2
+    return capsys.readouterr().err
+
+
+def test_uniform_sampling_has_the_signal_of_its_pass_rates(tmp_path: Path, engine: Path) -> None:
+    """Under Beta(1, 1), 4 rollouts are of one outcome with 2/5; each trained token takes its time."""
+    few = ("--methods", "grpo", "--beta", "1,1", "--engine", str(engine), "--prompts", "400", "--max_tokens", "40")
+    plan = planned(tmp_path, *few, "--per_token", "0.001", "--fixed", "7")["grpo"]
+    assert plan["signal"] == pytest.approx(0.6, abs=0.07)
+    assert (plan["rollouts"], plan["trained"]) == (1600, 1600)
+    # Over the standard deviation of 4: a little more where outcomes are rare.
+    assert plan["weights"] == pytest.approx([1.046, 1.046], abs=1e-3)
+    assert plan["fixed_s"] == 7
+    assert plan["training_s"] == pytest.approx(0.001 * (plan["tokens"] + 128 * 1600))
+    # 200 rollouts of up to 40 tokens on each engine of 64 slots: four of the longest after each other.
+    assert plan["sampling_s"] == pytest.approx(4 * 40 * 0.01, rel=0.05)
+    assert plan["seconds"] == pytest.approx(plan["sampling_s"] + plan["training_s"] + 7)
+
+
+def test_two_passes_train_every_token_twice(tmp_path: Path, engine: Path) -> None:
+    argv = ("--methods", "rated-pos", "--engine", str(engine), "--prompts", "64", "--per_token", "0.001")
+    plan = planned(tmp_path, *argv, "--max_tokens", "1")["rated-pos"]
+    assert plan["training_s"] == pytest.approx(2 * 0.001 * 129 * plan["trained"])
+    assert plan["weights"][0] > 1 > plan["weights"][1]
+
+
+def test_a_prepared_data_set_gives_pass_rates_and_lengths(tmp_path: Path, engine: Path) -> None:
+    """Half never right and half always: with little shrinkage, hardly a group has both outcomes."""
+    rows = [{"ada_draws": 1000, "ada_positives": 1000 * (i % 2), "mean_tokens": 20.0} for i in range(40)]
+    data = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), data)
+    plan = planned(tmp_path, str(data), "--methods", "grpo", "--engine", str(engine), "--prompts", "256")["grpo"]
+    assert plan["signal"] < 0.05
+    assert plan["tokens"] / plan["rollouts"] == pytest.approx(20, rel=0.1)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, engine: Path) -> Path:
+    """A step of two prompts: 3 and 4 rollouts of 10 tokens, 2 of each trained, 5 s of which 2 for sampling."""
+    run = tmp_path / "run"
+    run.mkdir()
+    flags: dict[str, Any] = {
+        "ada": asdict(AdaConfig(mode="seq", wave=2, max_samples=4, k_pos=1, k_neg=1)),
+        "rollout": {"n_samples_per_prompt": 2, "batch_size": 2},
+        "algo": {"advantage": {"estimator": "dr_grpo"}},
+        "train": {"seed": 1},
+        "vllm": {"num_engines": 3},
+    }
+    (run / "config.json").write_text(json.dumps(flags))
+    step = {"step": 1, "timing/generation": 2.0, "ada/step_s": 5.0, "ada/kept": 4, "ada/kept_tokens": 40}
+    (run / "metrics.jsonl").write_text(json.dumps(step) + "\n")
+    samples = [
+        {"step": 1, "prompt_id": row, "key": row, "index": k, "metric": score, "reward": score, "tokens": 10}
+        for row, scores in enumerate(([1, 0], [0, 0, 1, 1]))
+        for k, score in enumerate(scores)
+    ]
+    (run / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    (run / "engine.json").write_text(engine.read_text())
+    return run
+
+
+def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_path: Path) -> None:
+    """Its steps took 3 s outside sampling for 4 trained rollouts of 10 tokens and their prompts."""
+    plan = planned(tmp_path, str(run_dir), "--methods", "grpo", "--prompts", "30")["grpo"]
+    assert plan["training_s"] == pytest.approx(120 * (10 + 128) * 3 / (40 + 4 * 128))
+    assert plan["fixed_s"] == 0
+    # 120 rollouts on 3 engines of 64 slots: all at once.
+    assert plan["sampling_s"] == pytest.approx(0.1)
+
+
+def test_methods_come_in_the_order_that_was_measured(tmp_path: Path, engine: Path, capsys: Any) -> None:
+    names = ("maxrl", "reinforce-ada-balance", "rated-pos")
+    argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
+    assert list(planned(tmp_path, *argv)) == ["rated-pos", "reinforce-ada-balance", "maxrl"]
+    assert "Compare methods by this" in capsys.readouterr().out
+
+
+def test_measured_ratios_are_those_of_the_page_on_its_machine() -> None:
+    """And training that costs nothing leaves methods apart that only train more often."""
+    by_task = [unpack(PACKED / f"{task}.jsonl.gz")["seconds"] for task in ("graded", "hard")]
+    page = {rank.method: rank.cost for rank in ranks(by_task)}
+    found = seconds_to_target(STEP_MODELS["seconds"])
+    assert found["rated-pos"] == pytest.approx(page["rated-pos"])
+    assert found["grpo"] == pytest.approx(page["grpo-4"])
+    assert seconds_to_target(STEP_MODELS["seconds-7b"])["rated-pos"] > found["rated-pos"]
+
+
+@pytest.mark.parametrize("name", ["grpo", "rated-pos", "maxrl"])
+@pytest.mark.parametrize("budget", [40, 48])
+def test_what_is_recommended_fits_and_is_accepted_by_training(
+    name: str, budget: int, tmp_path: Path, engine: Path, capsys: Any, valid_flags: dict[str, str | None]
+) -> None:
+    argv = ("--methods", name, "--engine", str(engine), "--max_tokens", "20", "--budget", str(budget))
+    plan = planned(tmp_path, *argv, "--per_token", "0.0001")[name]
+    assert plan["seconds"] <= budget
+    printed = capsys.readouterr().out
+    if plan["to_target"] is None:
+        assert "none is recommended" in printed
+        return
+    recommended = shlex.split(printed.strip().splitlines()[-1])
+    data = tmp_path / "many.jsonl"
+    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(8192)))
+    set_by_presets = {f"--{flag}" for method in METHODS.values() for flag in method.flags} | {"--ada_mode"}
+    needed = {flag: value for flag, value in valid_flags.items() if flag not in set_by_presets}
+    needed["--data.prompt_dataset"] = str(data)
+    parse([*(part for pair in needed.items() for part in pair if part), *recommended])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANNED)
+def test_every_planned_method_can_be_planned(name: str, tmp_path: Path, engine: Path) -> None:
+    argv = ("--methods", name, "--engine", str(engine), "--prompts", "64", "--max_tokens", "8")
+    plan = planned(tmp_path, *argv)[name]
+    assert plan["rollouts"] >= plan["trained"] > 0
+
+
+def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None:
+    assert set(METHODS) - set(PLANNED) == {
+        *("dapo", "greso", "speed", "pilot-commit", "ppo", "reinforce-ada-est-critic"),
+    }
+    with pytest.raises(ValueError, match="its pass rates come from a critic, which is not simulated"):
+        method_settings("reinforce-ada-est-critic", 8)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--budget", "36"), "takes 42.8 s, of which 35 s are fixed. Give more seconds, more --engines, or shorter"),
+        (("--budget", "0"), "argument --budget: 0: expected a number above 0"),
+        (("--budget", "nan"), "argument --budget: nan: expected a number above 0"),
+        (("--beta", "3"), "argument --beta: 3: expected two numbers above 0, such as 0.5,3.5"),
+        (("--beta", "1,-1"), "argument --beta: -1: expected a number above 0"),
+        (("--methods", "dapo"), "dapo is unknown: expected some of"),
+        (("--engine", "README.md"), "README.md does not describe an engine as --calibrate writes it"),
+        (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives"),
+        (("docs",), "docs is not a run directory: it has no config.json"),
+        (("README.md", "--beta", "1,1"), "--beta: the answers are those of README.md. Leave out one of the two"),
+    ],
+)
+def test_wrong_input_says_what_to_do(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in fails(capsys, "--methods", "grpo", *argv)
+
+
+def test_a_run_has_its_own_lengths(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--tokens: the answers are those of" in fails(capsys, str(run_dir), "--tokens", "9")
+
+
+def test_rows_that_were_never_sampled_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "none.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"ada_draws": [0], "ada_positives": [0]}), data)
+    assert "has no row with an answer (ada_draws)" in fails(capsys, str(data), "--methods", "grpo")
+
+
+def test_a_picture_is_drawn(tmp_path: Path, engine: Path) -> None:
+    picture = tmp_path / "plan.png"
+    argv = ("--engine", str(engine), "--prompts", "8", "--max_tokens", "4", "--methods", "grpo,maxrl")
+    planned(tmp_path, *argv, "--plot", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
