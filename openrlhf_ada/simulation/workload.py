@@ -146,7 +146,7 @@ SYNTHETIC = SyntheticRollouts(alpha=1.5, beta=1.5, median=500.0, spread=0.9, lon
 @lru_cache(maxsize=1 << 20)
 def _synthetic_prompt(of: SyntheticRollouts, row: int) -> tuple[float, float]:
     """(pass rate, the part of log-length that the prompt's rollouts share)."""
-    # A seed of fewer words is filled up with zeros: without the 1, this would be the stream of the row's first rollout.
+    # Shorter seeds are filled up with zeros: without the 1, this would be the stream of the first rollout.
     rng = np.random.default_rng([of.seed, row, 0, 1])
     rate = of.rates[int(rng.integers(len(of.rates)))] if of.rates else float(rng.beta(of.alpha, of.beta))
     return rate, of.spread * math.sqrt(of.shared) * float(rng.standard_normal())
