@@ -75,3 +75,31 @@ class HostCriticActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
         """
         with substituted(ppo_critic, CriticPPOTrainer=self.trainer_class):
             super().init_model_from_pretrained(*args, **kwargs)
+
+
+def before_optimizer_steps(engine: Any, look: Callable[[], None]) -> None:
+    """Call `look` before each step of a DeepSpeed engine that changes the weights.
+
+    Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
+    """
+    step = engine.step
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if engine.is_gradient_accumulation_boundary():
+            look()
+        return step(*args, **kwargs)
+
+    engine.step = watched
+
+
+def is_gradient_finite(engine: Any) -> bool:
+    """Of all processes, between the last backward pass and the step.
+
+    True without ZeRO, and in float16, where DeepSpeed looks itself and leaves steps out to find its scale.
+
+    Its gradient norm does not tell: ZeRO 3 gives the square root of the number of groups for one that is not finite.
+    Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
+    """
+    if engine.fp16_enabled() or not engine.zero_optimization_stage():
+        return True
+    return not engine.optimizer.has_overflow()

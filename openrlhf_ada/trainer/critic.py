@@ -7,6 +7,7 @@ samples an unbiased estimate of the loss over the whole pool.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -16,6 +17,7 @@ from openrlhf.trainer.ray import ppo_critic
 
 from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.trainer.experience_maker import critic_weights
+from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 
 
@@ -42,11 +44,16 @@ class StratumValueLoss(ValueLoss):
 
 
 class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
-    """The host's critic trainer, which trains all micro-batches of a step."""
+    """The host's critic trainer, which trains all micro-batches of a step, and only of finite numbers."""
+
+    @cached_property
+    def _finite(self) -> FiniteSteps:
+        return FiniteSteps.of_run("critic", self.critic_loss_fn, self.critic, self.strategy.args)
 
     def training_step(self, experience: Any, step: int, loss_batch_info: dict | None = None) -> dict[str, float]:
         mark_boundary(self, self.critic, step)
-        return super().training_step(experience, step, loss_batch_info)
+        with self._finite.step(experience):
+            return super().training_step(experience, step, loss_batch_info)
 
 
 class StratumCriticTrainer(WholeStepCriticTrainer):

@@ -20,6 +20,7 @@ from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
+from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
@@ -71,13 +72,21 @@ class AdaActorTrainer(HostPolicyTrainer):
         model = self.actor.model.module
         return PolicyWeights(model, *sharding(self.strategy.args, model))
 
+    @cached_property
+    def _finite(self) -> FiniteSteps:
+        return FiniteSteps.of_run("policy", self.actor_loss_fn, self.actor.model, self.strategy.args)
+
     def training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
-        """The host's, with the average of --ada_loss, and what follows a step of the optimizer."""
+        """The host's, with the average of --ada_loss, and what follows a step of the optimizer.
+
+        Raises NotFiniteError where a number is NaN or infinite.
+        """
         mark_boundary(self, self.actor.model, step)
         if self.args.ada.loss != "host":
             loss_batch_info = self._average_losses(experience, step, loss_batch_info)
         before = self.actor.model.global_steps
-        status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        with self._finite.step(experience):
+            status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         if self.average is not None and self.actor.model.global_steps > before:
             self.average.update()
         return status

@@ -277,16 +277,25 @@ def describe(experience: Any) -> dict[str, Any]:
     }
 
 
-def main(folder: Path) -> None:
+def save_model(folder: Path) -> None:
+    """A tiny one, with random weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=64, **shape)).save_pretrained(folder / "model")
+    LlamaForCausalLM(LlamaConfig(vocab_size=64, **shape)).save_pretrained(folder)
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def main(folder: Path) -> None:
+    save_model(folder / "model")
+    port = free_port()
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=work, args=(rank, port, folder), daemon=True) for rank in range(PROCESSES)]
     for process in processes:

@@ -5,6 +5,7 @@ With the real DeepSpeed: tests/contract/test_dynamic_batches.py.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,7 @@ def trainer_of(cls: Any, *, dynamic: bool) -> Any:
     trainer.critic = Engine()
     trainer.actor = SimpleNamespace(model=trainer.critic)
     trainer.critic_loss_fn = SimpleNamespace()
+    trainer._finite = SimpleNamespace(step=lambda _: nullcontext())
     return trainer
 
 

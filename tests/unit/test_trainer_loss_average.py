@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,6 +101,7 @@ def trainer_of(args: SimpleNamespace, divides_by: int, **loss_options: Any) -> A
     trainer.actor_loss_fn = PolicyLoss(clip_eps_low=LOW, clip_eps_high=HIGH, **loss_options)
     trainer.aux_loss, trainer.ema_model, trainer.actor_optim = False, None, None
     trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [1.0])
+    trainer._finite = SimpleNamespace(step=lambda _: nullcontext())
     return trainer
 
 
