@@ -6,7 +6,8 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -22,6 +23,53 @@ NonFinite: TypeAlias = Literal["raise", "null", "text"]
 
 class RunDamageError(ValueError):
     """A run's record is damaged beyond a torn last line; the message names file and line."""
+
+
+class RecordLostError(RuntimeError):
+    """A record can no longer be written: its file is gone, or there is no room. What it has is whole lines."""
+
+
+class RowFile:
+    """A JSONL file to append to: whole rows or none. A context is not needed; `close` it.
+
+    Nothing is kept back in this process, so a killed run keeps its record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, rows: Iterable[JsonValue]) -> None:
+        """Raises RecordLostError where the file was removed or replaced, and where it cannot be written; a row that
+        was begun is taken back then."""
+        self._check_place()
+        size = os.fstat(self._file.fileno()).st_size
+        left = memoryview(b"".join(map(encode, rows)))
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            os.ftruncate(self._file.fileno(), size)
+            free = shutil.disk_usage(self._path.parent).free
+            raise RecordLostError(
+                f"{self._path} cannot be written ({error.strerror}; {free / 2**20:.0f} MiB are free there). All rows "
+                f"before this one are whole. Make room, then resume from the last checkpoint"
+            ) from error
+
+    def _check_place(self) -> None:
+        mine = os.fstat(self._file.fileno())
+        try:
+            is_there = os.path.samestat(mine, self._path.stat())
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise RecordLostError(
+                f"{self._path} was removed or replaced while the run was writing it: leave a run's directory alone as "
+                f"long as it goes on. Resume from the last checkpoint with another --ada_run_dir"
+            )
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def to_json_value(name: str, value: object, non_finite: NonFinite) -> JsonValue:

@@ -11,11 +11,19 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from openrlhf_ada.core.choice import Choice
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
-from openrlhf_ada.reporting.jsonl import JsonValue, encode, keep_rows_up_to, read_rows, to_json_value, write_atomically
+from openrlhf_ada.reporting.jsonl import (
+    JsonValue,
+    RowFile,
+    encode,
+    keep_rows_up_to,
+    read_rows,
+    to_json_value,
+    write_atomically,
+)
 from openrlhf_ada.reporting.metrics import check_metric_name
 from openrlhf_ada.reporting.redaction import redact
 from openrlhf_ada.reward.grade import TimedGrade
@@ -113,6 +121,8 @@ class RunLog:
         FileExistsError: the directory holds a record already and `resume_from_step` is None.
         RunDamageError: the record to resume is damaged.
         TypeError: the configuration holds something that JSON cannot.
+
+    Rows that cannot be written raise RecordLostError: the directory was removed, or the disk is full.
     """
 
     def __init__(
@@ -139,8 +149,8 @@ class RunLog:
                 f"give another --ada_run_dir, or resume that run from its checkpoint"
             )
         self._warn_if_config_changed(content)
-        self._metrics: BinaryIO = (run_dir / METRICS_FILE).open("ab")
-        self._samples: BinaryIO = (run_dir / SAMPLES_FILE).open("ab")
+        self._metrics = RowFile(run_dir / METRICS_FILE)
+        self._samples = RowFile(run_dir / SAMPLES_FILE)
         # Last, so that a directory with config.json has the other files too.
         write_atomically(run_dir / CONFIG_FILE, content)
 
@@ -184,9 +194,7 @@ class RunLog:
         ordered = sorted(records, key=lambda r: (r.sample.key, r.sample.index))
         with_text = set(sorted({r.sample.key for r in ordered})[: self._text_prompts_per_step])
         rows = [self._sample_row(step, r, with_text=r.sample.key in with_text) for r in ordered]
-        for row in rows:
-            self._samples.write(encode(row))
-        self._samples.flush()
+        self._samples.append(rows)
         return [row for row in rows if "response" in row]
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
@@ -212,8 +220,7 @@ class RunLog:
                 raise ValueError(f"step {step}: the metrics hold 'step' themselves; it is given separately")
             ours = name.startswith(("ada/", "eval/"))
             row[name] = to_json_value(name, value, "raise" if ours else "null")
-        self._metrics.write(encode(row))
-        self._metrics.flush()
+        self._metrics.append([row])
 
     def _sample_row(self, step: int, record: SampleRecord, *, with_text: bool) -> dict[str, Any]:
         sample = record.sample

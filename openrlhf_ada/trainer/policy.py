@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import sharding
+from openrlhf_ada.platforms.disk import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
@@ -215,6 +217,8 @@ class AdaPolicyActor(HostPolicyActor):
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._exports = strategy.args.ckpt.save_hf
         self.trainer.version = self.trainer.next_version = self.checkpoint_states.get("global_step", 0)
+        if strategy.args.ckpt.save_steps > 0:
+            self._check_space("a checkpoint of this run")
         if strategy.args.train.enable_ema:
             self.trainer.average = self._start_average()
 
@@ -254,8 +258,12 @@ class AdaPolicyActor(HostPolicyActor):
         self._export(Path(self.strategy.args.ckpt.output_dir))
 
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
-        """The host's; the average first, since a checkpoint counts from when the host has named it the latest."""
+        """The host's; the average first, since a checkpoint counts from when the host has named it the latest.
+
+        Raises NoSpaceError, before anything is written, where the disk has no room for it.
+        """
         average = self.trainer.average
+        self._check_space(f"checkpoint {tag}")
         if average is not None and not self.disable_ds_ckpt:
             average.save(self._average_of(tag))
         super().save_checkpoint(tag, *args, **kwargs)
@@ -265,6 +273,18 @@ class AdaPolicyActor(HostPolicyActor):
                     path.unlink()
         if self._exports:
             self._export(Path(self.strategy.args.ckpt.path) / f"{tag}_hf")
+
+    def _check_space(self, what: str) -> None:
+        """For a checkpoint on this node: each node may have a disk of its own for its part."""
+        args = self.strategy.args
+        if torch.distributed.get_rank() == 0 and not self.disable_ds_ckpt:
+            check_space(Path(args.ckpt.path), self._checkpoint_bytes() // args.actor.num_nodes, what)
+
+    def _checkpoint_bytes(self) -> int:
+        """Of all processes together: all weights, and in single precision what is trained with Adam's two moments."""
+        _, shape_of = sharding(self.strategy.args, self.actor.model.module)
+        sizes = [(prod(shape_of(p)), p) for p in self.actor.model.module.parameters()]
+        return sum(size * (p.element_size() + 12 * p.requires_grad) for size, p in sizes)
 
     def _export(self, path: Path) -> None:
         """The average, else the host's export; of adapters also the whole model, which vLLM needs."""

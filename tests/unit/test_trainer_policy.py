@@ -139,7 +139,7 @@ def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.
     host = unwrap_ray_class(ppo_actor.PolicyModelActor)
     monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
     monkeypatch.setattr(host, "init_model_from_pretrained", lambda self, strategy: None)
-    flags = {"train": SimpleNamespace(enable_ema=False), "ckpt": SimpleNamespace(save_hf=True)}
+    flags = {"train": SimpleNamespace(enable_ema=False), "ckpt": SimpleNamespace(save_hf=True, save_steps=-1)}
     flags |= {"ada": SimpleNamespace(trust_remote_code=True), "actor": SimpleNamespace(model_name_or_path="model")}
     strategy = SimpleNamespace(args=SimpleNamespace(**flags))
     world.policy.checkpoint_states = {"global_step": 7}

@@ -6,6 +6,7 @@ vLLM loads them as well: tests/e2e/test_export.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,10 +49,12 @@ class Run:
     def start(self, *, averages: bool, exports: bool = False, resumes: bool = False, sleeps: bool = False) -> Any:
         args = SimpleNamespace(
             train=SimpleNamespace(enable_ema=averages, ema_beta=0.5, dynamic_batch_enable=False),
-            ckpt=SimpleNamespace(path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports),
+            ckpt=SimpleNamespace(
+                path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports, save_steps=1
+            ),
             ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=sleeps),
             ada=SimpleNamespace(loss="host", trust_remote_code=True),
-            actor=SimpleNamespace(model_name_or_path="model"),
+            actor=SimpleNamespace(model_name_or_path="model", num_nodes=1),
         )
         strategy = SimpleNamespace(args=args, save_model=lambda actor, tokenizer, path: self.exported.append(path))
         policy: Any = AdaPolicyActor.__new__(AdaPolicyActor)
@@ -66,6 +69,7 @@ class Run:
         policy.actor = SimpleNamespace(model=SimpleNamespace(module=self.model, global_steps=0))
         policy.trainer = AdaActorTrainer.__new__(AdaActorTrainer)
         policy.trainer.strategy, policy.trainer.args, policy.trainer.actor = strategy, strategy.args, policy.actor
+        policy.trainer._finite = SimpleNamespace(step=lambda _: nullcontext())
         policy.save_hf_ckpt = strategy.args.ckpt.save_hf
         policy.checkpoint_states = {"global_step": 1} if self.resumes else {}
 
