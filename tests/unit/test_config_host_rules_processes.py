@@ -120,3 +120,13 @@ def test_policy_and_engines_share_gpus_whatever_way_weights_go(
     train = SimpleNamespace(colocate_all=colocates, async_enable=is_async)
     host = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
     assert (shares_gpus(host), goes_over_ipc(host)) == (shares, over_ipc)
+
+
+@pytest.mark.parametrize(
+    ("workers", "remedy"),
+    [("2", "Use --vllm.num_engines 4,"), ("3", "Use a --vllm.tensor_parallel_size that divides 8,")],
+)
+def test_the_remedy_for_shared_gpus_fits_them(refusal: Refusal, workers: str, remedy: str) -> None:
+    shared = {"--train.colocate_all": "", "--actor.num_gpus_per_node": "8", "--vllm.num_engines": "1"}
+    error = refusal(shared | {"--vllm.tensor_parallel_size": workers})
+    check_refusal(error, "--train.colocate_all is True", f"8 GPUs are shared with {workers} of the engines", remedy)
