@@ -10,6 +10,7 @@ optimizer step, so such a step is on-policy and exact. Seconds of training are t
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import statistics
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from machine import machine
-from scheduler import GROUP, HEADLINE, NUM_PROMPTS, balance, uniform
+from scheduler import GROUP, HEADLINE, NUM_PROMPTS, balance, pools, uniform
 
 from openrlhf_ada.arena.costs import ANSWER_TOKENS, ENGINES, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.core.fleet import Aborted, Finished, run
@@ -25,7 +26,7 @@ from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.simulation.forecast import Cluster
+from openrlhf_ada.simulation.forecast import Cluster, forecast
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, SampleOf, VirtualFleet
 
 SEEDS = 5
@@ -97,6 +98,40 @@ def parts_of(name: str, model: StepModel) -> dict[str, float]:
     return {part: round(value, 1) for part, value in parts.items()}
 
 
+def least_sampling(model: StepModel) -> dict[str, float]:
+    """Seconds of sampling of `balance` on shared GPUs if more were known from the start: means over seeds."""
+    cluster = Cluster(ENGINES, GPU_LIKE, GPU_LIKE.slots)
+    found: dict[str, list[float]] = {}
+    for seed in range(SEEDS):
+        answer = HEADLINE.answer(seed)
+        step = forecast(balance(), pools(NUM_PROMPTS), answer, "stream", cluster)
+        found.setdefault("which rollouts are needed", []).append(step.work_seconds)
+        found.setdefault("how long each is, too", []).append(longest_first(answer))
+        found.setdefault("lower bound of every schedule", []).append(step.floor_seconds)
+    return {name: round(model.sampling * statistics.mean(seconds), 1) for name, seconds in found.items()}
+
+
+def longest_first(answer: SampleOf) -> float:
+    """Seconds of sampling what `balance` needs, dealt to the engines by length, the longest first."""
+    fleet = VirtualFleet(ENGINES, GPU_LIKE, answer)
+    state = Scheduler[None](balance(), pools(NUM_PROMPTS), "stream", least_chance=LEAST_CHANCE)
+    closed = run(state, fleet, Cluster(ENGINES, GPU_LIKE, GPU_LIKE.slots).limits)
+    samples = [sample for entry in closed for sample in entry.pool.samples]
+    fleet = VirtualFleet(ENGINES, GPU_LIKE, answer)
+    loads = [(0, engine) for engine in range(ENGINES)]
+    shares: list[list[Request]] = [[] for _ in loads]
+    for sample in sorted(samples, key=lambda sample: -sample.num_tokens):
+        load, engine = heapq.heappop(loads)
+        shares[engine].append(Request(sample.key, sample.index))
+        heapq.heappush(loads, (load + sample.num_tokens, engine))
+    for engine, requests in enumerate(shares):
+        fleet.submit(engine, requests)
+    left = len(samples)
+    while left:
+        left -= len(fleet.wait())
+    return fleet.now
+
+
 def apart(closed: Sequence[tuple[float, int]], seconds: float, training: float, factor: float) -> dict[str, float]:
     """Seconds of sampling and training where each has its own GPUs. `factor`: on virtual seconds."""
     scaled, sampling = [(factor * when, count) for when, count in closed], factor * seconds
@@ -114,16 +149,17 @@ def main() -> None:
     models = {"1.5B": STEP_MODELS["seconds"], "7B": STEP_MODELS["seconds-7b"]}
     seconds = {size: {name: steps_of(name, model) for name in POLICIES} for size, model in models.items()}
     parts = {size: {name: parts_of(name, model) for name in POLICIES} for size, model in models.items()}
+    least = {size: least_sampling(model) for size, model in models.items()}
     for size, by_method in seconds.items():
         print(f"\n{size:32}" + "".join(f"{name:>10}" for name in POLICIES) + "     ratio   GPUs of engines (balance)")
         for arrangement in by_method["balance"]:
             (plain, _), (adapted, engines) = (by_method[name][arrangement] for name in ("grpo-4", "balance"))
             print(f"{arrangement:32}{plain:8.0f} s{adapted:8.0f} s{adapted / plain:10.2f}   {engines} of {ENGINES}")
     result = {"machine": machine(), "seeds": SEEDS, "prompts": NUM_PROMPTS, "seconds_of_a_step": seconds}
-    result["parts_on_shared_gpus"] = parts
+    result |= {"parts_on_shared_gpus": parts, "least_sampling_of_balance": least}
     file = Path(__file__).parent / "results" / "overlap.json"
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({"seconds_of_a_step": seconds, "parts_on_shared_gpus": parts}))
+    print(json.dumps({name: value for name, value in result.items() if name != "machine"}))
 
 
 if __name__ == "__main__":

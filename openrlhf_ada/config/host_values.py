@@ -93,14 +93,20 @@ def _check_colocation(host: SimpleNamespace) -> None:
     train = host.train
     if (train.colocate_actor_ref or train.colocate_all) and host.algo.kl.init_coef > 0:
         check_equal("--ref.num_gpus_per_node", host.ref, host.actor, "the policy (--actor...)")
-    engines = (host.vllm.num_engines or 0) * host.vllm.tensor_parallel_size
+    workers = host.vllm.tensor_parallel_size
+    engines = (host.vllm.num_engines or 0) * workers
     if train.colocate_all and not train.async_enable and engines != actor:
         raise ConfigError(
             "--train.colocate_all",
             True,
             f"the policy's {actor} GPUs are shared with {engines} of the engines (--vllm.num_engines x "
             f"--vllm.tensor_parallel_size)",
-            f"Use --vllm.num_engines {max(actor // host.vllm.tensor_parallel_size, 1)}, or leave it out",
+            (
+                f"Use --vllm.num_engines {actor // workers}"
+                if actor % workers == 0
+                else f"Use a --vllm.tensor_parallel_size that divides {actor}"
+            )
+            + ", or leave it out",
         )
     if train.colocate_critic_reward and host.algo.advantage.estimator == "gae":
         check_equal("--reward.num_gpus_per_node", host.reward, host.critic, "the critic (--critic...)")

@@ -16,8 +16,13 @@ EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_expe
 
 
 def shares_gpus(host: SimpleNamespace) -> bool:
-    """Policy and engines lie on the same GPUs, and weights go through their memory (CUDA IPC)."""
-    return host.vllm.sync_backend == "nccl" and host.train.colocate_all and not host.train.async_enable
+    """Policy and engines lie on the same GPUs."""
+    return host.train.colocate_all and not host.train.async_enable
+
+
+def goes_over_ipc(host: SimpleNamespace) -> bool:
+    """Weights go through GPU memory that policy and engines share (CUDA IPC)."""
+    return host.vllm.sync_backend == "nccl" and shares_gpus(host)
 
 
 def has_experts(config: Mapping[str, Any]) -> bool:

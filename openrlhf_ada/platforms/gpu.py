@@ -62,11 +62,18 @@ def trouble() -> Trouble | None:
 
     Torch is imported only where something shows a GPU.
     """
-    if os.environ.get(VISIBLE, "0") in ("", "-1"):
-        # The user's wish.
+    visible = os.environ.get(VISIBLE)
+    if visible is not None and _hides_all(visible):
+        # The user's wish, or Slurm's.
         return None
     machine = look_at_machine()
-    return explain(machine, look_at_torch()) if machine.shows_gpu else None
+    return explain(machine, look_at_torch(), visible) if machine.shows_gpu else None
+
+
+def _hides_all(visible: str) -> bool:
+    """CUDA reads GPUs up to the first entry that names none. Slurm gives a job without GPUs NoDevFiles."""
+    first = visible.partition(",")[0].strip()
+    return not first or first.startswith("-") or first == "NoDevFiles"
 
 
 def look_at_machine(root: Path = Path("/"), read: Callable[[], Driver] = read_driver) -> Machine:
@@ -114,8 +121,11 @@ def look_at_torch() -> Torch:
     return Torch(torch.__version__, torch.version.cuda or "", reason)
 
 
-def explain(machine: Machine, torch: Torch) -> Trouble | None:
-    """For a machine that shows a GPU: what is wrong, and what to do; None where nothing is."""
+def explain(machine: Machine, torch: Torch, visible: str | None = None) -> Trouble | None:
+    """For a machine that shows a GPU: what is wrong, and what to do; None where nothing is.
+
+    `visible`: the value of CUDA_VISIBLE_DEVICES, None where it is not set.
+    """
     driver = machine.driver
     if not torch.reason:
         return _too_old_gpus(driver.gpus) if isinstance(driver, Driver) else None
@@ -142,10 +152,12 @@ def explain(machine: Machine, torch: Torch) -> Trouble | None:
             f"Install driver {OLDEST_DRIVER.get(needed, 'of a newer version')} or newer on the machine (in a "
             f"container: on its host)",
         )
+    named = "" if visible is None else f" with {VISIBLE}={visible!r}"
     return Trouble(
-        f"this machine has {_gpus(machine)} with driver {driver.version}, and torch {torch.version} cannot use it: "
-        f"{torch.reason}",
-        "Look at nvidia-smi; on machines with NVSwitch, nvidia-fabricmanager must run; in a container, "
+        f"this machine has {_gpus(machine)} with driver {driver.version}, and torch {torch.version} cannot use it"
+        f"{named}: {torch.reason}",
+        (f"{VISIBLE} must name GPUs that nvidia-smi -L shows, each once. " if named else "")
+        + "Look at nvidia-smi; on machines with NVSwitch, nvidia-fabricmanager must run; in a container, "
         "NVIDIA_DRIVER_CAPABILITIES must hold compute",
     )
 

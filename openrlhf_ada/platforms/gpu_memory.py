@@ -52,7 +52,8 @@ def _visible(gpus: Sequence[Gpu], value: str) -> list[Gpu]:
     """`value`: numbers or names, as in CUDA_VISIBLE_DEVICES. Empty means all."""
     if not value:
         return list(gpus)
-    names = value.split(",")
+    # "0," names one GPU; every UUID would begin with an empty name.
+    names = [name for each in value.split(",") if (name := each.strip())]
     return [gpu for index, gpu in enumerate(gpus) if str(index) in names or any(map(gpu.uuid.startswith, names))]
 
 

@@ -65,14 +65,15 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
     grading: Grading | None = None
     trusts_model_code = False
+    shares_gpu = False
+    """The policy lies on the same GPU."""
 
     async def __init__(self, *args: Any, remote_rm_url: str | Sequence[str] | None = None, **kwargs: Any) -> None:
         # Here, since this package may lie elsewhere on another node.
         named = [remote_rm_url] if isinstance(remote_rm_url, str) else remote_rm_url or []
         check_model_code("the engine's model", kwargs["model"], trusted=self.trusts_model_code)
         kwargs["trust_remote_code"] = self.trusts_model_code
-        if self.over_ipc and ray.get_runtime_context().was_current_actor_reconstructed:
-            wait_for_room(kwargs["gpu_memory_utilization"], kwargs["tensor_parallel_size"])
+        self._await_room(kwargs)
         with told_start():
             await super().__init__(*args, remote_rm_url=reward_files(named), **self.with_receiver(kwargs))
         self.open_gate()
@@ -82,6 +83,13 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         self._start_id = uuid.uuid4().hex
         _prepare_reward(self.executor, named, self.grading)
         self._watch = asyncio.create_task(_end_with(self.llm))
+
+    def _await_room(self, arguments: dict[str, Any]) -> None:
+        """After a death, beside the policy. Raises NoRoomError."""
+        if not self.shares_gpu or current_platform.is_cpu():
+            return
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            wait_for_room(arguments["gpu_memory_utilization"], arguments["tensor_parallel_size"])
 
     def prepare_environment(self) -> None:
         self.forbid_pickle()
@@ -240,9 +248,19 @@ def _note(error: Exception) -> None:
 
 
 def rollout_actor(
-    restarts: int, *, over_ipc: bool = False, grading: Grading | None = None, trusts_model_code: bool = False
+    restarts: int,
+    *,
+    over_ipc: bool = False,
+    shares_gpu: bool = False,
+    grading: Grading | None = None,
+    trusts_model_code: bool = False,
 ) -> Any:
     """For Ray, which starts an engine whose process has died again this often. `grading`: of our reward functions."""
-    settings = {"over_ipc": over_ipc, "grading": grading, "trusts_model_code": trusts_model_code}
+    settings = {
+        "over_ipc": over_ipc,
+        "shares_gpu": shares_gpu,
+        "grading": grading,
+        "trusts_model_code": trusts_model_code,
+    }
     actor = type("AdaRolloutActor", (AdaRolloutActor,), settings)
     return ray.remote(max_restarts=restarts)(actor)

@@ -7,7 +7,7 @@ from typing import Any
 
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import settings_of
-from openrlhf_ada.config.weight_rules import shares_gpus
+from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
 from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.reward.pool import limits_of
@@ -38,7 +38,8 @@ def train(args: SimpleNamespace) -> None:
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
     engine = rollout_actor(
         restarts,
-        over_ipc=shares_gpus(args),
+        over_ipc=goes_over_ipc(args),
+        shares_gpu=shares_gpus(args),
         grading=grading(from_namespace(args.ada)),
         trusts_model_code=args.ada.trust_remote_code,
     )

@@ -14,7 +14,7 @@ from openrlhf_ada.config.host_rules import batch_plan, check_against_host
 from openrlhf_ada.config.host_values import check_values
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import make_policy, settings_of
-from openrlhf_ada.config.weight_rules import has_experts, shares_gpus
+from openrlhf_ada.config.weight_rules import goes_over_ipc, has_experts
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.data.row_counts import count_rows
@@ -148,7 +148,7 @@ def _check_experts(args: SimpleNamespace) -> None:
     """OpenRLHF's way through shared GPU memory loads into the tensors that an engine computes with. Some of vLLM's
     kernels for experts have packed these in another order, and no checksum sees what becomes of them.
     """
-    if shares_gpus(args) and has_experts(_config_of_policy(args)):
+    if goes_over_ipc(args) and has_experts(_config_of_policy(args)):
         raise ConfigError(
             "--train.colocate_all",
             True,

@@ -153,7 +153,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.__init__"): [
         (
             "backend == 'nccl' and self.args.train.colocate_all and (not self.args.train.async_enable)",
-            "weight_rules.shares_gpus says the same",
+            "weight_rules.goes_over_ipc says the same",
         ),
     ],
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.training_step"): [

@@ -8,12 +8,12 @@
 #
 # PYTHON names the interpreter of the GPU installation (.venv/bin/python, else python3). OUT is the report's file.
 # LIMIT is how many seconds a path may take (300; a first run also compiles).
-# Exit status: 0 nothing failed, 1 something failed or there is no GPU, 2 bad usage.
+# Exit status: 0 something passed and nothing failed, 1 something failed, nothing passed or there is no GPU, 2 bad usage.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 DRY_RUN=0
-case "${1:-}" in
+case "$*" in
   '') ;;
   --dry-run) DRY_RUN=1 ;;
   *)
@@ -25,6 +25,8 @@ if [[ -z ${PYTHON:-} ]]; then
   PYTHON=$ROOT/.venv/bin/python
   [[ -x $PYTHON ]] || PYTHON=python3
 fi
+# Tests run in the folder of this package, and a path may be named from another one.
+[[ $PYTHON != */* || $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
 OUT=${OUT:-gpu-report.md}
 LIMIT=${LIMIT:-300}
 
@@ -122,6 +124,7 @@ FENCE=$(printf '\x60%.0s' 1 2 3)
 : >"$ROWS"
 : >"$DETAILS"
 FAILED=0
+PASSED=0
 STOPPED=0
 trap 'STOPPED=1' INT TERM
 
@@ -134,6 +137,7 @@ run_path() {
     -m gpu "tests/gpu/$test") >"$log" 2>&1 || status=$?
   if ((status == 0)) && grep -q '[0-9] passed' "$log"; then
     result=pass
+    PASSED=1
   elif ((status == 0)); then
     result="skipped: $(sed -n 's/^SKIPPED \[[0-9]*\] [^ ]*: //p' "$log" | head -n 1)"
   elif ((status == 124 || status == 137)); then
@@ -180,4 +184,8 @@ done
   cat "$DETAILS"
 } | tee "$OUT"
 echo "first_run: the report is in $OUT. Please paste it into an issue, whatever it says." >&2
+if ! ((PASSED || FAILED)); then
+  echo "first_run: nothing was run: every path was skipped, and the report says why" >&2
+  exit 1
+fi
 exit "$FAILED"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
@@ -101,3 +103,30 @@ def test_late_deepspeed_errors_are_refused_at_once(
 )
 def test_models_that_share_gpus_have_equally_many(refusal: Refusal, changes: Flags, flag: str) -> None:
     assert str(refusal(changes)).startswith(f"{flag} is ")
+
+
+@pytest.mark.parametrize(
+    ("backend", "colocates", "is_async", "shares", "over_ipc"),
+    [
+        ("nccl", True, False, True, True),
+        ("gloo", True, False, True, False),
+        ("nccl", True, True, False, False),
+        ("nccl", False, False, False, False),
+    ],
+)
+def test_policy_and_engines_share_gpus_whatever_way_weights_go(
+    backend: str, colocates: bool, is_async: bool, shares: bool, over_ipc: bool
+) -> None:
+    train = SimpleNamespace(colocate_all=colocates, async_enable=is_async)
+    host = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
+    assert (shares_gpus(host), goes_over_ipc(host)) == (shares, over_ipc)
+
+
+@pytest.mark.parametrize(
+    ("workers", "remedy"),
+    [("2", "Use --vllm.num_engines 4,"), ("3", "Use a --vllm.tensor_parallel_size that divides 8,")],
+)
+def test_the_remedy_for_shared_gpus_fits_them(refusal: Refusal, workers: str, remedy: str) -> None:
+    shared = {"--train.colocate_all": "", "--actor.num_gpus_per_node": "8", "--vllm.num_engines": "1"}
+    error = refusal(shared | {"--vllm.tensor_parallel_size": workers})
+    check_refusal(error, "--train.colocate_all is True", f"8 GPUs are shared with {workers} of the engines", remedy)

@@ -29,7 +29,7 @@ PLAYED_PYTHON = """#!/bin/sh
 case "$PLAY $*" in
   failures*gpu/test_packing.py::test_packed*) echo "E   assert 0.2 < 0.1 | a pipe"; echo "1 failed in 3.1s"; exit 1 ;;
   failures*gpu/test_weight_sync.py::test_policy*) sleep 30 ;;
-  failures*gpu/test_modes.py::test_off*) echo "{skipped}"; echo "1 skipped"; exit 0 ;;
+  failures*gpu/test_modes.py::test_off* | skips*-m\\ pytest*) echo "{skipped}"; echo "1 skipped"; exit 0 ;;
   *-m\\ pytest*) echo "1 passed in 2.0s"; exit 0 ;;
   *trouble*) {trouble} ;;
   *) exec {python} "$@" ;;
@@ -126,8 +126,9 @@ def test_the_plan_names_every_path_and_what_it_needs(run: Run) -> None:
             assert line == f"skipped  {name}: needs 3 GPUs, here is 2"
 
 
-def test_bad_usage_has_status_2(run: Run) -> None:
-    done = run("--dry", gpus=[H100])
+@pytest.mark.parametrize("options", [["--dry"], ["--dry-run", "more"], ["", "more"]])
+def test_bad_usage_has_status_2(run: Run, options: list[str]) -> None:
+    done = run(*options, gpus=[H100])
     assert (done.returncode, done.stderr) == (2, "usage: tests/gpu/first_run.sh [--dry-run]\n")
 
 
@@ -177,6 +178,15 @@ def test_without_failures_it_succeeds(run: Run) -> None:
     assert f"- GPUs: 1 x {a100};2 x {H100}\n" in done.stdout
     assert {row[1] for row in results(done.stdout).values()} == {"pass"}
     assert "paste it into an issue" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_in_which_every_path_is_skipped_is_no_success(run: Run) -> None:
+    """As where CUDA_VISIBLE_DEVICES is empty, or flash-attn is missing. PYTHON is relative to the caller's folder."""
+    done = run(gpus=[H100], PLAY="skips", PYTHON="./python")
+    assert done.returncode == 1
+    assert {row[1].partition(":")[0] for row in results(done.stdout).values()} == {"skipped"}
+    assert done.stderr.splitlines()[-1].startswith("first_run: nothing was run: every path was skipped")
 
 
 # -- the list of paths ------------------------------------------------------------------------------------------------

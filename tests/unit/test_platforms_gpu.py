@@ -192,11 +192,27 @@ def test_a_gpu_that_torch_uses_is_all_right(machine: Machine) -> None:
     assert explain(machine, USABLE) is None
 
 
-@pytest.mark.parametrize("hidden", ["", "-1"])
+@pytest.mark.parametrize("hidden", ["", " ", "-1", "-1,0", ",0", "NoDevFiles"])
 def test_gpus_that_the_user_hides_are_no_trouble(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     monkeypatch.setattr(gpu_module, "look_at_machine", lambda: pytest.fail("nobody is to look"))
     assert trouble() is None
+
+
+@pytest.mark.parametrize("named", ["7", "0,0", "GPU-of-another-machine"])
+def test_a_variable_that_names_no_gpu_of_this_machine_is_shown(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: with_driver(driver(gpu())))
+    build = dataclasses.replace(UNUSABLE, reason="No CUDA GPUs are available")
+    monkeypatch.setattr(gpu_module, "look_at_torch", lambda: build)
+    found = trouble()
+    assert found is not None
+    assert found.what.endswith(f" cannot use it with CUDA_VISIBLE_DEVICES='{named}': No CUDA GPUs are available")
+    assert found.remedy.startswith("CUDA_VISIBLE_DEVICES must name GPUs that nvidia-smi -L shows, each once. Look at")
+    # A driver that is too old is the nearer cause.
+    old = with_driver(driver(gpu(), version="535.104.05", cuda=(12, 2)))
+    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: old)
+    assert "too old" in str(trouble())
 
 
 def test_torch_is_asked_only_where_a_gpu_shows(monkeypatch: pytest.MonkeyPatch) -> None:

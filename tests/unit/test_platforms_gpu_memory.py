@@ -64,6 +64,15 @@ def test_gpus_may_have_names(monkeypatch: pytest.MonkeyPatch, name: str) -> None
     assert waited(Time([0, 80]), 0.9) == 0.0
 
 
+@pytest.mark.parametrize("value", ["1,", " 1", "1, "])
+def test_a_stray_comma_or_blank_names_no_gpu(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Room on another GPU is no room."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert waited(Time([0, 80]), 0.9) == 0.0
+    with pytest.raises(NoRoomError):
+        waited(Time([80, 0]), 0.9)
+
+
 def test_an_engine_of_two_gpus_looks_at_all_of_its_node() -> None:
     """Its own process has none: its workers do."""
     assert waited(Time([80, 0, 0, 80]), 0.9, count=2) == 0.0

@@ -272,3 +272,36 @@ def test_jobs_that_come_with_a_question_can_be_stopped_at_once() -> None:
     ended = asyncio.run(scenario())
     assert {answer.request for answer in ended} == {JOB.request, Request(1, 0)}
     assert all(answer.result is None and not answer.error for answer in ended)
+
+
+# -- a start beside the policy ----------------------------------------------------------------------------------------
+
+
+class StartsNothing(AdaRolloutActor):
+    """Up to where vLLM would be started."""
+
+    def with_receiver(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        raise EngineDeadError
+
+
+@pytest.mark.rehearsal
+@pytest.mark.parametrize(
+    ("shares_gpu", "has_died", "on_cpu", "looks"),
+    [(True, True, False, [(0.7, 2)]), (True, False, False, []), (False, True, False, []), (True, True, True, [])],
+    ids=["after a death", "first start", "own GPU", "CPU"],
+)
+def test_an_engine_that_died_beside_the_policy_awaits_room(
+    monkeypatch: pytest.MonkeyPatch, shares_gpu: bool, has_died: bool, on_cpu: bool, looks: list[Any]
+) -> None:
+    """Whatever way weights come."""
+    found: list[Any] = []
+    monkeypatch.setattr(module, "wait_for_room", lambda *room: found.append(room))
+    monkeypatch.setattr(module, "check_model_code", lambda *_, **__: None)
+    monkeypatch.setattr(module.current_platform, "is_cpu", lambda: on_cpu)
+    context = SimpleNamespace(was_current_actor_reconstructed=has_died)
+    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: context)
+    actor: Any = StartsNothing.__new__(StartsNothing)
+    actor.shares_gpu = shares_gpu
+    with pytest.raises(EngineDeadError):
+        asyncio.run(actor.__init__(model="m", gpu_memory_utilization=0.7, tensor_parallel_size=2))
+    assert found == looks

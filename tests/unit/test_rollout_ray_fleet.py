@@ -183,6 +183,7 @@ REFILLED = {"prompts": (4, 7, 6, 9, 8), "sampling": {"refill_limit": 3}}
 """Every prompt has one outcome: both of the batch are replaced, then one of the fresh ones."""
 
 
+@pytest.mark.rehearsal
 def test_engines_nap_once_in_a_step_with_refills(engines: list[RolloutEngine]) -> None:
     """Asleep, an engine's weights are in main memory; each nap copies all of them there and back."""
     generator = make_generator(engines, **REFILLED)
