@@ -78,7 +78,7 @@ def test_extra_cpu_is_the_set_that_is_tested() -> None:
 
 
 def test_extra_cpu_has_what_openrlhf_requires() -> None:
-    """As far as it is in the tested set; so openrlhf itself can follow with --no-deps, in the version of the extra gpu."""
+    """As far as the tested set has it; openrlhf itself follows with --no-deps, in the version of the extra gpu."""
     resolved = pins(ROOT / "requirements" / "cpu.txt")
     cpu = dict(map(name_and_version, PROJECT["optional-dependencies"]["cpu"]))
     required = {name_and_version(line)[0] for line in requires("openrlhf") or [] if "extra ==" not in line}
