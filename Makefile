@@ -59,7 +59,7 @@ lint: $(READY) ## formatting, spelling, layers, private access (host/), types, s
 	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/pyright --warnings
 	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py
-	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh tests/gpu/*.sh
+	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh tests/gpu/*.sh .github/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 
 format: $(READY) ## format the code and fix what ruff can fix

@@ -11,9 +11,9 @@
 #   STEPS       training steps at most, divided equally among EPISODES passes (1) over the first prompts
 #   BATCH       prompts per step (128)
 #   GROUP       trained samples per prompt (4)
-#   DEVICE      gpu | cpu. cpu: try the script in about a minute on two cores. Swaps in a toy model, toy prompts, a 4-token
-#               answer limit and a learning rate of 3e-4. For a model of your own set MODEL, DATA, REWARD, EVAL_DATA,
-#               MAX_LEN, MAX_NEW_TOKENS, and give --actor.adam.lr
+#   DEVICE      gpu | cpu. cpu: try the script in about a minute on two cores. Without MODEL it swaps in a toy model, toy
+#               prompts, 6 steps of 16 prompts, a 4-token answer limit and a learning rate of 3e-4. With MODEL everything
+#               but the machine is as on GPUs: set DATA, BATCH, MAX_LEN, MAX_NEW_TOKENS to what your cores can do
 #   GPUS NODES  GPUs per node (8), nodes (1)
 #   TP ZERO     GPUs per vLLM engine (1), ZeRO stage (2)
 #   ESTIMATOR   train_grpo.sh only: group_norm (GRPO, the default), or dr_grpo, to be the control of train_ada_*.sh
@@ -47,8 +47,12 @@ ZERO=${ZERO:-2}
 EPISODES=${EPISODES:-1}
 TOY=$PWD/.cache/toy-examples
 
-if [[ $DEVICE == cpu ]]; then
-  MODEL=${MODEL:-$TOY/model}
+# The toy's settings suit nothing but the toy.
+is_toy=no
+if [[ $DEVICE == cpu && ${MODEL:-$TOY/model} == "$TOY/model" ]]; then is_toy=yes; fi
+
+if [[ $is_toy == yes ]]; then
+  MODEL=$TOY/model
   DATA=${DATA:-$TOY/data/train.jsonl}
   EVAL_DATA=${EVAL_DATA-$TOY/data/heldout.jsonl}
   REWARD=${REWARD:-arithmetic}
@@ -101,15 +105,19 @@ if [[ -n $EVAL_DATA ]]; then
     --eval.temperature 1.0 --ada_eval_ends)
 fi
 
-# $GROUP samples of each of $BATCH prompts. On GPUs, published.sh sets its own sizes instead.
-batches() {
+# $GROUP samples of each of $BATCH prompts. published.sh has sizes of its own, and learning rates.
+sizes() {
   BATCH=${BATCH:-128}
   flags+=(
     --rollout.batch_size "$BATCH"
     --rollout.n_samples_per_prompt "$GROUP"
     --train.batch_size $((BATCH * GROUP))
   )
-  if [[ $DEVICE == cpu ]]; then
+}
+
+batches() {
+  sizes
+  if [[ $is_toy == yes ]]; then
     flags+=(--actor.adam.lr 3e-4 --critic.adam.lr 1e-3)
   else
     flags+=(--actor.adam.lr 1e-6 --critic.adam.lr 5e-6)

@@ -25,7 +25,7 @@ reproduce() {
     pilot-commit) group=32 ;;
   esac
   GROUP=${GROUP:-$group}
-  if [[ ${DEVICE:-gpu} == gpu ]]; then
+  if [[ ${DEVICE:-gpu} == gpu || -n ${MODEL:-} ]]; then
     MODEL=${MODEL:-$1}
     ZERO=${ZERO:-$2}
     MAX_LEN=${MAX_LEN:-3072}
@@ -38,8 +38,11 @@ reproduce() {
   fi
   source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-  if [[ $DEVICE == cpu ]]; then
+  if [[ $is_toy == yes ]]; then
     batches
+  elif [[ $DEVICE == cpu && -n ${BATCH:-} ]]; then
+    # As many as the cores can do.
+    sizes
   elif [[ ${BATCH:=$batch} != "$batch" || $GROUP != "$group" ]]; then
     echo "BATCH is $BATCH and GROUP is $GROUP: the setting has $batch prompts a step and trains $group of each" >&2
     exit 2

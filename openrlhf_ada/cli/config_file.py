@@ -5,18 +5,27 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.reporting.redaction import REMOVED
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 
+logger = logging.getLogger(__name__)
+
 FLAG = "--config"
 
-OWN_FOLDERS = ("ada.run_dir", "ckpt.path", "ckpt.output_dir")
-"""What a run wrote to. A run that repeats it must not write there again."""
+OWN_FOLDERS = {"ada.run_dir": "", "ckpt.path": "ckpt", "ckpt.output_dir": "model"}
+"""What a run writes to, and where a repetition has it in its folder. It must not write to the folders of the first."""
+
+RESUMED, NAME = "ckpt.load_enable", "logger.wandb.run_name"
+
+DEFAULT_NAME = re.compile(r"\w+_\d{4}T\d{2}:\d{2}")
+"""OpenRLHF names a run by its time. A repetition has its own."""
 
 Flat = dict[str, Any]
 """Values by the names of flags, without their dashes."""
@@ -48,7 +57,10 @@ def _expanded(command: str, words: Sequence[str]) -> list[str]:
         return others
     if len(files) > 1:
         raise ConfigError(FLAG, " ".join(files), "one file at a time", "Put all flags into one file")
-    return [*_words(parser_of(command), _flat(Path(files[0])), files[0], others)]
+    flat, file = _flat(Path(files[0])), Path(files[0])
+    if _is_of_a_run(file):
+        flat = _again(flat, file.parent, others)
+    return [*_words(parser_of(command), flat, files[0], others)]
 
 
 def _taken_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -97,8 +109,7 @@ def _flat(file: Path) -> Flat:
         raise wrong(f"it is not valid {'JSON' if file.suffix == '.json' else 'YAML'}: {error}", "Mend it") from error
     if not isinstance(content, Mapping):
         raise wrong("it must hold one `name: value` for each flag", "See `openrlhf-ada init`")
-    flat = dict(_leaves(content, ""))
-    return _without_folders(flat, file.parent) if _is_of_a_run(file) else flat
+    return dict(_leaves(content, ""))
 
 
 def _loader(yaml: Any) -> Any:
@@ -125,18 +136,45 @@ def _leaves(content: Mapping[Any, Any], section: str) -> Iterator[tuple[str, Any
             yield f"{section}{name}", value
 
 
+# -- the configuration of a run ------------------------------------------------------------------------------------
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or one with a number behind its name where it holds a run."""
+    names = (folder if number == 1 else folder.with_name(f"{folder.name}-{number}") for number in range(1, 1000))
+    return next(name for name in names if not (name / METRICS_FILE).exists())
+
+
 def _is_of_a_run(file: Path) -> bool:
     return file.name == CONFIG_FILE and (file.parent / METRICS_FILE).exists()
 
 
-def _without_folders(flat: Flat, run_dir: Path) -> Flat:
-    """A repetition gets folders of its own, unless the old ones lie elsewhere."""
-    own = run_dir.resolve()
-    return {
-        name: value
-        for name, value in flat.items()
-        if not (name in OWN_FOLDERS and isinstance(value, str) and Path(value).resolve().is_relative_to(own))
-    }
+def _again(flat: Flat, run_dir: Path, words: Sequence[str]) -> Flat:
+    """The flags that resume this run, if `words` ask for that, or else repeat it in a folder of its own.
+
+    A run is resumed in the folder that has its file, which may have been moved since.
+    """
+    given = dict(words_by_flag(words))
+    if f"--{RESUMED}" in given:
+        return flat | _moved(flat, run_dir, run_dir)
+    target = Path(given["--ada_run_dir"][0]) if given.get("--ada_run_dir") else unused(run_dir)
+    logger.info("%s is repeated in %s (with --%s it would be resumed)", run_dir, target, RESUMED)
+    folders = {name: str(target / inside) for name, inside in OWN_FOLDERS.items()} | _moved(flat, run_dir, target)
+    dropped = {RESUMED} | ({NAME} if DEFAULT_NAME.fullmatch(str(flat.get(NAME))) else set())
+    return {name: value for name, value in flat.items() if name not in dropped} | folders
+
+
+def _moved(flat: Flat, run_dir: Path, target: Path) -> Flat:
+    """Those of OWN_FOLDERS that lie in the run's folder, in another one."""
+    recorded = Path(flat["ada.run_dir"]) if flat.get("ada.run_dir") else run_dir
+    moved: Flat = {}
+    for name in OWN_FOLDERS:
+        folder = run_dir if name == "ada.run_dir" else Path(flat[name]) if flat.get(name) else None
+        for root in (recorded, run_dir):
+            if folder is not None and folder.resolve().is_relative_to(root.resolve()):
+                moved[name] = str(target / folder.resolve().relative_to(root.resolve()))
+                break
+    return moved
 
 
 # -- the words ----------------------------------------------------------------------------------------------------

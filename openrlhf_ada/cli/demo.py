@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cache-dir", type=Path, default=Path(".cache"), help="folder for the model and the prompts")
     parser.add_argument(
-        "--steps", type=_positive, default=None, help="number of training steps (default: as in the README)"
+        "--steps", type=_positive, default=None, help="number of training steps (default: as in docs/quickstart.md)"
     )
     return parser
 

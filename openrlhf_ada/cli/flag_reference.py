@@ -66,8 +66,8 @@ INTRODUCTION = """# All flags
 - [`openrlhf-ada train`: ours](#openrlhf-ada-train-ours), [OpenRLHF's](#openrlhf-ada-train-openrlhfs)
 {contents}
 
-The [README](../README.md#the-flags-that-matter) lists the flags of everyday use. [choosing.md](choosing.md) says which
-to choose, and [migrating.md](migrating.md) maps the flags of other frameworks to ours.
+[main_flags.md](main_flags.md) lists the flags of everyday use. [choosing.md](choosing.md) says which to choose, and
+[migrating.md](migrating.md) maps the flags of other frameworks to ours.
 
 **Two spellings.** Each of our training flags has two: `--ada_mode` and `--ada.mode`. They are the same flag; the last
 one on the command line wins. OpenRLHF's flags have the dotted one only. Names cannot be abbreviated. A misspelt flag

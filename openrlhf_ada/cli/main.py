@@ -8,7 +8,7 @@ import sys
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.installed import missing_package, versions
+from openrlhf_ada.config.installed import MissingPackagesError, missing_package, versions
 
 CONFIG_HELP = """every command:
   --config FILE  flags from a YAML file, or from the config.json of a run; flags on the command line win
@@ -33,6 +33,9 @@ def main() -> int:
     verb = VERBS[name]
     try:
         return verb.run(expanded(name, rest) if any(word.startswith("--config") for word in rest) else rest)
+    except MissingPackagesError as error:
+        print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
+        return 2
     except ModuleNotFoundError as error:
         print(f"openrlhf-ada {name}: error: {missing_package(error)}", file=sys.stderr)
         return 2

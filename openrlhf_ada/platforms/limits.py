@@ -62,5 +62,5 @@ def check_gpu_limits(args: SimpleNamespace) -> None:
                 flag,
                 value,
                 f"on GPUs {who} the package {package}, which is not installed",
-                f"Install {package}; the README's set-up for GPUs brings what every run needs",
+                f"Install {package}; docs/install.md says how to install what every run needs",
             )

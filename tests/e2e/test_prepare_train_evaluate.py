@@ -45,7 +45,8 @@ def outcome(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
     start_preparing_and_kill(toy, raw, found.prepared)
     more = ("--eval.steps", "1", "--ckpt.best_metric_key", "pass@4")
-    run_example("train_ada_hard_prompts.sh", toy, found.run, *more, RAW=str(raw), PROMPTS=str(found.prepared))
+    problems = {"RAW": str(raw), "PROMPTS": str(found.prepared), "TEMPLATE": "{}"}
+    run_example("train_ada_hard_prompts.sh", toy, found.run, *more, **problems)
     answers = read_jsonl(found.prepared / "answers" / "answers.jsonl")
     assert len(answers) == len({(row["problem"], row["index"]) for row in answers}) == NUM_PROBLEMS * 16
     return found

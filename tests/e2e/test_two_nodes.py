@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from clusters import RAY, Cluster, cluster, wait_until
 from conftest import LIMIT_S, ROOT, Toy, check_ledger, pools_of_step, read_jsonl, steps_of, toy_flags
+from example_runs import TOY_RATES, TOY_SIZES
 
 pytestmark = pytest.mark.e2e
 
@@ -156,6 +157,7 @@ def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, 
         "SUBMIT": nodes.dashboard,
         "SUBMIT_FLAGS": f"--python {sys.executable} --upload my_helper.py --env MY_SETTING",
         "DEVICE": "cpu",
+        **TOY_SIZES,
         # So many that it still runs when the first lines of its log have come.
         "STEPS": "12",
         "MODEL": str(toy.model),
@@ -164,7 +166,8 @@ def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, 
         "REWARD": "rewards.py",
         "RUN_DIR": str(run),
     }
-    script = [str(ROOT / "examples" / "scripts" / "train_multinode.sh"), "--algo.advantage.estimator", "rloo"]
+    multinode = ROOT / "examples" / "scripts" / "train_multinode.sh"
+    script = [str(multinode), *TOY_RATES, "--algo.advantage.estimator", "rloo"]
     job = start(script, here, **variables)
     read_to("step", job)
     assert nodes.workers_of_runs()

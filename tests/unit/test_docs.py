@@ -24,6 +24,7 @@ from documents import (
     name_of,
     program,
     prose,
+    section,
     spans,
     tables,
 )
@@ -69,6 +70,9 @@ FOREIGN_FLAGS |= {"--object-store-memory", "--detach", "--wait", "--file", "--ta
 FOREIGN_FLAGS |= {"--config"}
 """Of every command, pip, Docker and Ray."""
 
+THEMES = ("gh-light-mode-only", "gh-dark-mode-only")
+"""A picture with one of them is shown on light or on dark pages only, on GitHub and on the site."""
+
 # -- links ------------------------------------------------------------------------------------------------------------
 
 
@@ -81,6 +85,8 @@ def test_links_lead_somewhere(path: Path) -> None:
             continue
         target = path.parent / parts.path if parts.path else path
         assert target.exists(), f"{link}: there is no such file"
+        if target.suffix == ".svg" and parts.fragment in THEMES:
+            continue
         if parts.fragment:
             assert parts.fragment in anchors(target.read_text(encoding="utf-8")), f"{link}: there is no such heading"
 
@@ -105,9 +111,9 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = {"ada": {"mode": "seq"}, "actor": {"model_name_or_path": "org/model"}, "vllm": {"num_engines": 1}}
     run |= {"rollout": {"n_samples_per_prompt": 4}, "train": {"batch_size": 512}}
     run |= {"data": {"prompt_dataset": "prompts.jsonl", "label_key": "label"}, "reward": {"remote_url": "math"}}
-    for folder in (tmp_path / "runs" / "first", tmp_path / "model"):
+    for folder in (tmp_path / "runs" / "first", tmp_path / "runs" / "my-run", tmp_path / "model"):
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps(run if folder.name == "first" else {}))
+        (folder / "config.json").write_text(json.dumps(run if folder.parent.name == "runs" else {}))
 
 
 def check_command(words: list[str], *, whole: bool) -> bool:
@@ -145,6 +151,8 @@ def _verb(command: list[str]) -> tuple[str, list[str]] | None:
 
 
 def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
+    if verb == "--version" and not arguments:
+        return
     assert verb == "train" or verb in VERB_PARSERS, f"openrlhf-ada has no {verb}"
     if arguments == ["--help"] or not (whole or arguments) or (not whole and "..." in arguments):
         return
@@ -296,6 +304,27 @@ def test_paths_that_are_named_exist(path: Path) -> None:
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short_and_begins_with_the_demo() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    first_screen = text.partition("\n## ")[0]
+    assert len(first_screen.splitlines()) <= 30
+    assert "docs/images/demo.png" in links(first_screen) and len(command_lines(blocks(first_screen)[0].text)) == 2
+    assert len(next(tables(section(text, "Glossary")))) == 1 + 10, "ten words, no more"
+
+
+def test_the_readme_says_what_the_demo_said() -> None:
+    """Of adaptive sampling both sides: what it gains, and what uniform sampling pays."""
+    demo = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    first_screen = " ".join((ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0].split())
+    signal, uniform = re.findall(r"(\d+)% of its prompts had a signal, instead of (\d+)%", demo)[0]
+    assert f"{signal} % of the groups had a gradient" in first_screen and f"have been {uniform} %" in first_screen
+    cost, few = re.findall(r"([\d.]+) rollouts per group with signal; uniform sampling ([\d.]+) or", demo)[0]
+    assert f"cost {cost} rollouts" in first_screen and f"pays {few}." in first_screen
+    before, after = (f"{float(x):.0%}".replace("%", " %") for x in re.findall(r"(0\.\d+) ± [\d.]+", demo)[:2])
+    assert f"from {before} to {after}" in first_screen
 
 
 def test_every_document_is_linked_from_the_readme() -> None:

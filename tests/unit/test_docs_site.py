@@ -70,7 +70,19 @@ def page() -> Iterator[Page]:
         yield opened
 
 
-@pytest.mark.parametrize(("words", "found"), [("ada_wave", "flags.html"), ("resume a run", "quickstart.html")])
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("ada_wave", "flags.html"),
+        ("resume a run", "quickstart.html"),
+        ("resume a run", "operations.html"),
+        ("wrong build of torch", "install.html"),
+        ("one-sided", "glossary.html"),
+        ("what messages mean", "operations.html"),
+        ("dynamic sampling dapo", "faq.html"),
+        ("pool wave group", "concepts.html"),
+    ],
+)
 def test_search_finds_pages(page: Page, address: str, words: str, found: str) -> None:
     page.open(f"{address}/index.html?q={words.replace(' ', '%20')}")
     page.wait_for("document.querySelector('.md-search-result__item') != null")
@@ -81,7 +93,29 @@ def test_search_finds_pages(page: Page, address: str, words: str, found: str) ->
 @pytest.mark.parametrize("width", [390, 1280])
 def test_pages_fit_the_window(page: Page, address: str, width: int) -> None:
     page.look(width)
-    for name in ("index", "choosing", "algorithms", "flags", "reference"):
+    new = ("install", "quickstart", "concepts", "operations", "glossary", "faq", "main_flags", "contributing")
+    for name in ("index", "choosing", "algorithms", "flags", "reference", *new):
         page.open(f"{address}/{name}.html")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert [said for said in page.complaints if "favicon" not in said] == [], name
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_pictures_suit_the_page(page: Page, address: str, dark: bool) -> None:
+    """Of each pair one is shown, and it has been loaded."""
+    page.look(1280, dark=dark)
+    page.open(f"{address}/concepts.html")
+    pictures = "[...document.querySelectorAll('article img[src*=concepts-]')]"
+    shown = page.evaluate(f"{pictures}.filter(i => i.offsetParent !== null && i.naturalWidth > 0).map(i => i.src)")
+    assert len(shown) == 3 and page.evaluate(f"{pictures}.length") == 6
+    assert all(f"-{'dark' if dark else 'light'}.svg" in source for source in shown)
+
+
+def test_the_pages_are_found_from_the_navigation(site: Path) -> None:
+    """None is reached by search alone."""
+    text = (site / "index.html").read_text(encoding="utf-8")
+    sidebar = set(
+        re.findall(r'class="md-nav__link"[^>]*href="([\w-]+\.html)"|href="([\w-]+\.html)" class="md-nav__link', text)
+    )
+    linked = {name for pair in sidebar for name in pair if name} | {"index.html"}
+    assert {path.name for path in site.glob("*.html")} - {"404.html"} <= linked

