@@ -115,6 +115,7 @@ COMMANDS = {
     "submit": ["submit", "--address", "http://127.0.0.1:1", "train", *RUN],
     "report": ["report", "r"],
     "arena": ["arena", "--quick", "--out", "a"],
+    "plan": ["plan", "--prompts", "16", "--methods", "grpo"],
     "simulate": ["simulate", "--prompts", "16"],
 }
 
