@@ -36,6 +36,9 @@ from openrlhf_ada.simulation.forecast import Forecast
 from openrlhf_ada.simulation.workload import SYNTHETIC
 
 PROG = "openrlhf-ada simulate"
+
+WIDTH = 110
+"""Columns of the table, in a narrower terminal too."""
 POLICIES = ("recorded", "uniform", "pos", "balance", *METHODS)
 
 
@@ -157,6 +160,7 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
         times = [figures["seconds"], figures["work_seconds"], figures["rollouts_per_prompt"]]
         table.add_row(*names, *times, f"{row['tokens']:,.0f}", figures["waste_share"], figures["signal_share"])
     console = Console()
+    console.width = max(console.width, WIDTH)
     console.print(table)
     console.print(
         "\nMean of the steps. ideal s: sampling time if it were known from the start which rollouts are needed. "
