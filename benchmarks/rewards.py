@@ -1,7 +1,9 @@
-"""How fast answers are graded, in the process pool that training uses, and what a score's way there and back costs.
+"""How fast answers are graded, in the process pool that training uses, by us and by plain math-verify in turns.
 
 A stream as in training: every problem gets 8 answers, right and wrong ones, each at the end of a long chain of
-thought; problems and answers are those of tests/data. `distinct` is the hardest case: no answer comes twice.
+thought; problems and answers are those of tests/data. `distinct`: no answer comes twice. math-verify (with its
+defaults, as in reward_agreement.py) grades the same stream in the same pool, right after us; `ratios` are of such
+neighbours.
 
     python benchmarks/rewards.py [--quick]     last line: one JSON object; results in benchmarks/results/rewards.json
 """
@@ -30,6 +32,8 @@ THOUGHT = "We check the remaining case, which gives $x^2 + 3x - 4 = 0$, so that 
 ANSWERS = 8
 WARM_UP = 20
 
+THEIRS = f"{HERE / 'reward_agreement.py'}:math_verify_grade"
+BESIDE = ", math-verify"
 MATH = "openrlhf_ada.reward.math_answers:grade"
 CODE = "openrlhf_ada.reward.code_answers:grade"
 PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
@@ -83,7 +87,7 @@ def scores_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH
         start = time.perf_counter()
         grades = list(threads.map(lambda row: pool.grade(*row), stream))
         seconds = time.perf_counter() - start
-    assert all(grade.score is not None for grade in grades)
+    assert grader == THEIRS or all(grade.score is not None for grade in grades)
     assert grader != CODE or all(grade.score == 1.0 for grade in grades)
     return len(stream) / seconds
 
@@ -116,12 +120,15 @@ def main() -> None:
     args = parser.parse_args()
     turns = 2 if args.quick else 5
     record: dict[str, Any] = {"machine": machine(), "turns": turns}
-    cases = {
-        "training": lambda seed: scores_per_s(training_stream(seed), 1),
-        "training, 2 processes": lambda seed: scores_per_s(training_stream(seed), 2),
-        "distinct": lambda seed: scores_per_s(distinct_stream(seed), 1),
-        "integers": lambda seed: scores_per_s([(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)], 1),
+    streams = {
+        "training": training_stream,
+        "distinct": distinct_stream,
+        "integers": lambda seed: [(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)],
     }
+    cases = {"training, 2 processes": lambda seed: scores_per_s(training_stream(seed), 2)}
+    for name, stream in streams.items():
+        cases[name] = lambda seed, stream=stream: scores_per_s(stream(seed), 1)
+        cases[name + BESIDE] = lambda seed, stream=stream: scores_per_s(stream(seed), 1, THEIRS)
     for name, row in PROGRAMS.items():
         count = 6 if "200" in name else 60
         cases[name] = lambda seed, row=row, count=count: scores_per_s([row] * count, 1, CODE)
@@ -133,12 +140,17 @@ def main() -> None:
         for name, measure in cases.items():
             found[name].append(measure(seed))
     record["verdicts_per_s"] = found
+    record["ratios"] = {
+        name: [ours / theirs for ours, theirs in zip(found[name], found[name + BESIDE], strict=True)]
+        for name in streams
+    }
     medians = {name: statistics.median(values) for name, values in found.items()}
     if not args.quick:
         (HERE / "results" / "rewards.json").write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record, indent=2))
     keys = {"math_verdicts_per_s": medians["training"], "programs_per_s": medians["programs of 3 tests"]}
-    print(json.dumps(keys | medians))
+    ratios = {name: statistics.median(values) for name, values in record["ratios"].items()}
+    print(json.dumps(keys | medians | {"ratios": ratios}))
 
 
 if __name__ == "__main__":

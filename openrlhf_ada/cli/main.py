@@ -32,7 +32,8 @@ def main() -> int:
         return 2
     verb = VERBS[name]
     try:
-        return verb.run(expanded(name, rest) if any(word.startswith("--config") for word in rest) else rest)
+        has_config = any(word.startswith("--config") for word in rest) and not verb.reads_config
+        return verb.run(expanded(name, rest) if has_config else rest)
     except MissingPackagesError as error:
         print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
         return 2

@@ -28,7 +28,7 @@ class Verb:
     """`function` of `module` takes the words after the command's name and returns the exit status.
 
     `needs`: packages without which it can do nothing, as they are imported. Others depend on its flags.
-    `answers_for_errors`: it reports bad input itself.
+    `answers_for_errors`: it reports bad input itself. `reads_config`: it reads --config itself.
     """
 
     summary: str
@@ -36,6 +36,7 @@ class Verb:
     function: str = "main"
     needs: tuple[str, ...] = ()
     answers_for_errors: bool = False
+    reads_config: bool = False
 
     def run(self, argv: Sequence[str]) -> int:
         """Raises MissingPackagesError before anything is done, but for --help."""
@@ -52,6 +53,9 @@ VERBS = {
         "train_ppo_ray",
         needs=TRAINING,
         answers_for_errors=True,
+    ),
+    "doctor": Verb(
+        "look at this machine and at what a training would use, and say what to do", "doctor", reads_config=True
     ),
     "init": Verb(
         "write the files of a first run of your own: run.yaml, reward.py, prompts.jsonl", "init", needs=("torch",)

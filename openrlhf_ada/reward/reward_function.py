@@ -47,6 +47,13 @@ def path_of(name: str) -> str:
     return str(Path(__file__).with_name(f"{name}.py")) if name in ours else name
 
 
+def name_of(reward: str) -> str:
+    """The name of NAMED whose file this is; anything else as it is."""
+    path = Path(reward)
+    is_ours = path.stem in NAMED and path.resolve() == Path(path_of(path.stem)).resolve()
+    return path.stem if is_ours else reward
+
+
 def is_url(name: str) -> bool:
     return name.startswith(("http://", "https://"))
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import UNIT_THRESHOLD, scores
 from openrlhf_ada.reward.names import split_names
-from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG
+from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, name_of
 from openrlhf_ada.reward.right import FULL_MARKS, default_threshold
 
 
@@ -43,5 +43,5 @@ def threshold_notes(config: AdaConfig, args: SimpleNamespace) -> list[str]:
 
 
 def _score(args: SimpleNamespace) -> str:
-    """The first reward; empty where an agent or a reward model scores."""
-    return "" if args.train.agent_func_path else (split_names(args.reward.remote_url) or [""])[0]
+    """The first reward, by its name where it is one of ours; empty where an agent or a reward model scores."""
+    return "" if args.train.agent_func_path else name_of((split_names(args.reward.remote_url) or [""])[0])

@@ -13,6 +13,8 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.reporting.run_log import RunLog
+from openrlhf_ada.reward.right import FULL_MARKS
+from openrlhf_ada.trainer.positives import threshold_notes
 from openrlhf_ada.trainer.preflight import check_without_files
 
 SUMMARY: dict[str, Any] = {
@@ -28,6 +30,7 @@ def test_advantages_are_not_divided_by_std(recipe: demo.Recipe) -> None:
     args, config = parse(demo.training_flags(recipe, folder, folder, folder, recipe.num_steps), check_without_files)
     assert (config.mode, config.exit, args.algo.advantage.estimator) == ("seq", "balance", "dr_grpo")
     assert without_effect(resolve(config, args)) == []
+    assert threshold_notes(config, args) == [] and config.positive_threshold == FULL_MARKS
 
 
 def test_result_has_gain_and_cost() -> None:

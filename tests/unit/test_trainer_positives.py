@@ -8,6 +8,7 @@ import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.settings import settings_of
+from openrlhf_ada.reward.reward_function import path_of
 from openrlhf_ada.reward.right import FULL_MARKS
 from openrlhf_ada.trainer.positives import threshold_notes
 
@@ -62,6 +63,18 @@ def test_rewards_of_the_user_keep_half_and_are_told(argv_with: Callable[[Flags],
         assert reward in note and "above 0.5" in note and "0.999999" in note
     args, config = parse(argv_with({**SEQ, REWARD: own, THRESHOLD: "0.7"}))
     assert not threshold_notes(config, args)
+
+
+def test_the_file_of_a_named_reward_is_that_reward(
+    argv_with: Callable[[Flags], list[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The demo names it so; another file of that name is the user's."""
+    args, config = parse(argv_with({**SEQ, REWARD: path_of("arithmetic")}))
+    assert config.positive_threshold == FULL_MARKS and not threshold_notes(config, args)
+    other = tmp_path_factory.mktemp("other") / "arithmetic.py"
+    other.write_text("def reward_func(queries, prompts, labels): ...\n")
+    args, config = parse(argv_with({**SEQ, REWARD: str(other)}))
+    assert config.positive_threshold is None and threshold_notes(config, args)
 
 
 def test_the_first_of_several_rewards_decides(argv_with: Callable[[Flags], list[str]], own: str) -> None:
