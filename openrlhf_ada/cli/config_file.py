@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import logging
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -210,6 +211,9 @@ def _by_name(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 EMPTY = (None, "", "null", "~")
+
+NEVER = ("inf", math.inf)
+"""What OpenRLHF makes of a number of steps of -1, and so what the record of a run has."""
 SWITCHED = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
 
 
@@ -227,6 +231,8 @@ def _flag_words(action: argparse.Action, name: str, value: Any, file: str) -> It
     elif isinstance(value, list):
         several = [str(part) for part in value]
         yield from [flag, *several] if action.nargs is not None else [f"{flag}={','.join(several)}"]
+    elif action.type is int and value in NEVER:
+        yield f"{flag}=-1"
     elif value not in EMPTY:
         yield f"{flag}={value}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,6 +202,14 @@ def test_a_run_is_resumed_where_its_file_lies(tmp_path: Path) -> None:
         "--ckpt.path": str(moved / "ckpt"),
         "--ckpt.output_dir": "/models/mine",
     }
+
+
+def test_what_openrlhf_never_does_is_repeated(tmp_path: Path) -> None:
+    """It replaces a number of steps of -1 by infinity before the run is recorded."""
+    never = {"eval": {"steps": math.inf}, "ckpt": {"save_steps": math.inf, "max_mem": math.inf}}
+    RunLog(tmp_path / "first", never).close()
+    words = expanded("train", ["--config", str(tmp_path / "first" / "config.json")])
+    assert {"--eval.steps=-1", "--ckpt.save_steps=-1", "--ckpt.max_mem=inf"} <= set(words)
 
 
 @pytest.mark.parametrize(("name", "kept"), [("ppo_1124T23:07", False), ("my-run", True)])
