@@ -51,7 +51,7 @@ def input_findings(words: Sequence[str]) -> Iterator[Finding]:
     """`words`: of `openrlhf-ada train`, some of them or all. Only what they name is looked at."""
     try:
         whole = expanded("train", words)
-        flags = _flags_of(whole)
+        flags = flags_of(whole)
     except USER_ERRORS as error:
         yield Finding("flags", ERROR, str(error))
         return
@@ -69,7 +69,9 @@ def input_findings(words: Sequence[str]) -> Iterator[Finding]:
         yield from _rewards(flags)
 
 
-def _flags_of(words: Sequence[str]) -> SimpleNamespace:
+def flags_of(words: Sequence[str]) -> SimpleNamespace:
+    """Parsed, with nothing required of them. Raises ConfigError, and SystemExit for a flag that there is not."""
+
     def stop(flags: SimpleNamespace) -> NoReturn:
         raise _ParsedError(flags)
 
