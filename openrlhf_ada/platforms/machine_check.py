@@ -103,7 +103,7 @@ _MORE_SHARED = (
 
 def _disks() -> Iterator[Finding]:
     """Where runs, Ray and downloaded models are written."""
-    cache = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    cache = Path(os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface")))
     folders = {"this folder": Path.cwd(), "temporary files": Path(tempfile.gettempdir()), "models of the hub": cache}
     by_device: dict[int, list[str]] = {}
     found: dict[int, Path] = {}

@@ -64,23 +64,20 @@ def package_findings(*, on_gpu: bool, installed: Mapping[str, str] | None = None
 # -- GPUs -------------------------------------------------------------------------------------------------------------
 
 
-def has_usable_gpu(read: Callable[[], Driver] = read_driver) -> bool:
-    """Does the driver show a GPU, and may it be used?"""
-    if os.environ.get(VISIBLE, "0") in ("", "-1"):
-        return False
+def usable_gpus(read: Callable[[], Driver] = read_driver) -> int:
+    """How many the driver shows, and the user has not hidden."""
+    visible = os.environ.get(VISIBLE)
+    if visible in ("", "-1"):
+        return 0
     try:
-        return bool(read().gpus)
+        count = len(read().gpus)
     except NvmlError:
-        return False
+        return 0
+    return count if visible is None else min(count, len(visible.split(",")))
 
 
 def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
     """The driver and its GPUs, and why torch cannot use them."""
-    try:
-        driver = read()
-    except NvmlError as error:
-        driver = error
-    hidden = os.environ.get(VISIBLE, "0") in ("", "-1")
     try:
         found = trouble()
     except ModuleNotFoundError as error:
@@ -90,13 +87,27 @@ def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
         return
     if found is not None:
         yield Finding("GPUs", WARNING if found.is_cpu_build else ERROR, found.what, found.remedy)
-    elif hidden:
+    elif os.environ.get(VISIBLE, "0") in ("", "-1"):
         yield Finding("GPUs", OK, f"hidden by {VISIBLE}; a training uses the CPU")
-    elif not isinstance(driver, Driver) or not driver.gpus:
-        assert isinstance(driver, NoNvmlError | Driver)
+    else:
+        yield from _of_driver(read)
+
+
+def _of_driver(read: Callable[[], Driver]) -> Iterator[Finding]:
+    try:
+        driver = read()
+    except NoNvmlError:
+        driver = None
+    except NvmlError as error:
+        yield Finding("GPUs", WARNING, f"torch can use them, and NVIDIA's library does not answer ({error})", _SMI)
+        return
+    if driver is None or not driver.gpus:
         yield Finding("GPUs", OK, "none; a training uses the CPU, which is for small models (docs/cpu.md)")
     else:
         yield from _usable(driver)
+
+
+_SMI = "Look at nvidia-smi: a run that restarts an engine asks that library for free memory"
 
 
 def _usable(driver: Driver) -> Iterator[Finding]:

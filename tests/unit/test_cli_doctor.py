@@ -111,6 +111,19 @@ def test_whole_runs_are_checked(argv_with: Callable[[dict[str, str | None]], lis
     )
 
 
+def test_a_run_that_needs_more_gpus_is_told(
+    argv_with: Callable[[dict[str, str | None]], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_inputs, "check_this_machine", lambda args: None)
+    monkeypatch.setattr(doctor_inputs.cpu, "is_needed", lambda: False)
+    monkeypatch.setattr(doctor_inputs, "cluster_to_join", lambda: None)
+    for gpus, level in ((1, ERROR), (64, OK)):
+        monkeypatch.setattr(doctor_inputs, "usable_gpus", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(doctor_inputs.os, "sched_getaffinity", lambda pid: set(range(64)))
+        finding = look(*argv_with({"--vllm.num_engines": "2"}))["flags"]
+        assert finding.level == level and ("GPU" in finding.what)
+
+
 def test_a_config_is_a_trainings(tmp_path: Path, data: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(f"data:\n  prompt_dataset: {data}\n")
@@ -171,9 +184,9 @@ def test_what_needs_a_missing_package_is_left_out(
 
 
 def test_gpu_tests_are_run_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("openrlhf_ada.platforms.stack_check.has_usable_gpu", lambda: False)
+    monkeypatch.setattr("openrlhf_ada.platforms.stack_check.usable_gpus", lambda: 0)
     assert next(iter(doctor.gpu_tests())).what == "there is no GPU to run them on"
-    monkeypatch.setattr("openrlhf_ada.platforms.stack_check.has_usable_gpu", lambda: True)
+    monkeypatch.setattr("openrlhf_ada.platforms.stack_check.usable_gpus", lambda: 1)
     assert doctor.GPU_TESTS.is_file()
     for status, level in ((0, OK), (1, ERROR)):
         script = tmp_path / f"first_run_{status}.sh"

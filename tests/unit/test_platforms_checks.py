@@ -19,8 +19,15 @@ from openrlhf_ada.platforms import machine_check, session, stack_check
 from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.gpu import Trouble
 from openrlhf_ada.platforms.machine_check import machine_findings, port_findings
-from openrlhf_ada.platforms.nvml import NoNvmlError
-from openrlhf_ada.platforms.stack_check import gpu_findings, left_over, package_findings, ray_findings, try_ray
+from openrlhf_ada.platforms.nvml import NoNvmlError, NvmlError
+from openrlhf_ada.platforms.stack_check import (
+    gpu_findings,
+    left_over,
+    package_findings,
+    ray_findings,
+    try_ray,
+    usable_gpus,
+)
 
 GIB = 1 << 30
 Usage = namedtuple("Usage", "total used free")
@@ -174,6 +181,20 @@ def test_troubles_are_those_of_a_training(monkeypatch: pytest.MonkeyPatch, is_cp
     trouble = Trouble("the driver is too old", "Install a newer one", is_cpu_build)
     (finding,) = _gpus(monkeypatch, lambda: driver(gpu()), lambda: trouble)
     assert finding == Finding("GPUs", level, trouble.what, trouble.remedy)
+
+
+def test_a_library_that_fails_beside_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = _gpus(monkeypatch, _raises(NvmlError("GPU is lost")))
+    assert finding.level == WARNING and "GPU is lost" in finding.what
+
+
+@pytest.mark.parametrize(("visible", "count"), [(None, 2), ("", 0), ("-1", 0), ("1", 1), ("0,1,2", 2)])
+def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert usable_gpus(lambda: driver(gpu(), gpu(index=1))) == count
+    assert usable_gpus(_raises(NoNvmlError("no library"))) == 0
 
 
 def test_a_gpu_without_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

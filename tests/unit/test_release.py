@@ -106,6 +106,7 @@ RUN = ["--actor.model_name_or_path", "m", "--ada_run_dir", "/nowhere", "--ckpt.p
 
 COMMANDS = {
     "train": ["train"],
+    "doctor": ["doctor"],
     "init": ["init", "mine"],
     "demo": ["demo", "--toy", "--run-dir", "d"],
     "demo-model": ["demo-model", "--toy", "m"],
@@ -135,6 +136,8 @@ def test_a_bare_installation_says_what_to_install(bare: Path, tmp_path: Path, ar
     assert "Traceback" not in said, said
     if arguments[0] == "demo-data":
         assert done.returncode == 0, "numpy is enough"
+    elif arguments[0] == "doctor":
+        assert done.returncode == 1 and "[gpu]" in said and "make setup" in said, "it has looked, and found that"
     else:
         assert done.returncode == 2 and all(extra in said for extra in ("[gpu]", "[cpu]", "make setup")), said
         needed = VERBS[arguments[0]].needs
