@@ -8,12 +8,8 @@ import sys
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
 from openrlhf_ada.config.flags import ConfigError
-<<<<<<< HEAD
 from openrlhf_ada.config.installed import MissingPackagesError, missing_package, versions
-=======
-from openrlhf_ada.config.installed import missing_package, versions
 from openrlhf_ada.host.parser import HostError
->>>>>>> grader
 
 CONFIG_HELP = """every command:
   --config FILE  flags from a YAML file, or from the config.json of a run; flags on the command line win
