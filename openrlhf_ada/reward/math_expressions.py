@@ -99,7 +99,7 @@ def _parsed_formula(formula: str) -> tuple[Any, ...]:
     r"""`_parsed(r"\boxed{formula}")`: nothing is searched for where nothing else can be found."""
     from latex2sympy2_extended import normalize_latex
 
-    from openrlhf_ada.reward.math_parser import parsed_latex
+    from openrlhf_ada.host.latex_parser import parsed_latex
 
     text = rf"{_BOX}{formula}}}"
     if not formula or _OTHER_READING.search(formula):

@@ -2,7 +2,6 @@
 
 ANTLR predicts which rule comes next, with the whole context of the rules so far. Without it (SLL) it is several times
 as fast, and gives the same tree or an error of syntax; then it is asked again, with the context.
-Contract: test_math_verify_facts.test_the_fast_parser_gives_what_math_verify_gives
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from math_verify.parser import get_last_eq
 
 
 class _WithoutContext(_Latex2Sympy):
+    """Contract: test_math_verify_facts.test_the_fast_parser_gives_what_math_verify_gives"""
+
     def create_parser(self, latex_str: str) -> Any:
         parser = super().create_parser(latex_str)
         parser._interp.predictionMode = PredictionMode.SLL
