@@ -1,9 +1,15 @@
-"""How fast answers are graded, in the process pool that training uses, and what a score's way there and back costs.
+"""How fast answers are graded, in the process pool that training uses, by us and by plain math-verify in turns.
 
 A stream as in training: every problem gets 8 answers, right and wrong ones, each at the end of a long chain of
-thought; problems and answers are those of tests/data. `distinct` is the hardest case: no answer comes twice.
+thought; problems and answers are those of tests/data. `distinct`: no answer comes twice. math-verify (with its
+defaults, as in reward_agreement.py) grades the same stream in the same pool, right after us; `ratios` are of such
+neighbours.
 
-    python benchmarks/rewards.py [--quick]     last line: one JSON object; results in benchmarks/results/rewards.json
+    python benchmarks/rewards.py               twelve minutes; results in benchmarks/results/rewards.json
+    python benchmarks/rewards.py --busy        beside other work: a third of the mathematics; only ratios are kept
+    python benchmarks/rewards.py --quick       two turns, nothing is kept
+
+The tables of docs/rewards.md are written anew from the results. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -13,7 +19,9 @@ import json
 import os
 import random
 import statistics
+import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,11 +33,16 @@ from openrlhf_ada.reward import code_answers, sandbox_template
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 HERE = Path(__file__).parent
+RESULT = HERE / "results" / "rewards.json"
+DOCUMENT = HERE.parent / "docs" / "rewards.md"
+BEGIN, END = "<!-- Written by benchmarks/rewards.py. -->", "<!-- Until here. -->"
 DATA = HERE.parent / "tests" / "data"
 THOUGHT = "We check the remaining case, which gives $x^2 + 3x - 4 = 0$, so that one of the roots is 1. " * 40
 ANSWERS = 8
 WARM_UP = 20
 
+THEIRS = f"{HERE / 'reward_agreement.py'}:math_verify_grade"
+BESIDE = ", math-verify"
 MATH = "openrlhf_ada.reward.math_answers:grade"
 CODE = "openrlhf_ada.reward.code_answers:grade"
 PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
@@ -76,6 +89,25 @@ def distinct_stream(seed: int) -> list[tuple[str, Any]]:
     ]
 
 
+STREAMS: dict[str, Callable[[int], list[tuple[str, Any]]]] = {
+    "training": training_stream,
+    "distinct": distinct_stream,
+    "integers": lambda seed: [(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)],
+}
+PAIR, PER_CPU_S = "training, 2 processes", ", per second of processor time"
+TEXTS = {
+    "training": "8 answers per problem, right and wrong, all kinds of answers",
+    PAIR: "the same with two processes on two cores, with their caller",
+    "integers": "integers",
+    "distinct": "formulas, none of which comes twice",
+}
+PROGRAM_TEXTS = (
+    ("programs with stdin", "programs of 3 tests", "programs of 200 tests"),
+    ("calls of a function", "calls, 3 tests", ""),
+    ("asserts", "asserts, 3 tests", "asserts, 200 tests"),
+)
+
+
 def scores_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
     """After a short warm-up, in which graders and their parsers are loaded."""
     with GraderPool(grader, GradingLimits(), workers) as pool, ThreadPoolExecutor(2 * workers) as threads:
@@ -83,7 +115,7 @@ def scores_per_s(stream: list[tuple[str, Any]], workers: int, grader: str = MATH
         start = time.perf_counter()
         grades = list(threads.map(lambda row: pool.grade(*row), stream))
         seconds = time.perf_counter() - start
-    assert all(grade.score is not None for grade in grades)
+    assert grader == THEIRS or all(grade.score is not None for grade in grades)
     assert grader != CODE or all(grade.score == 1.0 for grade in grades)
     return len(stream) / seconds
 
@@ -110,35 +142,82 @@ def _cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
+def cases(*, busy: bool) -> dict[str, Callable[[int], float]]:
+    """By name: scores per second, for a seed. `busy`: of the first third of each stream, and without programs."""
+
+    def rate(stream: list[tuple[str, Any]], workers: int, grader: str = MATH) -> float:
+        return scores_per_s(stream[: len(stream) // 3] if busy else stream, workers, grader)
+
+    found: dict[str, Callable[[int], float]] = {PAIR: lambda seed: rate(training_stream(seed), 2)}
+    for name, stream in STREAMS.items():
+        found[name] = lambda seed, stream=stream: rate(stream(seed), 1)
+        found[name + BESIDE] = lambda seed, stream=stream: rate(stream(seed), 1, THEIRS)
+    for name, row in () if busy else PROGRAMS.items():
+        count = 6 if "200" in name else 60
+        found[name] = lambda seed, row=row, count=count: scores_per_s([row] * count, 1, CODE)
+        found[name + PER_CPU_S] = lambda seed, row=row, count=count: programs_per_cpu_s(row, count)
+    return found
+
+
+BUSY = "beside other work, on the first third of each stream"
+
+
+def kept(record: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run beside other work: ratios, and of earlier runs what is not of mathematics."""
+    rates = {name: rate for name, rate in old["verdicts_per_s"].items() if name not in cases(busy=True)}
+    return old | {"verdicts_per_s": rates, "ratios": record["ratios"], "ratios_measured": BUSY}
+
+
+def tables(record: dict[str, Any]) -> str:
+    """Those of docs/rewards.md."""
+    rates = {name: statistics.median(values) for name, values in record["verdicts_per_s"].items()}
+
+    def shown(name: str) -> str:
+        return "\u2013" if name not in rates else f"{rates[name]:,.1f}" if rates[name] < 20 else f"{rates[name]:,.0f}"
+
+    lines = ["| | scores per second | math-verify | ratio |", "|---|---|---|---|"]
+    for name, text in TEXTS.items():
+        ratio = f"{statistics.median(record['ratios'][name]):.1f}" if name in record["ratios"] else "\u2013"
+        lines.append(f"| {text} | {shown(name)} | {shown(name + BESIDE)} | {ratio} |")
+    lines += ["", "Programs, per second of processor time of all processes that take part:", ""]
+    lines += ["| | three tests | 200 tests |", "|---|---|---|"]
+    for text, three, many in PROGRAM_TEXTS:
+        lines.append(f"| {text} | {shown(three + PER_CPU_S)} | {shown(many + PER_CPU_S)} |")
+    return "\n".join(lines)
+
+
+def write(record: dict[str, Any]) -> None:
+    """The results, and the tables of the document."""
+    RESULT.write_text(json.dumps(record, indent=2) + "\n")
+    before, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{tables(record)}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="two turns; nothing is kept")
+    parser.add_argument("--busy", action="store_true", help="mathematics only; its ratios are kept, in three turns")
     args = parser.parse_args()
-    turns = 2 if args.quick else 5
+    turns = 2 if args.quick else 3 if args.busy else 5
     record: dict[str, Any] = {"machine": machine(), "turns": turns}
-    cases = {
-        "training": lambda seed: scores_per_s(training_stream(seed), 1),
-        "training, 2 processes": lambda seed: scores_per_s(training_stream(seed), 2),
-        "distinct": lambda seed: scores_per_s(distinct_stream(seed), 1),
-        "integers": lambda seed: scores_per_s([(f"{THOUGHT}\\boxed{{{i}}}", str(i % 9)) for i in range(2000)], 1),
-    }
-    for name, row in PROGRAMS.items():
-        count = 6 if "200" in name else 60
-        cases[name] = lambda seed, row=row, count=count: scores_per_s([row] * count, 1, CODE)
-        cases[f"{name}, per second of processor time"] = lambda seed, row=row, count=count: programs_per_cpu_s(
-            row, count
-        )
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    measured = cases(busy=args.busy)
+    found: dict[str, list[float]] = {name: [] for name in measured}
     for seed in range(turns):
-        for name, measure in cases.items():
+        for name, measure in measured.items():
             found[name].append(measure(seed))
+            print(f"{name}: {found[name][-1]:.1f}", file=sys.stderr, flush=True)
     record["verdicts_per_s"] = found
-    medians = {name: statistics.median(values) for name, values in found.items()}
+    record["ratios"] = {
+        name: [ours / theirs for ours, theirs in zip(found[name], found[name + BESIDE], strict=True)]
+        for name in STREAMS
+    }
     if not args.quick:
-        (HERE / "results" / "rewards.json").write_text(json.dumps(record, indent=2) + "\n")
+        write(kept(record, json.loads(RESULT.read_text())) if args.busy else record)
     print(json.dumps(record, indent=2))
-    keys = {"math_verdicts_per_s": medians["training"], "programs_per_s": medians["programs of 3 tests"]}
-    print(json.dumps(keys | medians))
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    keys = {"math_verdicts_per_s": medians["training"], "programs_per_s": medians.get("programs of 3 tests")}
+    ratios = {name: statistics.median(values) for name, values in record["ratios"].items()}
+    print(json.dumps(keys | medians | {"ratios": ratios}))
 
 
 if __name__ == "__main__":

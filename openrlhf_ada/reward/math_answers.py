@@ -85,6 +85,8 @@ def grade(response: str, label: Any) -> Grade:
     return Grade(1.0) if right else Grade(0.0, "wrong answer")
 
 
+# Rollouts of one prompt mostly give the same few answers.
+@lru_cache(maxsize=16_384)
 def equal(label: str, answer: FoundAnswer) -> bool:
     """Is the answer, as it is written, the label?"""
     if len(answer.text) > LONGEST:
@@ -179,6 +181,7 @@ def _wording(text: str) -> str:
     return _SAME_WORDING.get(plain, plain)
 
 
+@lru_cache(maxsize=4096)
 def _plain(text: str) -> str:
     """In one notation; a number in words as digits."""
     plain = simplified(unfenced(text))

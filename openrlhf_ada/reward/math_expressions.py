@@ -1,6 +1,9 @@
 """Are two formulas equal? math-verify reads and compares them; what it calls equal must be so to a stricter measure.
 
 math-verify takes the last letters of a formula for units (`v t`, `a + b + c`); here `math_units` has taken them off.
+
+It is asked as little as possible. Formulas whose values differ (`math_latex_values`, `math_values`) are not equal:
+that takes no parser and no simplifier. What must be parsed is parsed once, and without a search for answers in it.
 """
 
 from __future__ import annotations
@@ -8,10 +11,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from openrlhf_ada.reward.math_latex_values import is_understood, surely_differ
 from openrlhf_ada.reward.math_numbers import RELATIVE
+from openrlhf_ada.reward.math_values import differ
 
 # It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -21,21 +27,32 @@ ANY_NUMBER = 7919
 _COSTLY = re.compile(r"[\^!]|\\(?:sum|prod|int|lim|Gamma|binom)(?![a-z])")
 _AND = re.compile(r"\$?(?:,\s*|\s+|\}\s*|;\s*)\\?(?:text\s*\{\s*)?(?:and|or)\s*\}?\s*\$?(?![A-Za-z]{2})|;")
 
+_OTHER_READING = re.compile(r"\\f?boxed|answer", re.IGNORECASE)
+"""Where this stands in a formula, math-verify looks for answers within it."""
 
-# Rollouts of one prompt mostly give the same few answers.
-@lru_cache(maxsize=16_384)
+
+@lru_cache(maxsize=4096)
 def equal_expressions(label: str, answer: str, *, in_prose: bool = False) -> bool:
     """Is the answer, or where it is prose the formula or number in it, equal to the label?"""
+    if not in_prose and surely_differ(label, answer):
+        return False
+    found = (_parsed(answer),) if in_prose else tuple(_parsed_formula(reading) for reading in _spellings(answer))
+    return any(_equal(parsed_label(one), given) for one in _spellings(label) for given in found if given)
+
+
+def _equal(gold: Sequence[Any], given: Sequence[Any]) -> bool:
+    return (_verified(gold, given) and _near(gold, given)) or _same_complex_number(gold, given)
+
+
+def _verified(gold: Sequence[Any], given: Sequence[Any]) -> bool:
     from math_verify import verify
 
-    readings = [answer] if in_prose else [rf"\boxed{{{reading}}}" for reading in _spellings(answer)]
-    parsed = [expressions for reading in readings if (expressions := _parsed(reading))]
     # Its own time limits use alarms, which only a main thread has.
-    options = {"timeout_seconds": None, "allow_set_relation_comp": True}
     return any(
-        (verify(gold, given, **options) and _near(gold, given)) or _same_complex_number(gold, given)
-        for gold in (list(parsed_label(one)) for one in _spellings(label))
-        for given in parsed
+        verify([one], [other], timeout_seconds=None, allow_set_relation_comp=True)
+        for one in gold
+        for other in given
+        if not differ(one, other)
     )
 
 
@@ -46,12 +63,14 @@ def _spellings(text: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def parsed_label(label: str) -> tuple[Any, ...]:
-    return tuple(_parsed(rf"\boxed{{{label}}}") or _parsed(label))
+    return _parsed_formula(label) or _parsed(label)
 
 
 @lru_cache(maxsize=4096)
 def is_readable(label: str) -> bool:
     """Can math-verify read the label, and does it equal itself?"""
+    if is_understood(label):
+        return True
     from math_verify import verify
     from sympy import Integer
 
@@ -64,13 +83,36 @@ def is_readable(label: str) -> bool:
     return understood and verify(gold, gold, timeout_seconds=None)
 
 
-def _parsed(text: str) -> list[Any]:
-    """What is said to be a formula is read as one: of "12 + 3 (", which is none, math-verify would take the 12."""
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[Any, ...]:
+    """The formula or number that math-verify finds in a text, and how that is written; empty where there is none."""
     from math_verify import parse
 
     latex, number = _configuration()
-    is_formula = text.startswith(_BOX)
-    return parse(text, (latex,) if is_formula else (latex, number), parsing_timeout=0)
+    # Of "12 + 3 (" in a box, which is no formula, math-verify would take the 12.
+    configuration = (latex,) if text.startswith(_BOX) else (latex, number)
+    return tuple(parse(text, configuration, parsing_timeout=0))
+
+
+@lru_cache(maxsize=4096)
+def _parsed_formula(formula: str) -> tuple[Any, ...]:
+    r"""`_parsed(r"\boxed{formula}")`: nothing is searched for where nothing else can be found."""
+    from latex2sympy2_extended import normalize_latex
+
+    from openrlhf_ada.host.latex_parser import parsed_latex
+
+    text = rf"{_BOX}{formula}}}"
+    if not formula or _OTHER_READING.search(formula):
+        return _parsed(text)
+    latex, _ = _configuration()
+    try:
+        written = normalize_latex(text, replace(latex.normalization_config, boxed="last"))
+        parsed = parsed_latex(written)
+    except Exception:  # noqa: BLE001 - whatever its parser raises on what is no formula
+        parsed = None
+    if parsed is None:
+        return _parsed(text)
+    return (parsed, written) if written else (parsed,)
 
 
 @lru_cache(maxsize=1)
