@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.cli import arena, demo, evaluate, init, prepare_data, report, simulate, submit
+from openrlhf_ada.cli import arena, demo, doctor, evaluate, init, prepare_data, report, simulate, submit
 from openrlhf_ada.config.flags import kind_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.host.parser import training_parser
 
 VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
+    "doctor": doctor.build_parser,
     "init": init.build_parser,
     "prepare-data": prepare_data.build_parser,
     "eval": evaluate.build_parser,

@@ -9,6 +9,7 @@ from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.installed import missing_package, versions
+from openrlhf_ada.host.parser import HostError
 
 CONFIG_HELP = """every command:
   --config FILE  flags from a YAML file, or from the config.json of a run; flags on the command line win
@@ -32,9 +33,14 @@ def main() -> int:
         return 2
     verb = VERBS[name]
     try:
-        return verb.run(expanded(name, rest) if any(word.startswith("--config") for word in rest) else rest)
+        has_config = any(word.startswith("--config") for word in rest) and not verb.reads_config
+        return verb.run(expanded(name, rest) if has_config else rest)
     except ModuleNotFoundError as error:
         print(f"openrlhf-ada {name}: error: {missing_package(error)}", file=sys.stderr)
+        return 2
+    except HostError as error:
+        # Of a bare installation: what reads the flags of --config is OpenRLHF's parser.
+        print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
         return 2
     except (OSError, ValueError) as error:
         if verb.answers_for_errors and not isinstance(error, ConfigError):

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 class Verb:
     """`function` of `module` takes the words after the command's name and returns the exit status.
 
-    `answers_for_errors`: it reports bad input itself.
+    `answers_for_errors`: it reports bad input itself. `reads_config`: it reads --config itself.
     """
 
     summary: str
     module: str
     function: str = "main"
     answers_for_errors: bool = False
+    reads_config: bool = False
 
     def run(self, argv: Sequence[str]) -> int:
         module = importlib.import_module(f"openrlhf_ada.cli.{self.module}")
@@ -30,6 +31,9 @@ VERBS = {
         "train with adaptive sampling; takes all OpenRLHF flags and ours (openrlhf-ada train --help)",
         "train_ppo_ray",
         answers_for_errors=True,
+    ),
+    "doctor": Verb(
+        "look at this machine and at what a training would use, and say what to do", "doctor", reads_config=True
     ),
     "init": Verb("write the files of a first run of your own: run.yaml, reward.py, prompts.jsonl", "init"),
     "demo": Verb(

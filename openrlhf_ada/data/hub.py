@@ -40,6 +40,15 @@ def hub_table(path: str, config: str | None, split: str, *, where: str, remedy: 
     return one_split(loaded, split, where)
 
 
+def check_hub_table(path: str, *, where: str, remedy: str) -> None:
+    """Is there such a data set on the hub, or in the cache? Its rows are not loaded. Raises DataError."""
+    go_offline_without_hub()
+    with library_errors(where, remedy):
+        import datasets
+
+        datasets.load_dataset_builder(path)
+
+
 def one_split(loaded: Any, split: str, where: str) -> Any:
     """The split of what `datasets` has loaded; raises DataError."""
     import datasets
@@ -51,11 +60,13 @@ def one_split(loaded: Any, split: str, where: str) -> Any:
     return loaded[split]
 
 
-def go_offline_without_hub() -> None:
-    """Cached data then load at once, and all else fails at once."""
-    if _hub_is_unreachable():
+def go_offline_without_hub() -> bool:
+    """Without a hub, cached data then load at once, and all else fails at once. Returns whether it is so."""
+    unreachable = os.environ.get("HF_HUB_OFFLINE") == "1" or _hub_is_unreachable()
+    if unreachable:
         # Read when the libraries are imported.
         os.environ["HF_HUB_OFFLINE"] = "1"
+    return unreachable
 
 
 @contextmanager
@@ -85,12 +96,16 @@ def _is_saved(path: str) -> bool:
     return any(os.path.exists(os.path.join(path, name)) for name in ("state.json", "dataset_dict.json"))
 
 
+def hub_address() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
 def _hub_is_unreachable() -> bool:
     """Is there no connection within HUB_S? The libraries would retry for half a minute, with a message each time."""
     if getproxies():
         # Whether a proxy reaches the hub is not known without a request.
         return False
-    hub = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    hub = urlsplit(hub_address())
     try:
         socket.create_connection((hub.hostname, hub.port or 443), timeout=HUB_S).close()
     except OSError:

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -67,7 +67,7 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
     common: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     slots = required_slots(args)
     environment = host_environment() | ({} if verbose else quiet_environment())
-    address = _running_cluster()
+    address = cluster_to_join()
     with ExitStack() as after_ray:
         template_pid = None
         if address is None:
@@ -136,8 +136,12 @@ def _check_local(args: SimpleNamespace) -> None:
     (check_cpu_limits if cpu.is_needed() else check_gpu_limits)(args)
 
 
-def _running_cluster() -> str | None:
-    """Address of the cluster that RAY_ADDRESS or `ray start` names, if it answers."""
+def cluster_to_join(warn: Callable[[str], object] = logger.warning) -> str | None:
+    """Address of the cluster that RAY_ADDRESS or `ray start` names, if it answers.
+
+    `warn` is told of one that `ray start` has named and that does not answer. Raises MissingResourcesError for an
+    address of RAY_ADDRESS that cannot be used.
+    """
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         raise MissingResourcesError(
             f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']!r}: a training cannot run through Ray's client. Use "
@@ -152,7 +156,7 @@ def _running_cluster() -> str | None:
             f"unset RAY_ADDRESS for a Ray of this run's own."
         )
     # `ray start` leaves its address on disk, and Ray waits for minutes for one that was killed.
-    logger.warning("the Ray cluster that was started here at %s does not answer any more; starting one", address)
+    warn(f"the Ray cluster that was started here at {address} does not answer any more; runs start one of their own")
     return None
 
 

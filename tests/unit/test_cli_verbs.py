@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ada.cli import demo, main
+from openrlhf_ada.host import parser
+from openrlhf_ada.host.parser import HostError
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
@@ -43,6 +45,19 @@ def test_bad_input_is_one_line(
     assert error.startswith("openrlhf-ada")
     assert message in error
     assert "Traceback" not in error
+
+
+def test_a_config_without_openrlhf_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def absent() -> Path:
+        raise HostError("OpenRLHF is not installed. Install it")
+
+    monkeypatch.setattr(parser, "host_root", absent)
+    parser._main_block.cache_clear()
+    (tmp_path / "run.yaml").write_text("ada:\n  mode: seq\n")
+    assert call(monkeypatch, "train", "--config", str(tmp_path / "run.yaml")) == 2
+    assert capsys.readouterr().err == "openrlhf-ada train: error: OpenRLHF is not installed. Install it\n"
 
 
 @pytest.mark.parametrize("recipe", [demo.TOY, demo.SMOLLM2], ids=["toy", "smollm2"])

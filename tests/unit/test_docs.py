@@ -28,8 +28,9 @@ from documents import (
     tables,
 )
 
-from openrlhf_ada.cli import init
+from openrlhf_ada.cli import doctor, init
 from openrlhf_ada.cli.config_file import expanded
+from openrlhf_ada.cli.doctor_inputs import flags_of
 from openrlhf_ada.cli.flag_reference import VERB_PARSERS
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError, check_choice
@@ -147,6 +148,10 @@ def _verb(command: list[str]) -> tuple[str, list[str]] | None:
 def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
     assert verb == "train" or verb in VERB_PARSERS, f"openrlhf-ada has no {verb}"
     if arguments == ["--help"] or not (whole or arguments) or (not whole and "..." in arguments):
+        return
+    if verb == "doctor":
+        # Its other flags are those of a training, some of them or all.
+        flags_of(expanded("train", doctor.build_parser().parse_known_args(arguments)[1]))
         return
     if "--config" in arguments:
         arguments = expanded(verb, arguments)
