@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,24 @@ def _hides_all(visible: str) -> bool:
     """CUDA reads GPUs up to the first entry that names none. Slurm gives a job without GPUs NoDevFiles."""
     first = visible.partition(",")[0].strip()
     return not first or first.startswith("-") or first == "NoDevFiles"
+
+
+@contextmanager
+def hidden_as_slots(count: int) -> Iterator[None]:
+    """While a Ray starts that has so many slots in the place of GPUs.
+
+    It refuses more slots than CUDA_VISIBLE_DEVICES names. One that hides all GPUs gets as many entries, each of which
+    hides them as well; Ray's processes inherit it.
+    """
+    visible = os.environ.get(VISIBLE)
+    if visible is None or not _hides_all(visible):
+        yield
+        return
+    os.environ[VISIBLE] = ",".join(["-1"] * count)
+    try:
+        yield
+    finally:
+        os.environ[VISIBLE] = visible
 
 
 def look_at_machine(root: Path = Path("/"), read: Callable[[], Driver] = read_driver) -> Machine:

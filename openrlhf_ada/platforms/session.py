@@ -15,6 +15,7 @@ from typing import Any
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.ray_session import job_runtime_env, running_cluster, session_folder
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms.gpu import hidden_as_slots
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
@@ -217,15 +218,16 @@ def _start_local(
         runtime_env["env_vars"][TEMPLATE_VARIABLE] = python
         runtime_env["py_executable"] = shlex.quote(python)
     # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
-    ray.init(
-        address="local",
-        num_gpus=slots.gpus,
-        num_cpus=slots.cpus,
-        object_store_memory=GIB,
-        include_dashboard=False,
-        runtime_env=runtime_env,
-        **common,
-    )
+    with hidden_as_slots(slots.gpus):
+        ray.init(
+            address="local",
+            num_gpus=slots.gpus,
+            num_cpus=slots.cpus,
+            object_store_memory=GIB,
+            include_dashboard=False,
+            runtime_env=runtime_env,
+            **common,
+        )
     return template_pid
 
 

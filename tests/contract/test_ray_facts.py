@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,40 @@ def test_an_actor_whose_constructor_fails_after_a_death_is_not_tried_again() -> 
     # Ray prints a line of its own about the death.
     (told,) = [line for line in done.stdout.splitlines() if line.startswith('["first"')]
     assert json.loads(told) == ["first", "died", "vLLM engine 0 did not start: RuntimeError: no room"]
+
+
+SLOTS = """
+import os
+import ray
+from openrlhf_ada.platforms.gpu import VISIBLE, hidden_as_slots
+
+def start():
+    ray.init(address="local", num_gpus=2, num_cpus=2, include_dashboard=False, object_store_memory=1 << 27)
+
+try:
+    start()
+except ValueError as error:
+    print("refused" if "Attempting to start raylet" in str(error) else error)
+with hidden_as_slots(2):
+    start()
+
+@ray.remote(num_cpus=0)
+def seen():
+    return os.environ[VISIBLE]
+
+print(ray.get([seen.options(num_gpus=1).remote(), seen.options(num_gpus=0).remote()]), repr(os.environ[VISIBLE]))
+"""
+
+
+@pytest.mark.slow
+def test_slots_in_the_place_of_gpus_need_as_many_entries_that_hide_them() -> None:
+    """Ray counts what CUDA_VISIBLE_DEVICES names; CUDA reads -1 as no GPU at all."""
+    done = subprocess.run(
+        [sys.executable, "-c", SLOTS],
+        capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    refused, seen = done.stdout.splitlines()
+    assert refused == "refused"
+    assert seen in ("['-1', ''] ''", "['-1', '-1,-1'] ''")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import logging
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -197,6 +198,21 @@ def test_gpus_that_the_user_hides_are_no_trouble(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     monkeypatch.setattr(gpu_module, "look_at_machine", lambda: pytest.fail("nobody is to look"))
     assert trouble() is None
+
+
+@pytest.mark.parametrize("value", ["", "NoDevFiles", "-1", "0", None])
+def test_slots_in_the_place_of_gpus_are_as_many_as_ray_is_to_count(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    """With the real Ray: tests/contract/test_ray_facts.py."""
+    if value is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    with gpu_module.hidden_as_slots(3):
+        inside = os.environ.get("CUDA_VISIBLE_DEVICES")
+    assert inside == (value if value in ("0", None) else "-1,-1,-1")
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == value
 
 
 @pytest.mark.parametrize("named", ["7", "0,0", "GPU-of-another-machine"])
