@@ -196,7 +196,7 @@ def test_answers_are_the_same_without_what_nobody_reads(seen: dict[str, Any]) ->
 def test_stop_strings_end_answers(seen: dict[str, Any]) -> None:
     """1+1= is 2, nearly always; the end token would come after it."""
     ended = [text for text in seen["until_stop_string"] if "2" in text]
-    assert len(ended) > 6 and all(text.index("2") == len(text) - 1 for text in ended)
+    assert len(ended) > 3 and all(text.index("2") == len(text) - 1 for text in ended)
 
 
 def test_stopped_samples_report_their_tokens(seen: dict[str, Any]) -> None:

@@ -79,9 +79,16 @@ class Cluster:
         return [row for row in self.get("/api/v0/actors?detail=1&limit=1000") if row["state"] == "ALIVE"]
 
     def get(self, path: str) -> list[dict[str, Any]]:
-        """Rows of Ray's state API."""
-        with urllib.request.urlopen(self.dashboard + path, timeout=30) as answer:
-            return json.load(answer)["data"]["result"]["result"]
+        """Rows of Ray's state API. On a busy machine it closes a connection now and then."""
+        for last in (False, False, True):
+            try:
+                with urllib.request.urlopen(self.dashboard + path, timeout=30) as answer:
+                    return json.load(answer)["data"]["result"]["result"]
+            except ConnectionError:
+                if last:
+                    raise
+                time.sleep(1.0)
+        raise AssertionError("unreachable")
 
     def node_of(self, pid: int) -> subprocess.Popen[bytes]:
         """The node below which a process runs."""
