@@ -80,15 +80,20 @@ class Cluster:
 
     def get(self, path: str) -> list[dict[str, Any]]:
         """Rows of Ray's state API. On a busy machine it closes a connection now and then."""
-        for last in (False, False, True):
+        for _ in range(3):
             try:
                 with urllib.request.urlopen(self.dashboard + path, timeout=30) as answer:
                     return json.load(answer)["data"]["result"]["result"]
-            except ConnectionError:
-                if last:
-                    raise
+            except OSError as error:
+                failed = error
                 time.sleep(1.0)
-        raise AssertionError("unreachable")
+        raise AssertionError(
+            f"the dashboard does not answer ({failed}); the ends of its logs:\n{self._dashboard_logs()}"
+        )
+
+    def _dashboard_logs(self) -> str:
+        logs = sorted(Path(self._folder).glob("**/session_latest/logs/dashboard*"))
+        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-2000:]}" for log in logs if log.is_file())
 
     def node_of(self, pid: int) -> subprocess.Popen[bytes]:
         """The node below which a process runs."""
