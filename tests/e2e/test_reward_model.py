@@ -23,7 +23,7 @@ from reward_models import build_reward_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
-START, QUANTILE, N = 0.75, 0.6, 4
+START, QUANTILE, N = 2.0, 0.6, 4
 """The first threshold is above every score that this model gives, so step 1 has no positive."""
 
 FOLLOW = {"ada_positive_threshold": START, "ada_positive_quantile": QUANTILE}
