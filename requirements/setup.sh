@@ -124,7 +124,8 @@ install_torch() {
         echo "    by pip, as it is configured"
         return
     fi
-    if [[ $said != *"No matching distribution found for torch"* ]]; then
+    # The second is what pip says of a missing build where a constraint file names torch as well.
+    if [[ $said != *"No matching distribution found for torch"* && $said != *ResolutionImpossible* ]]; then
         torch_is_missing "pip ended with an error:" "$said" "Remove its cause, then run make again: what is installed stays."
     fi
     find_uv || torch_is_missing "pip's index does not have it, and pip could not install uv:" "$said" "$remedy"

@@ -213,6 +213,17 @@ def test_uv_installs_build_missing_from_pips_index(machine: Machine, pypi: str) 
 
 
 @pytest.mark.slow
+def test_a_constraint_on_torch_hides_from_nobody_that_the_build_is_missing(machine: Machine, pypi: str) -> None:
+    """pip calls it a conflict then, though the constraint would allow the build."""
+    torch_wheel(machine.home / "pytorch", PINNED)
+    constraints = machine.home / "constraints.txt"
+    constraints.write_text("torch<=2.14.1\n")
+    done = machine.install(PIP_INDEX_URL=pypi, PIP_CONSTRAINT=str(constraints))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert machine.torch == [PINNED] and "by uv, from PyTorch's index" in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("by_uv", [True, False])
 def test_a_cuda_build_is_replaced(machine: Machine, pypi: str, by_uv: bool) -> None:
     machine.pip_install(torch_wheel(machine.home / "wheels", CUDA))
