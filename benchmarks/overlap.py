@@ -10,7 +10,6 @@ optimizer step, so such a step is on-policy and exact. Seconds of training are t
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import statistics
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.simulation.forecast import Cluster, forecast
+from openrlhf_ada.simulation.forecast import Cluster, dealt_seconds, forecast
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, SampleOf, VirtualFleet
 
 SEEDS = 5
@@ -113,23 +112,12 @@ def least_sampling(model: StepModel) -> dict[str, float]:
 
 def longest_first(answer: SampleOf) -> float:
     """Seconds of sampling what `balance` needs, dealt to the engines by length, the longest first."""
-    fleet = VirtualFleet(ENGINES, GPU_LIKE, answer)
+    cluster = Cluster(ENGINES, GPU_LIKE, GPU_LIKE.slots)
     state = Scheduler[None](balance(), pools(NUM_PROMPTS), "stream", least_chance=LEAST_CHANCE)
-    closed = run(state, fleet, Cluster(ENGINES, GPU_LIKE, GPU_LIKE.slots).limits)
+    closed = run(state, VirtualFleet(ENGINES, GPU_LIKE, answer), cluster.limits)
     samples = [sample for entry in closed for sample in entry.pool.samples]
-    fleet = VirtualFleet(ENGINES, GPU_LIKE, answer)
-    loads = [(0, engine) for engine in range(ENGINES)]
-    shares: list[list[Request]] = [[] for _ in loads]
-    for sample in sorted(samples, key=lambda sample: -sample.num_tokens):
-        load, engine = heapq.heappop(loads)
-        shares[engine].append(Request(sample.key, sample.index))
-        heapq.heappush(loads, (load + sample.num_tokens, engine))
-    for engine, requests in enumerate(shares):
-        fleet.submit(engine, requests)
-    left = len(samples)
-    while left:
-        left -= len(fleet.wait())
-    return fleet.now
+    by_length = sorted(samples, key=lambda sample: -sample.num_tokens)
+    return dealt_seconds(by_length, lambda sample: sample.num_tokens, answer, cluster)
 
 
 def apart(closed: Sequence[tuple[float, int]], seconds: float, training: float, factor: float) -> dict[str, float]:

@@ -35,7 +35,8 @@ PLANNED = tuple(
     name
     for name, method in METHODS.items()
     if method.flags.get("ada.unresolved") != "refill"
-    and "critic" not in (method.flags.get("ada.estimator"), "critic" if name == "ppo" else "")
+    and method.flags.get("ada.estimator") != "critic"
+    and method.flags["algo.advantage.estimator"] != "gae"
 )
 """Methods that replace no prompts and read no critic: what others take is not simulated."""
 

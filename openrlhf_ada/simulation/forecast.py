@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,13 +95,21 @@ def forecast(
 
 
 def _work_seconds(samples: Sequence[Sample], answer: SampleOf, cluster: Cluster) -> float:
+    in_turn = sorted(samples, key=lambda sample: (sample.index, sample.key))
+    return dealt_seconds(in_turn, lambda _: 1, answer, cluster)
+
+
+def dealt_seconds(
+    samples: Sequence[Sample], load: Callable[[Sample], int], answer: SampleOf, cluster: Cluster
+) -> float:
+    """Seconds of sampling these, all known from the start: each is dealt to the engine with the least load so far."""
     fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
     loads = [(0, engine) for engine in range(cluster.num_engines)]
     shares: list[list[Request]] = [[] for _ in loads]
-    for sample in sorted(samples, key=lambda sample: (sample.index, sample.key)):
-        load, engine = heapq.heappop(loads)
+    for sample in samples:
+        so_far, engine = heapq.heappop(loads)
         shares[engine].append(Request(sample.key, sample.index))
-        heapq.heappush(loads, (load + 1, engine))
+        heapq.heappush(loads, (so_far + load(sample), engine))
     for engine, requests in enumerate(shares):
         fleet.submit(engine, requests)
     left = len(samples)

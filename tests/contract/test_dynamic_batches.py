@@ -6,11 +6,7 @@ Of packing, flash-attn's kernels are left out: tests/gpu/test_packing.py.
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +17,7 @@ from dynamic_training import CAP, CASES, CONSTANT, LENGTHS, PROMPT, coefficient,
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
-from shared_results import once
+from shared_results import printed_once
 
 pytestmark = pytest.mark.rehearsal
 
@@ -33,18 +29,7 @@ WHOLE = [name for name in DYNAMIC if name != "host"]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """By case, what each of the two processes did."""
-
-    def train() -> Any:
-        program = ROOT / "tests" / "support" / "dynamic_training.py"
-        done = subprocess.run(
-            [sys.executable, str(program), str(tmp_path_factory.mktemp("run"))],
-            capture_output=True, text=True, timeout=280, check=False, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.strip().splitlines()[-1])
-
-    return once(tmp_path_factory, "dynamic batches", train)
+    return printed_once(tmp_path_factory, "dynamic batches", "dynamic_training.py")
 
 
 @pytest.mark.slow

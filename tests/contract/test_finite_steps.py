@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shared_results import once
+from shared_results import printed_once
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,17 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    def train() -> Any:
-        program = ROOT / "tests" / "support" / "finite_training.py"
-        done = subprocess.run(
-            [sys.executable, str(program), str(tmp_path_factory.mktemp("run"))],
-            capture_output=True, text=True, timeout=280, check=False, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.strip().splitlines()[-1])
-
-    return once(tmp_path_factory, "finite steps", train)
+    return printed_once(tmp_path_factory, "finite steps", "finite_training.py")
 
 
 @pytest.mark.parametrize("stage", ["ZeRO 2", "ZeRO 3"])
