@@ -64,15 +64,16 @@ def trouble() -> Trouble | None:
     Torch is imported only where something shows a GPU.
     """
     visible = os.environ.get(VISIBLE)
-    if visible is not None and _hides_all(visible):
+    if visible is not None and hides_all(visible):
         # The user's wish, or Slurm's.
         return None
     machine = look_at_machine()
     return explain(machine, look_at_torch(), visible) if machine.shows_gpu else None
 
 
-def _hides_all(visible: str) -> bool:
-    """CUDA reads GPUs up to the first entry that names none. Slurm gives a job without GPUs NoDevFiles."""
+def hides_all(visible: str) -> bool:
+    """Of a value of CUDA_VISIBLE_DEVICES. CUDA reads GPUs up to the first entry that names none; Slurm gives a job
+    without GPUs NoDevFiles."""
     first = visible.partition(",")[0].strip()
     return not first or first.startswith("-") or first == "NoDevFiles"
 
@@ -85,7 +86,7 @@ def hidden_as_slots(count: int) -> Iterator[None]:
     hides them as well; Ray's processes inherit it.
     """
     visible = os.environ.get(VISIBLE)
-    if visible is None or not _hides_all(visible):
+    if visible is None or not hides_all(visible):
         yield
         return
     os.environ[VISIBLE] = ",".join(["-1"] * count)

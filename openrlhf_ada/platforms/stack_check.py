@@ -12,7 +12,7 @@ from pathlib import Path
 from openrlhf_ada.config.installed import REMEDY, needed, pins, stack_versions
 from openrlhf_ada.host.parser import HostError, host_root
 from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
-from openrlhf_ada.platforms.gpu import VISIBLE, trouble
+from openrlhf_ada.platforms.gpu import VISIBLE, hides_all, trouble
 from openrlhf_ada.platforms.nvml import Driver, NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import cluster_to_join
@@ -67,13 +67,13 @@ def package_findings(*, on_gpu: bool, installed: Mapping[str, str] | None = None
 def usable_gpus(read: Callable[[], Driver] = read_driver) -> int:
     """How many the driver shows, and the user has not hidden."""
     visible = os.environ.get(VISIBLE)
-    if visible in ("", "-1"):
+    if visible is not None and hides_all(visible):
         return 0
     try:
         count = len(read().gpus)
     except NvmlError:
         return 0
-    return count if visible is None else min(count, len(visible.split(",")))
+    return count if visible is None else min(count, sum(bool(entry.strip()) for entry in visible.split(",")))
 
 
 def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
         return
     if found is not None:
         yield Finding("GPUs", WARNING if found.is_cpu_build else ERROR, found.what, found.remedy)
-    elif os.environ.get(VISIBLE, "0") in ("", "-1"):
+    elif hides_all(os.environ.get(VISIBLE, "0")):
         yield Finding("GPUs", OK, f"hidden by {VISIBLE}; a training uses the CPU")
     else:
         yield from _of_driver(read)

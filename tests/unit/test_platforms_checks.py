@@ -188,7 +188,10 @@ def test_a_library_that_fails_beside_torch_is_told(monkeypatch: pytest.MonkeyPat
     assert finding.level == WARNING and "GPU is lost" in finding.what
 
 
-@pytest.mark.parametrize(("visible", "count"), [(None, 2), ("", 0), ("-1", 0), ("1", 1), ("0,1,2", 2)])
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [(None, 2), ("", 0), ("-1", 0), ("-1,0", 0), ("NoDevFiles", 0), ("1", 1), ("1,", 1), ("0,1,2", 2)],
+)
 def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
