@@ -34,7 +34,7 @@ def free_port() -> int:
         return sock.getsockname()[1]
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = START_S) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = START_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
@@ -61,10 +61,11 @@ class Cluster:
 
     def add_node(self, *, gpus: int, cpus: int) -> subprocess.Popen[bytes]:
         """Returns when it has joined: two that join one machine at the same time get into each other's way."""
-        before = len(self.living_nodes())
+        # By their ids: of a node that was just lost, Ray says for a while that it lives.
+        before = {row["node_id"] for row in self.living_nodes()}
         node = self._start(gpus, cpus, f"--address={self.address}")
         self.nodes.append(node)
-        wait_until(lambda: len(self.living_nodes()) > before, "the node did not join")
+        wait_until(lambda: {row["node_id"] for row in self.living_nodes()} - before, "the node did not join")
         return node
 
     def add_node_that_counts_its_gpus(self, *, cpus: int, **variables: str) -> None:
