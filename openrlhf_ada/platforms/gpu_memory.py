@@ -5,11 +5,9 @@ vLLM starts only if its whole share of the GPU's memory is free. When the run be
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 
-from openrlhf_ada.platforms.gpu import VISIBLE
 from openrlhf_ada.platforms.nvml import Driver, Gpu, read_driver
 
 RELEASE_S = 60.0
@@ -27,18 +25,20 @@ class NoRoomError(RuntimeError):
 def wait_for_room(
     share: float,
     count: int,
+    given: Sequence[int | str],
     read: Callable[[], Driver] = read_driver,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return when `share` of the memory of `count` GPUs is free. Raises NoRoomError after RELEASE_S.
 
-    Looks at the GPUs that this process may use; an engine of several GPUs has none of its own, and looks at all of its
-    node. So room is necessary for a start, and nearly enough: vLLM counts half a GiB of its own as well.
+    `given`: numbers or UUIDs of the GPUs that Ray gave to this process, whether or not it set CUDA_VISIBLE_DEVICES. An
+    engine of several GPUs has none of its own, and looks at all of its node. So room is necessary for a start, and
+    nearly enough: vLLM counts half a GiB of its own as well. Parts of a GPU (MIG) are not looked at.
     """
     end = clock() + RELEASE_S
     while True:
-        gpus = _visible(read().gpus, os.environ.get(VISIBLE, "")) if count == 1 else list(read().gpus)
+        gpus = [gpu for index, gpu in enumerate(read().gpus) if not given or _is_among(given, index, gpu)]
         with_room = [gpu for gpu in gpus if gpu.free >= share * gpu.total]
         # Of an engine that lies on several nodes, the GPUs of this one.
         if len(with_room) >= min(count, len(gpus)):
@@ -48,13 +48,8 @@ def wait_for_room(
         sleep(POLL_S)
 
 
-def _visible(gpus: Sequence[Gpu], value: str) -> list[Gpu]:
-    """`value`: numbers or names, as in CUDA_VISIBLE_DEVICES. Empty means all."""
-    if not value:
-        return list(gpus)
-    # "0," names one GPU; every UUID would begin with an empty name.
-    names = [name for each in value.split(",") if (name := each.strip())]
-    return [gpu for index, gpu in enumerate(gpus) if str(index) in names or any(map(gpu.uuid.startswith, names))]
+def _is_among(given: Sequence[int | str], index: int, gpu: Gpu) -> bool:
+    return any(str(name) == str(index) or gpu.uuid.startswith(str(name)) for name in given)
 
 
 def _explain(gpus: Sequence[Gpu], share: float, count: int) -> str:

@@ -89,7 +89,8 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         if not self.shares_gpu or current_platform.is_cpu():
             return
         if ray.get_runtime_context().was_current_actor_reconstructed:
-            wait_for_room(arguments["gpu_memory_utilization"], arguments["tensor_parallel_size"])
+            share, count = arguments["gpu_memory_utilization"], arguments["tensor_parallel_size"]
+            wait_for_room(share, count, ray.get_gpu_ids())
 
     def prepare_environment(self) -> None:
         self.forbid_pickle()

@@ -28,7 +28,7 @@ DEVICES = {
     "24 GB": (24, "NVIDIA GeForce RTX 4090", (256, 8192)),
     "80 GB, A100": (80, "NVIDIA A100-SXM4-80GB", (256, 8192)),
     "80 GB, H100": (80, "NVIDIA H100 80GB HBM3", (1024, 16384)),
-    "160 GB": (180, "NVIDIA B200", (1024, 16384)),
+    "160 GB": (160, "NVIDIA B200", (1024, 16384)),
 }
 """Memory in GB, vLLM's name, and what the class LLM would compute at a time: requests, and tokens."""
 

@@ -65,6 +65,12 @@ if ! GPU_LINES=$(nvidia-smi --query-gpu=name,memory.total,driver_version --forma
   no_gpu "nvidia-smi says: ${GPU_LINES:-nothing}"
 fi
 NUM_GPUS=$(wc -l <<<"$GPU_LINES")
+# nvidia-smi shows all; CUDA takes those up to the first entry that names none.
+if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+  VISIBLE=$(awk -F, '{ for (i = 1; i <= NF && $i !~ /^ *(-.*|NoDevFiles)? *$/; i++); print i - 1 }' <<<"$CUDA_VISIBLE_DEVICES")
+  ((VISIBLE > 0)) || no_gpu "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES hides all"
+  ((VISIBLE >= NUM_GPUS)) || NUM_GPUS=$VISIBLE
+fi
 
 # For each path: "run", or why not.
 plan() {

@@ -126,6 +126,21 @@ def test_the_plan_names_every_path_and_what_it_needs(run: Run) -> None:
             assert line == f"skipped  {name}: needs 3 GPUs, here is 2"
 
 
+@pytest.mark.parametrize(
+    ("visible", "count"), [("0", 1), ("GPU-1,GPU-2", 2), ("1,-1,0", 1), ("0,", 1), ("0,1,2,3", 2)]
+)
+def test_gpus_that_are_hidden_do_not_count(run: Run, visible: str, count: int) -> None:
+    done = run("--dry-run", gpus=[H100, H100], CUDA_VISIBLE_DEVICES=visible)
+    assert done.stdout.startswith(f"{count} x {H100}\n")
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles", "-1,0"])
+def test_without_a_visible_gpu_it_says_so_and_fails(run: Run, visible: str) -> None:
+    done = run(gpus=[H100], CUDA_VISIBLE_DEVICES=visible)
+    assert done.returncode == 1
+    assert f"no NVIDIA GPU was found: CUDA_VISIBLE_DEVICES={visible} hides all" in done.stderr
+
+
 @pytest.mark.parametrize("options", [["--dry"], ["--dry-run", "more"], ["", "more"]])
 def test_bad_usage_has_status_2(run: Run, options: list[str]) -> None:
     done = run(*options, gpus=[H100])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from nvml import driver, gpu
 
@@ -29,14 +31,9 @@ class Time:
         self.now += seconds
 
 
-def waited(time: Time, share: float, count: int = 1) -> float:
-    wait_for_room(share, count, time.read, time.clock, time.sleep)
+def waited(time: Time, share: float, count: int = 1, given: Sequence[int | str] = (1,)) -> float:
+    wait_for_room(share, count, given, time.read, time.clock, time.sleep)
     return time.now
-
-
-@pytest.fixture(autouse=True)
-def ray_gave_gpu_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
 
 
 def test_an_engine_starts_where_its_share_is_free() -> None:
@@ -58,25 +55,30 @@ def test_without_room_the_message_has_both_figures() -> None:
     assert "\n" not in str(error.value), "Ray gives the last line of a trace"
 
 
-@pytest.mark.parametrize("name", ["GPU-00000001", "GPU-0000000", "0,GPU-00000001"])
-def test_gpus_may_have_names(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
-    assert waited(Time([0, 80]), 0.9) == 0.0
+@pytest.mark.parametrize("given", [(1,), ("1",), ("GPU-00000001",), ("GPU-0000000",), (0, "GPU-00000001")])
+def test_ray_names_gpus_by_number_or_uuid(given: Sequence[int | str]) -> None:
+    assert waited(Time([0, 80]), 0.9, given=given) == 0.0
 
 
-@pytest.mark.parametrize("value", ["1,", " 1", "1, "])
-def test_a_stray_comma_or_blank_names_no_gpu(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """Room on another GPU is no room."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    assert waited(Time([0, 80]), 0.9) == 0.0
+@pytest.mark.parametrize("variable", ["0", "0,1", None])
+def test_room_on_another_gpu_is_no_room(monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
+    """Where Ray was told to leave CUDA_VISIBLE_DEVICES alone, it names GPUs of others as well, or none."""
+    if variable is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     with pytest.raises(NoRoomError):
         waited(Time([80, 0]), 0.9)
 
 
+def test_parts_of_a_gpu_are_not_looked_at() -> None:
+    assert waited(Time([0, 0]), 0.9, given=("MIG-41b36014",)) == 0.0
+
+
 def test_an_engine_of_two_gpus_looks_at_all_of_its_node() -> None:
     """Its own process has none: its workers do."""
-    assert waited(Time([80, 0, 0, 80]), 0.9, count=2) == 0.0
+    assert waited(Time([80, 0, 0, 80]), 0.9, count=2, given=()) == 0.0
     with pytest.raises(NoRoomError, match="90% of the memory of 2 GPUs"):
-        waited(Time([80, 0, 0, 0]), 0.9, count=2)
+        waited(Time([80, 0, 0, 0]), 0.9, count=2, given=())
     # Sixteen GPUs on two nodes: here are eight of them.
-    assert waited(Time([80] * 8), 0.9, count=16) == 0.0
+    assert waited(Time([80] * 8), 0.9, count=16, given=()) == 0.0

@@ -287,7 +287,7 @@ class StartsNothing(AdaRolloutActor):
 @pytest.mark.rehearsal
 @pytest.mark.parametrize(
     ("shares_gpu", "has_died", "on_cpu", "looks"),
-    [(True, True, False, [(0.7, 2)]), (True, False, False, []), (False, True, False, []), (True, True, True, [])],
+    [(True, True, False, [(0.7, 2, [1])]), (True, False, False, []), (False, True, False, []), (True, True, True, [])],
     ids=["after a death", "first start", "own GPU", "CPU"],
 )
 def test_an_engine_that_died_beside_the_policy_awaits_room(
@@ -300,6 +300,7 @@ def test_an_engine_that_died_beside_the_policy_awaits_room(
     monkeypatch.setattr(module.current_platform, "is_cpu", lambda: on_cpu)
     context = SimpleNamespace(was_current_actor_reconstructed=has_died)
     monkeypatch.setattr(module.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(module.ray, "get_gpu_ids", lambda: [1])
     actor: Any = StartsNothing.__new__(StartsNothing)
     actor.shares_gpu = shares_gpu
     with pytest.raises(EngineDeadError):
