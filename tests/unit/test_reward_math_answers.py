@@ -197,8 +197,10 @@ COSTLY = [
 @pytest.mark.parametrize("label", ["42", "x+1"])
 def test_costly_answers_are_wrong(label: str) -> None:
     """A policy must not be able to escape a zero by what is costly to evaluate."""
-    with GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(2.0, 1024), 2) as pool:
-        grades = {answer: pool.grade(rf"\boxed{{{answer}}}", label) for answer in COSTLY}
+    pool = GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(2.0, 1024), 2)
+    with pool, ThreadPoolExecutor(2) as threads:
+        answers = [rf"\boxed{{{answer}}}" for answer in COSTLY]
+        grades = dict(zip(COSTLY, threads.map(lambda answer: pool.grade(answer, label), answers), strict=True))
         assert {answer: graded for answer, graded in grades.items() if graded.score != 0.0} == {}
         # The process that was killed is replaced, and the label stays readable.
         assert pool.grade(rf"\boxed{{{label}}}", label).score == 1.0
