@@ -34,9 +34,9 @@ from openrlhf_ada.arena.real import (
 from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, table, target_of
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
-from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 from openrlhf_ada.reporting.run_record import Run, read_run
+from openrlhf_ada.trainer.checkpoints import has_checkpoint
 
 PROG = "openrlhf-ada arena --real"
 RECIPES: dict[str, Recipe] = {"smollm2": replace(SMOLLM2, eval_samples=2), "toy": TOY}
@@ -204,7 +204,7 @@ class Campaign:
     def _command(self, cell: Cell, run_dir: Path) -> list[str]:
         """Goes on from a checkpoint; without one, what there is of the run is removed."""
         checkpoints = _checkpoints(run_dir)
-        goes_on = policy_checkpoints(str(checkpoints)).exists()
+        goes_on = has_checkpoint(checkpoints)
         if not goes_on:
             shutil.rmtree(run_dir, ignore_errors=True)
         conditions, recipe = self._results.conditions, RECIPES[self._results.conditions.model]

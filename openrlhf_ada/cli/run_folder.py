@@ -22,7 +22,7 @@ from openrlhf_ada.reporting.starts import record_start
 from openrlhf_ada.reporting.track_mlflow import begin_run, end_run
 from openrlhf_ada.reporting.track_wandb import run_environment
 from openrlhf_ada.reporting.tracking import flat_texts
-from openrlhf_ada.trainer.preflight import resumes
+from openrlhf_ada.trainer.resume import resumes
 
 logger = logging.getLogger(__name__)
 

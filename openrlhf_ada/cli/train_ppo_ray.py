@@ -29,7 +29,6 @@ from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, ray_session
@@ -37,8 +36,10 @@ from openrlhf_ada.reporting.output import LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.track_mlflow import absolute
+from openrlhf_ada.trainer.checkpoints import has_checkpoint
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
+from openrlhf_ada.trainer.resume import prepare_resume
 from openrlhf_ada.trainer.training_data import prepare_training_data
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def _main(words: Sequence[str], log: LogText) -> int:
             logger.warning(line)
         check_this_machine(args)
         check_hub_models(args)
-        for line in prepare_training_data(args, config):
+        for line in (*prepare_training_data(args, config), *prepare_resume(args)):
             logger.warning(line)
         status = run(args, config, words, log)
         if status == EXIT_FAILED:
@@ -119,7 +120,7 @@ def _main(words: Sequence[str], log: LogText) -> int:
 
 def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     """A line for the user of a run that failed. `words`: its command line after `openrlhf-ada train`."""
-    if not policy_checkpoints(args.ckpt.path).exists():
+    if not has_checkpoint(Path(args.ckpt.path)):
         return f"There is no checkpoint to resume from in {args.ckpt.path} (--ckpt.path, --ckpt.save_steps)."
     again = [word for word in redact_words(words) if word != "--ckpt.load_enable"]
     return f"Resume it from its last checkpoint: {shlex.join([*PROG.split(), *again, '--ckpt.load_enable'])}"

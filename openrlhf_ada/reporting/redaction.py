@@ -102,8 +102,12 @@ def _redact_list(values: list[object]) -> list[object]:
     return redacted
 
 
+NO_FLAGS = ("ada_events", "ada_origin")
+"""What else stands beside the flags: the queue of events, and what checkpoints are known by."""
+
+
 def plain(value: Any) -> Any:
     """Flags as OpenRLHF holds them, nested namespaces, as nested dicts; without what is not a flag."""
     if isinstance(value, SimpleNamespace):
-        return {name: plain(inner) for name, inner in vars(value).items() if name != "ada_events"}
+        return {name: plain(inner) for name, inner in vars(value).items() if name not in NO_FLAGS}
     return value

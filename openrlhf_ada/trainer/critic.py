@@ -8,6 +8,7 @@ samples an unbiased estimate of the loss over the whole pool.
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,6 +16,7 @@ import torch
 from openrlhf.models import ValueLoss
 from openrlhf.trainer.ray import ppo_critic
 
+from openrlhf_ada.host.checkpoints import CRITIC
 from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.trainer.experience_maker import critic_weights
 from openrlhf_ada.trainer.finite import FiniteSteps
@@ -68,7 +70,20 @@ class StratumCriticTrainer(WholeStepCriticTrainer):
         return super().training_step(experience, step, loss_batch_info)
 
 
-class WholeStepCriticActor(HostCriticActor):
+class UncommittedCheckpoints:
+    """Of a critic's process, in place of the host's, which removes older ones first: the policy's process does that
+    when both are written (`trainer/checkpoints.py`)."""
+
+    critic: Any
+    strategy: Any
+    disable_ds_ckpt: bool
+
+    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
+        if not self.disable_ds_ckpt:
+            self.critic.save_checkpoint(str(Path(self.strategy.args.ckpt.path) / CRITIC), tag, save_latest=False)
+
+
+class WholeStepCriticActor(UncommittedCheckpoints, HostCriticActor):
     """The host's critic actor with a trainer of ours: mode off."""
 
     trainer_class = WholeStepCriticTrainer

@@ -22,6 +22,7 @@ from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.disk import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
+from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
 from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary
 from openrlhf_ada.trainer.loss_average import advantage_factors
@@ -216,6 +217,7 @@ class AdaPolicyActor(HostPolicyActor):
         check_model_code("the policy's model", strategy.args.actor.model_name_or_path, trusted=trusted)
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._exports = strategy.args.ckpt.save_hf
+        self._uncommitted: dict[str, float | None] = {}
         self.trainer.version = self.trainer.next_version = self.checkpoint_states.get("global_step", 0)
         if strategy.args.ckpt.save_steps > 0:
             self._check_space("a checkpoint of this run")
@@ -230,7 +232,7 @@ class AdaPolicyActor(HostPolicyActor):
             self.trainer.all_weights, args.train.ema_beta, part, in_main_memory=args.ds.adam_offload
         )
         if self.checkpoint_states:
-            average.load(self._average_of(latest_tag(self._checkpoints)))
+            average.load(average_of(self._root, latest_tag(self._checkpoints)))
         if args.ds.enable_sleep:
             average.offload()
         return average
@@ -247,32 +249,49 @@ class AdaPolicyActor(HostPolicyActor):
             self.trainer.average.reload()
 
     @property
+    def _root(self) -> Path:
+        return Path(self.strategy.args.ckpt.path)
+
+    @property
     def _checkpoints(self) -> Path:
         return policy_checkpoints(self.strategy.args.ckpt.path)
-
-    def _average_of(self, tag: str) -> Path:
-        return self._checkpoints.with_name("_average") / f"{tag}.safetensors"
 
     def save_model(self) -> None:
         """At the end of training."""
         self._export(Path(self.strategy.args.ckpt.output_dir))
 
-    def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
-        """The host's; the average first, since a checkpoint counts from when the host has named it the latest.
+    def save_checkpoint(
+        self,
+        tag: str,
+        client_states: dict[str, Any] | None = None,
+        metric_value: float | None = None,
+        metric_key: str | None = None,
+    ) -> None:
+        """In place of the host's, which removes older ones first. It counts when it is committed, with the critic's.
 
         Raises NoSpaceError, before anything is written, where the disk has no room for it.
         """
-        average = self.trainer.average
-        self._check_space(f"checkpoint {tag}")
-        if average is not None and not self.disable_ds_ckpt:
-            average.save(self._average_of(tag))
-        super().save_checkpoint(tag, *args, **kwargs)
-        if torch.distributed.get_rank() == 0:
-            for path in self._average_of(tag).parent.glob("*.safetensors"):
-                if not (self._checkpoints / path.stem).is_dir():
-                    path.unlink()
+        if not self.disable_ds_ckpt:
+            self._check_space(f"checkpoint {tag}")
+            if torch.distributed.get_rank() == 0:
+                discard(self._root, tag)
+                self._uncommitted[tag] = metric_value
+            torch_dist_barrier_and_cuda_sync()
+            if self.trainer.average is not None:
+                self.trainer.average.save(average_of(self._root, tag))
+            folder = str(self._checkpoints)
+            self.actor.model.save_checkpoint(folder, tag, client_state=client_states or {}, save_latest=False)
         if self._exports:
-            self._export(Path(self.strategy.args.ckpt.path) / f"{tag}_hf")
+            self._export(self._root / f"{tag}_hf")
+        torch_dist_barrier_and_cuda_sync()
+
+    def commit_checkpoints(self, origin: Origin) -> None:
+        """In the first process, when those of the critic are written as well."""
+        ckpt = self.strategy.args.ckpt
+        for tag, metric in self._uncommitted.items():
+            commit(self._root, tag, metric, origin)
+            rotate(self._root, ckpt.max_num, ckpt.max_mem)
+        self._uncommitted.clear()
 
     def _check_space(self, what: str) -> None:
         """For a checkpoint on this node: each node may have a disk of its own for its part."""

@@ -19,12 +19,12 @@ from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.data.row_counts import count_rows
 from openrlhf_ada.eval.held_out import best_metric_names
-from openrlhf_ada.host.checkpoints import policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.track_mlflow import check_installed
 from openrlhf_ada.reward.names import check_python_file, check_rewards, grades_labels, readable, split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, is_url
+from openrlhf_ada.trainer.resume import resumes
 
 MODEL_FLAGS = ("actor", "critic", "reward")
 
@@ -323,11 +323,6 @@ def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
             if args.ckpt.load_enable
             else "Name another directory, or resume that run with --ckpt.load_enable",
         )
-
-
-def resumes(args: SimpleNamespace) -> bool:
-    """Is there a checkpoint to go on from? Without one the host starts at step 0."""
-    return args.ckpt.load_enable and policy_checkpoints(args.ckpt.path).exists()
 
 
 def check_model(flag: str, value: str, *, trusted: bool) -> None:

@@ -20,6 +20,7 @@ from openrlhf.utils.utils import zero_pad_sequences
 
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.tokenizer import SharedTokenizer
+from openrlhf_ada.trainer.critic import UncommittedCheckpoints
 
 PromptRows = dict[str, torch.Tensor]
 """sequences, attention_mask (b, T) and action_mask (b, T - 1): prompts with one token after them, as the critic's
@@ -119,7 +120,7 @@ def _columns(rows: Sequence[PromptRows]) -> dict[str, list[torch.Tensor]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-class PassRateCriticActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
+class PassRateCriticActor(UncommittedCheckpoints, unwrap_ray_class(ppo_critic.CriticModelActor)):
     """The host's critic actor, fitted to pass rates of prompts instead of returns of tokens."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:

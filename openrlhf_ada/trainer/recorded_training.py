@@ -11,6 +11,7 @@ import ray
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
+from openrlhf_ada.host.classes import first_process
 from openrlhf_ada.host.trainer import HostTrainer, shown_in_wandb
 from openrlhf_ada.reporting.redaction import plain, redact
 from openrlhf_ada.reporting.tracking import HOST_SAMPLE
@@ -205,6 +206,7 @@ class RecordedTraining(HostTrainer):
         if HOST_SAMPLE in logs_dict:
             row[HOST_SAMPLE] = logs_dict[HOST_SAMPLE]
         super().save_logs_and_checkpoints(global_step, row, client_states)
+        self._commit_checkpoints()
         self._batch = RolloutBatch()
         self.recorder.begin_step()
 
@@ -215,8 +217,13 @@ class RecordedTraining(HostTrainer):
         if isinstance(eval_metrics, ScoredLogs):
             self.record_evaluation(eval_metrics.held_out, eval_metrics.version)
         super().save_best_checkpoint(self._fit_to_choose(eval_metrics), global_step, client_states)
+        self._commit_checkpoints()
         # The step after this one starts now; evaluation is not part of it.
         self.recorder.begin_step()
+
+    def _commit_checkpoints(self) -> None:
+        """All processes have written theirs."""
+        ray.get(first_process(self.actor_model_group).commit_checkpoints.remote(self.args.ada_origin))
 
     def _fit_to_choose(self, logs: dict[str, float]) -> dict[str, float]:
         """Figures that a best checkpoint may be chosen by: none where too many answers have no score.

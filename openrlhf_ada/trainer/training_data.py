@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +21,13 @@ from openrlhf_ada.data.prepared import DRAWS
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.reporting.redaction import plain, redact
+from openrlhf_ada.reporting.report import flat
 from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.names import grades_labels, split_names
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.trainer.checkpoints import Origin
 from openrlhf_ada.trainer.preflight import check_rows
 
 logger = logging.getLogger(__name__)
@@ -38,6 +43,8 @@ BATCH = 1000
 def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]:
     """Read all rows, and let `args` name data sets that OpenRLHF reads as they are. Returns lines to show.
 
+    `args` also gets the `ada_origin` of its checkpoints, by which a resumed run knows that they are of the same run.
+
     Rows whose prompt is too long, or whose label no grader of ours can read, are left out and listed in the run
     directory. `args`: as the host has parsed them; its data sets may be changed.
 
@@ -49,6 +56,7 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
     lines: list[str] = []
     left_out: list[LeftOut] = []
     forgeable: list[LeftOut] = []
+    prompts = ""
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
     found = [(sets, put, read_examples(sets)) for sets, put in _data_sets(args, rewards)]
     room = _room(args)
@@ -61,12 +69,22 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
         lines += [*_notes(sets, handed), *_forgeable_lines(sets, handed, run_dir / FORGEABLE_LIST)]
         if sets.flag == "--data.prompt_dataset":
             check_rows(args, handed.rows)
+            prompts = fingerprint(examples)
     for rows, name in ((left_out, LIST), (forgeable, FORGEABLE_LIST)):
         (run_dir / name).unlink(missing_ok=True)
         if rows:
             run_dir.mkdir(parents=True, exist_ok=True)
             write_left_out(rows, run_dir / name)
+    args.ada_origin = Origin(dict(flat(redact(plain(args)))), prompts)
     return lines
+
+
+def fingerprint(examples: Sequence[Example]) -> str:
+    """Of prompts and reference answers, in their order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(json.dumps([example.question, example.label], sort_keys=True, default=str).encode())
+    return digest.hexdigest()
 
 
 def row_rewards(args: SimpleNamespace, config: AdaConfig) -> RowRewards | None:

@@ -17,7 +17,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 
 import openrlhf_ada
 from openrlhf_ada.config.loss_rules import POLICY_LOSSES
-from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
+from openrlhf_ada.host.checkpoints import latest_tag, name_latest, names_latest, policy_checkpoints
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
 from openrlhf_ada.host.sharding import ComputedParameter
 
@@ -27,6 +27,7 @@ TRAINER, ASYNC = "trainer/ppo_trainer.py", "trainer/ppo_trainer_async.py"
 GENERATOR = "trainer/ppo_utils/samples_generator.py"
 
 ENGINE, ACTOR, AGENT = "trainer/ray/vllm_engine.py", "trainer/ray/ppo_actor.py", "utils/agent.py"
+CRITIC = "trainer/ray/ppo_critic.py"
 
 FACTS = {  # (our file, the host's file, function): [(what must stand in it, what we build on that)]
     ("trainer/ppo_trainer.py", TRAINER, "PPOTrainer.fit"): [
@@ -77,6 +78,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ],
     ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.save_logs_and_checkpoints"): [
         ("self.wandb_logger.log_train(global_step, logs_dict)", "our trackers stand there, and get what we pass"),
+        ("ray.get(refs)", "all processes have written their checkpoint when it returns"),
     ],
     ("trainer/recorded_training.py", TRAINER, "PPOTrainer.evaluate"): [
         ("self.wandb_logger.log_eval(global_step, logs)", "OpenRLHF's own figures, without eval/ in front"),
@@ -86,6 +88,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ],
     ("trainer/recorded_training.py", TRAINER, "BasePPOTrainer.save_best_checkpoint"): [
         ("if not eval_metrics:", "it takes our dict of figures as its own"),
+        ("ray.get(refs)", "all processes have written their checkpoint when it returns"),
     ],
     ("host/trainer.py", ASYNC, "PPOTrainerAsync.__init__"): [
         ("vllm_lock = VLLMLock.remote()", "the name that is substituted"),
@@ -131,6 +134,22 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("ckpt_path = os.path.join(args.ckpt.path, '_actor')", "beside it lie the averages"),
         ("strategy.load_ckpt(self.actor.model, ckpt_path)", "the one that DeepSpeed's file 'latest' names"),
     ],
+    ("host/checkpoints.py", CRITIC, "CriticModelActor.init_model_from_pretrained"): [
+        ("ckpt_path = os.path.join(args.ckpt.path, '_critic')", "the critic's, by the same name of the latest"),
+        ("strategy.load_ckpt(self.critic, ckpt_path)", "the one that DeepSpeed's file 'latest' names"),
+    ],
+    ("trainer/policy.py", ACTOR, "PolicyModelActor.save_checkpoint"): [
+        ("os.path.join(args.ckpt.path, f'{tag}_hf')", "where exports lie"),
+        ("os.path.join(args.ckpt.path, '_actor')", "DeepSpeed writes there for us too"),
+        ("if not self.disable_ds_ckpt:", "and not at all with this flag"),
+    ],
+    ("trainer/critic.py", CRITIC, "CriticModelActor.save_checkpoint"): [
+        ("os.path.join(args.ckpt.path, '_critic')", "DeepSpeed writes there for us too"),
+        ("if not self.disable_ds_ckpt:", "and not at all with this flag"),
+    ],
+    ("trainer/policy.py", "utils/deepspeed/deepspeed.py", "DeepspeedStrategy.save_ckpt"): [
+        ("model.save_checkpoint(save_dir, tag=tag, client_state=client_state, save_latest=save_latest)", "as we do"),
+    ],
     ("host/checkpoints.py", TRAINER, "BasePPOTrainer.init_checkpoint_states"): [
         ("ckpt_path = os.path.join(self.args.ckpt.path, '_actor')", "the trainer resumes if it is there, as we say"),
     ],
@@ -139,10 +158,6 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("args = strategy.args", "it reads its flags from the strategy that it is given"),
         ("if args.train.enable_ema:", "its average is ours, so this is switched off"),
         ("self.save_hf_ckpt = args.ckpt.save_hf", "exports are ours, so this is switched off"),
-    ],
-    ("trainer/policy.py", ACTOR, "PolicyModelActor.save_checkpoint"): [
-        ("if self.save_hf_ckpt:", "false, as exports are ours"),
-        ("os.path.join(args.ckpt.path, f'{tag}_hf')", "where they lie"),
     ],
     ("trainer/policy.py", ACTOR, "PolicyModelActor.save_model"): [
         ("args.ckpt.output_dir", "where the last export lies"),
@@ -364,10 +379,15 @@ def test_deepspeed_names_the_checkpoint_in_latest(tmp_path: Path) -> None:
     assert '"latest_universal" if self.load_universal_checkpoint() else "latest"' in inspect.getsource(
         DeepSpeedEngine.load_checkpoint
     )
+    assert "if save_latest and self.global_rank == 0:" in inspect.getsource(DeepSpeedEngine.save_checkpoint)
     folder = policy_checkpoints(str(tmp_path))
     folder.mkdir()
+    assert not names_latest(folder)
     (folder / "latest").write_text("global_step7\n")
-    assert latest_tag(folder) == "global_step7"
+    assert names_latest(folder) and latest_tag(folder) == "global_step7"
+    name_latest(folder, "global_step8")
+    assert latest_tag(folder) == "global_step8"
+    assert [path.name for path in folder.iterdir()] == ["latest"]
 
 
 def test_checkpoint_states_hold_what_resuming_needs(host_source: Any) -> None:

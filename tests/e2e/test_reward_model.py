@@ -124,9 +124,14 @@ def test_thresholds_survive_resume_of_async_run(toy: Toy, by_model: dict[str, An
     # What is sampled ahead may make a fourth step before the signal arrives.
     assert [row["step"] for row in steps_of(run)] in ([1, 2, 3], [1, 2, 3, 4])
     check_scores(run, first=2)
-    # Back to the checkpoint of step 2, whichever is the last.
-    (run / "ckpt" / "_actor" / "latest").write_text("global_step2")
-    train([*flags, "--ckpt.load_enable"])
+    # Back to the checkpoint of step 2, whichever is the last: every later one has a wrong bit.
+    for path in (run / "ckpt" / "_actor").glob("global_step[34]/*.pt"):
+        with path.open("r+b") as stream:
+            first = stream.read(1)
+            stream.seek(0)
+            stream.write(bytes([first[0] ^ 1]))
+    done = train([*flags, "--ckpt.load_enable"])
+    assert "--ckpt.load_enable: training goes on from global_step2" in done.stderr
     check_books(run, changes)
     check_scores(run, first=2)
 

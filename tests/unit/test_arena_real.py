@@ -330,6 +330,7 @@ def test_interrupted_run_goes_on_from_its_checkpoint(campaign: arena_real.Campai
     run_dir = tmp_path / "run"
     record(run_dir, [0.2])
     (run_dir / "ckpt" / "_actor").mkdir(parents=True)
+    (run_dir / "ckpt" / "_actor" / "latest").write_text("global_step1")
     assert "--ckpt.load_enable" in campaign._command(Cell("pos", 0), run_dir)
     assert (run_dir / "metrics.jsonl").exists()
 

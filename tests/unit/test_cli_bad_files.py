@@ -165,6 +165,8 @@ def test_used_run_directory_is_refused_unless_resumed(
     resume = {"--ada_run_dir": str(run), "--ckpt.load_enable": "", "--ckpt.path": str(tmp_path / "checkpoints")}
     assert "there are none in --ckpt.path" in str(refusal(resume)), "the host would start again at step 0"
     (tmp_path / "checkpoints" / "_actor").mkdir(parents=True)
+    assert "there are none in --ckpt.path" in str(refusal(resume)), "none was finished"
+    (tmp_path / "checkpoints" / "_actor" / "latest").write_text("global_step1")
     parse(argv_with(resume))
 
 

@@ -15,6 +15,7 @@ def args_with(path: Path) -> SimpleNamespace:
 
 def test_the_command_resumes_and_has_no_secret(tmp_path: Path) -> None:
     (tmp_path / "_actor").mkdir()
+    (tmp_path / "_actor" / "latest").write_text("global_step1")
     words = [
         "--ada_mode",
         "seq",

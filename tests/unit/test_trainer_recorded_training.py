@@ -41,6 +41,9 @@ class Actor:
 
     def __init__(self) -> None:
         self.versions: list[int] = []
+        self.commits: list[Any] = []
+        first = SimpleNamespace(commit_checkpoints=SimpleNamespace(remote=self.commits.append))
+        self._actor_handlers = [first]
 
     def async_run_method(self, method_name: str, version: int) -> list[Any]:
         assert method_name == "begin_step"
@@ -86,7 +89,7 @@ def make_trainer(argv_with: ArgvWith) -> Callable[..., Trainer]:
         args, _ = parse(
             argv_with({"--rollout.n_samples_per_prompt": str(N), "--train.batch_size": "4"} | (changes or {}))
         )
-        args.ada_events = None
+        args.ada_events, args.ada_origin = None, "origin"
         trainer = Trainer(args, critic)
         trainer.open_record(START, num_steps=3)
         return trainer
@@ -144,6 +147,7 @@ def test_step_is_recorded_and_saved_with_its_state(
     assert (saved_step, states) == (1, {"episode": 0, "ada_policy": {"learned": 1}})
     assert {name: logged[name] for name in row if name != "step"} == {k: v for k, v in row.items() if k != "step"}
     assert logged["generated_samples"] == ["1", 1.0]
+    assert trainer.actor_model_group.commits == ["origin"], "when the host's processes have written"
 
 
 def test_mode_off_keeps_host_figures_and_adds_the_ledger(make_trainer: Callable[..., Trainer]) -> None:

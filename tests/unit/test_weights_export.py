@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.trainer import policy as module
+from openrlhf_ada.trainer.checkpoints import Origin
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
 from openrlhf_ada.weights.average import AverageError
 
@@ -37,20 +38,23 @@ class Run:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
         self.path, self.model = path, model
         self.exported: list[str] = []
-        self.keeps = 2
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
         monkeypatch.setattr(module, "torch_dist_barrier_and_cuda_sync", lambda: None)
         host: Any = unwrap_ray_class(ppo_actor.PolicyModelActor)
         monkeypatch.setattr(host, "init_model_from_pretrained", lambda *call: self._host_init(*call))
-        monkeypatch.setattr(host, "save_checkpoint", lambda *call: self._host_save(*call))
         monkeypatch.setattr(ppo_actor.ActorPPOTrainer, "training_step", lambda *call: self._host_step(*call[:2]))
 
     def start(self, *, averages: bool, exports: bool = False, resumes: bool = False, sleeps: bool = False) -> Any:
         args = SimpleNamespace(
             train=SimpleNamespace(enable_ema=averages, ema_beta=0.5, dynamic_batch_enable=False),
             ckpt=SimpleNamespace(
-                path=str(self.path / "ckpt"), output_dir=str(self.path / "model"), save_hf=exports, save_steps=1
+                path=str(self.path / "ckpt"),
+                output_dir=str(self.path / "model"),
+                save_hf=exports,
+                save_steps=1,
+                max_num=2,
+                max_mem=1000,
             ),
             ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=sleeps),
             ada=SimpleNamespace(loss="host", trust_remote_code=True),
@@ -66,20 +70,18 @@ class Run:
 
     def _host_init(self, policy: Any, strategy: Any, pretrain: str) -> None:
         assert not strategy.args.train.enable_ema, "the host would load a second model"
-        policy.actor = SimpleNamespace(model=SimpleNamespace(module=self.model, global_steps=0))
+        engine = SimpleNamespace(module=self.model, global_steps=0, save_checkpoint=self._deepspeed_save)
+        policy.actor = SimpleNamespace(model=engine)
         policy.trainer = AdaActorTrainer.__new__(AdaActorTrainer)
         policy.trainer.strategy, policy.trainer.args, policy.trainer.actor = strategy, strategy.args, policy.actor
         policy.trainer._finite = SimpleNamespace(step=lambda _: nullcontext())
-        policy.save_hf_ckpt = strategy.args.ckpt.save_hf
         policy.checkpoint_states = {"global_step": 1} if self.resumes else {}
 
-    def _host_save(self, policy: Any, tag: str) -> None:
-        assert not policy.save_hf_ckpt, "exports are ours"
-        folder = self.path / "ckpt" / "_actor"
-        (folder / tag).mkdir(parents=True)
-        for old in sorted(path for path in folder.iterdir() if path.is_dir())[: -self.keeps]:
-            old.rmdir()
-        (folder / "latest").write_text(tag)
+    def _deepspeed_save(self, folder: str, tag: str, client_state: Any, save_latest: bool) -> None:
+        assert not save_latest, "it counts when it is committed"
+        path = Path(folder) / tag
+        path.mkdir(parents=True)
+        (path / "weights.pt").write_text(tag)
 
     def _host_step(self, trainer: Any, is_optimizer_step: bool) -> dict[str, float]:
         if is_optimizer_step:
@@ -166,6 +168,7 @@ def test_resumed_run_continues_the_average(make_run: MakeRun) -> None:
     for step in (1, 2, 3):
         policy.trainer.training_step(True, 0.0, 0)
         policy.save_checkpoint(f"global_step{step}")
+        policy.commit_checkpoints(Origin({}, ""))
     assert run.averages() == ["global_step2", "global_step3"], "of the checkpoints that are kept"
     resumed = run.start(averages=True, resumes=True, sleeps=True)
     assert_equal(resumed.trainer.average.tensors(), policy.trainer.average.tensors())

@@ -1,0 +1,95 @@
+"""Which checkpoint a run goes on from (--ckpt.load_enable), and whether it is of the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.trainer.checkpoints import (
+    Manifest,
+    NoWholeCheckpointError,
+    Origin,
+    differences,
+    go_on_from,
+    has_checkpoint,
+    newest_whole,
+    remove_unfinished,
+)
+
+FLAG = "--ckpt.load_enable"
+
+FIXED = ("ada.mode", "train.seed", "rollout.batch_size", "ds.zero_stage", "ds.lora.rank", "actor.optim")
+"""Flags of which a checkpoint holds a state: order and position of the prompts, weights, the optimizer's moments."""
+
+NUM_PROCESSES = ("actor.num_nodes", "actor.num_gpus_per_node")
+
+
+def resumes(args: SimpleNamespace) -> bool:
+    """Is there a checkpoint to go on from? Without one the host starts at step 0."""
+    return args.ckpt.load_enable and has_checkpoint(Path(args.ckpt.path))
+
+
+def prepare_resume(args: SimpleNamespace) -> list[str]:
+    """Let the host load the newest whole checkpoint of --ckpt.path. Returns lines to show.
+
+    `args`: flags, after `prepare_training_data`.
+
+    Raises ConfigError: none is whole, or it is of other prompts, or of flags that cannot change.
+    """
+    root = Path(args.ckpt.path)
+    if not args.ckpt.load_enable:
+        return []
+    if not has_checkpoint(root):
+        remove_unfinished(root)
+        return [f"{FLAG}: there is no finished checkpoint in {root}: training starts anew"]
+    if args.ds.use_universal_ckpt:
+        return [f"{FLAG}: a universal checkpoint is loaded as it is; neither its files nor its flags are checked"]
+    try:
+        choice = newest_whole(root)
+    except NoWholeCheckpointError as error:
+        raise ConfigError(
+            "--ckpt.path", str(root), f"no checkpoint in it is whole: {error}", "Start anew with another folder"
+        ) from error
+    if choice is None:
+        return [f"{FLAG}: the checkpoint in {root} has no manifest: neither its files nor its flags are checked"]
+    manifest, now = choice.manifest, args.ada_origin
+    _check_same(root, manifest, now, has_critic=args.critic.model_name_or_path is not None)
+    go_on_from(root, manifest.tag)
+    lines = [f"{FLAG}: {tag} is passed over: {damage}" for tag, damage in choice.passed_over]
+    changed = ", ".join(f"{_flag(name)} {new} (was {old})" for name, old, new in differences(manifest.origin, now))
+    if changed:
+        lines.append(f"{FLAG}: flags that differ from the checkpoint's: {changed}")
+    return [*lines, f"{FLAG}: training goes on from {manifest.tag} in {root}"]
+
+
+def _check_same(root: Path, manifest: Manifest, now: Origin, *, has_critic: bool) -> None:
+    """Raises ConfigError."""
+    then = manifest.origin
+    before = then.flags
+    what = [
+        f"{_flag(name)} was {before[name]}, is {now.flags[name]}" for name in FIXED if before[name] != now.flags[name]
+    ]
+    if _processes(then) != _processes(now):
+        what.append(f"the policy had {_processes(then)} processes (nodes x GPUs), now {_processes(now)}")
+    if then.data != now.data:
+        what.append("its training prompts are others")
+    if has_critic and not any(name.startswith("_critic/") for name in manifest.files):
+        what.append("it has no critic")
+    if what:
+        raise ConfigError(
+            "--ckpt.path",
+            str(root),
+            f"its checkpoint {manifest.tag} is of another run: {'; '.join(what)}",
+            "Resume with the flags and prompts of that run; or begin a new one, from its exported model "
+            "(--actor.model_name_or_path), with another folder",
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + (name.replace(".", "_", 1) if name.startswith("ada.") else name)
+
+
+def _processes(origin: Origin) -> int:
+    nodes, gpus = (int(origin.flags[name]) for name in NUM_PROCESSES)
+    return nodes * gpus

@@ -1,0 +1,149 @@
+"""What --ckpt.load_enable goes on from, and what it refuses: files are real, only the training is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.data.examples import Example
+from openrlhf_ada.host.checkpoints import latest_tag
+from openrlhf_ada.reporting.redaction import plain
+from openrlhf_ada.reporting.report import flat
+from openrlhf_ada.trainer.checkpoints import Origin, commit
+from openrlhf_ada.trainer.resume import prepare_resume, resumes
+from openrlhf_ada.trainer.training_data import fingerprint
+
+Flags = dict[str, str | None]
+Parsed = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def parsed(argv_with: Callable[[Flags], list[str]], tmp_path: Path) -> Parsed:
+    """The flags of a run that resumes, some of them changed. `prompts`: stands for their fingerprint."""
+
+    def call(changes: Flags | None = None, prompts: str = "prompts") -> SimpleNamespace:
+        args, _ = parse(argv_with({"--ckpt.path": str(tmp_path), "--ckpt.load_enable": ""} | (changes or {})))
+        args.ada_origin = Origin(dict(flat(plain(args))), prompts)
+        return args
+
+    return call
+
+
+def save(args: SimpleNamespace, tag: str, *, has_critic: bool = False) -> Path:
+    root = Path(args.ckpt.path)
+    for group in ("_actor", "_critic")[: 1 + has_critic]:
+        (root / group / tag).mkdir(parents=True)
+        (root / group / tag / "weights.pt").write_text(tag)
+    commit(root, tag, None, args.ada_origin)
+    return root
+
+
+def test_the_newest_is_named_and_loaded(parsed: Parsed) -> None:
+    args = parsed()
+    for step in (1, 2):
+        root = save(args, f"global_step{step}")
+    assert resumes(args)
+    assert prepare_resume(args) == [f"--ckpt.load_enable: training goes on from global_step2 in {root}"]
+    assert latest_tag(root / "_actor") == "global_step2"
+
+
+def test_a_damaged_one_is_passed_over_aloud(parsed: Parsed) -> None:
+    args = parsed()
+    for step in (1, 2):
+        root = save(args, f"global_step{step}")
+    (root / "_actor/global_step2/weights.pt").write_text("global_step3")
+    first, last = prepare_resume(args)
+    assert first.startswith(
+        "--ckpt.load_enable: global_step2 is passed over: _actor/global_step2/weights.pt was changed"
+    )
+    assert last.startswith("--ckpt.load_enable: training goes on from global_step1 in ")
+    assert latest_tag(root / "_actor") == "global_step1"
+
+
+def test_without_a_whole_one_it_is_refused(parsed: Parsed) -> None:
+    args = parsed()
+    root = save(args, "global_step1")
+    (root / "_actor/global_step1/weights.pt").unlink()
+    with pytest.raises(
+        ConfigError, match=r"--ckpt.path is .*: no checkpoint in it is whole: global_step1: .* missing"
+    ):
+        prepare_resume(args)
+
+
+OTHERS: list[tuple[Flags, str]] = [
+    ({"--train.seed": "7"}, "--train.seed was 42, is 7"),
+    ({"--ada_mode": "est"}, "--ada_mode was seq, is est"),
+    ({"--ds.zero_stage": "3"}, "--ds.zero_stage was 2, is 3"),
+    ({"--actor.num_gpus_per_node": "2"}, r"the policy had 1 processes \(nodes x GPUs\), now 2"),
+    ({"--algo.advantage.estimator": "gae"}, "it has no critic"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), OTHERS, ids=[next(iter(changes)) for changes, _ in OTHERS])
+def test_a_checkpoint_of_other_flags_is_refused_with_the_difference(parsed: Parsed, changes: Flags, said: str) -> None:
+    root = save(parsed(), "global_step1")
+    with pytest.raises(ConfigError, match=f"its checkpoint global_step1 is of another run: .*{said}") as error:
+        prepare_resume(parsed(changes))
+    assert "with another folder" in str(error.value)
+    (root / "_actor/latest").read_text()
+
+
+def test_a_checkpoint_of_other_prompts_is_refused(parsed: Parsed) -> None:
+    save(parsed(), "global_step1")
+    with pytest.raises(ConfigError, match="its training prompts are others"):
+        prepare_resume(parsed(prompts="others"))
+
+
+def test_other_flags_may_change_and_are_told(parsed: Parsed) -> None:
+    save(parsed(), "global_step1")
+    lines = prepare_resume(parsed({"--actor.adam.lr": "0.5", "--train.num_episodes": "9", "--ckpt.max_num": "7"}))
+    (changed, _) = lines
+    assert "--actor.adam.lr 0.5 (was " in changed and "--train.num_episodes 9 (was 1)" in changed
+    assert "ckpt.max_num" not in changed
+
+
+def test_a_critic_is_resumed_with_its_policy(parsed: Parsed) -> None:
+    args = parsed({"--algo.advantage.estimator": "gae"})
+    root = save(args, "global_step1", has_critic=True)
+    prepare_resume(args)
+    assert latest_tag(root / "_critic") == "global_step1"
+
+
+def test_openrlhfs_own_checkpoints_are_loaded_unchecked(parsed: Parsed, tmp_path: Path) -> None:
+    (tmp_path / "_actor").mkdir()
+    (tmp_path / "_actor/latest").write_text("global_step7")
+    args = parsed()
+    assert resumes(args)
+    (line,) = prepare_resume(args)
+    assert "has no manifest: neither its files nor its flags are checked" in line
+    assert latest_tag(tmp_path / "_actor") == "global_step7"
+
+
+def test_without_a_finished_one_training_starts_anew(parsed: Parsed, tmp_path: Path) -> None:
+    (tmp_path / "_actor/global_step1").mkdir(parents=True)
+    (tmp_path / "_actor/zero_to_fp32.py").write_text("DeepSpeed puts it beside them")
+    args = parsed()
+    assert not resumes(args)
+    assert "there is no finished checkpoint" in prepare_resume(args)[0]
+    assert not (tmp_path / "_actor").exists(), "the host would resume from it"
+
+
+def test_without_the_flag_nothing_is_touched(parsed: Parsed) -> None:
+    root = save(parsed(), "global_step1")
+    (root / "_actor/latest").write_text("of somebody else")
+    args = parsed({"--ckpt.load_enable": None})
+    assert prepare_resume(args) == [] and not resumes(args)
+    assert latest_tag(root / "_actor") == "of somebody else"
+
+
+def test_prompts_are_known_by_text_answer_and_order() -> None:
+    rows = [Example(0, "file", str(n), f"{n} + 1", str(n + 1)) for n in range(3)]
+    same = [Example(1, "another file", "", row.question, row.label, {"more": 1}) for row in rows]
+    assert fingerprint(rows) == fingerprint(same)
+    others = [rows[::-1], rows[:2], [*rows[:2], Example(0, "file", "2", "2 + 1", "4")]]
+    assert len({fingerprint(rows), *map(fingerprint, others)}) == 4
