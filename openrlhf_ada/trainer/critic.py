@@ -20,7 +20,7 @@ from openrlhf_ada.host.checkpoints import CRITIC
 from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.trainer.experience_maker import critic_weights
 from openrlhf_ada.trainer.finite import FiniteSteps
-from openrlhf_ada.trainer.gradient_steps import mark_boundary
+from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 
 
 class StratumValueLoss(ValueLoss):
@@ -87,6 +87,10 @@ class WholeStepCriticActor(UncommittedCheckpoints, HostCriticActor):
     """The host's critic actor with a trainer of ours: mode off."""
 
     trainer_class = WholeStepCriticTrainer
+
+    def begin_step(self, version: int) -> None:
+        """A training step begins."""
+        seed_step(self.strategy.args, version)
 
 
 class AdaCriticModelActor(WholeStepCriticActor):

@@ -24,7 +24,7 @@ from openrlhf_ada.platforms.disk import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
 from openrlhf_ada.trainer.finite import FiniteSteps
-from openrlhf_ada.trainer.gradient_steps import mark_boundary
+from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.weights.average import Part, WeightAverage
@@ -323,6 +323,7 @@ class AdaPolicyActor(HostPolicyActor):
     def begin_step(self, version: int) -> None:
         """A training step begins, after which the weights are of this version."""
         self.trainer.next_version = version
+        seed_step(self.strategy.args, version)
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         status = super().fit(*args, **kwargs)

@@ -129,7 +129,7 @@ class RecordedTraining(HostTrainer):
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
         self._tell("training the policy")
-        ray.get(self.actor_model_group.async_run_method(method_name="begin_step", version=global_step + 1))
+        self._begin_step(global_step + 1)
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
@@ -140,6 +140,12 @@ class RecordedTraining(HostTrainer):
             status = self._with_ada_metrics(status, global_step) | critic_status
             self._note_critic_use(status)
         return status, next_step
+
+    def _begin_step(self, version: int) -> None:
+        groups = [self.actor_model_group]
+        if self.critic_model_group is not None and not self.settings.own_critic:
+            groups.append(self.critic_model_group)
+        ray.get([ref for group in groups for ref in group.async_run_method(method_name="begin_step", version=version)])
 
     def _fit_pass_rate_critic(self) -> dict[str, float]:
         if self.prompt_critic is None or not self.settings.own_critic:

@@ -7,15 +7,19 @@ A comparison of methods that is resumed keeps the runs that have ended.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from books import PPO, SEQ
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 from interrupted_runs import Interruption, interrupt
 from mlflow import MlflowClient
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracked import numbers
 
@@ -73,6 +77,26 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
     assert lines.count("starting Ray") == 2
     assert sum(line.startswith("step 3/4 ") for line in lines) == 2
     assert lines[-1] == f"record and report: {run}"
+
+
+def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy, tmp_path: Path) -> None:
+    """Two optimizer steps of four micro-batches a step, for policy and critic: their order is the step's own."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    flags = SEQ | PPO | {"train.num_episodes": 2, "ckpt.save_steps": 2, "actor.adam.lr": 1e-3}
+    flags |= {"train.batch_size": 32, "train.micro_batch_size": 8}
+    train(toy_flags(toy, whole, **flags))
+    shutil.copytree(whole / "ckpt", resumed / "ckpt")
+    # As if it had been killed just before its last checkpoint was whole.
+    (resumed / "ckpt" / "_manifests" / "global_step4.json").unlink()
+    train(toy_flags(toy, resumed, **flags, **{"ckpt.load_enable": True}))
+
+    rows = [row for row in steps_of(whole) if row["step"] > 2]
+    for expected, found in zip(rows, steps_of(resumed), strict=True):
+        for name in ("step", "policy_loss", "critic_loss", "actor_lr", "ada/drawn", "rollout/reward_mean"):
+            assert found[name] == expected[name], name
+    weights = [load_file(run / "model" / "model.safetensors") for run in (whole, resumed)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def check_trackers(run: Path, tensorboard: Path, mlflow: str) -> None:

@@ -203,9 +203,10 @@ def test_own_critic_is_hidden_and_fitted_to_all_drawn(
 
 
 def test_ppos_critic_stays_with_the_hosts_step(make_trainer: Callable[..., Trainer]) -> None:
-    group = object()
+    group = Actor()
     trainer = make_trainer({"--algo.advantage.estimator": "gae", "--critic.num_gpus_per_node": "1"}, group)
     trainer.train_step(adaptive_batch(), 0)
+    assert group.versions == [1], "its random numbers are those of the step"
     assert trainer.critic_in_step is group
     assert trainer.experience_maker.critic_model_group is group
 
