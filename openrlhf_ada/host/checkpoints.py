@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 POLICY, CRITIC = "_actor", "_critic"
-"""OpenRLHF's folders in --ckpt.path. In each, a folder per tag, and DeepSpeed's file `latest`.
-
-Contract: test_openrlhf_facts.test_fact
-"""
+"""OpenRLHF's folders in --ckpt.path. In each, a folder per tag, and DeepSpeed's file `latest`."""
 
 
 def policy_checkpoints(ckpt_path: str) -> Path:
-    """OpenRLHF's folder for those of the policy. If it is there, OpenRLHF resumes."""
+    """OpenRLHF's folder for those of the policy. If it is there, OpenRLHF resumes.
+
+    Contract: test_openrlhf_facts.test_fact
+    """
     return Path(ckpt_path) / POLICY
 
 
@@ -35,7 +35,10 @@ def name_latest(folder: Path, tag: str) -> None:
 
 
 def names_latest(folder: Path) -> bool:
-    """Is there one that a resumed run would load?"""
+    """Is there one that a resumed run would load?
+
+    Contract: test_openrlhf_facts.test_deepspeed_names_the_checkpoint_in_latest
+    """
     return _latest(folder).is_file()
 
 
