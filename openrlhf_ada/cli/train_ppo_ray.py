@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 PROG = "openrlhf-ada train"
 USER_ERRORS = (ConfigError, DataError, HostError, HostFlagError, MissingResourcesError)
-EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 1, 130, 143
+EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
 def parse(
@@ -89,7 +89,8 @@ def parse(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status (1: the run failed, 2: bad input, 130: Ctrl-C, 143: SIGTERM)."""
+    """Entry point; returns the exit status (1: the run failed, 2: bad input, 130: Ctrl-C, 143: SIGTERM,
+    129: the terminal was closed)."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with kept_output() as log:
         return _main(sys.argv[1:] if argv is None else argv, log)
@@ -152,9 +153,9 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
                 f"{PROG}: the run failed.\n{error}\nLogs of all processes: {log_dir} (or --verbose)", file=sys.stderr
             )
             return EXIT_FAILED
-        except TerminatedError:
+        except TerminatedError as error:
             print(f"{PROG}: terminated", file=sys.stderr)
-            return EXIT_TERMINATED
+            return 128 + error.signum
     return 0
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
+from openrlhf_ada.platforms.watcher import watched_session
 from openrlhf_ada.reporting.track_wandb import VARIABLES as WANDB_VARIABLES
 
 logger = logging.getLogger(__name__)
@@ -70,50 +71,68 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
     environment = host_environment() | ({} if verbose else quiet_environment())
     address = cluster_to_join()
     with ExitStack() as after_ray:
-        template_pid = None
+        after: set[int | None] = set()
         if address is None:
-            template_pid = _start_local(ray, args, slots, environment, common, after_ray)
+            after.add(after_ray.enter_context(watched_session()))
+            after.add(_start_local(ray, args, slots, environment, common, after_ray))
         else:
             _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
         try:
-            with _unwound_by_sigterm():
+            with unwound_by_signals():
                 slots.check(ray.cluster_resources(), free=ray.available_resources())
                 yield os.path.join(session_folder(), "logs")
         finally:
-            _shut_down(ray, template_pid)
+            _shut_down(ray, after)
 
 
 @contextmanager
-def _unwound_by_sigterm() -> Iterator[None]:
-    """Raise TerminatedError on SIGTERM. Ray's own handler ends the process at once, and nothing else would end."""
-    terminated: list[int] = []
+def unwound_by_signals() -> Iterator[None]:
+    """Raise TerminatedError on SIGTERM, on which Ray's own handler would end the process at once, and on SIGHUP, which
+    a closed terminal sends and `nohup` ignores."""
+    received: list[int] = []
 
     def terminate(signum: int, _frame: object) -> None:
-        terminated.append(signum)
+        received.append(signum)
+        if signum == signal.SIGHUP:
+            _leave_terminal()
         # A blocked ray.get lets nothing through but KeyboardInterrupt.
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, terminate)
     try:
         yield
     except KeyboardInterrupt:
-        if terminated:
-            raise TerminatedError from None
+        if received:
+            raise TerminatedError(received[0]) from None
         raise
 
 
+def _leave_terminal() -> None:
+    """It is closed: writing to it would fail."""
+    with open(os.devnull, "w") as nowhere:
+        for descriptor in (1, 2):
+            if os.isatty(descriptor):
+                os.dup2(nowhere.fileno(), descriptor)
+
+
 class TerminatedError(BaseException):
-    """SIGTERM arrived, and everything was ended. A BaseException, so that `except Exception` cannot swallow it."""
+    """A signal arrived, and everything was ended. A BaseException, so that `except Exception` cannot swallow it."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.strsignal(signum))
+        self.signum = signum
 
 
-def _shut_down(ray: Any, template_pid: int | None) -> None:
+def _shut_down(ray: Any, after: Collection[int | None]) -> None:
     """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment.
 
-    The template ends by itself, after Ray.
+    `after`: pids of what ends by itself, after Ray.
     """
     import psutil
 
-    started = [process for process in psutil.Process().children(recursive=True) if process.pid != template_pid]
+    started = [process for process in psutil.Process().children(recursive=True) if process.pid not in after]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ray.shutdown()
     _, alive = psutil.wait_procs(started, timeout=SHUTDOWN_S)

@@ -12,6 +12,9 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
+
+from tqdm import tqdm
 
 from openrlhf_ada.platforms.start_log import keep_last_line
 from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, PR_SET_PDEATHSIG
@@ -26,6 +29,8 @@ def register() -> None:
     parent = multiprocessing.parent_process()
     if parent is None or RUN_VARIABLE not in os.environ:
         return
+    # Its own is between processes, and stays in shared memory when this one is killed.
+    tqdm.set_lock(threading.RLock())
     if os.environ.get(FORKED_VARIABLE) == str(os.getpid()):
         # Its stand-in, which the actor started, ends with the actor, and the template then ends this process.
         is_orphan = not parent.is_alive()

@@ -14,9 +14,8 @@ from conftest import LIMIT_S, ROOT, forked_python
 
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
 
-ENDED_S = {signal.SIGKILL: 180.0}
-"""Seconds until all processes have ended, 30 by default. Ray's agents need a minute and a half to notice that a killed
-driver's Ray is gone."""
+ENDED_S = 30.0
+"""Seconds until all processes have ended, also after SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def interrupt(argv: list[str], after: str, interruption: Interruption) -> None:
         assert any("raylet" in command for command in commands), commands
         process.send_signal(interruption.sent)
         assert process.wait(timeout=60) == interruption.status
-        _, alive = psutil.wait_procs(started, timeout=ENDED_S.get(interruption.sent, 30.0))
+        _, alive = psutil.wait_procs(started, timeout=ENDED_S)
         assert not alive, [child.cmdline()[:2] for child in alive]
     finally:
         process.kill()

@@ -1,0 +1,143 @@
+"""What is left of a driver that was killed, with real processes and real shared memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openrlhf_ada.platforms import watcher
+from openrlhf_ada.platforms.session import TerminatedError, unwound_by_signals
+
+DRIVER = """
+import os, subprocess, sys, time
+from openrlhf_ada.platforms.watcher import watched_session
+
+HOLDS = '''
+import time
+from multiprocessing import resource_tracker, shared_memory
+block = shared_memory.SharedMemory(create=True, size=100)
+resource_tracker.unregister(block._name, "shared_memory")
+print(block.name, flush=True)
+time.sleep(600)
+'''
+
+with watched_session():
+    holder = subprocess.Popen([sys.executable, "-c", HOLDS], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True)
+    bare = subprocess.Popen(["sh", "-c", "env -i sleep 600 & wait"], start_new_session=True)
+    name = holder.stdout.readline().strip()
+    time.sleep(0.5)
+    print(name, flush=True)
+    if sys.argv[1] == "ends":
+        holder.kill(), child.kill(), bare.kill()
+        holder.wait(), child.wait(), bare.wait()
+    else:
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], tuple[subprocess.Popen[str], Path]]]:
+    """Starts a driver that `ends` or `stays`; (it, the block of shared memory that its child holds)."""
+    started: list[psutil.Process] = []
+    blocks: list[Path] = []
+
+    def call(how: str) -> tuple[subprocess.Popen[str], Path]:
+        driver = subprocess.Popen([sys.executable, "-c", DRIVER, how], stdout=subprocess.PIPE, text=True)
+        assert driver.stdout is not None
+        block = watcher.SHARED_MEMORY / driver.stdout.readline().strip()
+        blocks.append(block)
+        with suppress(psutil.NoSuchProcess):
+            started.extend(psutil.Process(driver.pid).children(recursive=True))
+        return driver, block
+
+    yield call
+    for process in started:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    for block in blocks:
+        block.unlink(missing_ok=True)
+
+
+@pytest.mark.slow
+def test_killed_driver_leaves_nothing(start: Callable[[str], tuple[subprocess.Popen[str], Path]]) -> None:
+    """Neither a child of a child, nor one with another environment, nor shared memory."""
+    driver, block = start("stays")
+    below = psutil.Process(driver.pid).children(recursive=True)
+    assert len(below) >= 6 and block.exists()
+    driver.send_signal(signal.SIGKILL)
+    assert driver.wait() == -signal.SIGKILL
+    assert psutil.wait_procs(below, timeout=30)[1] == []
+    assert not block.exists()
+
+
+@pytest.mark.slow
+def test_driver_that_ends_is_followed_by_its_watcher(
+    start: Callable[[str], tuple[subprocess.Popen[str], Path]],
+) -> None:
+    driver, _ = start("ends")
+    assert driver.wait(timeout=60) == 0
+
+
+def test_blocks_that_somebody_holds_stay() -> None:
+    block = SharedMemory(create=True, size=100)
+    path = watcher.SHARED_MEMORY / block.name
+    try:
+        assert path in watcher.blocks_of([os.getpid()])
+        watcher.remove_unused({path})
+        assert path.exists()
+        block.close()
+        watcher.remove_unused({path})
+        assert not path.exists()
+    finally:
+        with suppress(FileNotFoundError):
+            block.unlink()
+
+
+def test_only_processes_of_the_session_are_its_members() -> None:
+    marked = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], watcher.SESSION_VARIABLE: "mine"})
+    other = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], watcher.SESSION_VARIABLE: "mine-too"})
+    try:
+        deadline = time.monotonic() + 10
+        while (found := watcher.members("mine")) != [marked.pid] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert found == [marked.pid]
+    finally:
+        for process in (marked, other):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_unwinds(sent: signal.Signals) -> None:
+    before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pytest.raises(TerminatedError) as error, unwound_by_signals():
+            os.kill(os.getpid(), sent)
+            time.sleep(10)
+        assert error.value.signum == sent
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+def test_nohup_goes_on() -> None:
+    before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with unwound_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
