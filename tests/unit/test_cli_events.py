@@ -32,7 +32,7 @@ class Queue:
 
 def read(source: Callable[[], Any]) -> tuple[EventReader, list[Any]]:
     view: Any = View()
-    reader = EventReader(Queue(source), view)
+    reader = EventReader(Queue(source), view, lambda: None)
     reader.start()
     return reader, view.shown
 
