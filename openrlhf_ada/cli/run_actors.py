@@ -61,24 +61,24 @@ class RunActors:
     def __init__(self, places: Mapping[str, int], node_id: str) -> None:
         self._places, self._node_id = places, node_id
         self._eyes: dict[str, Any] = {}
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[tuple[str, int], Seen] = {}
         self._at = time.monotonic()
 
     def look(self) -> tuple[list[Process], list[int]]:
         """What each does since the last look; and the pids of those on this machine."""
         rows = [row for row in job_actors() if row.state != DEAD and row.class_name != NodeEye.__name__]
-        nodes: defaultdict[str, list[int]] = defaultdict(list)
+        pids: defaultdict[str, list[int]] = defaultdict(list)
         for row in rows:
             if row.state not in STARTS:
-                nodes[row.node_id].append(row.pid)
-        here = nodes.pop(self._node_id, [])
-        seen = look(here)
-        for node, pids in nodes.items():
-            seen |= self._look_at(node, pids)
+                pids[row.node_id].append(row.pid)
+        seen: dict[tuple[str, int], Seen] = {}
+        for node, of_node in pids.items():
+            on_node = look(of_node) if node == self._node_id else self._look_at(node, of_node)
+            seen |= {(node, pid): process for pid, process in on_node.items()}
         now = time.monotonic()
         found = [self._process(row, seen, now - self._at) for row in rows]
         self._seen, self._at = seen, now
-        return found, here
+        return found, pids[self._node_id]
 
     def _look_at(self, node: str, pids: Sequence[int]) -> dict[int, Seen]:
         """Empty where that node does not answer: Ray finds out by itself whether it is lost."""
@@ -96,15 +96,16 @@ class RunActors:
                 del self._eyes[node]
         return {}
 
-    def _process(self, row: ActorRow, seen: Mapping[int, Seen], seconds: float) -> Process:
+    def _process(self, row: ActorRow, seen: Mapping[tuple[str, int], Seen], seconds: float) -> Process:
         name, (_, kind) = name_of(row, self._places), ROLES.get(row.class_name, ("", WORKER))
         address = "" if row.node_id == self._node_id else row.address
         if row.state in STARTS:
             return Process(name, kind, 0, STARTING)
-        if row.pid not in seen:
+        process = (row.node_id, row.pid)
+        if process not in seen:
             return Process(name, kind, row.pid, UNSEEN, address=address)
-        now = seen[row.pid]
+        now = seen[process]
         if now.stopped:
             return Process(name, kind, row.pid, STOPPED, now.runs, now.stopped, address)
-        does = WORKING if works(self._seen.get(row.pid), now, seconds) else IDLE
+        does = WORKING if works(self._seen.get(process), now, seconds) else IDLE
         return Process(name, kind, row.pid, does, now.runs, address=address)

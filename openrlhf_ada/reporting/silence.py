@@ -17,7 +17,7 @@ CONTROLLER, ENGINE, SERVANT, WORKER = "controller", "engine", "servant", "worker
 """Kinds of actors. controller: waits for others itself. servant: a queue or a lock, waits to be asked."""
 
 WAITS_TO_BE_ASKED = "answers"
-"""The method that an engine always runs, whether it has rollouts or not."""
+"""The method that an engine runs all the time, whether it has rollouts or not."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Process:
     def told(self) -> str:
         if self.does == STARTING:
             return f"{self.name} (Ray has not started it)"
-        what = f", in {self.runs}" if self.runs else ""
+        what = f", in {self.runs}" if self.runs not in ("", WAITS_TO_BE_ASKED) else ""
         where = f", on {self.address}" if self.address else ""
         return f"{self.name} (pid {self.pid}{what}{where})"
 
@@ -50,14 +50,12 @@ class Verdict:
 
 
 def waited_for(processes: Sequence[Process]) -> list[Process]:
-    """Those on which the run depends now: the last in each chain of those that wait for each other."""
-    by_rank = (
-        [p for p in processes if p.kind in (WORKER, ENGINE) and p.runs not in ("", WAITS_TO_BE_ASKED)],
-        [p for p in processes if p.does == STARTING],
-        [p for p in processes if p.kind == ENGINE and p.runs],
-        [p for p in processes if p.kind == CONTROLLER],
-    )
-    return next((found for found in by_rank if found), [])
+    """Those on which the run depends now: others than those that wait for them."""
+    at_work = [p for p in processes if p.kind in (WORKER, ENGINE) and p.runs not in ("", WAITS_TO_BE_ASKED)]
+    starting = [p for p in processes if p.does == STARTING]
+    # An engine may be sampling whatever its title says: it does many things at a time.
+    engines = [p for p in processes if p.kind == ENGINE]
+    return at_work or starting or engines + [p for p in processes if p.kind == CONTROLLER]
 
 
 class Silence:
@@ -74,7 +72,7 @@ class Silence:
         self._silence_s, self._dead_after_s, self._engine_s = silence_s, dead_after_s, engine_s
         self._clock = clock
         self._moved_at = clock()
-        self._stopped_at: dict[int, float] = {}
+        self._stopped_at: dict[tuple[str, int], float] = {}
         self._next_line_s = silence_s
         self._before: set[tuple[str, int, str]] = set()
 
@@ -88,9 +86,9 @@ class Silence:
         if self._is_progress(processes):
             self._moved_at = now
         stopped = [p for p in processes if p.does == STOPPED]
-        self._stopped_at = {p.stopped: self._stopped_at.get(p.stopped, now) for p in stopped}
+        self._stopped_at = {key: self._stopped_at.get(key, now) for key in map(_key, stopped)}
         if stopped:
-            held = [p for p in stopped if now - self._stopped_at[p.stopped] >= self._silence_s] or stopped
+            held = [p for p in stopped if now - self._stopped_at[_key(p)] >= self._silence_s] or stopped
             seconds = max(now - since for since in self._stopped_at.values())
             return self._due(held, seconds, self._stop_text)
         return self._due(waited_for(processes), now - self._moved_at, self._idle_text)
@@ -116,7 +114,7 @@ class Silence:
         return None
 
     def _limit(self, held: Sequence[Process]) -> float:
-        """None while Ray has no place for a process: other jobs may hold the slots for hours."""
+        """No end while Ray has no place for a process: other jobs may hold the slots for hours."""
         if any(p.does == STARTING for p in held) or not held:
             return math.inf
         if any(p.kind == ENGINE for p in held):
@@ -135,6 +133,11 @@ class Silence:
         if any(p.does == STARTING for p in held):
             return f"waiting for {_named(held)} for {seconds:.0f} s"
         return f"nothing has happened for {seconds:.0f} s: waiting for {_named(held)}"
+
+
+def _key(process: Process) -> tuple[str, int]:
+    """Another node may have a process of the same number."""
+    return process.address, process.stopped
 
 
 def _remedy(held: Sequence[Process]) -> str:
