@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ada.cli.run_actors import name_of
-from openrlhf_ada.host.ray_actors import DEAD, ActorRow, job_actors
+from openrlhf_ada.cli.run_actors import actors_of_run, name_of
+from openrlhf_ada.host.ray_actors import DEAD, ActorRow
 from openrlhf_ada.platforms.exits import Exits, how_it_ended, kernel_kills
 
 LAST_LINES = 8
@@ -18,6 +18,9 @@ LINE_LENGTH = 160
 
 NOTICED_S = 10.0
 """Seconds that Ray's head takes at most to note a death that a caller has noticed."""
+
+REAPED_S = 5.0
+"""Seconds until its parent has fetched the status of a process that has ended."""
 
 BY_RAY = re.compile(r"memory monitor|low on memory|running out of memory", re.IGNORECASE)
 """What Ray says where its own memory monitor ends a process. Its usual guess names the kernel's OOM killer."""
@@ -61,7 +64,7 @@ def explain(
 ) -> list[LostProcess]:
     """Those of this job, by the time of their end; empty where none is found within a few seconds."""
     end = time.monotonic() + NOTICED_S
-    while not (rows := [row for row in job_actors() if row.state == DEAD and row.lost]) and time.monotonic() < end:
+    while not (rows := [row for row in actors_of_run() if row.state == DEAD and row.lost]) and time.monotonic() < end:
         time.sleep(0.5)
     return [
         _explained(row, name_of(row, places), row.node_id == node_id, Path(log_dir), exits, kills_before)
@@ -76,7 +79,7 @@ def _explained(
         how = f"on {row.address}, {said_by_ray(row.lost)}"
         return LostProcess(name, row.pid, how, by_memory(row.lost, {}, {}), (), f"its log is on {row.address}")
     log_file, lines = last_lines(log_dir, row.pid)
-    how = how_it_ended(exits.status(row.pid), lines)
+    how = how_it_ended(exits.status(row.pid, REAPED_S), lines)
     return LostProcess(name, row.pid, how, by_memory(row.lost, kills_before, kernel_kills()), lines, log_file)
 
 

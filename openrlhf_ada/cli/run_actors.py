@@ -52,6 +52,11 @@ def name_of(row: ActorRow, places: Mapping[str, int]) -> str:
     return f"{name} {places[row.id]}" if row.id in places else name
 
 
+def actors_of_run() -> list[ActorRow]:
+    """All but those that look at the others."""
+    return [row for row in job_actors() if row.class_name != NodeEye.__name__]
+
+
 class RunActors:
     """Looks at all actors of this job again and again. `places`: see `name_of`; filled while actors start.
 
@@ -66,7 +71,7 @@ class RunActors:
 
     def look(self) -> tuple[list[Process], list[int]]:
         """What each does since the last look; and the pids of those on this machine."""
-        rows = [row for row in job_actors() if row.state != DEAD and row.class_name != NodeEye.__name__]
+        rows = [row for row in actors_of_run() if row.state != DEAD]
         pids: defaultdict[str, list[int]] = defaultdict(list)
         for row in rows:
             if row.state not in STARTS:
@@ -83,7 +88,7 @@ class RunActors:
     def _look_at(self, node: str, pids: Sequence[int]) -> dict[int, Seen]:
         """Empty where that node does not answer: Ray finds out by itself whether it is lost."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayActorError
+        from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if node not in self._eyes:
@@ -92,7 +97,7 @@ class RunActors:
         with suppress(GetTimeoutError):
             try:
                 return ray.get(self._eyes[node].look.remote(pids), timeout=EYE_S)
-            except RayActorError:
+            except (RayActorError, ActorUnschedulableError):
                 del self._eyes[node]
         return {}
 

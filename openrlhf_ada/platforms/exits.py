@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import struct
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ PIDFD_GET_INFO = 0xC040FF0B
 
 PIDFD_INFO_EXIT = 1 << 3
 """Linux 6.15 and later: the wait status, of a process that has ended."""
+
+POLL_S = 0.1
 
 SAID_OF_SIGNALS = re.compile(r"\*\*\* (SIG[A-Z]+) received|Fatal Python error: ([A-Z][a-z ]+)")
 """What Ray's handler and Python's write into the log of a process that a fault ends."""
@@ -45,21 +48,28 @@ class Exits:
                 except ProcessLookupError:
                     continue
 
-    def status(self, pid: int) -> int | None:
-        """As `subprocess` has it: minus the signal, or the exit status. None where it runs, or Linux does not say."""
-        if pid not in self._held:
-            return None
-        info = bytearray(64)
-        struct.pack_into("<Q", info, 0, PIDFD_INFO_EXIT)
-        try:
-            fcntl.ioctl(self._held[pid], PIDFD_GET_INFO, info)
-        except OSError as error:
-            if error.errno in (errno.ENOTTY, errno.EINVAL, errno.ESRCH):
-                # An older Linux, or nothing of it is left.
+    def status(self, pid: int, patience_s: float = 0.0) -> int | None:
+        """As `subprocess` has it: minus the signal, or the exit status. None where it runs, or Linux does not say.
+
+        `patience_s`: how long its parent may take to fetch the status, before which Linux does not tell it to others.
+        """
+        end = time.monotonic() + patience_s
+        while pid in self._held:
+            info = bytearray(64)
+            struct.pack_into("<Q", info, 0, PIDFD_INFO_EXIT)
+            try:
+                fcntl.ioctl(self._held[pid], PIDFD_GET_INFO, info)
+            except OSError as error:
+                if error.errno in (errno.ENOTTY, errno.EINVAL, errno.ESRCH):
+                    # An older Linux, or nothing of it is left.
+                    return None
+                raise
+            if struct.unpack_from("<Q", info)[0] & PIDFD_INFO_EXIT:
+                return os.waitstatus_to_exitcode(struct.unpack_from("<i", info, 60)[0])
+            if time.monotonic() >= end:
                 return None
-            raise
-        (told,) = struct.unpack_from("<Q", info)
-        return os.waitstatus_to_exitcode(struct.unpack_from("<i", info, 60)[0]) if told & PIDFD_INFO_EXIT else None
+            time.sleep(POLL_S)
+        return None
 
     def close(self) -> None:
         while self._held:

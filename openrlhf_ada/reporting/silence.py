@@ -90,8 +90,11 @@ class Silence:
         if stopped:
             held = [p for p in stopped if now - self._stopped_at[_key(p)] >= self._silence_s] or stopped
             seconds = max(now - since for since in self._stopped_at.values())
-            return self._due(held, seconds, self._stop_text)
-        return self._due(waited_for(processes), now - self._moved_at, self._idle_text)
+            # The trainer can do without an engine, and restarts it when it has waited for it long enough.
+            only_engines = all(p.kind == ENGINE for p in held)
+            return self._due(held, seconds, now - self._moved_at if only_engines else seconds, self._stop_text)
+        idle = now - self._moved_at
+        return self._due(waited_for(processes), idle, idle, self._idle_text)
 
     def _is_progress(self, processes: Sequence[Process]) -> bool:
         is_seen = any(p.does in (WORKING, UNSEEN) for p in waited_for(processes))
@@ -100,10 +103,15 @@ class Silence:
         return is_seen or changed
 
     def _due(
-        self, held: Sequence[Process], seconds: float, text: Callable[[Sequence[Process], float], str]
+        self,
+        held: Sequence[Process],
+        seconds: float,
+        lost_s: float,
+        text: Callable[[Sequence[Process], float], str],
     ) -> Verdict | None:
+        """`seconds`: what lines tell. `lost_s`: what counts for the end."""
         limit = self._limit(held)
-        if seconds >= limit:
+        if lost_s >= limit:
             return Verdict(f"{text(held, seconds)}, and --ada_dead_after allows {limit:g} s", is_end=True)
         if seconds < self._silence_s:
             self._next_line_s = self._silence_s

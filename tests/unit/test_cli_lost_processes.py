@@ -25,7 +25,7 @@ BY_RAY = "The actor died: 1 worker(s) were killed due to the node running low on
 
 
 class Ended(Exits):
-    def status(self, pid: int) -> int | None:
+    def status(self, pid: int, patience_s: float = 0.0) -> int | None:
         return -11
 
 
@@ -34,7 +34,7 @@ def dead(id: str, class_name: str, pid: int, ended_at: int, node: str = "here", 
 
 
 def explained(monkeypatch: pytest.MonkeyPatch, logs: Path, rows: Sequence[ActorRow]) -> list[LostProcess]:
-    monkeypatch.setattr(lost_processes, "job_actors", lambda: list(rows))
+    monkeypatch.setattr(run_actors, "job_actors", lambda: list(rows))
     monkeypatch.setattr(lost_processes, "kernel_kills", lambda: {"this machine": 4})
     monkeypatch.setattr(lost_processes, "NOTICED_S", 0.0)
     return explain({"a": 1}, "here", str(logs), Ended(), {"this machine": 4})
@@ -47,6 +47,7 @@ def test_the_first_death_comes_first_with_all_that_is_known(monkeypatch: pytest.
         dead("b", "PPOTrainer", 8, 200),
         dead("a", "PolicyModelActor", 7, 100),
         dead("c", "_QueueActor", 9, 50, lost=""),
+        dead("e", "NodeEye", 10, 40),
         ActorRow("d", "RolloutRayActor", "here", "", 6, "ALIVE"),
     ]
     first, second = explained(monkeypatch, tmp_path, rows)

@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import psutil
@@ -31,11 +32,24 @@ def test_the_end_of_a_grandchild_is_known(tmp_path: Path, end: str, expected: in
         exits.follow([pid, parent.pid])
         child = psutil.Process(pid)
         gate.write_text("go\n")
+        # Its parent may fetch the status a moment later.
         child.wait(timeout=10)
         assert exits.status(parent.pid) is None
-        assert exits.status(pid) == (expected if TELLS else None)
+        assert exits.status(pid, 10.0) == (expected if TELLS else None)
         exits.close()
         parent.stdin.write("\n")
+
+
+def test_a_status_is_known_from_when_the_parent_has_fetched_it() -> None:
+    exits = Exits()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        exits.follow([process.pid])
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert exits.status(process.pid) is None
+        threading.Timer(0.2, process.wait).start()
+        assert exits.status(process.pid, 10.0) == (-signal.SIGKILL if TELLS else None)
+    exits.close()
 
 
 def test_a_process_that_was_not_followed_has_no_status() -> None:

@@ -128,6 +128,14 @@ def test_engines_have_their_own_limits_first() -> None:
     assert said[-1][0] == 1921 and "`kill -CONT 140`" in said[0][1].text
 
 
+def test_a_stopped_engine_ends_no_run_that_goes_on() -> None:
+    run, stopped = Run(), replace(SAMPLES, does=STOPPED, stopped=140)
+    for _ in range(100):
+        said = run.told([TRAINER, stopped], 60)
+        run.silence.happened()
+        assert not any(verdict.is_end for _, verdict in said)
+
+
 def test_a_run_that_waits_for_its_place_in_ray_is_not_ended() -> None:
     """Another job may hold the slots for hours."""
     for processes in ([TRAINER, UNPLACED], [QUEUE]):
