@@ -52,6 +52,10 @@ GROUPS = {
         "See [scheduling.md](scheduling.md). All schedulers give the same pools.",
     ),
     "verify_sync": ("Weights", "See [weights.md](weights.md)."),
+    "silence": (
+        "Processes that do nothing",
+        "In every mode. [operations.md](operations.md#when-nothing-happens) says what counts as progress.",
+    ),
     "eval_ends": ("The record", "In every mode."),
     "reward_timeout": (
         "Rewards",

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
+from openrlhf_ada.cli.lost_processes import RunLostError
 from openrlhf_ada.cli.run_folder import keep_name, run_folder
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
@@ -36,7 +37,7 @@ from openrlhf_ada.reporting.output import LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.track_mlflow import absolute
-from openrlhf_ada.trainer.checkpoints import has_checkpoint
+from openrlhf_ada.trainer.checkpoints import last_checkpoint
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
 from openrlhf_ada.trainer.resume import prepare_resume
@@ -121,10 +122,12 @@ def _main(words: Sequence[str], log: LogText) -> int:
 
 def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     """A line for the user of a run that failed. `words`: its command line after `openrlhf-ada train`."""
-    if not has_checkpoint(Path(args.ckpt.path)):
+    last = last_checkpoint(Path(args.ckpt.path))
+    if last is None:
         return f"There is no checkpoint to resume from in {args.ckpt.path} (--ckpt.path, --ckpt.save_steps)."
     again = [word for word in redact_words(words) if word != "--ckpt.load_enable"]
-    return f"Resume it from its last checkpoint: {shlex.join([*PROG.split(), *again, '--ckpt.load_enable'])}"
+    command = shlex.join([*PROG.split(), *again, "--ckpt.load_enable"])
+    return f"Resume it from its last checkpoint, {last}: {command}"
 
 
 def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log: LogText | None = None) -> int:
@@ -152,6 +155,9 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
             print(
                 f"{PROG}: the run failed.\n{error}\nLogs of all processes: {log_dir} (or --verbose)", file=sys.stderr
             )
+            return EXIT_FAILED
+        except RunLostError as error:
+            print(f"{PROG}: the run failed. {error}\nLogs of all processes: {log_dir}", file=sys.stderr)
             return EXIT_FAILED
         except TerminatedError as error:
             print(f"{PROG}: terminated", file=sys.stderr)
@@ -190,11 +196,13 @@ def _nowhere() -> TextIO:
 
 
 def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
+    from ray.exceptions import OutOfMemoryError, RayActorError
     from ray.util.queue import Queue
 
     from openrlhf_ada.platforms.placement import on_this_node
 
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
+    from openrlhf_ada.cli.run_watch import RunWatch
     from openrlhf_ada.rollout.engine_starts import watched_starts
     from openrlhf_ada.trainer.launch import train
 
@@ -202,13 +210,25 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
         view.handle({"type": "note", "text": text})
 
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
-    reader = EventReader(args.ada_events, view)
+    places: dict[str, int] = {}
+    watch = RunWatch(from_namespace(args.ada), places, log_dir, note)
+    reader = EventReader(args.ada_events, view, watch.happened)
     reader.start()
+    watch.start()
     try:
         with watched_starts(args.vllm.num_engines or 0, note):
-            train(args)
+            train(args, places)
+    except KeyboardInterrupt:
+        if watch.verdict:
+            raise RunLostError(watch.verdict) from None
+        raise
+    except (RayActorError, OutOfMemoryError) as error:
+        if lost := watch.lost():
+            raise RunLostError("\n".join(process.told() for process in lost)) from error
+        raise
     finally:
         reader.stop()
+        watch.stop()
 
 
 class EventReader(threading.Thread):
@@ -219,10 +239,11 @@ class EventReader(threading.Thread):
     DRAIN_S = 2.0
     """Seconds to show what is still queued, while trainers that have not ended yet queue more."""
 
-    def __init__(self, queue: Any, view: ProgressView) -> None:
+    def __init__(self, queue: Any, view: ProgressView, on_event: Callable[[], None]) -> None:
         super().__init__(daemon=True, name="ada-events")
         self._queue = queue
         self._view = view
+        self._on_event = on_event
         self._end_at = math.inf
 
     def run(self) -> None:
@@ -232,6 +253,7 @@ class EventReader(threading.Thread):
         while time.monotonic() < self._end_at:
             try:
                 self._view.handle(self._queue.get(timeout=self.POLL_S))
+                self._on_event()
             except Empty:
                 if self._end_at < math.inf:
                     return
@@ -242,7 +264,11 @@ class EventReader(threading.Thread):
     def stop(self) -> None:
         """Show what is still queued, then end. A call into Ray after its shutdown would end the whole process."""
         self._end_at = time.monotonic() + self.DRAIN_S
-        self.join()
+        self.join(2 * self.DRAIN_S)
+        if self.is_alive():
+            # The queue's process does not answer. Its end ends the call.
+            self._queue.shutdown(force=True)
+            self.join()
 
 
 if __name__ == "__main__":

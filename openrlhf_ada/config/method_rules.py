@@ -277,6 +277,7 @@ _IN_EVERY_MODE = (
     *("reward_timeout", "reward_memory", "reward_workers", "code_imports", "code_partial", "format", "format_bonus"),
     # An evaluation counts answers above the threshold as right.
     *("reward_weights", "reward_key", "reward_map", "positive_threshold", "mlflow", "mlflow_experiment"),
+    *("silence", "dead_after"),
 )
 _SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation", "gate_low", "gate_high")
 _EST_ONLY = ("budget", "allocation", "min_samples", "give_up")

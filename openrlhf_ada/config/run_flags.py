@@ -116,6 +116,21 @@ class RunFlags:
         metavar="BONUS",
         allowed=(lambda v: v >= 0, "it is a reward for a format", "Try 0.1"),
     )
+    # -- processes that do nothing ----------------------------------------------------------------------------------
+    silence: float = flag(
+        60.0,
+        "Seconds without progress, or with a stopped process, after which a line says who is waited for. Each further "
+        "line comes after twice the time.",
+        metavar="SECONDS",
+        allowed=(lambda v: v > 0, "it is a time in seconds", "Try 60"),
+    )
+    dead_after: float = flag(
+        1800.0,
+        "Seconds of this after which the run ends, with the command that resumes it. Engines have two minutes more "
+        "than --ada_timeout, if that is longer.",
+        metavar="SECONDS",
+        allowed=(lambda v: v > 0, "it is a time in seconds", "Try 1800"),
+    )
     # -- the record -------------------------------------------------------------------------------------------------
     eval_ends: bool = flag(False, "Also evaluate on --eval.dataset before the first and after the last step.")
     run_dir: str | None = flag(

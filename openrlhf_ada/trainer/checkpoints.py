@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.host.checkpoints import CRITIC, POLICY, name_latest, names_latest
+from openrlhf_ada.host.checkpoints import CRITIC, POLICY, latest_tag, name_latest, names_latest
 from openrlhf_ada.reporting.comparison import NO_DIFFERENCE
 from openrlhf_ada.reporting.jsonl import write_atomically
 
@@ -133,9 +133,16 @@ def go_on_from(root: Path, tag: str) -> None:
             name_latest(root / group, tag)
 
 
+def last_checkpoint(root: Path) -> str | None:
+    """The newest of ours, whole or not; else one that names itself the latest, as OpenRLHF's do."""
+    if known := manifests(root):
+        return max(known, key=lambda manifest: manifest.number).tag
+    return latest_tag(root / POLICY) if names_latest(root / POLICY) else None
+
+
 def has_checkpoint(root: Path) -> bool:
-    """One of ours, or one that names itself the latest, as OpenRLHF's do."""
-    return bool(_paths(root)) or names_latest(root / POLICY)
+    """Is there one to go on from, or a damaged one to be told of?"""
+    return bool(_paths(root)) or last_checkpoint(root) is not None
 
 
 def remove_unfinished(root: Path) -> None:

@@ -9,6 +9,7 @@ from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
 from openrlhf_ada.host.classes import run_training
+from openrlhf_ada.host.ray_actors import noted_places
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import Grading
@@ -16,8 +17,11 @@ from openrlhf_ada.reward.shaping import Shaping
 from openrlhf_ada.trainer.preflight import parse_weights
 
 
-def train(args: SimpleNamespace) -> None:
-    """Run the host's training with our trainer; Ray must be initialised."""
+def train(args: SimpleNamespace, places: dict[str, int]) -> None:
+    """Run the host's training with our trainer; Ray must be initialised.
+
+    `places` gets the place of each actor in its group, by its id.
+    """
     from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
     from openrlhf_ada.trainer.ppo_trainer_async import RayAdaPPOTrainerAsync
 
@@ -45,7 +49,8 @@ def train(args: SimpleNamespace) -> None:
     )
     here = on_this_node()
     trainers = RayAdaPPOTrainer.options(**here), RayAdaPPOTrainerAsync.options(**here)
-    run_training(args, *trainers, engine, **actors)
+    with noted_places(places):
+        run_training(args, *trainers, engine, **actors)
 
 
 def grading(config: AdaConfig) -> Grading:

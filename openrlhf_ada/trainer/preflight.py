@@ -50,6 +50,9 @@ def check_without_files(args: SimpleNamespace) -> None:
     _check_verifier(config, args)
     _check_weights(config, args)
     _check_row_rewards(config, args)
+    if config.dead_after <= config.silence:
+        rule = f"a run that waits must say so before it ends, and --ada_silence is {config.silence:g}"
+        raise ConfigError("--ada_dead_after", config.dead_after, rule, "Make it longer than that")
 
 
 def _check_format(config: AdaConfig) -> None:

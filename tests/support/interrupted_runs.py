@@ -64,11 +64,37 @@ def interrupt(argv: list[str], after: str, interruption: Interruption) -> None:
             child.kill()
 
 
-def _read_until(line_start: str, process: subprocess.Popen[str]) -> None:
+def strike(words: list[str], after: str, victim: str, sent: signal.Signals) -> str:
+    """Start `openrlhf-ada WORDS` and, when it says a line that begins like `after`, send a signal to the process whose
+    title in Ray has `victim` in it. Returns what the run says in all; it fails, and leaves no process.
+    """
+    before = psutil.Process().children(recursive=True)
+    program, environment = forked_python()
+    command = [program, "-m", "openrlhf_ada.cli.main", *words]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment)
+    said = _read_until(after, process)
+    started = [child for child in psutil.Process().children(recursive=True) if child not in before]
+    try:
+        (struck,) = [child for child in started if victim in "".join(child.cmdline()[:1])]
+        struck.send_signal(sent)
+        said += process.communicate(timeout=LIMIT_S)[1]
+        assert process.returncode == 1, said
+        _, alive = psutil.wait_procs(started, timeout=30)
+        assert not alive, [child.cmdline()[:2] for child in alive]
+    finally:
+        process.kill()
+        for child in psutil.wait_procs(started, timeout=0)[1]:
+            child.kill()
+    return said
+
+
+def _read_until(line_start: str, process: subprocess.Popen[str]) -> str:
+    """What it has said."""
     assert process.stderr is not None
-    deadline = time.monotonic() + LIMIT_S
+    deadline, said = time.monotonic() + LIMIT_S, ""
     for line in process.stderr:
+        said += line
         if line.startswith(line_start):
-            return
+            return said
         assert time.monotonic() < deadline
-    raise AssertionError(f"the run ended with status {process.wait()} before {line_start!r}")
+    raise AssertionError(f"the run ended with status {process.wait()} before {line_start!r}: {said}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,14 +26,19 @@ class Queue:
 
     def __init__(self, source: Callable[[], Any]) -> None:
         self._source = source
+        self.is_shut = threading.Event()
 
     def get(self, timeout: float) -> Any:
         return self._source()
 
+    def shutdown(self, force: bool) -> None:
+        assert force
+        self.is_shut.set()
+
 
 def read(source: Callable[[], Any]) -> tuple[EventReader, list[Any]]:
     view: Any = View()
-    reader = EventReader(Queue(source), view)
+    reader = EventReader(Queue(source), view, lambda: None)
     reader.start()
     return reader, view.shown
 
@@ -56,6 +62,35 @@ def test_running_trainer_does_not_block_the_reader(monkeypatch: pytest.MonkeyPat
     reader, shown = read(lambda: "step")
     reader.stop()
     assert not reader.is_alive() and shown
+
+
+def test_a_queue_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may be stopped; the call would go on for ever."""
+    monkeypatch.setattr(EventReader, "DRAIN_S", 0.1)
+    queue = Queue(lambda: None)
+
+    def blocked() -> None:
+        queue.is_shut.wait()
+        raise RayActorError
+
+    queue._source = blocked
+    reader = EventReader(queue, View(), lambda: None)  # type: ignore[arg-type]
+    reader.start()
+    reader.stop()
+    assert queue.is_shut.is_set() and not reader.is_alive()
+
+
+def test_every_event_is_noted() -> None:
+    noted, events = [], [1, 2]
+
+    def source() -> int:
+        if not events:
+            raise RayActorError
+        return events.pop()
+
+    reader = EventReader(Queue(source), View(), lambda: noted.append(1))  # type: ignore[arg-type]
+    reader.run()
+    assert len(noted) == 2
 
 
 def test_a_queue_that_is_gone_ends_the_reader() -> None:

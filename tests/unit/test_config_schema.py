@@ -78,6 +78,8 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "code_partial": ("", True),
     "format": ("boxed", "boxed"),
     "format_bonus": ("0.1", 0.1),
+    "silence": ("5", 5.0),
+    "dead_after": ("90", 90.0),
     "eval_ends": ("", True),
     "run_dir": ("some/where", "some/where"),
     "log_texts": ("0", 0),

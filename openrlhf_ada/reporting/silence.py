@@ -1,0 +1,160 @@
+"""When nothing happens: whom a run waits for, since when, when that is said, and when the run is given up.
+
+What counts as progress stands in docs/operations.md; keep it the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+WORKING, IDLE, STOPPED, STARTING, UNSEEN = "working", "idle", "stopped", "starting", "unseen"
+"""What a process does. starting: Ray has not started it yet. unseen: its node does not tell."""
+
+CONTROLLER, ENGINE, SERVANT, WORKER = "controller", "engine", "servant", "worker"
+"""Kinds of actors. controller: waits for others itself. servant: a queue or a lock, waits to be asked."""
+
+WAITS_TO_BE_ASKED = "answers"
+"""The method that an engine runs all the time, whether it has rollouts or not."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """An actor of the run as it is now. `pid`: 0 before it has a process. `stopped`: pid of what is stopped, or 0.
+    `runs`: the method it runs, empty if none or unknown."""
+
+    name: str
+    kind: str
+    pid: int
+    does: str
+    runs: str = ""
+    stopped: int = 0
+    address: str = ""
+
+    def told(self) -> str:
+        if self.does == STARTING:
+            return f"{self.name} (Ray has not started it)"
+        what = f", in {self.runs}" if self.runs not in ("", WAITS_TO_BE_ASKED) else ""
+        where = f", on {self.address}" if self.address else ""
+        return f"{self.name} (pid {self.pid}{what}{where})"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A line for the user. `is_end`: the run is given up, and this says why."""
+
+    text: str
+    is_end: bool = False
+
+
+def waited_for(processes: Sequence[Process]) -> list[Process]:
+    """Those on which the run depends now: others than those that wait for them."""
+    at_work = [p for p in processes if p.kind in (WORKER, ENGINE) and p.runs not in ("", WAITS_TO_BE_ASKED)]
+    starting = [p for p in processes if p.does == STARTING]
+    # An engine may be sampling whatever its title says: it does many things at a time.
+    engines = [p for p in processes if p.kind == ENGINE]
+    return at_work or starting or engines + [p for p in processes if p.kind == CONTROLLER]
+
+
+class Silence:
+    """Told what all processes do every few seconds; says what is due.
+
+    Args:
+        silence_s, dead_after_s: --ada_silence and --ada_dead_after.
+        engine_s: how long engines have at least, since they have limits of their own.
+    """
+
+    def __init__(
+        self, silence_s: float, dead_after_s: float, engine_s: float, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._silence_s, self._dead_after_s, self._engine_s = silence_s, dead_after_s, engine_s
+        self._clock = clock
+        self._moved_at = clock()
+        self._stopped_at: dict[tuple[str, int], float] = {}
+        self._next_line_s = silence_s
+        self._before: set[tuple[str, int, str]] = set()
+
+    def happened(self) -> None:
+        """The trainer has told something. Callable from any thread."""
+        self._moved_at = self._clock()
+
+    def look(self, processes: Sequence[Process]) -> Verdict | None:
+        """What is to be said now, if anything."""
+        now = self._clock()
+        if self._is_progress(processes):
+            self._moved_at = now
+        stopped = [p for p in processes if p.does == STOPPED]
+        self._stopped_at = {key: self._stopped_at.get(key, now) for key in map(_key, stopped)}
+        if stopped:
+            held = [p for p in stopped if now - self._stopped_at[_key(p)] >= self._silence_s] or stopped
+            seconds = max(now - since for since in self._stopped_at.values())
+            # The trainer can do without an engine, and restarts it when it has waited for it long enough.
+            only_engines = all(p.kind == ENGINE for p in held)
+            return self._due(held, seconds, now - self._moved_at if only_engines else seconds, self._stop_text)
+        idle = now - self._moved_at
+        return self._due(waited_for(processes), idle, idle, self._idle_text)
+
+    def _is_progress(self, processes: Sequence[Process]) -> bool:
+        is_seen = any(p.does in (WORKING, UNSEEN) for p in waited_for(processes))
+        running = {(p.name, p.pid, p.runs) for p in processes}
+        changed, self._before = running != self._before, running
+        return is_seen or changed
+
+    def _due(
+        self,
+        held: Sequence[Process],
+        seconds: float,
+        lost_s: float,
+        text: Callable[[Sequence[Process], float], str],
+    ) -> Verdict | None:
+        """`seconds`: what lines tell. `lost_s`: what counts for the end."""
+        limit = self._limit(held)
+        if lost_s >= limit:
+            return Verdict(f"{text(held, seconds)}, and --ada_dead_after allows {limit:g} s", is_end=True)
+        if seconds < self._silence_s:
+            self._next_line_s = self._silence_s
+        elif seconds >= self._next_line_s:
+            self._next_line_s = 2 * seconds
+            end = "" if limit == math.inf else f". The run ends after {limit:g} s of this (--ada_dead_after)"
+            return Verdict(text(held, seconds) + _remedy(held) + end)
+        return None
+
+    def _limit(self, held: Sequence[Process]) -> float:
+        """No end while Ray has no place for a process: other jobs may hold the slots for hours."""
+        if any(p.does == STARTING for p in held) or not held:
+            return math.inf
+        if any(p.kind == ENGINE for p in held):
+            return max(self._dead_after_s, self._engine_s)
+        return self._dead_after_s
+
+    @staticmethod
+    def _stop_text(held: Sequence[Process], seconds: float) -> str:
+        have = "has" if len(held) == 1 else "have"
+        return f"{_named(held)} {have} been stopped for {seconds:.0f} s"
+
+    @staticmethod
+    def _idle_text(held: Sequence[Process], seconds: float) -> str:
+        if not held:
+            return f"waiting for Ray, which has started no process of this run for {seconds:.0f} s"
+        if any(p.does == STARTING for p in held):
+            return f"waiting for {_named(held)} for {seconds:.0f} s"
+        return f"nothing has happened for {seconds:.0f} s: waiting for {_named(held)}"
+
+
+def _key(process: Process) -> tuple[str, int]:
+    """Another node may have a process of the same number."""
+    return process.address, process.stopped
+
+
+def _remedy(held: Sequence[Process]) -> str:
+    pids = " ".join(str(p.stopped) for p in held if p.stopped)
+    return f"; `kill -CONT {pids}` lets it go on" if pids else ""
+
+
+def _named(processes: Sequence[Process], most: int = 4) -> str:
+    names = [process.told() for process in processes[:most]]
+    if len(processes) > most:
+        names.append(f"{len(processes) - most} more")
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

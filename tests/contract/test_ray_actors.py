@@ -1,0 +1,128 @@
+"""What host/ray_actors.py reads of Ray's table of actors, on a real Ray, and notes while OpenRLHF starts them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+from openrlhf.cli import train_ppo_ray
+from openrlhf.trainer.ray.launcher import RayActorGroup, ReferenceModelActor, RewardModelActor
+from ray.core.generated.common_pb2 import ActorDeathCause
+from ray.util.queue import _QueueActor
+
+from openrlhf_ada.cli.run_actors import ROLES
+from openrlhf_ada.host import ray_actors
+from openrlhf_ada.host.ray_actors import LOST, noted_places
+from openrlhf_ada.rollout.engine import rollout_actor
+from openrlhf_ada.trainer.critic import RayAdaCritic, RayWholeStepCritic
+from openrlhf_ada.trainer.engine_lock import EngineLock
+from openrlhf_ada.trainer.policy import RayAdaPolicyActor
+from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
+from openrlhf_ada.trainer.ppo_trainer_async import AdaGenerateSamplesActor, AdaTrainingActor, RayAdaPPOTrainerAsync
+from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
+
+ROOT = Path(__file__).parents[2]
+
+LIVES_AND_DEATHS = """
+import json, os, signal, time
+import ray
+from ray.exceptions import RayActorError
+from openrlhf_ada.host.ray_actors import job_actors
+from openrlhf_ada.platforms.processes import look
+
+class Worker:
+    def pid(self):
+        return os.getpid()
+
+    def nap(self):
+        time.sleep(3600)
+
+ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+make = ray.remote(Worker).options(num_cpus=1).remote
+lives, killed, ended = make(), make(), make()
+unplaced = ray.remote(Worker).options(num_cpus=99).remote()
+pids = ray.get([actor.pid.remote() for actor in (lives, killed, ended)])
+lives.nap.remote()
+os.kill(pids[1], signal.SIGKILL)
+ray.kill(ended)
+for actor in (killed, ended):
+    try:
+        ray.get(actor.pid.remote())
+    except RayActorError:
+        pass
+while len([row for row in job_actors() if row.state == "DEAD"]) < 2:
+    time.sleep(0.1)
+while not look([pids[0]])[pids[0]].runs:
+    time.sleep(0.1)
+rows = job_actors()
+told = {"rows": [[row.class_name, row.pid, row.state, row.lost] for row in rows], "pids": pids}
+told["runs"] = look([pids[0]])[pids[0]].runs
+told["here"] = {row.node_id for row in rows if row.pid == pids[0]} == {ray.get_runtime_context().get_node_id()}
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+def test_the_table_has_every_actor_with_its_process_and_its_death() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIVES_AND_DEATHS], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
+    )
+    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"rows"')))
+    by_pid = {pid: (name, state, lost) for name, pid, state, lost in told["rows"]}
+    lives, killed, ended = told["pids"]
+    assert by_pid[lives] == ("Worker", "ALIVE", "") and told["here"] and told["runs"] == "nap"
+    assert by_pid[killed][:2] == ("Worker", "DEAD") and "unexpectedly" in by_pid[killed][2]
+    assert by_pid[ended] == ("Worker", "DEAD", "")
+    assert by_pid[0][1] in ray_actors.STARTS
+
+
+def test_deaths_that_somebody_asked_for_are_told_apart() -> None:
+    context = ActorDeathCause.DESCRIPTOR.fields_by_name["actor_died_error_context"].message_type
+    reasons = {value.name for value in context.fields_by_name["reason"].enum_type.values}
+    assert reasons == {*LOST, "OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"}
+    assert "error_message" in ActorDeathCause.DESCRIPTOR.fields_by_name["oom_context"].message_type.fields_by_name
+
+
+def test_groups_and_engines_are_started_by_these_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = inspect.getsource(train_ppo_ray.train)
+    assert source.count("RayActorGroup(") == 4 and source.count("create_vllm_engines(") == 1
+    assert "self._actor_handlers = [master_actor]" in inspect.getsource(RayActorGroup)
+    handles = [SimpleNamespace(_actor_id=SimpleNamespace(hex=lambda name=name: name)) for name in "abcd"]
+    monkeypatch.setattr(train_ppo_ray, "RayActorGroup", lambda: SimpleNamespace(_actor_handlers=handles[:2]))
+    monkeypatch.setattr(train_ppo_ray, "create_vllm_engines", lambda: handles[2:])
+    places: dict[str, int] = {}
+    with noted_places(places):
+        train_ppo_ray.RayActorGroup()
+        train_ppo_ray.create_vllm_engines()
+    assert places == {"a": 0, "b": 1, "c": 0, "d": 1}
+
+
+@pytest.mark.parametrize(
+    ("actor", "name"),
+    [
+        (RayAdaPolicyActor, "policy actor"),
+        (ReferenceModelActor, "reference"),
+        (RewardModelActor, "reward model"),
+        (RayAdaCritic, "critic"),
+        (RayWholeStepCritic, "critic"),
+        (RayPassRateCritic, "critic"),
+        (rollout_actor(1), "vLLM engine"),
+        (RayAdaPPOTrainer, "trainer"),
+        (RayAdaPPOTrainerAsync, "coordinator"),
+        (ray.remote(AdaTrainingActor), "trainer"),
+        (ray.remote(AdaGenerateSamplesActor), "generator"),
+        (ray.remote(EngineLock), "engine lock"),
+        (ray.remote(_QueueActor), "queue"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_actor_of_ours_has_a_name(actor: object, name: str) -> None:
+    """By the class that Ray notes in its table: the one that was first made an actor."""
+    noted = actor.__ray_metadata__.modified_class.__ray_actor_class__  # type: ignore[attr-defined]
+    assert ROLES[noted.__name__][0] == name
