@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.reporting.redaction import REMOVED
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
@@ -109,7 +110,7 @@ def _flat(file: Path) -> Flat:
     except (yaml.YAMLError, ValueError) as error:
         raise wrong(f"it is not valid {'JSON' if file.suffix == '.json' else 'YAML'}: {error}", "Mend it") from error
     if not isinstance(content, Mapping):
-        raise wrong("it must hold one `name: value` for each flag", "See `openrlhf-ada init`")
+        raise wrong("it must hold one `name: value` for each flag", f"`{program.called()} init DIR` writes an example")
     return dict(_leaves(content, ""))
 
 

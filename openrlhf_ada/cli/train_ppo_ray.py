@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 from openrlhf_ada.cli.run_folder import keep_name, run_folder
+from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
@@ -122,7 +123,7 @@ def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     if not policy_checkpoints(args.ckpt.path).exists():
         return f"There is no checkpoint to resume from in {args.ckpt.path} (--ckpt.path, --ckpt.save_steps)."
     again = [word for word in redact_words(words) if word != "--ckpt.load_enable"]
-    return f"Resume it from its last checkpoint: {shlex.join([*PROG.split(), *again, '--ckpt.load_enable'])}"
+    return f"Resume it from its last checkpoint: {program.called()} train {shlex.join([*again, '--ckpt.load_enable'])}"
 
 
 def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log: LogText | None = None) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_ada.config import program
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import Difficulty
 from openrlhf_ada.data.problems import Problem
@@ -90,7 +91,7 @@ def check_counts(spec: str, *, flag: str) -> None:
         if not {DRAWS, POSITIVES} <= set(names):
             raise DataError(
                 f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}, which "
-                f"--ada_known_counts reads: make one with `openrlhf-ada prepare-data`, or leave the flag out"
+                f"--ada_known_counts reads: make one with `{program.called()} prepare-data`, or leave the flag out"
             )
 
 
@@ -107,7 +108,7 @@ def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | 
     draws, positives = (np.asarray(table[name], dtype=float) for name in (DRAWS, POSITIVES))
     if not draws.sum():
         raise DataError(
-            f"{flag}: {path} has no row with an answer ({DRAWS}): measure it with `openrlhf-ada prepare-data`"
+            f"{flag}: {path} has no row with an answer ({DRAWS}): measure it with `{program.called()} prepare-data`"
         )
     rates = (positives + PRIOR_DRAWS * positives.sum() / draws.sum()) / (draws + PRIOR_DRAWS)
     lengths = np.asarray(table["mean_tokens"], dtype=float) if "mean_tokens" in table.column_names else np.empty(0)
