@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Texts of the top folder, and their pages."""
 
-LONG_WORD = 32
-"""Characters of a name that a line of a table can lose."""
+LONG_WORD = 22
+"""Characters: a longer name would make the column of a table too wide."""
 
 _TARGET = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 """Where a link or picture leads, without its anchor."""
@@ -44,8 +44,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 _CODE = re.compile(r"(?<!</span>)<code>([^<]*)</code>")
 """In a line of text. Blocks of code begin with an empty span."""
 
-_PIECE = re.compile(r".{,23}[_/.=,]|.+")
-"""Of a long word: what stays on one line."""
+_PIECE = re.compile(r"[^_/.=,|]*[_/.=,|]+|[^_/.=,|]+")
+"""Of a long name: what stays on one line."""
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

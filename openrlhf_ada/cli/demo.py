@@ -263,6 +263,7 @@ def data_parser() -> argparse.ArgumentParser:
 def write_model(argv: Sequence[str]) -> int:
     """Entry point of demo-model; returns the exit status."""
     args = model_parser().parse_args(argv)
+    _choose_platform()
     from openrlhf_ada.demo.model import build_smollm2
     from openrlhf_ada.demo.toy import build_toy_model
 
