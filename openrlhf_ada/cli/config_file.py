@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import logging
 import math
@@ -33,6 +34,14 @@ Flat = dict[str, Any]
 """Values by the names of flags, without their dashes."""
 
 
+class UnknownNameError(ConfigError):
+    """A file names what is no flag."""
+
+    def __init__(self, name: str, file: str, remedy: str) -> None:
+        ValueError.__init__(self, f"{file}: no flag has the name {name}. {remedy}")
+        self.flag = name
+
+
 def expanded(command: str, argv: Sequence[str]) -> list[str]:
     """The words of a command, with those of its --config file in front. Raises ConfigError for a file that is wrong.
 
@@ -57,6 +66,8 @@ def _expanded(command: str, words: Sequence[str]) -> list[str]:
     files, others = _taken_out(words)
     if not files:
         return others
+    if "" in files:
+        raise ConfigError(FLAG, "", "it needs a file", "Name a YAML file, or the config.json of a run")
     if len(files) > 1:
         raise ConfigError(FLAG, " ".join(files), "one file at a time", "Put all flags into one file")
     flat, file = _flat(Path(files[0])), Path(files[0])
@@ -106,12 +117,20 @@ def _flat(file: Path) -> Flat:
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(f"it cannot be read ({error})", "Name a YAML file, or the config.json of a run") from error
     try:
-        content = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader=_loader(yaml))
+        content = json.loads(text) if file.suffix == ".json" else yaml.load(_Named(text, file), Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError) as error:
         raise wrong(f"it is not valid {'JSON' if file.suffix == '.json' else 'YAML'}: {error}", "Mend it") from error
     if not isinstance(content, Mapping):
         raise wrong("it must hold one `name: value` for each flag", f"`{program.called()} init DIR` writes an example")
     return dict(_leaves(content, ""))
+
+
+class _Named(io.StringIO):
+    """A text whose file YAML's errors name."""
+
+    def __init__(self, text: str, file: Path) -> None:
+        super().__init__(text)
+        self.name = str(file)
 
 
 def _loader(yaml: Any) -> Any:
@@ -241,5 +260,5 @@ def _flag_words(action: argparse.Action, name: str, value: Any, file: str) -> It
 def _unknown(name: str, known: Mapping[str, object], file: str) -> ConfigError:
     tail = [other for other in known if "." in other and other.rpartition(".")[2] == name]
     near = tail or difflib.get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {', '.join(near)}?" if near else "Its names are those of the command's flags, see --help"
-    return ConfigError(name, file, "no flag has that name", remedy.rstrip("?."))
+    remedy = f"Did you mean {', '.join(near)}?" if near else "Its names are those of the command's flags, see --help."
+    return UnknownNameError(name, file, remedy)

@@ -91,6 +91,8 @@ def test_submit_and_what_it_submits_have_files_of_their_own(tmp_path: Path) -> N
         ("n_samples_per_prompt: 4\n", "rollout.n_samples_per_prompt"),
         ("ada_mode: seq\nada_mode: est\n", "stands there twice"),
         ("ada_mode: [seq\n", "not valid YAML"),
+        ("ada_mode: [seq\n", 'run.yaml", line'),
+        ("rollout:\n  batchsize: 5\n", "no flag has the name rollout.batchsize. Did you mean rollout.batch_size?"),
         ("- ada_mode\n", "one `name: value` for each flag"),
         ("", "one `name: value` for each flag"),
         ("verbose: 3\n", "Write true or false"),
@@ -110,6 +112,12 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes | 
         file.write_bytes(content)
     with pytest.raises(ConfigError, match="--config"):
         expanded("train", ["--config", str(file)])
+
+
+@pytest.mark.parametrize("words", [["--config"], ["--config="]])
+def test_a_file_must_be_named(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="it needs a file"):
+        expanded("train", words)
 
 
 def test_two_files_are_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_wrong_flags_are_refused_before_anything_starts(
     config: dict[str, Any], stand_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in("raise SystemExit('started')")
-    with pytest.raises(ConfigError, match=r"rollout.batch_sise is 'the configuration': no flag has that name"):
+    with pytest.raises(ConfigError, match=r"the configuration: no flag has the name rollout.batch_sise"):
         openrlhf_ada.train(config | {"rollout.batch_sise": 2})
     with pytest.raises(ValueError, match=r"argument --rollout.batch_size: invalid int value: 'two'"):
         openrlhf_ada.train(config, {"rollout.batch_size": "two"})
