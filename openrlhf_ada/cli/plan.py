@@ -44,7 +44,7 @@ PLANNED = tuple(
 RATES = (0.1, 0.9)
 """Pass rates that the table shows the weight of."""
 
-WIDTH = 100
+WIDTH = 110
 """Columns of the table, in a narrower terminal too."""
 
 MACHINES = {"1.5b": STEP_MODELS["seconds"], "7b": STEP_MODELS["seconds-7b"]}

@@ -81,8 +81,11 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     return path
 
 
-def check_counts(spec: str, *, flag: str) -> None:
-    """Every data set of a list must be a Parquet file with counts; raises DataError."""
+def check_counts(spec: str, *, flag: str, otherwise: str = "") -> None:
+    """Every data set of a list must be a Parquet file with counts; raises DataError.
+
+    `otherwise`: what else its user could do.
+    """
     import pyarrow.parquet
 
     for path in map(str.strip, spec.split(",")):
@@ -90,8 +93,8 @@ def check_counts(spec: str, *, flag: str) -> None:
         names = pyarrow.parquet.read_schema(files[0]).names if files else []
         if not {DRAWS, POSITIVES} <= set(names):
             raise DataError(
-                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}, which "
-                f"--ada_known_counts reads: make one with `{program.called()} prepare-data`, or leave the flag out"
+                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}: make one with "
+                f"`{program.called()} prepare-data`{otherwise}"
             )
 
 
