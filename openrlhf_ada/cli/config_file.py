@@ -57,9 +57,12 @@ def expanded(command: str, argv: Sequence[str]) -> list[str]:
     return _expanded(command, words)
 
 
-def words_of(command: str, config: Mapping[str, Any]) -> list[str]:
-    """The words of a command for these flags, nested or flat. Raises ConfigError for a name that is no flag."""
-    return [*_words(parser_of(command), dict(_leaves(config, "")), "the configuration", [])]
+def words_of(command: str, config: Mapping[str, Any], others: Sequence[str] = ()) -> list[str]:
+    """The words of a command for these flags, nested or flat, and `others`, which win over them.
+
+    Raises ConfigError for a name that is no flag.
+    """
+    return [*_words(parser_of(command), _elsewhere(dict(_leaves(config, "")), others), "the configuration", others)]
 
 
 def _expanded(command: str, words: Sequence[str]) -> list[str]:
@@ -71,8 +74,7 @@ def _expanded(command: str, words: Sequence[str]) -> list[str]:
     if len(files) > 1:
         raise ConfigError(FLAG, " ".join(files), "one file at a time", "Put all flags into one file")
     flat, file = _flat(Path(files[0])), Path(files[0])
-    if _is_of_a_run(file):
-        flat = _again(flat, file.parent, others)
+    flat = _again(flat, file.parent, others) if _is_of_a_run(file) else _elsewhere(flat, others)
     return [*_words(parser_of(command), flat, files[0], others)]
 
 
@@ -183,6 +185,17 @@ def _again(flat: Flat, run_dir: Path, words: Sequence[str]) -> Flat:
     folders = {name: str(target / inside) for name, inside in OWN_FOLDERS.items()} | _moved(flat, run_dir, target)
     dropped = {RESUMED} | ({NAME} if DEFAULT_NAME.fullmatch(str(flat.get(NAME))) else set())
     return {name: value for name, value in flat.items() if name not in dropped} | folders
+
+
+def _elsewhere(flat: Flat, words: Sequence[str]) -> Flat:
+    """The same flags. Where `words` name another run directory, what lies in this one goes there: two runs must not
+    write one model."""
+    given = dict(words_by_flag(words)).get("--ada_run_dir")
+    named = flat.get("ada_run_dir") or flat.get("ada.run_dir")
+    if not given or not named:
+        return flat
+    moved = _moved({**flat, "ada.run_dir": named}, Path(named), Path(given[0]))
+    return flat | {name: folder for name, folder in moved.items() if name != "ada.run_dir"}
 
 
 def _moved(flat: Flat, run_dir: Path, target: Path) -> Flat:

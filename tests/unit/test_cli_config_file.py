@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.reporting.run_log import METRICS_FILE, RunLog
 
 RUN = """
@@ -124,6 +124,19 @@ def test_two_files_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path, RUN)
     with pytest.raises(ConfigError, match="one file at a time"):
         expanded("train", ["--config", file, "--config", file])
+
+
+@pytest.mark.parametrize("spelling", ["ada_run_dir: a", "ada:\n  run_dir: a"])
+def test_another_run_directory_takes_what_lies_in_it_along(tmp_path: Path, spelling: str) -> None:
+    """Else a second run would write its model over the first one's."""
+    file = write(tmp_path, f"{spelling}\nckpt:\n  path: a/ckpt\n  output_dir: kept/model\n")
+    words = ["--config", file, "--ada_run_dir", "b"]
+    given = dict(words_by_flag(expanded("train", words)))
+    assert (given["--ckpt.path"], given["--ckpt.output_dir"]) == (["b/ckpt"], ["kept/model"])
+    assert given["--ada_run_dir"] == ["b"], "the command line wins"
+    assert dict(words_by_flag(expanded("train", words[:2])))["--ckpt.path"] == ["a/ckpt"]
+    given = dict(words_by_flag(expanded("train", [*words, "--ckpt.path", "mine"])))
+    assert given["--ckpt.path"] == ["mine"]
 
 
 def test_configuration_of_a_run_repeats_it(tmp_path: Path, argv_with: Callable[[dict[str, str]], list[str]]) -> None:

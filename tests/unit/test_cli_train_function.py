@@ -82,6 +82,11 @@ def test_yaml_json_and_nested_dict_are_the_same_flags(config: dict[str, Any], tm
     ]
 
 
+def test_runs_of_a_sweep_do_not_share_a_model() -> None:
+    words = train_function.command_line({"ada_run_dir": "r", "ckpt.output_dir": "r/model"}, {"ada_run_dir": "s"})
+    assert words == ["--ada_run_dir=r", "--ckpt.output_dir=s/model", "--ada_run_dir=s"]
+
+
 def test_wrong_flags_are_refused_before_anything_starts(
     config: dict[str, Any], stand_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
