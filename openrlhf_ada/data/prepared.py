@@ -81,7 +81,7 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     return path
 
 
-def check_counts(spec: str, *, flag: str, otherwise: str = "") -> None:
+def check_counts(spec: str, *, flag: str, otherwise: str = ", or leave --ada_known_counts out") -> None:
     """Every data set of a list must be a Parquet file with counts; raises DataError.
 
     `otherwise`: what else its user could do.
@@ -106,7 +106,7 @@ def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | 
     """
     import pyarrow.parquet
 
-    check_counts(path, flag=flag)
+    check_counts(path, flag=flag, otherwise="")
     table = pyarrow.parquet.read_table(path)
     draws, positives = (np.asarray(table[name], dtype=float) for name in (DRAWS, POSITIVES))
     if not draws.sum():

@@ -252,7 +252,7 @@ def check_data(args: SimpleNamespace) -> None:
     columns = Columns(args.data.input_key, args.data.label_key, chat=args.data.apply_chat_template)
     rows = check_prompt_datasets(spec, flag=flag, columns=columns)
     if args.ada.known_counts:
-        check_counts(spec, flag=flag, otherwise=", or leave --ada_known_counts out")
+        check_counts(spec, flag=flag)
     if args.eval.dataset:
         check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", columns=columns)
     if rows == UNKNOWN and (args.ada.candidates or 1) > 1:
