@@ -16,7 +16,7 @@ SIDE_BY_SIDE := --numprocesses=2 --dist=worksteal
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
 help: ## show this text
-	@awk -F ':.*## ' '/^##/ { sub(/^## ?/, ""); print } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^##/ { sub(/^## ?/, ""); print } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## set up .venv and nothing more
 	@echo "$(VENV) is ready. To use its commands in this shell: . $(VENV)/bin/activate"

@@ -3,7 +3,7 @@
     pip install pyte
     python benchmarks/live_picture.py --run-dir runs/picture     the toy demo; writes docs/images/live-line.png
 
-Needs Chromium on the path. The terminal has 132 columns. What it shows is kept as of the moment in the middle of the
+Needs Chromium on the path. The terminal has 132 columns. What it shows is kept as of a moment in the middle of the
 run, in the terminal's own colours.
 """
 
@@ -31,8 +31,8 @@ from browser import browser  # noqa: E402
 
 PICTURE = ROOT / "docs" / "images" / "live-line.png"
 COLUMNS, LINES = 132, 40
-MOMENT = re.compile(r"step +7/.*one-sided")
-"""Seen on the screen: the moment to keep."""
+MOMENT = re.compile(r"step +([6-9]|1\d)/.* one-sided, [12]\d done")
+"""Seen on the screen: the moment to keep. Half of a step's prompts are done."""
 
 FIRST_LINE = "evaluation before training"
 """What is above it is left out."""

@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Texts of the top folder, and their pages."""
 
+LONG_WORD = 22
+"""Characters: a longer name would make the column of a table too wide."""
+
 _TARGET = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 """Where a link or picture leads, without its anchor."""
 
@@ -36,6 +39,28 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Let every link lead to a page or file of the site."""
     folder = Path() if page.file.src_uri in TOP.values() else Path("docs")
     return _TARGET.sub(lambda match: _on_site(match[1], folder), markdown)
+
+
+_CODE = re.compile(r"(?<!</span>)<code>([^<]*)</code>")
+"""In a line of text. Blocks of code begin with an empty span."""
+
+_PIECE = re.compile(r"[^_/.=,|]*[_/.=,|]+|[^_/.=,|]+")
+"""Of a long name: what stays on one line."""
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Names in the text break where a reader expects it, and a pipe in a table is a pipe, as on GitHub."""
+    return _CODE.sub(lambda match: f"<code>{_breakable(match[1])}</code>", output)
+
+
+def _breakable(code: str) -> str:
+    """The same text (HTML): no word of it is broken, but a long one after a joint of its parts."""
+    words = code.replace(r"\|", "|").split(" ")
+    return " ".join("<wbr>".join(f"<span>{piece}</span>" for piece in _pieces(word)) for word in words)
+
+
+def _pieces(word: str) -> list[str]:
+    return [word] if len(word) <= LONG_WORD else _PIECE.findall(word)
 
 
 def _on_site(target: str, folder: Path) -> str:

@@ -186,10 +186,10 @@ on_cpu() {
 # Builds the toy model and its prompts once, if the run uses them.
 toy() {
   if [[ $MODEL == "$TOY/model" ]]; then
-    launch openrlhf-ada demo-model --toy "$TOY/model"
+    launch "$program" demo-model --toy "$TOY/model"
   fi
   if [[ ${1:-$DATA} == "$TOY"/* || $EVAL_DATA == "$TOY"/* ]]; then
-    launch openrlhf-ada demo-data --toy --num-train 256 --num-heldout 64 "$TOY/data"
+    launch "$program" demo-data --toy --num-train 256 --num-heldout 64 "$TOY/data"
   fi
 }
 
@@ -199,7 +199,7 @@ train() {
     local in_a_pass=$((STEPS / EPISODES))
     flags+=(--data.max_samples $((in_a_pass * BATCH)))
   fi
-  local command=(openrlhf-ada)
+  local command=("$program")
   if [[ -n ${SUBMIT:-} ]]; then
     local submit_flags
     read -ra submit_flags <<<"${SUBMIT_FLAGS:-}"

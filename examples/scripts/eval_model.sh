@@ -21,7 +21,7 @@ MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
 IFS=, read -ra models <<<"$MODEL"
 IFS=, read -ra benchmarks <<<"$BENCHMARKS"
-command=(openrlhf-ada eval
+command=("$program" eval
   --model "${models[@]}"
   --benchmark "${benchmarks[@]}"
   --out "$OUT"

@@ -20,7 +20,7 @@ ENGINES=${ENGINES:-8}
 MAX_NEW_TOKENS=${MAX_NEW_TOKENS:-3072}
 
 IFS=, read -ra sources <<<"$DATA"
-command=(openrlhf-ada prepare-data "${sources[@]}"
+command=("$program" prepare-data "${sources[@]}"
   --model "$MODEL"
   --out "$OUT"
   --n "$N"

@@ -17,6 +17,7 @@ from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
 from openrlhf_ada.arena.page import PACKED, PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.config import program
 
 PROG = "python -m openrlhf_ada.cli.arena_page"
 AGREEMENT = "agreement.json"
@@ -75,7 +76,7 @@ def pack_all(folder: Path, out: Path, seeds: int, budget: int) -> None:
     if not packed:
         raise ValueError(
             f"--pack {folder}: {REFERENCE} is not finished on any task with --seeds {seeds} and --budget {budget}. "
-            f"Run openrlhf-ada arena --cost {','.join(PAGE_COSTS)} --out {folder}"
+            f"Run {program.called()} arena --cost {','.join(PAGE_COSTS)} --out {folder}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import logging
 import math
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.reporting.redaction import REMOVED
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
@@ -32,6 +34,14 @@ Flat = dict[str, Any]
 """Values by the names of flags, without their dashes."""
 
 
+class UnknownNameError(ConfigError):
+    """A file names what is no flag."""
+
+    def __init__(self, name: str, file: str, remedy: str) -> None:
+        ValueError.__init__(self, f"{file}: no flag has the name {name}. {remedy}")
+        self.flag = name
+
+
 def expanded(command: str, argv: Sequence[str]) -> list[str]:
     """The words of a command, with those of its --config file in front. Raises ConfigError for a file that is wrong.
 
@@ -47,20 +57,24 @@ def expanded(command: str, argv: Sequence[str]) -> list[str]:
     return _expanded(command, words)
 
 
-def words_of(command: str, config: Mapping[str, Any]) -> list[str]:
-    """The words of a command for these flags, nested or flat. Raises ConfigError for a name that is no flag."""
-    return [*_words(parser_of(command), dict(_leaves(config, "")), "the configuration", [])]
+def words_of(command: str, config: Mapping[str, Any], others: Sequence[str] = ()) -> list[str]:
+    """The words of a command for these flags, nested or flat, and `others`, which win over them.
+
+    Raises ConfigError for a name that is no flag.
+    """
+    return [*_words(parser_of(command), _elsewhere(dict(_leaves(config, "")), others), "the configuration", others)]
 
 
 def _expanded(command: str, words: Sequence[str]) -> list[str]:
     files, others = _taken_out(words)
     if not files:
         return others
+    if "" in files:
+        raise ConfigError(FLAG, "", "it needs a file", "Name a YAML file, or the config.json of a run")
     if len(files) > 1:
         raise ConfigError(FLAG, " ".join(files), "one file at a time", "Put all flags into one file")
     flat, file = _flat(Path(files[0])), Path(files[0])
-    if _is_of_a_run(file):
-        flat = _again(flat, file.parent, others)
+    flat = _again(flat, file.parent, others) if _is_of_a_run(file) else _elsewhere(flat, others)
     return [*_words(parser_of(command), flat, files[0], others)]
 
 
@@ -105,12 +119,20 @@ def _flat(file: Path) -> Flat:
     except (OSError, UnicodeDecodeError) as error:
         raise wrong(f"it cannot be read ({error})", "Name a YAML file, or the config.json of a run") from error
     try:
-        content = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader=_loader(yaml))
+        content = json.loads(text) if file.suffix == ".json" else yaml.load(_Named(text, file), Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError) as error:
         raise wrong(f"it is not valid {'JSON' if file.suffix == '.json' else 'YAML'}: {error}", "Mend it") from error
     if not isinstance(content, Mapping):
-        raise wrong("it must hold one `name: value` for each flag", "See `openrlhf-ada init`")
+        raise wrong("it must hold one `name: value` for each flag", f"`{program.called()} init DIR` writes an example")
     return dict(_leaves(content, ""))
+
+
+class _Named(io.StringIO):
+    """A text whose file YAML's errors name."""
+
+    def __init__(self, text: str, file: Path) -> None:
+        super().__init__(text)
+        self.name = str(file)
 
 
 def _loader(yaml: Any) -> Any:
@@ -163,6 +185,17 @@ def _again(flat: Flat, run_dir: Path, words: Sequence[str]) -> Flat:
     folders = {name: str(target / inside) for name, inside in OWN_FOLDERS.items()} | _moved(flat, run_dir, target)
     dropped = {RESUMED} | ({NAME} if DEFAULT_NAME.fullmatch(str(flat.get(NAME))) else set())
     return {name: value for name, value in flat.items() if name not in dropped} | folders
+
+
+def _elsewhere(flat: Flat, words: Sequence[str]) -> Flat:
+    """The same flags. Where `words` name another run directory, what lies in this one goes there: two runs must not
+    write one model."""
+    given = dict(words_by_flag(words)).get("--ada_run_dir")
+    named = flat.get("ada_run_dir") or flat.get("ada.run_dir")
+    if not given or not named:
+        return flat
+    moved = _moved({**flat, "ada.run_dir": named}, Path(named), Path(given[0]))
+    return flat | {name: folder for name, folder in moved.items() if name != "ada.run_dir"}
 
 
 def _moved(flat: Flat, run_dir: Path, target: Path) -> Flat:
@@ -240,5 +273,5 @@ def _flag_words(action: argparse.Action, name: str, value: Any, file: str) -> It
 def _unknown(name: str, known: Mapping[str, object], file: str) -> ConfigError:
     tail = [other for other in known if "." in other and other.rpartition(".")[2] == name]
     near = tail or difflib.get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {', '.join(near)}?" if near else "Its names are those of the command's flags, see --help"
-    return ConfigError(name, file, "no flag has that name", remedy.rstrip("?."))
+    remedy = f"Did you mean {', '.join(near)}?" if near else "Its names are those of the command's flags, see --help."
+    return UnknownNameError(name, file, remedy)

@@ -13,6 +13,7 @@ from typing import Any
 
 import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.cli.train_ppo_ray import main as train
+from openrlhf_ada.config import program
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
 
@@ -60,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"1/3 {recipe.model} and arithmetic prompts of graded difficulty")
     model, data = _prepare(args.toy, recipe, args.cache_dir, steps)
     command = [*training_flags(recipe, model, data, args.run_dir, steps), *extra]
-    print("2/3 training. The same command line trains on GPUs:\n\n  openrlhf-ada train " + _multiline(command) + "\n")
+    print(f"2/3 training. The same command line trains on GPUs:\n\n  {program.called()} train {_multiline(command)}\n")
     status = train(command)
     if status == 0:
         print("3/3 result")
@@ -262,6 +263,7 @@ def data_parser() -> argparse.ArgumentParser:
 def write_model(argv: Sequence[str]) -> int:
     """Entry point of demo-model; returns the exit status."""
     args = model_parser().parse_args(argv)
+    _choose_platform()
     from openrlhf_ada.demo.model import build_smollm2
     from openrlhf_ada.demo.toy import build_toy_model
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import string
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
+from openrlhf_ada.config import program
 from openrlhf_ada.platforms import cpu
 
 TEMPLATE = "run.yaml"
@@ -57,5 +59,6 @@ def _filled(chosen: Mapping[str, str]) -> str:
 
 
 def _next_commands(folder: Path, chosen: Mapping[str, str]) -> list[str]:
-    make_model = ["openrlhf-ada demo-model model   # SmolLM2-135M-Instruct, 269 MB"] if chosen is ON_CPU else []
-    return [f"cd {folder}", *make_model, "openrlhf-ada train --config run.yaml"]
+    ours = program.called(elsewhere=True)
+    make_model = [f"{ours} demo-model model   # SmolLM2-135M-Instruct, 269 MB"] if chosen is ON_CPU else []
+    return [f"cd {shlex.quote(str(folder))}", *make_model, f"{ours} train --config {TEMPLATE}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import sys
 
@@ -29,7 +30,9 @@ def main() -> int:
         return 0
     name, *rest = arguments
     if name not in VERBS:
-        print(f"openrlhf-ada: error: no command {name!r}. {list_verbs()}", file=sys.stderr)
+        near = difflib.get_close_matches(name, VERBS, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        print(f"openrlhf-ada: error: no command {name!r}.{hint}\n\n{list_verbs()}", file=sys.stderr)
         return 2
     verb = VERBS[name]
     try:

@@ -18,6 +18,7 @@ from statistics import mean
 from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel, wave_seconds
 from openrlhf_ada.arena.measured import seconds_to_target
 from openrlhf_ada.cli.scenario import at_least, method_settings, names_of, recorded, steps_of, synthetic
+from openrlhf_ada.config import program
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
 from openrlhf_ada.config.settings import Settings
@@ -43,7 +44,7 @@ PLANNED = tuple(
 RATES = (0.1, 0.9)
 """Pass rates that the table shows the weight of."""
 
-WIDTH = 100
+WIDTH = 110
 """Columns of the table, in a narrower terminal too."""
 
 MACHINES = {"1.5b": STEP_MODELS["seconds"], "7b": STEP_MODELS["seconds-7b"]}
@@ -204,7 +205,7 @@ class Planner:
     def _steps(self, settings: Settings, prompts: int, count: int) -> list[Forecast]:
         args = self._args
         if self._answer is None:
-            scenario = recorded(args.source, args.engine, prompts, count, "openrlhf-ada simulate --calibrate")
+            scenario = recorded(args.source, args.engine, prompts, count, f"{program.called()} simulate --calibrate")
         else:
             scenario = synthetic(self._answer, args.engine, prompts)
         cluster = scenario.cluster(args.engines or scenario.num_engines, None)

@@ -24,6 +24,7 @@ from openrlhf_ada.cli.sampling_flags import (
     sampling_of,
     scoring_of,
 )
+from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import BOXED, DATASETS, name_and_path
@@ -280,4 +281,4 @@ def _training_flags(train: Path, reward: str, threshold: float, *, chat: bool) -
         *([f"--ada_positive_threshold {threshold:g}"] if threshold != default_threshold(reward) else []),
         "--ada_known_counts",
     ]
-    return " \\\n    ".join(["openrlhf-ada train ...", *flags])
+    return " \\\n    ".join([f"{program.called()} train ...", *flags])

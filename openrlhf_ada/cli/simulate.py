@@ -28,6 +28,7 @@ from openrlhf_ada.cli.scenario import (
     steps_of,
     synthetic,
 )
+from openrlhf_ada.config import program
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
@@ -49,7 +50,9 @@ def main(argv: Sequence[str]) -> int:
         if args.calibrate:
             return _calibrate(args)
         if args.run_dir:
-            scenario = recorded(args.run_dir, args.engine, args.prompts, args.steps, f"{PROG} --calibrate")
+            scenario = recorded(
+                args.run_dir, args.engine, args.prompts, args.steps, f"{program.called()} simulate --calibrate"
+            )
         else:
             scenario = synthetic(SYNTHETIC, args.engine, args.prompts or SYNTHETIC_PROMPTS)
         rows = list(_simulate(scenario, args))

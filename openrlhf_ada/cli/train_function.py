@@ -53,7 +53,7 @@ def command_line(config: Mapping[str, Any] | str | os.PathLike[str], overrides: 
     """
     own = words_of("train", overrides)
     if isinstance(config, Mapping):
-        words = words_of("train", config) + own
+        words = words_of("train", config, own)
     else:
         words = expanded("train", ["--config", os.fspath(config), *own])
     if not is_given("ada.run_dir", words) and not is_given("logger.wandb.run_name", words):

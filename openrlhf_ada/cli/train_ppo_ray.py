@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from openrlhf_ada.cli.lost_processes import RunLostError
 from openrlhf_ada.cli.run_folder import keep_name, run_folder
+from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
@@ -126,7 +127,7 @@ def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     if last is None:
         return f"There is no checkpoint to resume from in {args.ckpt.path} (--ckpt.path, --ckpt.save_steps)."
     again = [word for word in redact_words(words) if word != "--ckpt.load_enable"]
-    command = shlex.join([*PROG.split(), *again, "--ckpt.load_enable"])
+    command = f"{program.called()} train {shlex.join([*again, '--ckpt.load_enable'])}"
     return f"Resume it from its last checkpoint, {last}: {command}"
 
 

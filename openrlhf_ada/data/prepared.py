@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_ada.config import program
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import Difficulty
 from openrlhf_ada.data.problems import Problem
@@ -80,8 +81,11 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     return path
 
 
-def check_counts(spec: str, *, flag: str) -> None:
-    """Every data set of a list must be a Parquet file with counts; raises DataError."""
+def check_counts(spec: str, *, flag: str, otherwise: str = ", or leave --ada_known_counts out") -> None:
+    """Every data set of a list must be a Parquet file with counts; raises DataError.
+
+    `otherwise`: what else its user could do.
+    """
     import pyarrow.parquet
 
     for path in map(str.strip, spec.split(",")):
@@ -89,8 +93,8 @@ def check_counts(spec: str, *, flag: str) -> None:
         names = pyarrow.parquet.read_schema(files[0]).names if files else []
         if not {DRAWS, POSITIVES} <= set(names):
             raise DataError(
-                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}, which "
-                f"--ada_known_counts reads: make one with `openrlhf-ada prepare-data`, or leave the flag out"
+                f"{flag}: {path} is no Parquet file with the columns {DRAWS} and {POSITIVES}: make one with "
+                f"`{program.called()} prepare-data`{otherwise}"
             )
 
 
@@ -102,12 +106,12 @@ def measured_rates(path: str, *, flag: str) -> tuple[tuple[float, ...], float | 
     """
     import pyarrow.parquet
 
-    check_counts(path, flag=flag)
+    check_counts(path, flag=flag, otherwise="")
     table = pyarrow.parquet.read_table(path)
     draws, positives = (np.asarray(table[name], dtype=float) for name in (DRAWS, POSITIVES))
     if not draws.sum():
         raise DataError(
-            f"{flag}: {path} has no row with an answer ({DRAWS}): measure it with `openrlhf-ada prepare-data`"
+            f"{flag}: {path} has no row with an answer ({DRAWS}): measure it with `{program.called()} prepare-data`"
         )
     rates = (positives + PRIOR_DRAWS * positives.sum() / draws.sum()) / (draws + PRIOR_DRAWS)
     lengths = np.asarray(table["mean_tokens"], dtype=float) if "mean_tokens" in table.column_names else np.empty(0)

@@ -243,7 +243,7 @@ def _table(configurations: Sequence[Configuration], paid: dict[Path, Payoff | No
         _line(run, configuration, paid[run.run_dir]) for configuration in configurations for run in configuration.runs
     )
     return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="scroll"><table class="runs"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         '<p class="note"><b>uniform</b>: rollouts per group with signal of uniform sampling with n. '
         "<b>ratio</b>: groups with signal of the run over those of uniform sampling at equal rollouts, with 95 % "
         "interval; above 1 the run had more.</p>"
@@ -260,7 +260,7 @@ def _line(run: Run, configuration: Configuration, paid: Payoff | None) -> str:
         "" if figures["signal_share"] is None else f"{figures['signal_share']:.0%}",
         f"{paid.cost.value:.1f}" if paid and paid.cost else "",
         f"{uniform.cost:.1f}" if uniform and uniform.cost else "",
-        f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else "",
+        f"{ratio.value:.2f}<br>({ratio.low:.2f} to {ratio.high:.2f})" if ratio else "",
         f"{len(run.steps)}",
         *("" if figures[name] is None else f"{figures[name]:,.0f}" for name in ("rollouts", "tokens")),
         "" if figures["train_seconds"] is None else duration(figures["train_seconds"]),

@@ -97,7 +97,7 @@ class ProgressView:
                 case "note":
                     self._line(event["text"])
                 case "done":
-                    self._line(f"record and report: {event['run_dir']}")
+                    self._line(f"report: {event['run_dir']}/report.html (the record is beside it)")
                     self._begin("saving the model")
                 case other:
                     raise ValueError(

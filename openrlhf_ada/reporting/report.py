@@ -42,7 +42,7 @@ reference answer, responses, and why sampling stopped.{cut}</p>
 <label>Score<select name="score"><option value="">any</option><option value="mixed">right and wrong</option>
 <option value="right">all right</option><option value="wrong">all wrong</option>
 <option value="partial">partial credit</option></select></label>
-<label>Text<input type="search" name="text" placeholder="in prompt, reference or response"></label>
+<label>Text<input type="search" name="text" placeholder="in prompts and answers"></label>
 <button type="reset">Clear</button></form>
 <p class="note" id="found" aria-live="polite"></p><div class="visits" id="visits"></div>
 <p class="more"><button type="button" id="more" hidden>Show more</button></p></section>"""

@@ -76,7 +76,7 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
     lines = [line[21:] for line in (run / "log.txt").read_text().splitlines()]
     assert lines.count("starting Ray") == 2
     assert sum(line.startswith("step 3/4 ") for line in lines) == 2
-    assert lines[-1] == f"record and report: {run}"
+    assert lines[-1] == f"report: {run}/report.html (the record is beside it)"
 
 
 def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy, tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import json
 import shutil
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -107,6 +110,20 @@ def browser() -> Iterator[Page]:
         finally:
             process.kill()
             process.wait()
+
+
+class _SilentHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Address of a server of these files on this machine."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_SilentHandler, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def _address(port_file: Path) -> str:

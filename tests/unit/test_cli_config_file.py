@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.reporting.run_log import METRICS_FILE, RunLog
 
 RUN = """
@@ -91,6 +91,8 @@ def test_submit_and_what_it_submits_have_files_of_their_own(tmp_path: Path) -> N
         ("n_samples_per_prompt: 4\n", "rollout.n_samples_per_prompt"),
         ("ada_mode: seq\nada_mode: est\n", "stands there twice"),
         ("ada_mode: [seq\n", "not valid YAML"),
+        ("ada_mode: [seq\n", 'run.yaml", line'),
+        ("rollout:\n  batchsize: 5\n", "no flag has the name rollout.batchsize. Did you mean rollout.batch_size?"),
         ("- ada_mode\n", "one `name: value` for each flag"),
         ("", "one `name: value` for each flag"),
         ("verbose: 3\n", "Write true or false"),
@@ -112,10 +114,29 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, content: bytes | 
         expanded("train", ["--config", str(file)])
 
 
+@pytest.mark.parametrize("words", [["--config"], ["--config="]])
+def test_a_file_must_be_named(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="it needs a file"):
+        expanded("train", words)
+
+
 def test_two_files_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path, RUN)
     with pytest.raises(ConfigError, match="one file at a time"):
         expanded("train", ["--config", file, "--config", file])
+
+
+@pytest.mark.parametrize("spelling", ["ada_run_dir: a", "ada:\n  run_dir: a"])
+def test_another_run_directory_takes_what_lies_in_it_along(tmp_path: Path, spelling: str) -> None:
+    """Else a second run would write its model over the first one's."""
+    file = write(tmp_path, f"{spelling}\nckpt:\n  path: a/ckpt\n  output_dir: kept/model\n")
+    words = ["--config", file, "--ada_run_dir", "b"]
+    given = dict(words_by_flag(expanded("train", words)))
+    assert (given["--ckpt.path"], given["--ckpt.output_dir"]) == (["b/ckpt"], ["kept/model"])
+    assert given["--ada_run_dir"] == ["b"], "the command line wins"
+    assert dict(words_by_flag(expanded("train", words[:2])))["--ckpt.path"] == ["a/ckpt"]
+    given = dict(words_by_flag(expanded("train", [*words, "--ckpt.path", "mine"])))
+    assert given["--ckpt.path"] == ["mine"]
 
 
 def test_configuration_of_a_run_repeats_it(tmp_path: Path, argv_with: Callable[[dict[str, str]], list[str]]) -> None:

@@ -171,7 +171,7 @@ def test_scripts_print_command_lines_that_parse(script: str, main: Any, environm
         check=True,
     )
     program, verb, *arguments = shlex.split(done.stdout)
-    assert (program, verb) == ("openrlhf-ada", "eval" if main is evaluate else "prepare-data")
+    assert (Path(program).name, verb) == ("openrlhf-ada", "eval" if main is evaluate else "prepare-data")
     args = main.build_parser().parse_args(arguments)
     assert args.seed == 3
     if main is evaluate:

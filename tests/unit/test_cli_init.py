@@ -11,6 +11,7 @@ import pytest
 from openrlhf_ada.cli import init
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config import program
 from openrlhf_ada.trainer.preflight import check_without_files
 
 
@@ -23,7 +24,7 @@ def written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, s
 
 def test_next_commands_are_said(written: tuple[Path, str]) -> None:
     folder, said = written
-    assert f"cd {folder}\n" in said and "openrlhf-ada train --config run.yaml\n" in said
+    assert f"cd {folder}\n" in said and f"{program.called(elsewhere=True)} train --config run.yaml\n" in said
 
 
 @pytest.mark.parametrize("machine", ["ON_CPU", "ON_GPU"])

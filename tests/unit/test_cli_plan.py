@@ -119,7 +119,8 @@ def test_methods_come_in_the_order_that_was_measured(tmp_path: Path, engine: Pat
     names = ("maxrl", "reinforce-ada-balance", "rated-pos")
     argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
     assert list(planned(tmp_path, *argv)) == ["rated-pos", "reinforce-ada-balance", "maxrl"]
-    assert "Compare methods by this" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Compare methods by this" in shown and "…" not in shown, "no column is cut"
 
 
 def test_measured_ratios_are_those_of_the_page_on_its_machine() -> None:
@@ -179,7 +180,7 @@ def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None
         (("--beta", "1,-1"), "argument --beta: -1: expected a number above 0"),
         (("--methods", "dapo"), "dapo is unknown: expected some of"),
         (("--engine", "README.md"), "README.md does not describe an engine as --calibrate writes it"),
-        (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives"),
+        (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives: make one with"),
         (("docs",), "docs is not a run directory: it has no config.json"),
         (("README.md", "--beta", "1,1"), "--beta: the answers are those of README.md. Leave out one of the two"),
     ],

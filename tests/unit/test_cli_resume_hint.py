@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_ada.cli.train_ppo_ray import how_to_resume
+from openrlhf_ada.config import program
 
 
 def args_with(path: Path) -> SimpleNamespace:
@@ -29,7 +30,8 @@ def test_the_command_resumes_and_has_no_secret(tmp_path: Path) -> None:
     head, _, command = line.partition(": ")
     assert head == "Resume it from its last checkpoint, global_step4"
     assert shlex.split(command) == [
-        "openrlhf-ada", "train", "--ada_mode", "seq", "--logger.wandb.key", "<removed>", "--data.prompt_dataset",
+        *shlex.split(program.called()), "train", "--ada_mode", "seq",
+        "--logger.wandb.key", "<removed>", "--data.prompt_dataset",
         "my file", "--ckpt.load_enable",
     ]  # fmt: skip
 

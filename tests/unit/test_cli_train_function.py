@@ -82,11 +82,16 @@ def test_yaml_json_and_nested_dict_are_the_same_flags(config: dict[str, Any], tm
     ]
 
 
+def test_runs_of_a_sweep_do_not_share_a_model() -> None:
+    words = train_function.command_line({"ada_run_dir": "r", "ckpt.output_dir": "r/model"}, {"ada_run_dir": "s"})
+    assert words == ["--ada_run_dir=r", "--ckpt.output_dir=s/model", "--ada_run_dir=s"]
+
+
 def test_wrong_flags_are_refused_before_anything_starts(
     config: dict[str, Any], stand_in: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in("raise SystemExit('started')")
-    with pytest.raises(ConfigError, match=r"rollout.batch_sise is 'the configuration': no flag has that name"):
+    with pytest.raises(ConfigError, match=r"the configuration: no flag has the name rollout.batch_sise"):
         openrlhf_ada.train(config | {"rollout.batch_sise": 2})
     with pytest.raises(ValueError, match=r"argument --rollout.batch_size: invalid int value: 'two'"):
         openrlhf_ada.train(config, {"rollout.batch_size": "two"})

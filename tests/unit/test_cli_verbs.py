@@ -33,7 +33,7 @@ def test_demo_data_writes_with_its_defaults(
         (["report", "missing"], "missing"),
         (["demo-data", "data", "--num-train", "0"], "num_train is 0"),
         (["demo-data", "data", "--num-train", "99999"], "num_train is 99999"),
-        (["retrain"], "no command 'retrain'"),
+        (["retrain"], "no command 'retrain'. Did you mean train?"),
     ],
 )
 def test_bad_input_is_one_line(

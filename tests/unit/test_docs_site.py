@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Page, browser
+from browser import CHROMIUM, Page, browser, served
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,16 +47,23 @@ def test_links_to_files_outside_the_pages_lead_to_their_text(site: Path) -> None
     assert (site / "files" / "examples" / "scripts" / "common.sh.txt").read_text() == script.read_text()
 
 
+def test_nothing_of_markdown_is_left(site: Path) -> None:
+    """Lists are lists, and a pipe in a table's code has no backslash before it."""
+    for path in site.glob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"<code>(?:(?!</code>).)*\\\|", text), path.name
+        shown = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+        assert not re.search(r"\*\*|\]\(|```", shown), path.name
+        items = [
+            said for said in re.findall(r"<p>(.*?)</p>", shown, re.DOTALL) if re.search(r"\n([-*]|[1-9]\.) ", said)
+        ]
+        assert not items, path.name
+
+
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    class Silent(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments: object) -> None:
-            """Nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(site) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +95,34 @@ def test_search_finds_pages(page: Page, address: str, words: str, found: str) ->
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_the_window(page: Page, address: str, width: int) -> None:
+def test_pages_fit_the_window(page: Page, site: Path, address: str, width: int) -> None:
     page.look(width)
-    new = ("install", "quickstart", "concepts", "operations", "glossary", "faq", "main_flags", "contributing")
-    for name in ("index", "choosing", "algorithms", "flags", "reference", *new):
-        page.open(f"{address}/{name}.html")
+    for name in sorted(path.name for path in site.glob("*.html")):
+        page.open(f"{address}/{name}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert [said for said in page.complaints if "favicon" not in said] == [], name
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_flags_and_names_are_not_broken(page: Page, address: str, width: int) -> None:
+    """Each piece of a name is on one line, and copying a name copies the whole of it."""
+    page.look(width)
+    for name in ("main_flags", "gpu", "rewards"):
+        page.open(f"{address}/{name}.html")
+        pieces = "[...document.querySelectorAll('article table code > span')].filter(s => s.innerText)"
+        assert page.evaluate(f"{pieces}.length") > 20, name
+        assert page.evaluate(f"{pieces}.filter(s => s.getClientRects().length > 1).map(s => s.innerText)") == [], name
+    page.open(f"{address}/main_flags.html")
+    flags = page.evaluate(
+        "[...document.querySelectorAll('article table td:first-child code')].map(c => c.textContent)"
+    )
+    assert "--ada_exit pos|balance|gate|fixed" in flags
+
+
+def test_the_search_is_seen(page: Page, address: str) -> None:
+    page.look(1280)
+    page.open(f"{address}/index.html")
+    assert page.evaluate("document.querySelector('.md-search__input').offsetWidth") > 100
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

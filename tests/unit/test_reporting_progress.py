@@ -76,7 +76,7 @@ def test_file_gets_one_plain_line_per_step(monkeypatch: pytest.MonkeyPatch) -> N
         "step 1/2",
         "step 2/2",
         "saving the model",
-        "record and report: runs/x",
+        "report: runs/x/report.html (the record is beside it)",
     ]
     assert stream.getvalue().replace("\n", "").isprintable()
 
