@@ -18,6 +18,9 @@ PIDFD_GET_INFO = 0xC040FF0B
 PIDFD_INFO_EXIT = 1 << 3
 """Linux 6.15 and later: the wait status, of a process that has ended."""
 
+CANNOT_HOLD = (errno.ESRCH, errno.ENOSYS, errno.EPERM)
+"""The process has ended; Linux is older; the container's filter of system calls is."""
+
 POLL_S = 0.1
 
 SAID_OF_SIGNALS = re.compile(r"\*\*\* (SIG[A-Z]+) received|Fatal Python error: ([A-Z][a-z ]+)")
@@ -34,7 +37,8 @@ SIGNALS = {
 
 
 class Exits:
-    """Keeps hold of processes while they run, so that their ends can be asked for afterwards."""
+    """Keeps hold of processes while they run, so that their ends can be asked for afterwards. Nothing is held on a Linux
+    before 5.3, nor in a container that forbids it."""
 
     def __init__(self) -> None:
         self._held: dict[int, int] = {}
@@ -45,8 +49,9 @@ class Exits:
             if pid not in self._held:
                 try:
                     self._held[pid] = os.pidfd_open(pid)
-                except ProcessLookupError:
-                    continue
+                except OSError as error:
+                    if error.errno not in CANNOT_HOLD:
+                        raise
 
     def status(self, pid: int, patience_s: float = 0.0) -> int | None:
         """As `subprocess` has it: minus the signal, or the exit status. None where it runs, or Linux does not say.

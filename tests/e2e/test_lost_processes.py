@@ -26,7 +26,9 @@ FLAGS = {
     "ada_silence": 3,
     "ada_dead_after": 12,
 }
-RESUMES = re.compile(r"^Resume it from its last checkpoint, (global_step\d+): \S*openrlhf-ada (train .*)$", re.MULTILINE)
+RESUMES = re.compile(
+    r"^Resume it from its last checkpoint, (global_step\d+): \S*openrlhf-ada (train .*)$", re.MULTILINE
+)
 
 
 def resuming(said: str, run: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import signal
@@ -91,3 +92,15 @@ def test_kills_are_counted_in_the_group_and_on_the_machine(tmp_path: Path, membe
 
 def test_this_machine_has_counts() -> None:
     assert all(count >= 0 for count in kernel_kills().values())
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSYS, errno.EPERM])
+def test_an_older_linux_tells_no_status(monkeypatch: pytest.MonkeyPatch, reason: int) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    exits = Exits()
+    exits.follow([os.getpid()])
+    assert exits.status(os.getpid()) is None
+    exits.close()
