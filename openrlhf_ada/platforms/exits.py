@@ -37,8 +37,8 @@ SIGNALS = {
 
 
 class Exits:
-    """Keeps hold of processes while they run, so that their ends can be asked for afterwards. Nothing is held on a Linux
-    before 5.3, nor in a container that forbids it."""
+    """Keeps hold of processes while they run, so that their ends can be asked for afterwards. Nothing is held on a
+    Linux before 5.3, nor in a container that forbids it."""
 
     def __init__(self) -> None:
         self._held: dict[int, int] = {}
