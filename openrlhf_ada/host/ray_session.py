@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 def session_folder() -> str:
@@ -38,6 +43,35 @@ def job_runtime_env() -> dict[str, Any]:
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
     return json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}")).get("runtime_env") or {}
+
+
+@contextmanager
+def own_token() -> Iterator[None]:
+    """A Ray that is started within the block serves processes of this run alone.
+
+    Ray's ports are open to all machines that reach this one, and whoever reaches them can run programs here. A mode
+    that the user set (RAY_AUTH_MODE) stays. Ray reads the variables when it is imported; it has to read them again.
+    Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone
+    """
+    if MODE in os.environ:
+        yield
+        return
+    os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
+    _read_again()
+    try:
+        yield
+    finally:
+        del os.environ[MODE], os.environ[TOKEN]
+        _read_again()
+
+
+def _read_again() -> None:
+    import ray._raylet
+
+    # Compiled, without types.
+    raylet: Any = ray._raylet
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+    raylet.Config.initialize("")
 
 
 def publish(key: str, value: str) -> None:

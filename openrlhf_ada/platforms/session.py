@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.host.ray_session import job_runtime_env, running_cluster, session_folder
+from openrlhf_ada.host.ray_session import job_runtime_env, own_token, running_cluster, session_folder
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.gpu import hidden_as_slots
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
@@ -73,6 +73,7 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
     with ExitStack() as after_ray:
         after: set[int | None] = set()
         if address is None:
+            after_ray.enter_context(own_token())
             after.add(after_ray.enter_context(watched_session()))
             after.add(_start_local(ray, args, slots, environment, common, after_ray))
         else:

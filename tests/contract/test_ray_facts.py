@@ -13,7 +13,7 @@ import pytest
 from ray._private import node, services, worker
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR as NAME
 
-from openrlhf_ada.host.ray_session import job_runtime_env, running_cluster
+from openrlhf_ada.host.ray_session import job_runtime_env, own_token, running_cluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -157,3 +157,47 @@ def test_slots_in_the_place_of_gpus_need_as_many_entries_that_hide_them() -> Non
     refused, seen = done.stdout.splitlines()
     assert refused == "refused"
     assert seen in ("['-1', ''] ''", "['-1', '-1,-1'] ''")
+
+
+OWNER = """
+import os, subprocess, sys
+import ray
+from openrlhf_ada.host.ray_session import own_token
+
+JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR'); print('joined')"
+
+def joins(**variables):
+    known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    command = [sys.executable, "-c", JOIN, address]
+    return "joined" in subprocess.run(command, env=known | variables, capture_output=True, text=True).stdout
+
+@ray.remote
+def token():
+    return os.environ["RAY_AUTH_TOKEN"]
+
+with own_token():
+    quiet = dict(logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+    ray.init(address="local", num_cpus=1, object_store_memory=1 << 28, **quiet)
+    address = ray.get_runtime_context().gcs_address
+    mine = os.environ["RAY_AUTH_TOKEN"]
+    assert ray.get(token.remote()) == mine
+    answers = joins(), joins(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
+    answers += (joins(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=mine),)
+    ray.shutdown()
+print(answers, "RAY_AUTH_MODE" in os.environ)
+"""
+
+
+@pytest.mark.slow
+def test_a_private_ray_serves_its_own_processes_alone() -> None:
+    """Ray is imported before. Neither without a token nor with another one is it joined."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_AUTH", "RAY_ADDRESS"))}
+    done = subprocess.run([sys.executable, "-c", OWNER], capture_output=True, text=True, env=known, timeout=240)
+    assert done.stdout.splitlines()[-1:] == ["(False, False, True) False"], done.stdout + done.stderr
+
+
+def test_a_mode_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    with own_token():
+        assert os.environ["RAY_AUTH_MODE"] == "disabled" and "RAY_AUTH_TOKEN" not in os.environ
