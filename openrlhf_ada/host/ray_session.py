@@ -66,6 +66,7 @@ def own_token() -> Iterator[None]:
 
 
 def _read_again() -> None:
+    """Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone"""
     import ray._raylet
 
     # Compiled, without types.
