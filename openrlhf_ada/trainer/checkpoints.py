@@ -145,15 +145,6 @@ def has_checkpoint(root: Path) -> bool:
     return bool(_paths(root)) or last_checkpoint(root) is not None
 
 
-def remove_unfinished(root: Path) -> None:
-    """OpenRLHF resumes from any folder of checkpoints, and stumbles over one in which none was ever finished."""
-    for tag in _tags(root):
-        _remove(root, tag)
-    for group in (POLICY, CRITIC):
-        if (root / group).is_dir():
-            shutil.rmtree(root / group)
-
-
 def manifests(root: Path) -> list[Manifest]:
     """Those that can be read."""
     return [found for path in _paths(root) if isinstance(found := _read(path), Manifest)]

@@ -14,7 +14,6 @@ from openrlhf_ada.trainer.checkpoints import (
     go_on_from,
     has_checkpoint,
     newest_whole,
-    remove_unfinished,
 )
 
 FLAG = "--ckpt.load_enable"
@@ -41,7 +40,8 @@ def prepare_resume(args: SimpleNamespace) -> list[str]:
     if not args.ckpt.load_enable:
         return []
     if not has_checkpoint(root):
-        remove_unfinished(root)
+        # The host would stumble over the folder of one that was never finished.
+        args.ckpt.load_enable = False
         return [f"{FLAG}: there is no finished checkpoint in {root}: training starts anew"]
     if args.ds.use_universal_ckpt:
         return [f"{FLAG}: a universal checkpoint is loaded as it is; neither its files nor its flags are checked"]

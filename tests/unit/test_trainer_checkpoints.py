@@ -23,7 +23,6 @@ from openrlhf_ada.trainer.checkpoints import (
     has_checkpoint,
     manifests,
     newest_whole,
-    remove_unfinished,
     rotate,
 )
 
@@ -112,9 +111,9 @@ def test_whenever_the_first_is_killed_the_run_starts_anew_or_goes_on(tmp_path: P
             return
         if has_checkpoint(root):
             assert chosen(root) == "global_step1"
-        else:
-            remove_unfinished(root)
-            assert not (root / "_actor").exists(), "the host would resume from it"
+        # What was not finished is in nobody's way.
+        save(root, "global_step2", keep=1)
+        assert (chosen(root), kept(root)) == ("global_step2", ["global_step2"])
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------
