@@ -7,9 +7,10 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf.trainer.ray import ppo_actor, ppo_critic
+from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+from openrlhf_ada.host.ports import FixedPort
 
 NamedParameters = Callable[[], Iterable[tuple[str, Any]]]
 """In place of a module's method of that name."""
@@ -40,7 +41,7 @@ class HostPolicyTrainer(ppo_actor.ActorPPOTrainer):
         ppo_actor.ActorPPOTrainer.broadcast_to_vllm(sender)
 
 
-class HostPolicyActor(unwrap_ray_class(ppo_actor.PolicyModelActor)):
+class HostPolicyActor(FixedPort, unwrap_ray_class(ppo_actor.PolicyModelActor)):
     """OpenRLHF's process of the policy, with a trainer of `trainer_class`; without its average and its exports."""
 
     trainer_class: type[HostPolicyTrainer] = HostPolicyTrainer
@@ -63,7 +64,7 @@ def _without_average_and_exports(strategy: Any) -> Any:
     return without
 
 
-class HostCriticActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
+class HostCriticActor(FixedPort, unwrap_ray_class(ppo_critic.CriticModelActor)):
     """OpenRLHF's process of the critic, with a trainer of `trainer_class`."""
 
     trainer_class: type[ppo_critic.CriticPPOTrainer] = ppo_critic.CriticPPOTrainer
@@ -75,6 +76,14 @@ class HostCriticActor(unwrap_ray_class(ppo_critic.CriticModelActor)):
         """
         with substituted(ppo_critic, CriticPPOTrainer=self.trainer_class):
             super().init_model_from_pretrained(*args, **kwargs)
+
+
+class HostReferenceActor(FixedPort, unwrap_ray_class(launcher.ReferenceModelActor)):
+    """OpenRLHF's process of the reference policy."""
+
+
+class HostRewardActor(FixedPort, unwrap_ray_class(launcher.RewardModelActor)):
+    """OpenRLHF's process of the reward model."""
 
 
 def before_optimizer_steps(engine: Any, look: Callable[[], None]) -> None:

@@ -35,9 +35,10 @@ def train(args: SimpleNamespace, places: dict[str, int]) -> None:
 
         actors["CriticModelActor"] = RayWholeStepCritic if args.ada.mode == "off" else RayAdaCritic
     from openrlhf_ada.rollout.engine import rollout_actor
-    from openrlhf_ada.trainer.policy import RayAdaPolicyActor
+    from openrlhf_ada.trainer.policy import RayAdaPolicyActor, RayReferenceActor, RayRewardActor
 
     actors["PolicyModelActor"] = RayAdaPolicyActor
+    actors["ReferenceModelActor"], actors["RewardModelActor"] = RayReferenceActor, RayRewardActor
     # Mode off has the host's sampling, which does not go on without an engine.
     restarts = 0 if args.ada.mode == "off" else args.ada.engine_restarts
     engine = rollout_actor(

@@ -18,7 +18,7 @@ from peft import PeftModel
 from openrlhf_ada.config.weight_rules import has_experts
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code
-from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer
+from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.disk import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
@@ -336,3 +336,7 @@ class AdaPolicyActor(HostPolicyActor):
 
 
 RayAdaPolicyActor = ray.remote(num_gpus=1)(AdaPolicyActor)
+
+RayReferenceActor = ray.remote(num_gpus=1)(HostReferenceActor)
+
+RayRewardActor = ray.remote(num_gpus=1)(HostRewardActor)

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from openrlhf.trainer.ray import ppo_critic
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils.utils import zero_pad_sequences
 
-from openrlhf_ada.host.classes import unwrap_ray_class
+from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.host.tokenizer import SharedTokenizer
 from openrlhf_ada.trainer.critic import UncommittedCheckpoints
 
@@ -120,7 +119,7 @@ def _columns(rows: Sequence[PromptRows]) -> dict[str, list[torch.Tensor]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-class PassRateCriticActor(UncommittedCheckpoints, unwrap_ray_class(ppo_critic.CriticModelActor)):
+class PassRateCriticActor(UncommittedCheckpoints, HostCriticActor):
     """The host's critic actor, fitted to pass rates of prompts instead of returns of tokens."""
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ import ray
 import torch
 from ray.exceptions import RayActorError, RayError
 
+from openrlhf_ada.host.ports import free_port
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, pack
 from openrlhf_ada.weights.transport import Group, Membership, join
@@ -91,7 +91,7 @@ class WeightSync:
         self._leave()
         address = str(cast(Any, ray.util.get_node_ip_address()))
         names = ("the policy", *(_worker_name(number, w) for number in engines for w in range(self._workers)))
-        group = Membership(self._backend, address, _free_port(), 0, names, self._limit_s)
+        group = Membership(self._backend, address, free_port(), 0, names, self._limit_s)
         refs: dict[int, Any] = {}
         for place, (number, engine) in enumerate(engines.items()):
             plain = asdict(group) | {"first_rank": 1 + place * self._workers}
@@ -335,9 +335,3 @@ def _first_failure(refs: dict[int, Any], timeout: float | None = None) -> Failur
             return pending[ended[0]], error
         del pending[ended[0]]
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return sock.getsockname()[1]
