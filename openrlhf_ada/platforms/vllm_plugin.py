@@ -14,8 +14,6 @@ import os
 import signal
 import threading
 
-from tqdm import tqdm
-
 from openrlhf_ada.platforms.start_log import keep_last_line
 from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, PR_SET_PDEATHSIG
 
@@ -29,6 +27,8 @@ def register() -> None:
     parent = multiprocessing.parent_process()
     if parent is None or RUN_VARIABLE not in os.environ:
         return
+    from tqdm import tqdm
+
     # Its own is between processes, and stays in shared memory when this one is killed.
     tqdm.set_lock(threading.RLock())
     if os.environ.get(FORKED_VARIABLE) == str(os.getpid()):

@@ -11,13 +11,11 @@ from openrlhf_ada.reporting.charts import Chart, Color, Progress, Section, Serie
 from openrlhf_ada.reporting.page import Page, escaped, write_page
 from openrlhf_ada.reporting.payoff import Payoff, payoff
 from openrlhf_ada.reporting.quantiles import t_quantile_975
-from openrlhf_ada.reporting.report import duration, flat
+from openrlhf_ada.reporting.recorded_flags import NO_DIFFERENCE, flat
+from openrlhf_ada.reporting.report import duration
 from openrlhf_ada.reporting.run_charts import COLORS, held_out
 from openrlhf_ada.reporting.run_record import Row, Run, summarise
 from openrlhf_ada.reporting.visits import read_visits
-
-NO_DIFFERENCE = ("ada.run_dir", "ada.verbose", "ckpt.", "logger.", "local_rank")
-"""Flags, or beginnings of flags, that change nothing in what is trained."""
 
 LONGEST_LABEL = 60
 

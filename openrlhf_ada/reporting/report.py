@@ -8,6 +8,7 @@ from typing import Any
 from openrlhf_ada.reporting.page import Page, escaped, write_page
 from openrlhf_ada.reporting.page_data import sample_data
 from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
+from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.run_charts import run_sections
 from openrlhf_ada.reporting.run_record import Row, Run, summarise
 from openrlhf_ada.reporting.visits import read_visits
@@ -183,13 +184,6 @@ def _config_section(config: Row) -> str:
         '<h2>Configuration</h2><p class="note">Every flag of the run; secrets are removed.</p>'
         f'<details class="box"><summary>Show all flags</summary><table><tbody>{rows}</tbody></table></details>'
     )
-
-
-def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Nested flags as (dotted name, value), in the order of the file."""
-    if isinstance(config, dict) and config:
-        return [pair for name, value in config.items() for pair in flat(value, f"{prefix}.{name}" if prefix else name)]
-    return [(prefix, str(config))] if prefix else []
 
 
 def _cell(value: Any, kind: str) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.host.checkpoints import CRITIC, POLICY, latest_tag, name_latest, names_latest
-from openrlhf_ada.reporting.comparison import NO_DIFFERENCE
 from openrlhf_ada.reporting.jsonl import write_atomically
+from openrlhf_ada.reporting.recorded_flags import NO_DIFFERENCE
 
 MANIFESTS = "_manifests"
 AVERAGE = "_average"

@@ -21,8 +21,8 @@ from openrlhf_ada.data.prepared import DRAWS
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.redaction import plain, redact
-from openrlhf_ada.reporting.report import flat
 from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.names import grades_labels, split_names
 from openrlhf_ada.reward.pool import limits_of

@@ -12,8 +12,8 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.examples import Example
 from openrlhf_ada.host.checkpoints import latest_tag
+from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.redaction import plain
-from openrlhf_ada.reporting.report import flat
 from openrlhf_ada.trainer.checkpoints import Origin, commit
 from openrlhf_ada.trainer.resume import prepare_resume, resumes
 from openrlhf_ada.trainer.training_data import fingerprint

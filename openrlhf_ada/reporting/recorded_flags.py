@@ -1,0 +1,15 @@
+"""Flags of a run as its record and its checkpoints hold them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NO_DIFFERENCE = ("ada.run_dir", "ada.verbose", "ckpt.", "logger.", "local_rank")
+"""Flags, or beginnings of flags, that change nothing in what is trained."""
+
+
+def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Nested flags as (dotted name, value), in the order of the file."""
+    if isinstance(config, dict) and config:
+        return [pair for name, value in config.items() for pair in flat(value, f"{prefix}.{name}" if prefix else name)]
+    return [(prefix, str(config))] if prefix else []
