@@ -129,7 +129,8 @@ def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "check_hub_models", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "prepare_training_data", lambda args, config: ["fourth"])
+    monkeypatch.setattr(train_ppo_ray, "prepare_resume", lambda args: ["fifth"])
     monkeypatch.setattr(train_ppo_ray, "run", lambda *given: 0)
     with caplog.at_level("WARNING"):
         assert train_ppo_ray.main([]) == 0
-    assert caplog.messages == ["first", "second", "third", "fourth"]
+    assert caplog.messages == ["first", "second", "third", "fourth", "fifth"]

@@ -139,11 +139,16 @@ def test_training_steps_make_versions_checkpoints_keep_them(monkeypatch: pytest.
     host = unwrap_ray_class(ppo_actor.PolicyModelActor)
     monkeypatch.setattr(host, "fit", lambda self: {"loss": 1.0})
     monkeypatch.setattr(host, "init_model_from_pretrained", lambda self, strategy: None)
-    flags = {"train": SimpleNamespace(enable_ema=False), "ckpt": SimpleNamespace(save_hf=True, save_steps=-1)}
-    flags |= {"ada": SimpleNamespace(trust_remote_code=True), "actor": SimpleNamespace(model_name_or_path="model")}
+    flags = {"train": SimpleNamespace(enable_ema=False, seed=42)}
+    flags |= {"ckpt": SimpleNamespace(save_hf=True, save_steps=-1)}
+    flags |= {
+        "ada": SimpleNamespace(trust_remote_code=True, mode="seq"),
+        "actor": SimpleNamespace(model_name_or_path="model"),
+    }
     strategy = SimpleNamespace(args=SimpleNamespace(**flags))
     world.policy.checkpoint_states = {"global_step": 7}
     world.policy.init_model_from_pretrained(strategy)
+    world.policy.strategy = strategy
     world.policy.begin_step(8)
     world.policy.restore_engine(0, alone=True)
     assert world.policy.fit() == {"loss": 1.0}
