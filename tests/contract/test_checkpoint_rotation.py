@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def test_kept_are_those_that_openrlhf_keeps(
     keep: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "torch_dist_barrier_and_cuda_sync", lambda: None)
+    # A busy disk takes long, and nothing is lost here.
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     strategy: Any = host.DeepspeedStrategy.__new__(host.DeepspeedStrategy)
     strategy.is_rank_0 = lambda: True
     strategy.print = lambda *_: None
