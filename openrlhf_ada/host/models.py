@@ -10,6 +10,7 @@ from typing import Any
 from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
+from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.ports import FixedPort
 
 NamedParameters = Callable[[], Iterable[tuple[str, Any]]]
@@ -64,9 +65,23 @@ def _without_average_and_exports(strategy: Any) -> Any:
     return without
 
 
-class HostCriticActor(FixedPort, unwrap_ray_class(ppo_critic.CriticModelActor)):
+class CheckedModel:
+    """Mixed into OpenRLHF's processes of models: no code of a model runs that the user did not ask for."""
+
+    model_role: str
+    """Whose model it is, for the message."""
+
+    def init_model_from_pretrained(self, strategy: Any, pretrain: str, *args: Any, **kwargs: Any) -> None:
+        """Checked here too: on another node the same path may be another folder. Raises ConfigError."""
+        check_model_code(self.model_role, pretrain, trusted=strategy.args.ada.trust_remote_code)
+        host: Any = super()
+        host.init_model_from_pretrained(strategy, pretrain, *args, **kwargs)
+
+
+class HostCriticActor(CheckedModel, FixedPort, unwrap_ray_class(ppo_critic.CriticModelActor)):
     """OpenRLHF's process of the critic, with a trainer of `trainer_class`."""
 
+    model_role = "the critic's model"
     trainer_class: type[ppo_critic.CriticPPOTrainer] = ppo_critic.CriticPPOTrainer
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
@@ -78,12 +93,16 @@ class HostCriticActor(FixedPort, unwrap_ray_class(ppo_critic.CriticModelActor)):
             super().init_model_from_pretrained(*args, **kwargs)
 
 
-class HostReferenceActor(FixedPort, unwrap_ray_class(launcher.ReferenceModelActor)):
+class HostReferenceActor(CheckedModel, FixedPort, unwrap_ray_class(launcher.ReferenceModelActor)):
     """OpenRLHF's process of the reference policy."""
 
+    model_role = "the reference's model"
 
-class HostRewardActor(FixedPort, unwrap_ray_class(launcher.RewardModelActor)):
+
+class HostRewardActor(CheckedModel, FixedPort, unwrap_ray_class(launcher.RewardModelActor)):
     """OpenRLHF's process of the reward model."""
+
+    model_role = "the reward model"
 
 
 def before_optimizer_steps(engine: Any, look: Callable[[], None]) -> None:

@@ -19,7 +19,9 @@ from peft import LoraConfig, get_peft_model
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.trainer import policy as module
-from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor
+from openrlhf_ada.trainer.critic import RayAdaCritic
+from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor, RayReferenceActor, RayRewardActor
+from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.sender import EngineGoneError
 
@@ -172,6 +174,15 @@ def test_code_of_a_model_is_refused_where_it_would_run(monkeypatch: pytest.Monke
     }
     with pytest.raises(ConfigError, match=r"names code of its own \(own\.Own\)"):
         World(monkeypatch).policy.init_model_from_pretrained(SimpleNamespace(args=SimpleNamespace(**flags)))
+
+
+@pytest.mark.parametrize("actor", [RayReferenceActor, RayRewardActor, RayAdaCritic, RayPassRateCritic])
+def test_code_of_other_models_is_refused_where_it_would_run(actor: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "own.Own"}}')
+    strategy = SimpleNamespace(args=SimpleNamespace(ada=SimpleNamespace(trust_remote_code=False)))
+    process: Any = unwrap_ray_class(actor).__new__(unwrap_ray_class(actor))
+    with pytest.raises(ConfigError, match=r"names code of its own \(own\.Own\)"):
+        process.init_model_from_pretrained(strategy, str(tmp_path))
 
 
 def test_average_sleeps_with_the_optimizers_state(monkeypatch: pytest.MonkeyPatch) -> None:
