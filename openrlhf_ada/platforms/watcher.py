@@ -9,6 +9,7 @@ driver writes to: when the driver is gone, whatever the reason, the pipe ends.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
@@ -26,8 +27,12 @@ SHARED_MEMORY = Path("/dev/shm")
 BLOCK = "psm_"
 """How Python names blocks of shared memory. vLLM's tensor-parallel workers have hundreds of MiB in them."""
 
-LOOK_S = 10.0
-"""Blocks that engines hold are noted so often, since a killed engine cannot be asked any more."""
+LOOK_S = 2.0
+"""Processes of the session are noted so often: one whose parent has ended, and that wrote its title over its
+environment as Ray's agents do, cannot be told any more."""
+
+LOOKS_PER_BLOCKS = 5
+"""Looks between two that note the blocks that engines hold, since a killed engine cannot be asked any more."""
 
 END_S = 10.0
 
@@ -56,31 +61,45 @@ def watched_session() -> Iterator[int]:
 
 def watch(session: str, pipe: int) -> None:
     """Return when the driver says that it is done, or is gone and everything of its session with it."""
-    blocks: set[Path] = set()
-    while True:
+    members, blocks = Members(session), set[Path]()
+    for look in itertools.count():
         ready, _, _ = select.select([pipe], [], [], LOOK_S)
-        blocks |= blocks_of(members(session))
+        pids = members.look()
+        if ready or look % LOOKS_PER_BLOCKS == 0:
+            blocks |= blocks_of(pids)
         if ready:
             if not os.read(pipe, len(DONE)):
-                end(session)
+                end(members)
             remove_unused(blocks)
             return
 
 
-def members(session: str) -> list[int]:
-    """Processes of this user with the session in their environment, and all below them."""
-    mark = f"{SESSION_VARIABLE}={session}".encode()
-    parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
-    found = {pid for pid in parents if mark in _read(pid, "environ").split(b"\0")}
-    while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
-        found |= more
-    return sorted(found - {os.getpid()})
+class Members:
+    """Processes of this user with the session in their environment, and all that were ever seen below them."""
+
+    def __init__(self, session: str) -> None:
+        self._mark = f"{SESSION_VARIABLE}={session}".encode()
+        # Each with the time of its start, since a pid may be given again.
+        self._seen: set[tuple[int, bytes]] = set()
+
+    def look(self) -> list[int]:
+        """Pids of those that live."""
+        alive = {pid: facts for pid in _pids() if (facts := _parent_and_start(pid)) is not None}
+        found = {pid for pid, (_, start) in alive.items() if (pid, start) in self._seen or self._is_marked(pid)}
+        while more := {pid for pid, (parent, _) in alive.items() if parent in found and pid not in found}:
+            found |= more
+        found.discard(os.getpid())
+        self._seen = {(pid, alive[pid][1]) for pid in found}
+        return sorted(found)
+
+    def _is_marked(self, pid: int) -> bool:
+        return self._mark in _read(pid, "environ").split(b"\0")
 
 
-def end(session: str) -> None:
+def end(members: Members) -> None:
     """Kill them, and what they start meanwhile."""
     deadline = time.monotonic() + END_S
-    while (pids := members(session)) and time.monotonic() < deadline:
+    while (pids := members.look()) and time.monotonic() < deadline:
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -106,11 +125,11 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _parent(pid: int) -> int | None:
+def _parent_and_start(pid: int) -> tuple[int, bytes] | None:
     """None of a process that has ended, or only waits to be asked for its status."""
     # The name in brackets may hold anything.
     fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if fields and fields[0] != b"Z" else None
+    return (int(fields[1]), fields[19]) if fields and fields[0] != b"Z" else None
 
 
 def _read(pid: int, name: str) -> bytes:
