@@ -33,11 +33,12 @@ from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
 from openrlhf_ada.platforms.resources import MissingResourcesError
-from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, ray_session
+from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, ray_session, runs_here
 from openrlhf_ada.reporting.output import LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.track_mlflow import absolute
+from openrlhf_ada.reward.trial_import import trial_imports
 from openrlhf_ada.trainer.checkpoints import last_checkpoint
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
@@ -107,8 +108,11 @@ def _main(words: Sequence[str], log: LogText) -> int:
             logger.warning(line)
         check_this_machine(args)
         check_hub_models(args)
-        for line in (*prepare_training_data(args, config), *prepare_resume(args)):
-            logger.warning(line)
+        with trial_imports(args) as finish:
+            for line in (*prepare_training_data(args, config), *prepare_resume(args)):
+                logger.warning(line)
+            if runs_here():
+                finish()
         status = run(args, config, words, log)
         if status == EXIT_FAILED:
             print(how_to_resume(words, args), file=sys.stderr)

@@ -148,8 +148,13 @@ def check_this_machine(args: SimpleNamespace) -> None:
 
     Raises ConfigError or MissingResourcesError.
     """
-    if not os.environ.get("RAY_ADDRESS") and running_cluster() is None:
+    if runs_here():
         _check_local(args)
+
+
+def runs_here() -> bool:
+    """Will this run start a Ray of its own, so that this machine has all of its processes?"""
+    return not os.environ.get("RAY_ADDRESS") and running_cluster() is None
 
 
 def _check_local(args: SimpleNamespace) -> None:

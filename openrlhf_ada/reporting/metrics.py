@@ -214,6 +214,12 @@ METRICS: dict[str, Metric] = {
         "in asynchronous training after an engine was restarted.",
         "Above 0 in synchronous training: a bug.",
     ),
+    "ada/surprisal": Metric(
+        "nats per token",
+        "Mean of -log π over the sampled tokens of the trained rollouts, which estimates the policy's entropy. That "
+        "rollouts are selected by outcome shifts it a little.",
+        "Falls to 0: the policy is certain of every token, and explores nothing.",
+    ),
     "ada/logprob_gap_mean": Metric(
         "nats",
         "Mean gap between policy and engines in the log-probability of a sampled token, over the trained "

@@ -9,8 +9,11 @@ import sys
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,12 +23,14 @@ from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.model_code import check_model_code
+from openrlhf_ada.host.ray_session import session_folder
 from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.platforms.gpu_memory import wait_for_room
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.engine_starts import told_start
 from openrlhf_ada.rollout.messages import Ended, Message, ended, finished, pack
+from openrlhf_ada.rollout.running_rewards import RunningRewards
 from openrlhf_ada.rollout.tokens_only import reads_tokens_only
 from openrlhf_ada.rollout.tracked_engine import Job, Rollout, RolloutStopped, TrackedEngine, current_rollout
 from openrlhf_ada.weights.engine_side import ReceivesWeights
@@ -81,7 +86,8 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Ended] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex
-        _prepare_reward(self.executor, named, self.grading)
+        self._rewards = RunningRewards(_own_file(), named)
+        _prepare_reward(self.executor, named, self.grading, self._rewards)
         self._watch = asyncio.create_task(_end_with(self.llm))
 
     def _await_room(self, arguments: dict[str, Any]) -> None:
@@ -101,6 +107,10 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
             # The watch ends this process, and the next one answers.
             await asyncio.Event().wait()
         return self._start_id
+
+    async def left_rewards(self) -> str:
+        """What the process before this one was grading when it ended, for a message; "" if nothing."""
+        return self._rewards.left
 
     async def reset(self) -> None:
         """Give up every rollout: nobody waits for them any more."""
@@ -207,28 +217,37 @@ def _finished(rollout: Rollout, response: dict[str, Any], setup: SamplingSetup, 
     )
 
 
-def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None) -> None:
+def _own_file() -> Path:
+    """Of this actor, whichever process it has."""
+    return Path(session_folder()) / f"rewards-{ray.get_runtime_context().get_actor_id()}.jsonl"
+
+
+def _prepare_reward(executor: Any, names: Sequence[str], grading: Grading | None, running: RunningRewards) -> None:
     """The host logs why a reward function failed and goes on without a reward; keep the reason. Also keep
-    the grades of our own reward functions."""
+    the grades of our own reward functions, and which answers others are grading."""
     function = getattr(executor, "reward_func", None)
     if isinstance(function, PooledReward):
         function.configure(grading or Grading())
         function.start()
     elif isinstance(function, CombinedReward):
         function.configure(names, grading or Grading())
-    replace_rewards(executor, _noting)
+    replace_rewards(executor, partial(_noting, None if isinstance(function, PooledReward) else running))
 
 
-def _noting(function: Any) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
+def _noting(running: RunningRewards | None, function: Any) -> Any:
+    """`running`: None for a function whose work other processes do."""
+
+    def call(queries: list[str], prompts: list[str], labels: list[Any], **kwargs: Any) -> Any:
+        # The host asks about one answer at a time.
+        noted = nullcontext() if running is None else running.call(queries[0], prompts[0], labels[0])
         try:
-            result = function(*args, **kwargs)
+            with noted:
+                result = function(queries, prompts, labels, **kwargs)
         except Exception as error:
             _note(error)
             raise
         rollout = current_rollout.get()
         if rollout is not None and isinstance(result, dict):
-            # Of the one response that the host asks about at a time.
             rollout.grade = next(iter(result.get("grades", ())), None)
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
+from openrlhf_ada.trainer.collapse import surprisal
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
 from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
 
@@ -49,6 +51,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         super().__init__(*_parts(host, uses_critic=uses_critic))
         self.group_scale = 1.0
         self.gap: LogprobGap | None = None
+        self.surprisal = math.nan
         self._tags: list[SampleTag] = []
 
     @torch.no_grad()
@@ -68,6 +71,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
         """
         self.gap = logprob_gap(experiences)
+        self.surprisal = surprisal(experiences)
         if self.gap is not None:
             check_gap(self.gap, self.args.ada.logprob_stop)
         for experience in experiences:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from openrlhf_ada.reporting.tracking import HOST_SAMPLE
 from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
+from openrlhf_ada.trainer.collapse import IN_TRAINING, CollapseWatch
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, GroupedExperienceMaker
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
@@ -66,6 +68,7 @@ class RecordedTraining(HostTrainer):
     args: Any
     critic_model_group: Any
     recorder: Recorder
+    collapse: CollapseWatch
     num_steps: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -101,6 +104,7 @@ class RecordedTraining(HostTrainer):
         self._step = states["global_step"]
         self.num_steps = num_steps
         self.recorder = Recorder(self.ada, self.args, self._step or None, self.trackers)
+        self.collapse = CollapseWatch(self.recorder.note)
         resumed_after = (self._step, self.recorder.used(self._step)) if self._step else None
         self.trackers.open(self.ada.mlflow, self.recorder.run_dir, resumed_after, self.recorder.note)
         self.recorder.emit("begin", step=self._step, max_steps=num_steps)
@@ -184,6 +188,10 @@ class RecordedTraining(HostTrainer):
         status |= first_wave_stats(record, self.settings.first_wave)
         status |= step_metrics(record, self.settings, version)
         status["ada/group_scale"] = self.experience_maker.group_scale
+        status["ada/surprisal"] = self.experience_maker.surprisal
+        self.collapse.surprisal(status["ada/surprisal"])
+        score = status["ada/first_wave_metric_mean"] or status["ada/metric_mean"]
+        self.collapse.scores(IN_TRAINING, score, len(record.all_groups))
         return status | self._logprob_metrics()
 
     def _logprob_metrics(self) -> dict[str, float]:
@@ -249,6 +257,11 @@ class RecordedTraining(HostTrainer):
     def record_evaluation(self, held_out: HeldOut, version: int) -> None:
         """Record an evaluation of the policy after `version` training steps."""
         self.recorder.evaluation(version, held_out)
+        if held_out.is_measurable:
+            for source, groups in held_out.scores().items():
+                self.collapse.scores(
+                    f"held-out set {source}", statistics.fmean(map(statistics.fmean, groups)), len(groups)
+                )
         self._evaluated_step = version
 
     def evaluates_start(self) -> bool:

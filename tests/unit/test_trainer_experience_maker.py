@@ -29,13 +29,14 @@ PROMPT_LENGTH = 2
 
 
 class Maker(AdaptiveExperienceMaker):
-    """Without models: no KL, and values where a test gives some."""
+    """Without models: equal log-probabilities, no KL, and values where a test gives some."""
 
     values: torch.Tensor | None = None
     kl: torch.Tensor | None = None
 
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         for experience in samples_list:
+            experience.action_log_probs = torch.full(experience.action_mask.shape, -0.5)
             experience.kl = (
                 torch.zeros_like(experience.action_mask, dtype=torch.float32) if self.kl is None else self.kl
             )
