@@ -1,4 +1,4 @@
-"""A policy that has collapsed is told of at once: prompts that scored before score nothing, or no token is uncertain.
+"""A policy that has collapsed is told of at once: prompts hardly score any more, or no token is uncertain.
 
 Training goes on, since a hard batch may look like it. Numbers that are not finite end it (`trainer/finite.py`).
 """
@@ -6,21 +6,26 @@ Training goes on, since a hard batch may look like it. Numbers that are not fini
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+FALLEN = 0.1
+"""A score below this share of what it was before may be a collapse."""
+
 CHANCE = 1e-6
-"""Zeros are told of from where they would be so improbable with the mean score of before."""
+"""It is told of from where it would be so improbable with the mean of before."""
+
+FOLLOWS = 0.25
+"""Weight of the newest step in the mean of before, which follows a policy that gets better or slowly worse."""
 
 CERTAIN = 1e-4
 """Nats per token. A policy below it gives its most probable token 99.999 % and more."""
 
 IN_TRAINING = "this step"
 
-_ZEROS = (
-    "all answers of {where} scored 0, and {before:.0%} of the score was reached before: the policy may have "
-    "collapsed. Look at its answers in the report. The usual remedy: the last checkpoint and a lower --actor.adam.lr"
+_FALLEN = (
+    "the answers of {where} have {now:.1%} of the score, and {before:.0%} before: the policy may have collapsed. Look "
+    "at its answers in the report. The usual remedy: the last checkpoint and a lower --actor.adam.lr"
 )
 
 _CERTAIN = (
@@ -35,23 +40,25 @@ class CollapseWatch:
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._before: dict[str, float] = {}
-        self._zeros: defaultdict[str, int] = defaultdict(int)
+        self._low: dict[str, tuple[float, int]] = {}
         self._told: set[str] = set()
 
     def scores(self, where: str, mean: float, prompts: int) -> None:
         """`mean`: of the prompts' mean scores, in [0, 1], on the prompts that `where` names: a step or a held-out set.
-        Steps without a score add up, since each may be small."""
-        if mean > 0:
-            # As if two more had scored nothing: a few prompts that all score do not make others sure to.
-            self._before[where] = mean * prompts / (prompts + 2)
-            self._zeros[where] = 0
+        Low steps add up, since each may be small."""
+        # As if two more had scored nothing: a few prompts that all score do not make others sure to.
+        cautious = mean * prompts / (prompts + 2)
+        before = self._before.setdefault(where, cautious)
+        if mean >= before * FALLEN:
+            self._before[where] += FOLLOWS * (cautious - before)
+            self._low.pop(where, None)
             self._told.discard(where)
             return
-        self._zeros[where] += prompts
-        before = self._before.get(where, 0.0)
-        # Each prompt's answer scores nothing with probability 1 - before at most, for scores up to 1.
-        if (1.0 - before) ** self._zeros[where] < CHANCE:
-            self._tell(where, _ZEROS.format(where=where, before=before))
+        total, count = self._low.get(where, (0.0, 0))
+        total, count = total + mean * prompts, count + prompts
+        self._low[where] = total, count
+        if chance_of_fall(total / count, before, count) < CHANCE:
+            self._tell(where, _FALLEN.format(where=where, now=total / count, before=before))
 
     def surprisal(self, nats: float) -> None:
         """Of a step's trained tokens, see `surprisal`."""
@@ -64,6 +71,17 @@ class CollapseWatch:
         if what not in self._told:
             self._told.add(what)
             self._note(text)
+
+
+def chance_of_fall(mean: float, before: float, prompts: int) -> float:
+    """At most so probable is a mean score this low over independent prompts whose scores, in [0, 1], have the mean
+    `before`: Chernoff's bound exp(-n KL), and (1 - before)^n for a mean of 0. Less than 1 below `before` only."""
+    if mean >= before:
+        return 1.0
+    divergence = (1.0 - mean) * math.log((1.0 - mean) / (1.0 - before))
+    if mean > 0:
+        divergence += mean * math.log(mean / before)
+    return math.exp(-prompts * divergence)
 
 
 def surprisal(experiences: Sequence[Any]) -> float:

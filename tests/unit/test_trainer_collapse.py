@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ada.trainer.collapse import IN_TRAINING, CollapseWatch, surprisal
+from openrlhf_ada.trainer.collapse import IN_TRAINING, CollapseWatch, chance_of_fall, surprisal
 
 
 @pytest.fixture
@@ -26,7 +26,40 @@ def test_a_large_step_that_scores_nothing_is_told_of_at_once(watch: CollapseWatc
     watch.scores(IN_TRAINING, 0.45, 64)
     watch.scores(IN_TRAINING, 0.0, 64)
     (note,) = notes
-    assert note.startswith("all answers of this step scored 0, and 44% of the score was reached before")
+    assert note.startswith("the answers of this step have 0.0% of the score, and 44% before: the policy may have")
+
+
+def test_a_collapse_that_takes_a_few_steps_is_told_of(watch: CollapseWatch, notes: list[str]) -> None:
+    """As a learning rate of 0.3 brought it about: nearly nothing, then nothing."""
+    for mean in (0.45, 0.54, 0.006, 0.0):
+        watch.scores(IN_TRAINING, mean, 32)
+    assert len(notes) == 1
+
+
+def test_a_policy_that_is_always_right_may_collapse_too(watch: CollapseWatch, notes: list[str]) -> None:
+    for _ in range(1_000):
+        watch.scores(IN_TRAINING, 1.0, 512)
+    watch.scores(IN_TRAINING, 0.0, 512)
+    assert len(notes) == 1
+
+
+def test_a_policy_that_gets_slowly_worse_has_not_collapsed(watch: CollapseWatch, notes: list[str]) -> None:
+    for step in range(200):
+        watch.scores(IN_TRAINING, 0.5 * 0.97**step, 512)
+    assert notes == []
+
+
+@pytest.mark.parametrize("prompts", [1, 8, 32])
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_the_bound_is_above_the_exact_chance(prompts: int, right: int) -> None:
+    """Of prompts that score 0 or 1; equal to it for none."""
+    p = 0.4
+    if right >= p * prompts:
+        assert chance_of_fall(right / prompts, p, prompts) == 1.0
+        return
+    exact = sum(math.comb(prompts, k) * p**k * (1 - p) ** (prompts - k) for k in range(right + 1))
+    bound = chance_of_fall(right / prompts, p, prompts)
+    assert bound == pytest.approx(exact) if right == 0 else exact < bound < 1.0
 
 
 def test_small_steps_add_up_and_are_told_of_once(watch: CollapseWatch, notes: list[str]) -> None:
