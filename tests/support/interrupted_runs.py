@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -30,8 +31,16 @@ class Interruption:
     template: str | None = None
 
 
-def interrupt(argv: list[str], after: str, interruption: Interruption) -> None:
-    """Start a run and end it when it says a line that begins like `after`; none of its processes lives on."""
+def interrupt(
+    argv: list[str],
+    after: str,
+    interruption: Interruption,
+    look: Callable[[list[psutil.Process]], object] = lambda processes: None,
+) -> None:
+    """Start a run and end it when it says a line that begins like `after`; none of its processes lives on.
+
+    `look` gets its processes before that.
+    """
     before = psutil.Process().children(recursive=True)
     if interruption.template is None:
         program, environment = forked_python()
@@ -54,6 +63,7 @@ def interrupt(argv: list[str], after: str, interruption: Interruption) -> None:
         commands = [" ".join(child.cmdline()) for child in started]
         assert any("EngineCore" in command or "multiprocessing.spawn" in command for command in commands), commands
         assert any("raylet" in command for command in commands), commands
+        look(started)
         process.send_signal(interruption.sent)
         assert process.wait(timeout=60) == interruption.status
         _, alive = psutil.wait_procs(started, timeout=ENDED_S)
