@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
 from typing import Any
 
+from openrlhf_ada.config.visible import visible
+
 
 class ConfigError(ValueError):
     """Bad configuration, found before any engine starts. The message names flag, value, rule and remedy."""
 
     def __init__(self, flag: str, value: object, rule: str, remedy: str) -> None:
-        super().__init__(f"{flag} is {value!r}: {rule}. {remedy}.")
+        super().__init__(visible(f"{flag} is {value!r}: {rule}. {remedy}."))
         self.flag = flag
 
 

@@ -19,19 +19,15 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from openrlhf_ada import __version__
+from openrlhf_ada.config.visible import visible
 from openrlhf_ada.reporting.charts import Section
 from openrlhf_ada.reporting.jsonl import write_atomically
 from openrlhf_ada.reporting.page_data import as_script_json, chart_data
 
-# Control characters and line-direction overrides become visible symbols; newline and tab stay.
-_VISIBLE = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
-_VISIBLE |= {0x7F: 0x2421}
-_VISIBLE |= dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)), 0xFFFD)
-
 
 def escaped(text: str) -> str:
     """HTML-escaped (quotes too, so that it may stand in an attribute), with nothing that hides or reorders text."""
-    return html.escape(text.translate(_VISIBLE), quote=True)
+    return html.escape(visible(text), quote=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from openrlhf_ada.config.flags import words_by_flag
+import pytest
+
+from openrlhf_ada.config.flags import ConfigError, words_by_flag
+from openrlhf_ada.data.files import DataError
 
 
 def test_words_belong_to_the_flag_before_them() -> None:
@@ -20,3 +23,8 @@ def test_words_belong_to_the_flag_before_them() -> None:
         ("--model", ["z"]),
     ]
     assert list(words_by_flag([])) == [("", [])]
+
+
+@pytest.mark.parametrize("error", [ConfigError("--x", 1, "it has \x1b[2J", "Do\r"), DataError("row 1: \x1b[2J\r")])
+def test_what_an_error_quotes_cannot_move_the_cursor(error: ValueError) -> None:
+    assert "␛[2J" in str(error) and "␍" in str(error)

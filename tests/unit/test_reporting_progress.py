@@ -158,6 +158,14 @@ def test_long_sampling_is_told_every_minute_without_a_terminal() -> None:
     assert lines[0].startswith("step 1/2: 12 open, 9 one-sided, 107 done  right 41%")
 
 
+def test_a_note_cannot_move_the_cursor() -> None:
+    """A reward's error may quote an answer."""
+    stream = io.StringIO()
+    with ProgressView(stream) as view:
+        view.handle({"type": "note", "text": "no score: \x1b[2J\x9b1A\rright 100%\u202e"})
+    assert stream.getvalue() == "no score: ␛[2J\ufffd1A␍right 100%\ufffd\n"
+
+
 def test_terminal_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
