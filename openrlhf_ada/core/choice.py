@@ -16,6 +16,13 @@ from openrlhf_ada.core.visits import VisitHistory
 
 Floats = NDArray[np.float64]
 
+MOST_EPOCHS = 20
+"""A prompt that has not been sampled for so many epochs is taken when it is a candidate again. By chance alone, one of
+the least value would wait longer with a probability of e^-2."""
+
+CERTAIN = 1e9
+"""A value so large that the chance is 1 while there are places."""
+
 
 class RateDraws(Protocol):
     """What a prompt's pass rate may be."""
@@ -40,7 +47,7 @@ class PromptChooser:
 
     Which are taken: with a chance in proportion to `value` (one of CHOICES) at a draw of the pass rate from `rates`
     and at what earlier visits showed, by systematic sampling, so the chance is exact. Candidates that are not taken
-    come back in the next pass.
+    come back in the next pass. None waits for much longer than MOST_EPOCHS.
 
     Args:
         rng: of its own; its state is saved.
@@ -93,11 +100,16 @@ class PromptChooser:
         if self._rates is None or self._visits is None:
             raise ValueError("prompts can be chosen only where pass rates and earlier visits are known")
         known = self._visits.known(rows, self._rates.draw(rows, self._rng))
-        chance = chances(np.maximum(self._value(known), LEAST_VALUE), count)
+        value = np.maximum(self._value(known), LEAST_VALUE)
+        chance = chances(np.where(self._is_overdue(rows, count), CERTAIN, value), count)
         weight = count / (len(rows) * chance) if self._inverse else np.ones(len(rows))
         taken: list[int] = systematic(chance, self._rng).tolist()
         self._lengths += known.length[taken].tolist()
         return [Choice(rows[i], float(chance[i]), float(weight[i])) for i in taken]
+
+    def _is_overdue(self, rows: list[int], count: int) -> NDArray[np.bool_]:
+        """Those not sampled for MOST_EPOCHS, in steps of `count` prompts."""
+        return self._step - self._sampled_at[rows] > MOST_EPOCHS * self.num_rows / count
 
     def _next(self, count: int, avoid: Collection[int]) -> list[int]:
         """The first `count` rows of the pass but those of `avoid`, which keep their places."""

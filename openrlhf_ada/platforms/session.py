@@ -31,6 +31,9 @@ GIB = 1 << 30
 HOOK_KEY = "worker_process_setup_hook"
 """Of Ray's runtime environments: a function that each worker calls when it starts."""
 
+REMEMBERED_TASKS = {"RAY_task_events_max_num_task_in_gcs": "10000"}
+"""Ray keeps 5 kB of each task for `ray list tasks`. By default of 100,000, which a long run reaches."""
+
 ANSWER_S = 10.0
 
 SHUTDOWN_S = 10.0
@@ -234,6 +237,8 @@ def _start_local(
     `after_ray` ends that template.
     """
     _check_local(args)
+    for name, value in REMEMBERED_TASKS.items():
+        os.environ.setdefault(name, value)
     if not cpu.is_needed():
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return None

@@ -294,7 +294,7 @@ METRICS: dict[str, Metric] = {
         "steps",
         "Steps since the prompt that has waited longest was sampled. Those that were never sampled count from before "
         "the first step.",
-        "Grows with every step, long after the first episode: a prompt is never chosen. Lower `ada.candidates`.",
+        "Above 22 episodes: more prompts are overdue (20 episodes) than a step has places. Lower `ada.candidates`.",
     ),
     "ada/choice_length": Metric(
         "ratio",

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_ada.core.choice import Choice, PromptChooser, chances, systematic
+from openrlhf_ada.core import choice as choice_module
+from openrlhf_ada.core.choice import MOST_EPOCHS, Choice, PromptChooser, chances, systematic
 from openrlhf_ada.core.criteria import CHOICES, LEAST_VALUE, of_rates
 from openrlhf_ada.core.estimators import PassRateCounts
 from openrlhf_ada.core.types import PromptPool, Sample
@@ -265,6 +266,36 @@ def train(chooser: PromptChooser | Greedy, memory: PassRateCounts, num_steps: in
         chooser.end_step([pool_of(row, [1] * k + [0] * (8 - k)) for row, k in zip(rows, right, strict=True)])
         hard_visits += int((kind[rows] == 1).sum()) if step < 100 else 0
     return skill, hard_visits
+
+
+def longest_wait(candidates: int, hopeless: float) -> float:
+    """Epochs, over 60 of them, of 512 prompts of which a share looks worthless whatever happens."""
+    rows, batch, epochs = 512, 32, 60
+    rates = np.where(np.arange(rows) < hopeless * rows, 0.0, 0.5)
+    chooser = chooser_of(rows, candidates, 0, Known(rates))
+    waits = [0.0]
+    for _ in range(epochs * rows // batch):
+        chooser.take(batch)
+        waits.append(chooser.end_step([])["ada/prompt_age_max"] * batch / rows)
+    return max(waits)
+
+
+@pytest.mark.parametrize(("candidates", "hopeless"), [(2, 0.1), (4, 0.1), (4, 0.5), (4, 0.95)])
+def test_no_prompt_waits_much_longer_than_20_epochs(candidates: int, hopeless: float) -> None:
+    assert longest_wait(candidates, hopeless) <= MOST_EPOCHS + 2
+
+
+def test_chance_alone_would_let_some_wait_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice_module, "MOST_EPOCHS", 1e9)
+    assert longest_wait(4, 0.1) > 30
+
+
+def test_a_prompt_that_is_overdue_counts_no_more_than_others_with_inverse_weights() -> None:
+    """It is certain, so its weight is the smallest."""
+    chooser = chooser_of(8, 4, 0, counts(), inverse=True)
+    chooser.load_state_dict(chooser.state_dict() | {"step": 100, "sampled_at": [0] + [100] * 7})
+    (overdue,) = [choice for choice in chooser.take(2) if choice.row == 0]
+    assert (overdue.chance, overdue.weight) == (1.0, 2 / 8)
 
 
 def test_prompts_that_become_learnable_late_are_learned() -> None:
