@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,12 @@ import psutil
 from machine import machine
 
 ROOT = Path(__file__).parents[1]
-EPISODE_STEPS = 16
+sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "support")]
+
+from conftest import toy_flags, write_toy  # noqa: E402
+
+EPISODE_STEPS = 2
+FLAGS = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "ckpt.save_steps": 100, "ckpt.max_num": 2}
 LOOK_S = 5.0
 FLAT = 1.05
 ROLES = {
@@ -74,18 +78,14 @@ def look(root: psutil.Process, step: int, into: Points) -> None:
     into["shared memory: MiB"].append((step, psutil.disk_usage("/dev/shm").used / 2**20))
 
 
-def measure(episodes: int) -> Points:
+def measure(steps: int) -> Points:
     found: Points = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        variables = {
-            "DEVICE": "cpu",
-            "STEPS": str(EPISODE_STEPS),
-            "RUN_DIR": str(run),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
-        command = [str(ROOT / "examples/scripts/train_ada_seq_balance.sh"), "--train.num_episodes", str(episodes)]
-        started = subprocess.Popen(command, cwd=ROOT, env=os.environ | variables, stderr=subprocess.DEVNULL)
+        toy = write_toy(ROOT / ".cache")
+        words = toy_flags(toy, run, **FLAGS, **{"train.num_episodes": steps // EPISODE_STEPS})
+        program = Path(sys.executable).with_name("openrlhf-ada")
+        started = subprocess.Popen([program, "train", *words], cwd=ROOT, stderr=subprocess.DEVNULL)
         while started.poll() is None:
             look(psutil.Process(started.pid), max((row["step"] for row in rows_of(run)), default=0), found)
             time.sleep(LOOK_S)
@@ -107,11 +107,10 @@ def growth(points: list[tuple[int, float]], steps: int) -> dict[str, float] | No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="160 steps instead of 2,000")
+    parser.add_argument("--quick", action="store_true", help="200 steps instead of 2,000")
     quick = parser.parse_args().quick
-    episodes = 10 if quick else 125
-    steps = episodes * EPISODE_STEPS
-    points = measure(episodes)
+    steps = 200 if quick else 2000
+    points = measure(steps)
     figures = {name: found for name, values in points.items() if (found := growth(values, steps))}
     grown = [name for name, found in figures.items() if found["late"] > FLAT * found["early"]]
     result = {"steps": steps, "figures": figures, "grown": grown, "machine": machine()}

@@ -219,6 +219,8 @@ class RecordedTraining(HostTrainer):
         row = self.recorder.step(global_step, recorded | ledger_metrics(self._batch.ledger), self.num_steps)
         if HOST_SAMPLE in logs_dict:
             row[HOST_SAMPLE] = logs_dict[HOST_SAMPLE]
+        if global_step % self.args.ckpt.save_steps == 0:
+            self._tell("saving a checkpoint")
         super().save_logs_and_checkpoints(global_step, row, client_states)
         self._commit_checkpoints()
         self._batch = RolloutBatch()

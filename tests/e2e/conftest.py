@@ -65,7 +65,11 @@ def _worker_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def toy() -> Toy:
-    cache = ROOT / ".cache"
+    return write_toy(ROOT / ".cache")
+
+
+def write_toy(cache: Path) -> Toy:
+    """What is not there yet."""
     data = cache / "toy-test-data"
     cache.mkdir(exist_ok=True)
     # Tests run in several processes.
