@@ -80,8 +80,10 @@ class RunWatch(threading.Thread):
         """Processes of this run whose death nobody asked for, the first one first. Ray must still be there."""
         return explain(self._places, self._node_id, self._log_dir, self._exits, self._kills)
 
-    def stop(self) -> None:
-        """A call into Ray after its shutdown would end the whole process."""
+    def stop(self, *, waits: bool) -> None:
+        """A call into Ray after its shutdown would end the whole process. `waits`: False where Ray does not answer."""
         self._ended.set()
+        if not waits:
+            return
         self.join(STOP_S)
         self._exits.close()

@@ -32,6 +32,7 @@ from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
+from openrlhf_ada.platforms.ray_head import RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, ray_session, runs_here
 from openrlhf_ada.reporting.output import LogText, kept_output
@@ -161,7 +162,7 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
                 f"{PROG}: the run failed.\n{error}\nLogs of all processes: {log_dir} (or --verbose)", file=sys.stderr
             )
             return EXIT_FAILED
-        except RunLostError as error:
+        except (RunLostError, RayHeadLostError) as error:
             print(f"{PROG}: the run failed. {error}\nLogs of all processes: {log_dir}", file=sys.stderr)
             return EXIT_FAILED
         except TerminatedError as error:
@@ -216,14 +217,19 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
 
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     places: dict[str, int] = {}
-    watch = RunWatch(from_namespace(args.ada), places, log_dir, note)
+    config = from_namespace(args.ada)
+    watch = RunWatch(config, places, log_dir, note)
+    head = RayHead(config.silence, config.dead_after, note)
     reader = EventReader(args.ada_events, view, watch.happened)
     reader.start()
     watch.start()
+    head.start()
     try:
         with watched_starts(args.vllm.num_engines or 0, note):
             train(args, places)
     except KeyboardInterrupt:
+        if head.verdict:
+            raise RayHeadLostError(head.verdict) from None
         if watch.verdict:
             raise RunLostError(watch.verdict) from None
         raise
@@ -232,8 +238,9 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
             raise RunLostError("\n".join(process.told() for process in lost)) from error
         raise
     finally:
-        reader.stop()
-        watch.stop()
+        head.stop()
+        reader.stop(waits=not head.verdict)
+        watch.stop(waits=not head.verdict)
 
 
 class EventReader(threading.Thread):
@@ -266,9 +273,14 @@ class EventReader(threading.Thread):
                 # The queue's actor is gone because the job ends; the main thread reports why.
                 return
 
-    def stop(self) -> None:
-        """Show what is still queued, then end. A call into Ray after its shutdown would end the whole process."""
+    def stop(self, *, waits: bool) -> None:
+        """Show what is still queued, then end. A call into Ray after its shutdown would end the whole process.
+
+        `waits`: False where Ray does not answer any more.
+        """
         self._end_at = time.monotonic() + self.DRAIN_S
+        if not waits:
+            return
         self.join(2 * self.DRAIN_S)
         if self.is_alive():
             # The queue's process does not answer. Its end ends the call.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shlex
 import signal
 import socket
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.gpu import hidden_as_slots
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
+from openrlhf_ada.platforms.ray_head import NAMES, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
@@ -81,12 +84,16 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
             after.add(_start_local(ray, args, slots, environment, common, after_ray))
         else:
             _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
+        end = ray.shutdown
         try:
             with unwound_by_signals():
                 slots.check(ray.cluster_resources(), free=ray.available_resources())
                 yield os.path.join(session_folder(), "logs")
+        except RayHeadLostError:
+            end = _give_up_ray
+            raise
         finally:
-            _shut_down(ray, after)
+            _shut_down(end, after)
 
 
 @contextmanager
@@ -129,7 +136,25 @@ class TerminatedError(BaseException):
         self.signum = signum
 
 
-def _shut_down(ray: Any, after: Collection[int | None]) -> None:
+def _give_up_ray() -> None:
+    """Its shutdown would wait for what is gone, also at the end of this process, and calls that still wait would end
+    the process with a status of their own."""
+    import psutil
+
+    for process in psutil.Process().children():
+        if process.name() in NAMES:
+            process.kill()
+
+    def leave() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+    # Runs before that of Ray, which was registered earlier.
+    atexit.register(leave)
+
+
+def _shut_down(end_ray: Callable[[], object], after: Collection[int | None]) -> None:
     """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment.
 
     `after`: pids of what ends by itself, after Ray.
@@ -138,7 +163,7 @@ def _shut_down(ray: Any, after: Collection[int | None]) -> None:
 
     started = [process for process in psutil.Process().children(recursive=True) if process.pid not in after]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ray.shutdown()
+    end_ray()
     _, alive = psutil.wait_procs(started, timeout=SHUTDOWN_S)
     for process in alive:
         process.kill()

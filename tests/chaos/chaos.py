@@ -31,9 +31,10 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "tests" / name) for name in ("e2e", "support")]
+sys.path[:0] = [str(ROOT / "tests" / name) for name in ("chaos", "e2e", "support")]
 
 from conftest import Toy, forked_python, own_template, read_jsonl, steps_of, toy_flags, write_toy  # noqa: E402
+from page import page  # noqa: E402
 
 from openrlhf_ada.platforms.watcher import SHARED_MEMORY  # noqa: E402
 from openrlhf_ada.trainer.checkpoints import last_checkpoint  # noqa: E402
@@ -318,6 +319,7 @@ def main() -> int:
                 print(f"{name}: {outcome.end}, {outcome.seconds:.0f} s", *outcome.failures, sep="\n  ", flush=True)
                 done[fault] = asdict(outcome)
                 RESULT.write_text("".join(json.dumps(row) + "\n" for row in done.values()))
+    PAGE.write_text(page(list(done.values()), list(VICTIMS), list(MOMENTS), STOPPED_S))
     passed = sum(not row["failures"] for row in done.values())
     print(f"{passed} passed, {len(done) - passed} failed, {len(faults()) - len(done)} not tried")
     return int(passed < len(done))

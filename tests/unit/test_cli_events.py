@@ -52,7 +52,7 @@ def test_queued_events_are_shown_at_the_end() -> None:
         return events.pop(0)
 
     reader, shown = read(source)
-    reader.stop()
+    reader.stop(waits=True)
     assert shown == list(range(100)) and not reader.is_alive()
 
 
@@ -60,7 +60,7 @@ def test_running_trainer_does_not_block_the_reader(monkeypatch: pytest.MonkeyPat
     """Its next call would go to a Ray that is shut down, of which the whole process dies."""
     monkeypatch.setattr(EventReader, "DRAIN_S", 0.1)
     reader, shown = read(lambda: "step")
-    reader.stop()
+    reader.stop(waits=True)
     assert not reader.is_alive() and shown
 
 
@@ -76,7 +76,7 @@ def test_a_queue_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) 
     queue._source = blocked
     reader = EventReader(queue, View(), lambda: None)  # type: ignore[arg-type]
     reader.start()
-    reader.stop()
+    reader.stop(waits=True)
     assert queue.is_shut.is_set() and not reader.is_alive()
 
 

@@ -54,7 +54,7 @@ def test_the_main_thread_is_interrupted_where_it_waits(watch: Any) -> None:
                 time.sleep(0.01)
     finally:
         signal.signal(signal.SIGTERM, before)
-    thread.stop()
+    thread.stop(waits=True)
     assert told == [signal.SIGTERM] and not thread.is_alive()
     assert thread.verdict.startswith("policy actor 0 (pid 7, in fit) has been stopped for")
     assert notes and "`kill -CONT 7`" in notes[0]

@@ -1,0 +1,96 @@
+"""Ray's own processes, where the run has started them: without them no process of the run finds another.
+
+Ray waits a minute for its GCS to come back, and then ends the driver without a word of the run; for one that is
+stopped it waits without end.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from openrlhf_ada.reporting.silence import STOPPED, WORKER, WORKING, Process, Silence
+
+if TYPE_CHECKING:
+    # A bare installation has none.
+    import psutil
+
+NAMES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet"}
+LOOK_S = 1.0
+
+
+class RayHeadLostError(RuntimeError):
+    """One of them was lost. Nothing can be asked of this Ray any more, not even to end."""
+
+
+class RayHead(threading.Thread):
+    """Watches them; `note` gets lines for the user. At the end of a run it interrupts the main thread, and `verdict`
+    says why. In a cluster that was joined there is nothing to watch."""
+
+    def __init__(self, silence_s: float, dead_after_s: float, note: Callable[[str], None]) -> None:
+        import psutil
+
+        super().__init__(daemon=True, name="ada-ray-head")
+        self._silence, self._note = Silence(silence_s, dead_after_s, 0.0), note
+        self._processes = [child for child in psutil.Process().children() if child.name() in NAMES]
+        self._ended = threading.Event()
+        self.verdict = ""
+
+    def run(self) -> None:
+        with ExitStack() as after:
+            ends = {os.pidfd_open(process.pid): process for process in self._processes}
+            for descriptor in ends:
+                after.callback(os.close, descriptor)
+            while ends and not self._ended.is_set():
+                ready, _, _ = select.select(list(ends), [], [], LOOK_S)
+                if ready:
+                    process = ends[ready[0]]
+                    self._lose(f"{NAMES[process.name()]} (pid {process.pid}) died: {_how(ready[0])}")
+                    return
+                verdict = self._silence.look([_seen(process) for process in self._processes])
+                if verdict is not None and verdict.is_end:
+                    self._lose(verdict.text)
+                    return
+                if verdict is not None:
+                    self._note(verdict.text)
+
+    def _lose(self, verdict: str) -> None:
+        if not self._ended.is_set():
+            self.verdict = verdict
+            # SIGINT may be ignored, as in the background of a shell; of SIGTERM the session has a handler.
+            _thread.interrupt_main(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Call this before Ray is ended."""
+        self._ended.set()
+
+
+def _seen(process: psutil.Process) -> Process:
+    import psutil
+
+    try:
+        is_stopped = process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.NoSuchProcess:
+        is_stopped = False
+    does, stopped = (STOPPED, process.pid) if is_stopped else (WORKING, 0)
+    return Process(NAMES[process.name()], WORKER, process.pid, does, stopped=stopped)
+
+
+def _how(descriptor: int) -> str:
+    """How the process of a pidfd has ended. Its status stays for Ray, which has started it."""
+    try:
+        found = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        # Ray has asked for it already.
+        found = None
+    if found is None:
+        return "its status is not known"
+    if found.si_code == os.CLD_EXITED:
+        return f"it ended with status {found.si_status}"
+    return f"it was ended by {signal.Signals(found.si_status).name}"

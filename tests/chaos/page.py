@@ -1,0 +1,65 @@
+"""docs/reliability.md from the outcomes of chaos.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+HEAD = """# Reliability
+
+What becomes of a run when one of its processes is killed (SIGKILL), stopped (SIGSTOP) or asked to end (SIGTERM), by
+what the run is doing at that moment. `make chaos` tries it on real runs of the toy model, in a seeded order, and writes
+this page. What each end guarantees and which tests keep it: [operations.md](operations.md#what-is-guaranteed).
+
+A fault passes in one of two ways:
+
+- **goes on**: the run ends well, and every rollout is that of an undisturbed run.
+- **ends**: within {limit:.0f} s (stopped processes: after `--ada_dead_after`) the run ends with a message that says
+  how to resume it. What is recorded is true, and no process and no shared memory is left. One in eight is resumed from
+  its last checkpoint, and then has the rollouts of an undisturbed run.
+
+A driver that is killed can say nothing; a stopped one is continued after five seconds and must go on.
+"""
+
+WORDS = {"continued": "goes on", "stopped": "ends", "late": "–"}
+
+
+def page(rows: Sequence[Mapping[str, Any]], victims: Sequence[str], moments: Sequence[str], limit: float) -> str:
+    """`rows`: outcomes as chaos.py keeps them. `limit`: seconds until a run must have ended."""
+    tried = [row for row in rows if row["end"] != "late" or row["failures"]]
+    failed = [row for row in tried if row["failures"]]
+    ended = [row["seconds"] for row in tried if row["end"] == "stopped" and row["fault"]["sent"] != "SIGSTOP"]
+    parts = [HEAD.format(limit=limit)]
+    parts.append(
+        f"Tried: {len(tried)} faults. **{len(tried) - len(failed)} passed, {len(failed)} failed.** "
+        f"{sum(row['resumed'] for row in rows)} were resumed. "
+        + (
+            f"Runs that ended after SIGKILL or SIGTERM took {median(ended):.0f} s (median) to do so.\n"
+            if ended
+            else "\n"
+        )
+    )
+    for sent in ("SIGKILL", "SIGTERM", "SIGSTOP"):
+        parts.append(f"## {sent}\n")
+        parts.append(_table([row for row in tried if row["fault"]["sent"] == sent], victims, moments))
+    if failed:
+        parts.append("## What failed\n")
+        parts += [f"- {' '.join(row['fault'].values())}: {'; '.join(row['failures'])}" for row in failed]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], victims: Sequence[str], moments: Sequence[str]) -> str:
+    cells = {(row["fault"]["victim"], row["fault"]["moment"]): row for row in rows}
+    lines = [f"| | {' | '.join(moments)} |", f"|---{'|---' * len(moments)}|"]
+    for victim in victims:
+        words = [_cell(cells.get((victim, moment))) for moment in moments]
+        lines.append(f"| {victim} | {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    return "**failed**" if row["failures"] else WORDS[row["end"]]

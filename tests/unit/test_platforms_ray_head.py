@@ -1,0 +1,78 @@
+"""Ray's own processes are watched, and one that is lost is named, with real processes in their place."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ada.platforms import ray_head
+from openrlhf_ada.platforms.ray_head import RayHead
+from openrlhf_ada.platforms.session import unwound_by_signals
+
+
+@pytest.fixture
+def gcs(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Stands for it by its name."""
+    program = tmp_path / "gcs_server"
+    shutil.copy(shutil.which("sleep") or "", program)
+    process = subprocess.Popen([program, "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(ray_head, "LOOK_S", 0.05)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGTERM, before[0])
+    signal.signal(signal.SIGHUP, before[1])
+
+
+def verdict_after(sent: signal.Signals, process: subprocess.Popen[bytes], notes: list[str]) -> str:
+    head = RayHead(0.2, 0.6, notes.append)
+    with pytest.raises(BaseException, match="Terminated"), unwound_by_signals():
+        head.start()
+        process.send_signal(sent)
+        # What waits in one call hears of it when that is over; Ray's looks every second.
+        for _ in range(600):
+            time.sleep(0.05)
+    head.join(30)
+    return head.verdict
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_one_that_died_is_named_with_its_signal(gcs: subprocess.Popen[bytes], sent: signal.Signals) -> None:
+    assert verdict_after(sent, gcs, []) == f"Ray's GCS (pid {gcs.pid}) died: it was ended by {sent.name}"
+    assert gcs.wait() == -sent, "its status is left to who has started it"
+
+
+def test_one_that_is_stopped_is_told_and_then_lost(gcs: subprocess.Popen[bytes]) -> None:
+    notes: list[str] = []
+    verdict = verdict_after(signal.SIGSTOP, gcs, notes)
+    assert verdict.startswith(f"Ray's GCS (pid {gcs.pid}) has been stopped for ")
+    assert verdict.endswith("and --ada_dead_after allows 0.6 s")
+    assert notes and f"`kill -CONT {gcs.pid}` lets it go on" in notes[0]
+
+
+def test_after_the_end_of_a_run_nothing_is_lost(gcs: subprocess.Popen[bytes]) -> None:
+    head = RayHead(0.2, 0.6, [].append)
+    head.start()
+    head.stop()
+    gcs.kill()
+    head.join(30)
+    assert not head.is_alive() and head.verdict == ""
+
+
+def test_a_cluster_that_was_joined_is_not_watched() -> None:
+    head = RayHead(0.2, 0.6, [].append)
+    head.start()
+    head.join(30)
+    assert not head.is_alive() and head.verdict == ""
