@@ -202,6 +202,7 @@ def _nowhere() -> TextIO:
 
 
 def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
+    import ray
     from ray.exceptions import OutOfMemoryError, RayActorError
     from ray.util.queue import Queue
 
@@ -219,7 +220,7 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
     places: dict[str, int] = {}
     config = from_namespace(args.ada)
     watch = RunWatch(config, places, log_dir, note)
-    head = RayHead(config.silence, config.dead_after, note)
+    head = RayHead(ray.get_runtime_context().gcs_address, config.silence, config.dead_after, note)
     reader = EventReader(args.ada_events, view, watch.happened)
     reader.start()
     watch.start()

@@ -10,12 +10,13 @@ import _thread
 import os
 import select
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from openrlhf_ada.reporting.silence import STOPPED, WORKER, WORKING, Process, Silence
+from openrlhf_ada.reporting.silence import CONTROLLER, STOPPED, WORKING, Process, Silence
 
 if TYPE_CHECKING:
     # A bare installation has none.
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 NAMES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet"}
 LOOK_S = 1.0
 
+REFUSALS = 3
+"""Looks in a row at which the GCS takes no connection: then it is lost. After SIGTERM its process stays."""
+
 
 class RayHeadLostError(RuntimeError):
     """One of them was lost. Nothing can be asked of this Ray any more, not even to end."""
@@ -31,14 +35,16 @@ class RayHeadLostError(RuntimeError):
 
 class RayHead(threading.Thread):
     """Watches them; `note` gets lines for the user. At the end of a run it interrupts the main thread, and `verdict`
-    says why. In a cluster that was joined there is nothing to watch."""
+    says why. In a cluster that was joined there is nothing to watch. `address`: of the GCS."""
 
-    def __init__(self, silence_s: float, dead_after_s: float, note: Callable[[str], None]) -> None:
+    def __init__(self, address: str, silence_s: float, dead_after_s: float, note: Callable[[str], None]) -> None:
         import psutil
 
         super().__init__(daemon=True, name="ada-ray-head")
         self._silence, self._note = Silence(silence_s, dead_after_s, 0.0), note
         self._processes = [child for child in psutil.Process().children() if child.name() in NAMES]
+        host, _, port = address.rpartition(":")
+        self._address, self._refusals = (host.strip("[]"), int(port)), 0
         self._ended = threading.Event()
         self.verdict = ""
 
@@ -53,12 +59,27 @@ class RayHead(threading.Thread):
                     process = ends[ready[0]]
                     self._lose(f"{NAMES[process.name()]} (pid {process.pid}) died: {_how(ready[0])}")
                     return
+                if self._is_refused():
+                    self._lose(f"Ray's GCS takes no connections any more ({REFUSALS} times in a row)")
+                    return
                 verdict = self._silence.look([_seen(process) for process in self._processes])
                 if verdict is not None and verdict.is_end:
                     self._lose(verdict.text)
                     return
                 if verdict is not None:
                     self._note(verdict.text)
+
+    def _is_refused(self) -> bool:
+        try:
+            socket.create_connection(self._address, timeout=LOOK_S).close()
+        except ConnectionRefusedError:
+            self._refusals += 1
+        except TimeoutError:
+            # It is stopped, or busy.
+            pass
+        else:
+            self._refusals = 0
+        return self._refusals >= REFUSALS
 
     def _lose(self, verdict: str) -> None:
         if not self._ended.is_set():
@@ -79,7 +100,7 @@ def _seen(process: psutil.Process) -> Process:
     except psutil.NoSuchProcess:
         is_stopped = False
     does, stopped = (STOPPED, process.pid) if is_stopped else (WORKING, 0)
-    return Process(NAMES[process.name()], WORKER, process.pid, does, stopped=stopped)
+    return Process(NAMES[process.name()], CONTROLLER, process.pid, does, stopped=stopped)
 
 
 def _how(descriptor: int) -> str:

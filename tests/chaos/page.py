@@ -9,8 +9,8 @@ from typing import Any
 HEAD = """# Reliability
 
 What becomes of a run when one of its processes is killed (SIGKILL), stopped (SIGSTOP) or asked to end (SIGTERM), by
-what the run is doing at that moment. `make chaos` tries it on real runs of the toy model, in a seeded order, and writes
-this page. What each end guarantees and which tests keep it: [operations.md](operations.md#what-is-guaranteed).
+what the run is doing at that moment. `make chaos` tries it on real runs of the toy model, in a seeded order, and
+writes this page. What each end guarantees and which tests keep it: [operations.md](operations.md#what-is-guaranteed).
 
 A fault passes in one of two ways:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +15,13 @@ import pytest
 from openrlhf_ada.platforms import ray_head
 from openrlhf_ada.platforms.ray_head import RayHead
 from openrlhf_ada.platforms.session import unwound_by_signals
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where somebody takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -36,8 +44,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     signal.signal(signal.SIGHUP, before[1])
 
 
-def verdict_after(sent: signal.Signals, process: subprocess.Popen[bytes], notes: list[str]) -> str:
-    head = RayHead(0.2, 0.6, notes.append)
+def verdict_after(sent: signal.Signals, process: subprocess.Popen[bytes], notes: list[str], address: str) -> str:
+    head = RayHead(address, 0.2, 0.6, notes.append)
     with pytest.raises(BaseException, match="Terminated"), unwound_by_signals():
         head.start()
         process.send_signal(sent)
@@ -49,21 +57,38 @@ def verdict_after(sent: signal.Signals, process: subprocess.Popen[bytes], notes:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
-def test_one_that_died_is_named_with_its_signal(gcs: subprocess.Popen[bytes], sent: signal.Signals) -> None:
-    assert verdict_after(sent, gcs, []) == f"Ray's GCS (pid {gcs.pid}) died: it was ended by {sent.name}"
+def test_one_that_died_is_named_with_its_signal(
+    gcs: subprocess.Popen[bytes], sent: signal.Signals, address: str
+) -> None:
+    assert verdict_after(sent, gcs, [], address) == f"Ray's GCS (pid {gcs.pid}) died: it was ended by {sent.name}"
     assert gcs.wait() == -sent, "its status is left to who has started it"
 
 
-def test_one_that_is_stopped_is_told_and_then_lost(gcs: subprocess.Popen[bytes]) -> None:
+def test_one_that_is_stopped_is_told_and_then_lost(gcs: subprocess.Popen[bytes], address: str) -> None:
     notes: list[str] = []
-    verdict = verdict_after(signal.SIGSTOP, gcs, notes)
+    verdict = verdict_after(signal.SIGSTOP, gcs, notes, address)
     assert verdict.startswith(f"Ray's GCS (pid {gcs.pid}) has been stopped for ")
     assert verdict.endswith("and --ada_dead_after allows 0.6 s")
     assert notes and f"`kill -CONT {gcs.pid}` lets it go on" in notes[0]
 
 
-def test_after_the_end_of_a_run_nothing_is_lost(gcs: subprocess.Popen[bytes]) -> None:
-    head = RayHead(0.2, 0.6, [].append)
+@pytest.mark.usefixtures("gcs")
+def test_one_that_takes_no_connections_is_lost() -> None:
+    """Ray's GCS after SIGTERM: its process stays."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = RayHead(f"127.0.0.1:{server.getsockname()[1]}", 10, 60, [].append)
+        with pytest.raises(BaseException, match="Terminated"), unwound_by_signals():
+            head.start()
+            time.sleep(0.5)
+            assert head.verdict == ""
+            server.close()
+            for _ in range(600):
+                time.sleep(0.05)
+    assert head.verdict == "Ray's GCS takes no connections any more (3 times in a row)"
+
+
+def test_after_the_end_of_a_run_nothing_is_lost(gcs: subprocess.Popen[bytes], address: str) -> None:
+    head = RayHead(address, 0.2, 0.6, [].append)
     head.start()
     head.stop()
     gcs.kill()
@@ -71,8 +96,8 @@ def test_after_the_end_of_a_run_nothing_is_lost(gcs: subprocess.Popen[bytes]) ->
     assert not head.is_alive() and head.verdict == ""
 
 
-def test_a_cluster_that_was_joined_is_not_watched() -> None:
-    head = RayHead(0.2, 0.6, [].append)
+def test_a_cluster_that_was_joined_is_not_watched(address: str) -> None:
+    head = RayHead(address, 0.2, 0.6, [].append)
     head.start()
     head.join(30)
     assert not head.is_alive() and head.verdict == ""
