@@ -32,9 +32,9 @@ from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
-from openrlhf_ada.platforms.ray_head import RayHead, RayHeadLostError
+from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
-from openrlhf_ada.platforms.session import TerminatedError, check_this_machine, ray_session, runs_here
+from openrlhf_ada.platforms.session import Session, TerminatedError, check_this_machine, ray_session, runs_here
 from openrlhf_ada.reporting.output import LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
@@ -154,9 +154,10 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
         try:
             with (
                 run_folder(args, config, [*PROG.split(), *words], log),
-                ray_session(args, verbose=config.verbose) as log_dir,
+                ray_session(args, verbose=config.verbose, note=_noting(view)) as session,
             ):
-                _train(args, view, log_dir)
+                log_dir = session.log_dir
+                _train(args, view, session)
         except RayError as error:
             print(
                 f"{PROG}: the run failed.\n{error}\nLogs of all processes: {log_dir} (or --verbose)", file=sys.stderr
@@ -201,37 +202,33 @@ def _nowhere() -> TextIO:
     return open(os.devnull, "w")
 
 
-def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
-    import ray
+def _noting(view: ProgressView) -> Callable[[str], None]:
+    return lambda text: view.handle({"type": "note", "text": text})
+
+
+def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     from ray.exceptions import OutOfMemoryError, RayActorError
     from ray.util.queue import Queue
 
     from openrlhf_ada.platforms.placement import on_this_node
 
-    view.handle({"type": "phase", "text": f"loading engines and models (their logs: {log_dir})"})
+    view.handle({"type": "phase", "text": f"loading engines and models (their logs: {session.log_dir})"})
     from openrlhf_ada.cli.run_watch import RunWatch
     from openrlhf_ada.rollout.engine_starts import watched_starts
     from openrlhf_ada.trainer.launch import train
 
-    def note(text: str) -> None:
-        view.handle({"type": "note", "text": text})
-
+    note = _noting(view)
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     places: dict[str, int] = {}
-    config = from_namespace(args.ada)
-    watch = RunWatch(config, places, log_dir, note)
-    head = RayHead(ray.get_runtime_context().gcs_address, config.silence, config.dead_after, note)
+    watch = RunWatch(from_namespace(args.ada), places, session.log_dir, note)
     reader = EventReader(args.ada_events, view, watch.happened)
     reader.start()
     watch.start()
-    head.start()
     try:
         with watched_starts(args.vllm.num_engines or 0, note):
             train(args, places)
     except KeyboardInterrupt:
-        if head.verdict:
-            raise RayHeadLostError(head.verdict) from None
-        if watch.verdict:
+        if watch.verdict and not session.head.verdict:
             raise RunLostError(watch.verdict) from None
         raise
     except (RayActorError, OutOfMemoryError) as error:
@@ -239,9 +236,8 @@ def _train(args: SimpleNamespace, view: ProgressView, log_dir: str) -> None:
             raise RunLostError("\n".join(process.told() for process in lost)) from error
         raise
     finally:
-        head.stop()
-        reader.stop(waits=not head.verdict)
-        watch.stop(waits=not head.verdict)
+        reader.stop(waits=not session.head.verdict)
+        watch.stop(waits=not session.head.verdict)
 
 
 class EventReader(threading.Thread):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 NAMES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet"}
 LOOK_S = 1.0
 
+GRACE_S = 20.0
+"""From the interruption until this process ends at once: a call into Ray may wait without looking at signals."""
+
 REFUSALS = 3
 """Looks in a row at which the GCS takes no connection: then it is lost. After SIGTERM its process stays."""
 
@@ -86,10 +89,16 @@ class RayHead(threading.Thread):
             self.verdict = verdict
             # SIGINT may be ignored, as in the background of a shell; of SIGTERM the session has a handler.
             _thread.interrupt_main(signal.SIGTERM)
+            if not self._ended.wait(GRACE_S):
+                self._note(f"the run failed. {verdict}")
+                os._exit(1)
 
     def stop(self) -> None:
-        """Call this before Ray is ended."""
+        """Call this before Ray is ended. One that is stopped goes on, since whoever asks it to end would wait."""
         self._ended.set()
+        for process in self._processes:
+            if _seen(process).does == STOPPED:
+                process.resume()
 
 
 def _seen(process: psutil.Process) -> Process:

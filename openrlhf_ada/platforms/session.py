@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.ray_session import job_runtime_env, own_token, running_cluster, session_folder
@@ -20,7 +20,7 @@ from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.gpu import hidden_as_slots
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
-from openrlhf_ada.platforms.ray_head import NAMES, RayHeadLostError
+from openrlhf_ada.platforms.ray_head import NAMES, RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
@@ -60,12 +60,22 @@ def quiet_environment() -> dict[str, str]:
     return {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), "TQDM_DISABLE": "1"}
 
 
+class Session(NamedTuple):
+    """A Ray to work with: the folder of its logs, and the watch over its own processes."""
+
+    log_dir: str
+    head: RayHead
+
+
 @contextmanager
-def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
-    """A Ray that has the slots which these flags need; yields the folder of its logs.
+def ray_session(
+    args: SimpleNamespace, *, verbose: bool, note: Callable[[str], None] = logger.warning
+) -> Iterator[Session]:
+    """A Ray that has the slots which these flags need. `note`: gets lines for the user.
 
     Raises, before any actor starts: MissingResourcesError where the cluster is too small, or torch cannot use the GPUs
     of a machine; ConfigError for flags that need a GPU where there is none, or on GPUs a package that is not there.
+    Later: RayHeadLostError where this Ray cannot be used any more; TerminatedError.
 
     A running cluster (RAY_ADDRESS, `ray start`, `ray job submit`) is joined and left as it was. Without one, a local
     one is started and ended. On a machine without a GPU the slots are logical and the CPU platform is switched on.
@@ -84,16 +94,19 @@ def ray_session(args: SimpleNamespace, *, verbose: bool) -> Iterator[str]:
             after.add(_start_local(ray, args, slots, environment, common, after_ray))
         else:
             _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
-        end = ray.shutdown
+        head = RayHead(ray.get_runtime_context().gcs_address, args.ada.silence, args.ada.dead_after, note)
         try:
             with unwound_by_signals():
+                head.start()
                 slots.check(ray.cluster_resources(), free=ray.available_resources())
-                yield os.path.join(session_folder(), "logs")
-        except RayHeadLostError:
-            end = _give_up_ray
+                yield Session(os.path.join(session_folder(), "logs"), head)
+        except TerminatedError:
+            if head.verdict:
+                raise RayHeadLostError(head.verdict) from None
             raise
         finally:
-            _shut_down(end, after)
+            head.stop()
+            _shut_down(_give_up_ray if head.verdict else ray.shutdown, after)
 
 
 @contextmanager

@@ -62,7 +62,7 @@ MOMENTS = {
     "training": "doing training the policy",
     "weight update": "doing sending weights",
     "checkpoint": "doing saving a checkpoint",
-    "evaluation": "phase evaluating",
+    "evaluation": "doing evaluating",
     "end": "done",
 }
 """Event at which the signal is sent, a moment later; those in a step, after the second step."""
@@ -167,7 +167,7 @@ def reached(moment: str) -> Callable[[str], bool]:
     def call(event: str) -> bool:
         if event.startswith("step "):
             steps[0] = int(event.split()[1])
-        needs = 0 if moment in ("loading", "evaluation", "end") else 2 if moment != "checkpoint" else 3
+        needs = 0 if moment in ("loading", "end") else 2 if moment not in ("checkpoint", "evaluation") else 3
         return steps[0] >= needs and event.startswith(MOMENTS[moment])
 
     return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -52,6 +53,7 @@ def verdict_after(sent: signal.Signals, process: subprocess.Popen[bytes], notes:
         # What waits in one call hears of it when that is over; Ray's looks every second.
         for _ in range(600):
             time.sleep(0.05)
+    head.stop()
     head.join(30)
     return head.verdict
 
@@ -72,6 +74,15 @@ def test_one_that_is_stopped_is_told_and_then_lost(gcs: subprocess.Popen[bytes],
     assert notes and f"`kill -CONT {gcs.pid}` lets it go on" in notes[0]
 
 
+def test_one_that_is_stopped_goes_on_when_the_run_ends(gcs: subprocess.Popen[bytes], address: str) -> None:
+    gcs.send_signal(signal.SIGSTOP)
+    os.waitpid(gcs.pid, os.WUNTRACED)
+    head = RayHead(address, 10, 60, [].append)
+    head.stop()
+    gcs.terminate()
+    assert gcs.wait(timeout=30) == -signal.SIGTERM
+
+
 @pytest.mark.usefixtures("gcs")
 def test_one_that_takes_no_connections_is_lost() -> None:
     """Ray's GCS after SIGTERM: its process stays."""
@@ -84,6 +95,7 @@ def test_one_that_takes_no_connections_is_lost() -> None:
             server.close()
             for _ in range(600):
                 time.sleep(0.05)
+    head.stop()
     assert head.verdict == "Ray's GCS takes no connections any more (3 times in a row)"
 
 
