@@ -154,7 +154,12 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
         try:
             with (
                 run_folder(args, config, [*PROG.split(), *words], log),
-                ray_session(args, verbose=config.verbose, note=_noting(view)) as session,
+                ray_session(
+                    args,
+                    verbose=config.verbose,
+                    note=_noting(view),
+                    last_words=lambda: how_to_resume(words, args),
+                ) as session,
             ):
                 log_dir = session.log_dir
                 _train(args, view, session)

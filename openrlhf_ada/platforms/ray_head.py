@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NAMES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet"}
 LOOK_S = 1.0
 
-GRACE_S = 20.0
+GRACE_S = 10.0
 """From the interruption until this process ends at once: a call into Ray may wait without looking at signals."""
 
 REFUSALS = 3
@@ -38,13 +38,24 @@ class RayHeadLostError(RuntimeError):
 
 class RayHead(threading.Thread):
     """Watches them; `note` gets lines for the user. At the end of a run it interrupts the main thread, and `verdict`
-    says why. In a cluster that was joined there is nothing to watch. `address`: of the GCS."""
+    says why. In a cluster that was joined there is nothing to watch. `address`: of the GCS.
 
-    def __init__(self, address: str, silence_s: float, dead_after_s: float, note: Callable[[str], None]) -> None:
+    `last_words`: what the user should read if this process must be ended at once.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        silence_s: float,
+        dead_after_s: float,
+        note: Callable[[str], None],
+        last_words: Callable[[], str] = lambda: "",
+    ) -> None:
         import psutil
 
         super().__init__(daemon=True, name="ada-ray-head")
         self._silence, self._note = Silence(silence_s, dead_after_s, 0.0), note
+        self._last_words = last_words
         self._processes = [child for child in psutil.Process().children() if child.name() in NAMES]
         host, _, port = address.rpartition(":")
         self._address, self._refusals = (host.strip("[]"), int(port)), 0
@@ -90,7 +101,7 @@ class RayHead(threading.Thread):
             # SIGINT may be ignored, as in the background of a shell; of SIGTERM the session has a handler.
             _thread.interrupt_main(signal.SIGTERM)
             if not self._ended.wait(GRACE_S):
-                self._note(f"the run failed. {verdict}")
+                self._note(f"the run failed. {verdict}\n{self._last_words()}")
                 os._exit(1)
 
     def stop(self) -> None:

@@ -69,9 +69,13 @@ class Session(NamedTuple):
 
 @contextmanager
 def ray_session(
-    args: SimpleNamespace, *, verbose: bool, note: Callable[[str], None] = logger.warning
+    args: SimpleNamespace,
+    *,
+    verbose: bool,
+    note: Callable[[str], None] = logger.warning,
+    last_words: Callable[[], str] = lambda: "",
 ) -> Iterator[Session]:
-    """A Ray that has the slots which these flags need. `note`: gets lines for the user.
+    """A Ray that has the slots which these flags need. `note`, `last_words`: see RayHead.
 
     Raises, before any actor starts: MissingResourcesError where the cluster is too small, or torch cannot use the GPUs
     of a machine; ConfigError for flags that need a GPU where there is none, or on GPUs a package that is not there.
@@ -94,7 +98,8 @@ def ray_session(
             after.add(_start_local(ray, args, slots, environment, common, after_ray))
         else:
             _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
-        head = RayHead(ray.get_runtime_context().gcs_address, args.ada.silence, args.ada.dead_after, note)
+        address = ray.get_runtime_context().gcs_address
+        head = RayHead(address, args.ada.silence, args.ada.dead_after, note, last_words)
         try:
             with unwound_by_signals():
                 head.start()
