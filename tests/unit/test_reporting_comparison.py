@@ -51,6 +51,11 @@ def test_numbers_are_the_same_with_and_without_a_point(tmp_path: Path) -> None:
     assert [c.label for c in group_runs(runs)] == ["gamma 1 (2 seeds)", "gamma 0.5"]
 
 
+def test_a_repetition_is_no_other_seed(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, steps=1, config=with_flags(1)) for name in "ab"]
+    assert [c.label for c in group_runs(runs)] == ["a (2 runs)"]
+
+
 def test_curve_of_seeds_is_their_mean_with_student_t(tmp_path: Path) -> None:
     """At step 0 accuracies .2 and .4: mean .3, half-width 12.7 x .1 (sd .141 / sqrt 2)."""
     charts = charts_of(write_comparison(three_runs(tmp_path), tmp_path / "out.html").path)
