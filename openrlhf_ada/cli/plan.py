@@ -193,7 +193,9 @@ class Planner:
             if args.source and getattr(args, flag) is not None:
                 raise ValueError(f"--{flag}: the answers are those of {args.source}. Leave out one of the two")
         if args.prompts and args.prompts > MOST_PROMPTS:
-            raise ValueError(f"--prompts {args.prompts:,}: steps of more than {MOST_PROMPTS:,} prompts are not simulated")
+            raise ValueError(
+                f"--prompts {args.prompts:,}: steps of more than {MOST_PROMPTS:,} prompts are not simulated"
+            )
         self._answer = None if self._is_run else self._synthetic_answers()
         self._machine = self._machine_of_steps()
         self._to_target = seconds_to_target(self._machine_of_arena())
@@ -276,8 +278,8 @@ class Planner:
         prompts = plan.prompts * max(budget - plan.fixed_s, 0.0) / (plan.seconds - plan.fixed_s)
         if prompts > MOST_PROMPTS:
             raise ValueError(
-                f"--budget {budget:g}: a step of {plan.method} would have more than {MOST_PROMPTS:,} prompts, which are "
-                "not simulated. Give fewer seconds"
+                f"--budget {budget:g}: a step of {plan.method} would have more than {MOST_PROMPTS:,} prompts, which "
+                "are not simulated. Give fewer seconds"
             )
         return max(1, int(prompts))
 
