@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openrlhf_ada.reporting.jsonl import damage_error, read_rows, row_step
+from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows, row_step
 from openrlhf_ada.reporting.metrics import METRICS
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
 
@@ -112,7 +112,7 @@ def _read_figures(path: Path) -> Row:
     figures = _read_object(path)
     for name, value in figures.items():
         if value is not None and not is_number(value):
-            raise damage_error(path, 1, f"{name!r} is {value!r}, expected a number")
+            raise damaged_file(path, f"{name!r} is {value!r}, expected a number")
     return figures
 
 
@@ -120,9 +120,9 @@ def _read_object(path: Path) -> Row:
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
-        raise damage_error(path, 1, f"not JSON ({error})") from error
+        raise damaged_file(path, f"not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise damage_error(path, 1, "not a JSON object")
+        raise damaged_file(path, "not a JSON object")
     return value
 
 

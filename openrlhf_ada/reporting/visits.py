@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.reporting.jsonl import damage_error, read_rows
+from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, SAMPLES_FILE
 from openrlhf_ada.reporting.run_record import Row, Run, is_number
 
@@ -85,7 +85,7 @@ def read_visits(run: Run) -> list[Visit]:
     threshold = 0.5 if threshold is None else threshold
     if not is_number(threshold):
         what = f"'ada.positive_threshold' is {threshold!r}, expected a number"
-        raise damage_error(run.run_dir / CONFIG_FILE, 1, what)
+        raise damaged_file(run.run_dir / CONFIG_FILE, what)
     drafts: dict[tuple[int, int], _Draft] = {}
     path = run.run_dir / SAMPLES_FILE
     for line, row in read_rows(path) if path.exists() else ():

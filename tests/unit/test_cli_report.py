@@ -11,7 +11,6 @@ from recorded_runs import CONFIG, make_run
 from openrlhf_ada.cli import main as cli
 from openrlhf_ada.cli.report import main
 
-
 SAMPLE = '{"step": 1, "key": 0, "index": 0, "metric": 1.0, "reward": 1.0, "tokens": 2, %s}\n'
 
 
@@ -50,8 +49,8 @@ def test_several_runs_get_one_page(
     [
         ({}, "is not a run directory: it has no config.json"),
         ({"config.json": '{"model_type": "llama"}'}, "is not a run directory: it has no metrics.jsonl"),
-        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, "config.json, line 1: not JSON"),
-        ({"config.json": "[]", "metrics.jsonl": ""}, "config.json, line 1: not a JSON object"),
+        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, "config.json: not JSON"),
+        ({"config.json": "[]", "metrics.jsonl": ""}, "config.json: not a JSON object"),
         ({"config.json": "{}", "metrics.jsonl": '{"loss": 1}\n'}, "metrics.jsonl, line 1: 'step' is None"),
         ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": "many"}\n'}, "'ada/drawn' is 'many'"),
         ({"config.json": "{}", "metrics.jsonl": "\x00\x01\n"}, "metrics.jsonl, line 1: not JSON"),
@@ -67,7 +66,7 @@ def test_several_runs_get_one_page(
         ({"config.json": "{}", "metrics.jsonl": '{"step": 0, "eval/accuracy": null}\n'}, "'eval/accuracy' is None"),
         (
             {"config.json": "{}", "metrics.jsonl": "", "summary.json": '{"accuracy_before": "good"}'},
-            "summary.json, line 1: 'accuracy_before' is 'good', expected a number",
+            "summary.json: 'accuracy_before' is 'good', expected a number",
         ),
         (
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": SAMPLE % '"coefficient": "much"'},
