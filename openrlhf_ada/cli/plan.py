@@ -55,6 +55,14 @@ LEARNING_STEPS = 3
 ARENA_PROMPTS = 512
 """Prompts of the step, with 4 rollouts each, by which engines are compared with those of the arena."""
 
+MOST_PROMPTS = 8192
+"""Of a simulated step. Methods take up to half a minute for one of these."""
+
+PICTURES = (".png", ".svg", ".pdf")
+
+RECORDED = ("ada/kept", "ada/kept_tokens", "ada/step_s", "timing/generation")
+"""What a run's seconds of training are worked out from."""
+
 TRIED, CLOSE = 5, 0.02
 """Numbers of prompts that are tried to meet a budget; how close is enough."""
 
@@ -88,6 +96,7 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
     try:
+        _check_outputs(args)
         planner = Planner(args)
         plans = [planner.within(name, args.budget) if args.budget else planner.plan(name) for name in args.methods]
     except (ValueError, FileNotFoundError) as error:
@@ -103,6 +112,15 @@ def main(argv: Sequence[str]) -> int:
     if args.plot:
         _draw(plans, args.plot)
     return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Before anything is simulated. Raises FileNotFoundError and ValueError."""
+    for flag, file in (("json", args.json), ("plot", args.plot)):
+        if file is not None and not file.parent.is_dir():
+            raise FileNotFoundError(f"--{flag} {file}: there is no folder {file.parent}")
+    if args.plot is not None and args.plot.suffix not in PICTURES:
+        raise ValueError(f"--plot {args.plot}: expected a name that ends in {', '.join(PICTURES)}")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -174,6 +192,10 @@ class Planner:
         for flag in ("beta", "tokens") if self._is_run else ("beta",):
             if args.source and getattr(args, flag) is not None:
                 raise ValueError(f"--{flag}: the answers are those of {args.source}. Leave out one of the two")
+        if args.prompts and args.prompts > MOST_PROMPTS:
+            raise ValueError(
+                f"--prompts {args.prompts:,}: steps of more than {MOST_PROMPTS:,} prompts are not simulated"
+            )
         self._answer = None if self._is_run else self._synthetic_answers()
         self._machine = self._machine_of_steps()
         self._to_target = seconds_to_target(self._machine_of_arena())
@@ -232,7 +254,8 @@ class Planner:
         )
 
     def within(self, name: str, budget: float) -> Plan:
-        """With as many prompts as `budget` seconds have time for. Raises ValueError where that is none."""
+        """With as many prompts as `budget` seconds have time for. Raises ValueError where that is none, or too many
+        to simulate."""
         # Single steps lead to the number of prompts, and methods that learn take more steps at the end.
         plan = self.plan(name, steps=1)
         for _ in range(TRIED):
@@ -252,13 +275,24 @@ class Planner:
     @staticmethod
     def _fitting(plan: Plan, budget: float) -> int:
         """Prompts, if seconds beyond the fixed part were proportional to their number."""
-        return max(1, int(plan.prompts * max(budget - plan.fixed_s, 0.0) / (plan.seconds - plan.fixed_s)))
+        prompts = plan.prompts * max(budget - plan.fixed_s, 0.0) / (plan.seconds - plan.fixed_s)
+        if prompts > MOST_PROMPTS:
+            raise ValueError(
+                f"--budget {budget:g}: a step of {plan.method} would have more than {MOST_PROMPTS:,} prompts, which "
+                "are not simulated. Give fewer seconds"
+            )
+        return max(1, int(prompts))
 
 
 def _recorded_per_token(run_dir: Path) -> float:
-    """Seconds of a run's steps outside sampling, for each trained token."""
-    rows = read_run(run_dir).steps
+    """Seconds of a run's steps outside sampling, for each trained token. Raises ValueError where none was recorded."""
+    rows = [row for row in read_run(run_dir).steps if all(row.get(name) is not None for name in RECORDED)]
     tokens = sum(row["ada/kept_tokens"] + row["ada/kept"] * PROMPT_TOKENS for row in rows)
+    if not tokens:
+        raise ValueError(
+            f"{run_dir} has no finished step of --ada_mode seq or est. Name a run that has one, or give pass rates "
+            "by --beta"
+        )
     return sum(row["ada/step_s"] - row["timing/generation"] for row in rows) / tokens
 
 

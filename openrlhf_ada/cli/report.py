@@ -44,6 +44,8 @@ def main(argv: Sequence[str]) -> int:
     runs = [read_run(folder) for folder in args.run_dir]
     if args.out is not None and not args.out.parent.is_dir():
         raise FileNotFoundError(f"--out {args.out}: there is no folder {args.out.parent}")
+    if args.out is not None and args.out.is_dir():
+        raise IsADirectoryError(f"--out {args.out}: it is a folder; name a file in it")
     if len(runs) == 1:
         from openrlhf_ada.reporting.report import write_report
 

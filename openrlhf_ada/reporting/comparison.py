@@ -112,7 +112,9 @@ def _label(configurations: Sequence[Configuration]) -> None:
         first = configuration.runs[0].run_dir.resolve().name
         configuration.label = label if readable else first
         if len(configuration.runs) > 1:
-            configuration.label += f" ({len(configuration.runs)} seeds)"
+            # A repetition has the seed of its first run.
+            unit = "seeds" if len(set(configuration.seeds)) == len(configuration.runs) else "runs"
+            configuration.label += f" ({len(configuration.runs)} {unit})"
     for configuration in configurations:
         if [c.label for c in configurations].count(configuration.label) > 1:
             configuration.label = str(configuration.runs[0].run_dir)

@@ -153,6 +153,11 @@ def damage_error(path: Path, line: int, what: str) -> RunDamageError:
     return RunDamageError(f"{path}, line {line}: {what}. The record was changed after it was written; remove the line")
 
 
+def damaged_file(path: Path, what: str) -> RunDamageError:
+    """The error for a file that is one JSON value."""
+    return RunDamageError(f"{path}: {what}. The record was changed after it was written; restore the file")
+
+
 def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 

@@ -184,6 +184,9 @@ class _Books:
 
 
 def _estimate(value: float, resampled: Floats) -> Estimate:
+    if np.isnan(resampled).all():
+        # Nothing was trained: no resample has a group.
+        return Estimate(float(value), float(value), float(value))
     # Without interpolation: resamples without a single group with signal have infinite ratios and costs.
     low, high = np.nanpercentile(resampled, [2.5, 97.5], method="inverted_cdf")
     return Estimate(float(value), float(low), float(high))

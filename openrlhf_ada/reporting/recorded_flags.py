@@ -12,4 +12,11 @@ def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
     """Nested flags as (dotted name, value), in the order of the file."""
     if isinstance(config, dict) and config:
         return [pair for name, value in config.items() for pair in flat(value, f"{prefix}.{name}" if prefix else name)]
-    return [(prefix, str(config))] if prefix else []
+    return [(prefix, str(_plain(config)))] if prefix else []
+
+
+def _plain(value: Any) -> Any:
+    """Whole numbers without a point: a default of 1 is 1.0 where it was given, as in a repetition by --config."""
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

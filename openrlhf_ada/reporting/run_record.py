@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openrlhf_ada.reporting.jsonl import damage_error, read_rows, row_step
+from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows, row_step
+from openrlhf_ada.reporting.metrics import METRICS
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
 
 Row: TypeAlias = dict[str, Any]
+
+OBJECTS = frozenset(name for name, metric in METRICS.items() if "->" in metric.unit)
+"""Metrics that are an object of figures by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +81,48 @@ def read_run(run_dir: Path) -> Run:
         config=_read_object(config),
         steps=steps,
         evaluations=[evaluations[step] for step in sorted(evaluations)],
-        summary=_read_object(summary) if summary.exists() else None,
+        summary=_read_figures(summary) if summary.exists() else None,
     )
 
 
 def _check_types(path: Path, line: int, row: Row) -> None:
-    """Values under our names are numbers, null, or objects with text keys; raises RunDamageError."""
+    """Values under our names are numbers or null, those of OBJECTS objects; raises RunDamageError."""
     for name, value in row.items():
-        ours = name.startswith(("ada/", "eval/", "rollout/", "timing/"))
-        if ours and (isinstance(value, bool) or not isinstance(value, int | float | dict | None)):
+        if not name.startswith(("ada/", "eval/", "rollout/", "timing/")):
+            continue
+        if value is None:
+            # An evaluation is one because it has this figure.
+            fits = not name.startswith("eval/accuracy")
+        elif isinstance(value, dict):
+            # Another version may have objects of its own, which nothing here reads.
+            fits = name in OBJECTS or (name.startswith("ada/") and name not in METRICS)
+        else:
+            fits = is_number(value)
+        if not fits:
             raise damage_error(path, line, f"{name!r} is {value!r}, expected a number")
+
+
+def is_number(value: Any) -> bool:
+    """A number of JSON; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _read_figures(path: Path) -> Row:
+    """Of `summary.json`; raises RunDamageError for one that is no number or null."""
+    figures = _read_object(path)
+    for name, value in figures.items():
+        if value is not None and not is_number(value):
+            raise damaged_file(path, f"{name!r} is {value!r}, expected a number")
+    return figures
 
 
 def _read_object(path: Path) -> Row:
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
-        raise damage_error(path, 1, f"not JSON ({error})") from error
+        raise damaged_file(path, f"not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise damage_error(path, 1, "not a JSON object")
+        raise damaged_file(path, "not a JSON object")
     return value
 
 
@@ -110,6 +137,7 @@ def summarise(run: Run) -> dict[str, float | int | None]:
     before = run.evaluations[0] if run.evaluations and run.evaluations[0]["step"] == 0 else {}
     after = run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else {}
     uniform = _mean_over_groups(run.steps, "ada/signal_share_uniform")
+    size = run.flag("rollout.n_samples_per_prompt")
     return {
         "accuracy_before": before.get("eval/accuracy"),
         "accuracy_after": after.get("eval/accuracy"),
@@ -118,7 +146,7 @@ def summarise(run: Run) -> dict[str, float | int | None]:
         "signal_share": _mean_over_groups(run.steps, "ada/signal_share"),
         "signal_share_uniform": uniform,
         "signal_cost": _signal_cost(run.steps),
-        "signal_cost_uniform": _ratio(run.flag("rollout.n_samples_per_prompt"), uniform),
+        "signal_cost_uniform": _ratio(size if is_number(size) else None, uniform),
         "rollouts": _total(run.steps, "ada/drawn"),
         "tokens": _total(run.steps, "ada/drawn_tokens"),
         "train_seconds": _total(run.steps, "ada/step_s"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.config.installed import stack_versions
-from openrlhf_ada.reporting.jsonl import damage_error, encode, write_atomically
+from openrlhf_ada.reporting.jsonl import damaged_file, encode, write_atomically
 from openrlhf_ada.reporting.redaction import redact_words
 
 STARTS_FILE = "starts.json"
@@ -51,9 +51,9 @@ def _read(path: Path) -> list[Any]:
     try:
         entries = json.loads(path.read_bytes())
     except ValueError as error:
-        raise damage_error(path, 1, f"not JSON ({error})") from error
+        raise damaged_file(path, f"not JSON ({error})") from error
     if not isinstance(entries, list):
-        raise damage_error(path, 1, "not a JSON array")
+        raise damaged_file(path, "not a JSON array")
     return entries
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.reporting.jsonl import damage_error, read_rows
+from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, SAMPLES_FILE
-from openrlhf_ada.reporting.run_record import Row, Run
+from openrlhf_ada.reporting.run_record import Row, Run, is_number
 
 Floats = NDArray[np.float64]
 
 NUMBERS = ("step", "key", "index", "metric", "reward", "tokens")
 """Keys that every row has, all of them numbers."""
+
+SOME_NUMBERS, SOME_TEXTS = ("coefficient", "predicted"), ("prompt", "label", "response")
+"""Keys that a row may have, or have as null."""
 
 
 @dataclass(slots=True)
@@ -81,21 +83,29 @@ def read_visits(run: Run) -> list[Visit]:
     threshold = run.flag("ada.positive_threshold")
     # The default of --ada_positive_threshold.
     threshold = 0.5 if threshold is None else threshold
-    if not _is_number(threshold):
+    if not is_number(threshold):
         what = f"'ada.positive_threshold' is {threshold!r}, expected a number"
-        raise damage_error(run.run_dir / CONFIG_FILE, 1, what)
+        raise damaged_file(run.run_dir / CONFIG_FILE, what)
     drafts: dict[tuple[int, int], _Draft] = {}
     path = run.run_dir / SAMPLES_FILE
     for line, row in read_rows(path) if path.exists() else ():
-        if wrong := [name for name in NUMBERS if not _is_number(row.get(name))]:
-            raise damage_error(path, line, f"{wrong[0]!r} is {row.get(wrong[0])!r}, expected a number")
+        if wrong := _wrong(row):
+            raise damage_error(path, line, wrong)
         draft = drafts.setdefault((row["step"], row["key"]), _Draft(str(row.get("prompt_id", row["key"]))))
         _add(draft, row, threshold)
     return [_finished(*identity, drafts[identity]) for identity in sorted(drafts)]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _wrong(row: Row) -> str:
+    """What a row of samples has of another type; empty if nothing."""
+    for name in (*NUMBERS, *SOME_NUMBERS):
+        value = row.get(name)
+        if not is_number(value) and (name in NUMBERS or value is not None):
+            return f"{name!r} is {value!r}, expected a number"
+    for name in SOME_TEXTS:
+        if not isinstance(row.get(name), str | None):
+            return f"{name!r} is {row[name]!r}, expected a text"
+    return ""
 
 
 def _add(draft: _Draft, row: Row, threshold: float) -> None:

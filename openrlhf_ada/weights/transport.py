@@ -150,8 +150,12 @@ class GlooGroup(Group):
                 work.wait(timedelta(seconds=POLL_S))
                 break
             except RuntimeError:
-                if work.is_completed() or self._stopped.is_set():
+                if self._stopped.is_set():
                     raise
+                if work.is_completed():
+                    # It may have ended just after the wait was over: this raises its own error, if it has one.
+                    work.wait()
+                    break
         self._watch.progress()
 
     def _send(self, sizes: Sequence[int], buckets: Iterator[torch.Tensor]) -> None:

@@ -174,6 +174,13 @@ def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None
     ("argv", "said"),
     [
         (("--budget", "36"), "takes 42.8 s, of which 35 s are fixed. Give more seconds, more --engines, or shorter"),
+        (
+            ("--budget", "1e300"),
+            "a step of grpo would have more than 8,192 prompts, which are not simulated. Give fewer",
+        ),
+        (("--prompts", "8193"), "--prompts 8,193: steps of more than 8,192 prompts are not simulated"),
+        (("--json", "nowhere/plan.json"), "--json nowhere/plan.json: there is no folder nowhere"),
+        (("--plot", "plan.foo"), "--plot plan.foo: expected a name that ends in .png, .svg, .pdf"),
         (("--budget", "0"), "argument --budget: 0: expected a number above 0"),
         (("--budget", "nan"), "argument --budget: nan: expected a number above 0"),
         (("--beta", "3"), "argument --beta: 3: expected two numbers above 0, such as 0.5,3.5"),
@@ -191,6 +198,14 @@ def test_wrong_input_says_what_to_do(argv: tuple[str, ...], said: str, capsys: p
 
 def test_a_run_has_its_own_lengths(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--tokens: the answers are those of" in fails(capsys, str(run_dir), "--tokens", "9")
+
+
+@pytest.mark.parametrize(
+    "row", ["", '{"step": 1, "ada/step_s": 5.0, "timing/generation": 2.0}\n'], ids=["begun", "off"]
+)
+def test_a_run_without_a_sampled_step_is_refused(run_dir: Path, row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_dir / "metrics.jsonl").write_text(row)
+    assert f"{run_dir} has no finished step of --ada_mode seq or est" in fails(capsys, str(run_dir))
 
 
 def test_rows_that_were_never_sampled_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

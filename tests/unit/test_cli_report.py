@@ -11,6 +11,8 @@ from recorded_runs import CONFIG, make_run
 from openrlhf_ada.cli import main as cli
 from openrlhf_ada.cli.report import main
 
+SAMPLE = '{"step": 1, "key": 0, "index": 0, "metric": 1.0, "reward": 1.0, "tokens": 2, %s}\n'
+
 
 def error_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """What the command says; it exits with 2."""
@@ -47,8 +49,8 @@ def test_several_runs_get_one_page(
     [
         ({}, "is not a run directory: it has no config.json"),
         ({"config.json": '{"model_type": "llama"}'}, "is not a run directory: it has no metrics.jsonl"),
-        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, "config.json, line 1: not JSON"),
-        ({"config.json": "[]", "metrics.jsonl": ""}, "config.json, line 1: not a JSON object"),
+        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, "config.json: not JSON"),
+        ({"config.json": "[]", "metrics.jsonl": ""}, "config.json: not a JSON object"),
         ({"config.json": "{}", "metrics.jsonl": '{"loss": 1}\n'}, "metrics.jsonl, line 1: 'step' is None"),
         ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": "many"}\n'}, "'ada/drawn' is 'many'"),
         ({"config.json": "{}", "metrics.jsonl": "\x00\x01\n"}, "metrics.jsonl, line 1: not JSON"),
@@ -59,6 +61,20 @@ def test_several_runs_get_one_page(
         (
             {"config.json": '{"ada": {"positive_threshold": "x"}}', "metrics.jsonl": "", "samples.jsonl": ""},
             "'ada.positive_threshold' is 'x', expected a number",
+        ),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": {}}\n'}, "'ada/drawn' is {}"),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 0, "eval/accuracy": null}\n'}, "'eval/accuracy' is None"),
+        (
+            {"config.json": "{}", "metrics.jsonl": "", "summary.json": '{"accuracy_before": "good"}'},
+            "summary.json: 'accuracy_before' is 'good', expected a number",
+        ),
+        (
+            {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": SAMPLE % '"coefficient": "much"'},
+            "samples.jsonl, line 1: 'coefficient' is 'much', expected a number",
+        ),
+        (
+            {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": SAMPLE % '"response": 3.5'},
+            "samples.jsonl, line 1: 'response' is 3.5, expected a text",
         ),
     ],
     ids=[
@@ -71,6 +87,11 @@ def test_several_runs_get_one_page(
         "binary",
         "foreign samples",
         "foreign flags",
+        "an object for a figure",
+        "no accuracy",
+        "foreign summary",
+        "a word for a coefficient",
+        "a number for a text",
     ],
 )
 def test_folders_that_are_no_runs_are_refused(
@@ -91,6 +112,7 @@ def test_one_bad_folder_of_several_is_named(
     make_run(tmp_path / "good", steps=1)
     assert f"{tmp_path / 'bad'} is not a run" in error_of(monkeypatch, capsys, tmp_path / "good", tmp_path / "bad")
     assert "no folder" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", tmp_path / "no" / "page.html")
+    assert "it is a folder" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["killed", "no samples", "no summary", "fewer keys"])
@@ -111,3 +133,10 @@ def test_half_written_runs_get_their_page(
     monkeypatch.setattr("openrlhf_ada.reporting.plots.plot_run", lambda run, path: path)
     assert main([str(tmp_path / "run")]) == 0
     assert "not finished" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_flags_of_another_program_are_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = {"rollout": {"n_samples_per_prompt": "four"}, "ada": {"mode": 7}, "algo": "x"}
+    make_run(tmp_path / "run", steps=2, config=foreign)
+    monkeypatch.setattr("openrlhf_ada.reporting.plots.plot_run", lambda run, path: path)
+    assert main([str(tmp_path / "run")]) == 0

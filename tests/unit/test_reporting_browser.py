@@ -102,6 +102,12 @@ def test_samples_are_found(tab: Page, report: Path, field: str, value: str, foun
     tab.wait_for(f"document.getElementById('found').textContent == {found!r}")
 
 
+def test_a_single_step_is_seen_in_stacked_charts(tab: Page, tmp_path: Path) -> None:
+    opened(tab, write_report(make_run(tmp_path / "run", steps=1), tmp_path / "report.html").path)
+    assert draw_all(tab) == 0
+    assert tab.evaluate("document.querySelectorAll('.plot[data-chart=phases] .points path').length") == 3
+
+
 def test_reader_chooses_the_axis(tab: Page, report: Path) -> None:
     opened(tab, report)
     tab.wait_for("document.querySelector('.plot[data-chart=score] .main-svg')")

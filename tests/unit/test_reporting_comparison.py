@@ -41,6 +41,21 @@ def test_seeds_are_one_configuration_and_output_folders_none(tmp_path: Path) -> 
     assert different_flags(configurations) == ["ada.exit"]
 
 
+def test_numbers_are_the_same_with_and_without_a_point(tmp_path: Path) -> None:
+    """A repetition by --config records 1.0 where the first run had the default 1."""
+    numbers = ({"gamma": 1, "range": [0, 1]}, {"gamma": 1.0, "range": [0.0, 1.0]}, {"gamma": 0.5, "range": [0, 1]})
+    runs = [
+        make_run(tmp_path / name, steps=1, config=with_flags(seed) | {"x": flags})
+        for name, seed, flags in zip("abc", (1, 2, 3), numbers, strict=True)
+    ]
+    assert [c.label for c in group_runs(runs)] == ["gamma 1 (2 seeds)", "gamma 0.5"]
+
+
+def test_a_repetition_is_no_other_seed(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, steps=1, config=with_flags(1)) for name in "ab"]
+    assert [c.label for c in group_runs(runs)] == ["a (2 runs)"]
+
+
 def test_curve_of_seeds_is_their_mean_with_student_t(tmp_path: Path) -> None:
     """At step 0 accuracies .2 and .4: mean .3, half-width 12.7 x .1 (sd .141 / sqrt 2)."""
     charts = charts_of(write_comparison(three_runs(tmp_path), tmp_path / "out.html").path)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded_runs import CONFIG, log_pools
+from recorded_runs import CONFIG, log_pools, pool_of
 
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 from openrlhf_ada.reporting.payoff import Payoff, conclusion, payoff, payoff_lines
-from openrlhf_ada.reporting.run_log import RunLog
+from openrlhf_ada.reporting.run_log import RunLog, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.reporting.visits import read_visits
 
@@ -46,6 +46,19 @@ def test_aborted_rollouts_are_paid_for(tmp_path: Path) -> None:
     paid = paid_for(tmp_path, THREE, aborted=2)
     assert paid.cost is not None and paid.cost.value == pytest.approx(6)
     assert paid.more_prompts is not None and paid.more_prompts.prompts == pytest.approx(6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_that_has_trained_nothing_has_no_share(tmp_path: Path) -> None:
+    """As one that is killed while it replaces its first prompts."""
+    with RunLog(tmp_path, CONFIG) as log:
+        for key, scores in enumerate(THREE):
+            log.log_samples(1, sample_records(f"row-{key}", "prompt", pool_of(scores, key), [""] * len(scores), None))
+        log.log_step(1, {"ada/prompts": 0, "ada/drawn": 10, "ada/signal_share": 0.0})
+    run = read_run(tmp_path)
+    paid = payoff(run, read_visits(run))
+    assert paid is not None and paid.cost is None
+    assert (paid.share.low, paid.share.value, paid.share.high) == (0, 0, 0)
 
 
 def test_cost_is_the_one_of_the_summary(tmp_path: Path) -> None:

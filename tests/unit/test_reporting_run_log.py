@@ -252,7 +252,7 @@ def test_not_a_run_directory(tmp_path: Path) -> None:
         read_run(tmp_path)
     with RunLog(tmp_path, {}):
         (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(RunDamageError, match=r"config.json, line 1"):
+    with pytest.raises(RunDamageError, match=r"config.json: not JSON"):
         read_run(tmp_path)
 
 

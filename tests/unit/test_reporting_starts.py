@@ -70,5 +70,5 @@ def test_every_start_has_its_entry(tmp_path: Path, repository: Path, monkeypatch
 
 def test_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "starts.json").write_text("{")
-    with pytest.raises(RunDamageError, match=r"starts.json, line 1: not JSON"):
+    with pytest.raises(RunDamageError, match=r"starts.json: not JSON"):
         record_start(tmp_path, ["x"], [])

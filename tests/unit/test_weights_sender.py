@@ -186,6 +186,38 @@ def test_a_receiver_holds_two_buckets_at_most() -> None:
     assert most == 2
 
 
+class LateWork:
+    """A broadcast that ends just after a wait for it was over."""
+
+    def __init__(self, error: str) -> None:
+        self._error, self.waits = error, 0
+
+    def is_completed(self) -> bool:
+        return self.waits > 0
+
+    def wait(self, timeout: object = None) -> None:
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self._error:
+            raise RuntimeError(self._error)
+
+
+@pytest.mark.parametrize("error", ["", "connection closed by peer"])
+def test_a_bucket_that_arrives_as_the_wait_ends_has_arrived(error: str) -> None:
+    """A run on a busy machine was ended by "Operation timed out!", with all of its bucket sent."""
+    group: Any = GlooGroup.__new__(GlooGroup)
+    group._stopped, group._watch = threading.Event(), Watch(Store(), ["the policy", "me"], 0, 60.0)
+    work = LateWork(error)
+    transfer = (torch.empty(0), torch.empty(0), work)
+    if error:
+        with pytest.raises(RuntimeError, match=error):
+            group._wait(transfer)
+    else:
+        group._wait(transfer)
+    assert work.waits == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_engine_dead_while_receiving_is_named(started: list[Engine], count: int) -> None:

@@ -47,7 +47,8 @@ function seriesTraces(series, chart) {
   const base = { x, y: series.y, name, legendgroup: name, hovertext: hover, hovertemplate: hoverLine(chart, hover.length) };
   if (series.kind === "bar") return [{ ...base, type: "bar", marker: { color: ink } }];
   if (series.kind === "area") {
-    return [{ ...base, mode: "lines", stackgroup: "all", line: { color: ink, width: 0.5 }, fillcolor: faint(ink, 0.75) }];
+    // A single step has no line.
+    return [{ ...base, mode: x.length > 1 ? "lines" : "markers", marker: { color: ink, size: 8 }, stackgroup: "all", line: { color: ink, width: 0.5 }, fillcolor: faint(ink, 0.75) }];
   }
   const low = series.low, high = series.high;
   const error = low && !series.band
