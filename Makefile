@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 # Tests that start no Ray. Real runs would only take each other's cores.
 SIDE_BY_SIDE := --numprocesses=2 --dist=worksteal
 
-.PHONY: help setup demo demo-toy test check quick-tests gpu-rehearsal audit lint format docs arena-docs site build clean
+.PHONY: help setup demo demo-toy test check quick-tests gpu-rehearsal chaos audit lint format docs arena-docs site build clean
 
 # A line that starts with two number signs is shown as it is; what follows them beside a target is its line.
 help: ## show this text
@@ -53,6 +53,9 @@ gpu-rehearsal: $(READY) ## what a CPU can show of the paths on GPUs (docs/gpu.md
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "rehearsal and not e2e" tests/unit tests/contract
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile -m "rehearsal and e2e" tests/e2e
 	@echo "On a machine with a GPU: tests/gpu/first_run.sh"
+
+chaos: $(READY) ## faults in real runs, up to two hours; what has been tried is not repeated (docs/reliability.md)
+	@$(BIN)/python tests/chaos/chaos.py
 
 audit: ## known weaknesses of the pinned packages; asks PyPI, with pipx
 	@requirements/audit.sh

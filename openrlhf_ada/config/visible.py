@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 # Newline and tab stay.
-_SYMBOLS = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
-_SYMBOLS |= {0x7F: 0x2421}
+_CONTROL = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)} | {0x7F: 0x2421}
 # Control sequences in one character, overrides of the direction, halves of surrogate pairs.
 _HIDING = (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000))
-_SYMBOLS |= dict.fromkeys(_HIDING, 0xFFFD)
+_SHOWN = _CONTROL | dict.fromkeys(_HIDING, 0xFFFD)
 
 
 def visible(text: str) -> str:
     """With control characters as symbols, and as the replacement character what has none."""
-    return text.translate(_SYMBOLS)
+    return text.translate(_SHOWN)

@@ -19,7 +19,8 @@ A fault passes in one of two ways:
   how to resume it. What is recorded is true, and no process and no shared memory is left. One in eight is resumed from
   its last checkpoint, and then has the rollouts of an undisturbed run.
 
-A driver that is killed can say nothing; a stopped one is continued after five seconds and must go on.
+A driver that is killed can say nothing; a stopped one is continued after five seconds and must go on. A dash: not
+tried yet, or the run was over first.
 """
 
 WORDS = {"continued": "goes on", "stopped": "ends", "late": "–"}

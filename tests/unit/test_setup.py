@@ -498,7 +498,9 @@ def test_pre_commit_hooks_have_the_pinned_versions() -> None:
 
 
 def test_ci_runs_check_and_test_on_python_3_11() -> None:
-    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"].values()
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    job = jobs["make"]
+    assert {"run": "make audit"} in jobs["audit"]["steps"] and len(jobs) == 2
     assert job["strategy"]["matrix"] == {"target": ["check", "test"]}
     assert {"run": "make ${{ matrix.target }}"} in job["steps"]
     assert [step["with"]["python-version"] for step in job["steps"] if "with" in step] == ["3.11"]
