@@ -84,9 +84,9 @@ def chance_of_fall(mean: float, before: float, prompts: int) -> float:
     return math.exp(-prompts * divergence)
 
 
-def surprisal(experiences: Sequence[Any]) -> float:
+def surprisal(experiences: Sequence[Any]) -> float | None:
     """Mean of -log π over the sampled tokens of micro-batches with `action_log_probs` and `action_mask`, shape (B, A)
-    each: an estimate of the policy's entropy per token. NaN where nothing was sampled."""
+    each: an estimate of the policy's entropy per token. None where nothing was sampled."""
     sums = [float(-(e.action_log_probs.float() * e.action_mask).sum()) for e in experiences]
     tokens = sum(int(e.action_mask.sum()) for e in experiences)
-    return sum(sums) / tokens if tokens else math.nan
+    return sum(sums) / tokens if tokens else None

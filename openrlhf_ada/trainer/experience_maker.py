@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +50,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         super().__init__(*_parts(host, uses_critic=uses_critic))
         self.group_scale = 1.0
         self.gap: LogprobGap | None = None
-        self.surprisal = math.nan
+        self.surprisal: float | None = None
         self._tags: list[SampleTag] = []
 
     @torch.no_grad()

@@ -188,8 +188,9 @@ class RecordedTraining(HostTrainer):
         status |= first_wave_stats(record, self.settings.first_wave)
         status |= step_metrics(record, self.settings, version)
         status["ada/group_scale"] = self.experience_maker.group_scale
-        status["ada/surprisal"] = self.experience_maker.surprisal
-        self.collapse.surprisal(status["ada/surprisal"])
+        if self.experience_maker.surprisal is not None:
+            status["ada/surprisal"] = self.experience_maker.surprisal
+            self.collapse.surprisal(status["ada/surprisal"])
         score = status["ada/first_wave_metric_mean"] or status["ada/metric_mean"]
         self.collapse.scores(IN_TRAINING, score, len(record.all_groups))
         return status | self._logprob_metrics()

@@ -103,6 +103,7 @@ def computed(maker: RemoteExperienceMaker, batch: list[Any], seed: int) -> list[
         shape = experience.action_mask.shape
         experience.kl = torch.randn(shape, generator=noise) * experience.action_mask
         experience.values = torch.rand(shape, generator=noise)
+        experience.action_log_probs = torch.full(shape, -0.5)
     return maker.compute_advantages_and_returns(experiences)
 
 
