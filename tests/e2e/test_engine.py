@@ -21,18 +21,21 @@ def reward_func(queries, prompts, labels):
 """
 
 SCRIPT = """
-import asyncio, json, os, sys, threading, time
+import asyncio, json, os, pathlib, sys, threading, time
 from openrlhf_ada.platforms import cpu
 cpu.activate()
 os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "RAY_ADDRESS": "none"}
 from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.platforms.start_log import followed_start
+from openrlhf_ada.rollout import engine as engine_module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer
 from openrlhf_ada.rollout.messages import read
 
 model, rewards = sys.argv[1:]
+# It is of an actor of Ray's.
+engine_module._own_file = lambda: pathlib.Path(rewards).with_name("running.jsonl")
 tokenizer = SharedTokenizer(model, use_fast=True).load()
 
 def setup(max_tokens, timeout_s=60.0):
