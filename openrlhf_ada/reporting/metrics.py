@@ -73,7 +73,7 @@ METRICS: dict[str, Metric] = {
         "Near `ada.reward_timeout`: answers beyond it are wrong if their labels are readable, else without a score.",
     ),
     "ada/causes": Metric(
-        "rollouts by cause",
+        "cause -> rollouts",
         "Why scores of these reward functions are below 1; the most frequent causes.",
         "Many without an answer: the model has not learned the format, or answers are cut off.",
     ),

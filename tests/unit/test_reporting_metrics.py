@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from openrlhf_ada.reporting.histograms import (
     pass_rate_bin,
 )
 from openrlhf_ada.reporting.metrics import METRICS, check_metric_name, render_metrics_table
+from openrlhf_ada.reporting.run_record import OBJECTS, read_run
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -84,3 +86,13 @@ def test_mean_by_pass_rate_skips_empty_bins() -> None:
     assert figures == {"0": 0.0, "0.4-0.6": 1.5, "1": 5.0}
     assert list(figures) == ["0", "0.4-0.6", "1"], "in the order of the bins"
     assert mean_by_pass_rate([]) == {}
+
+
+def test_a_record_may_hold_every_metric_that_is_an_object(tmp_path: Path) -> None:
+    """A run reads its own record at its end."""
+    objects = {"ada/draws_histogram", "ada/allocation_by_pass_rate", "ada/effective_weight", "ada/causes"}
+    assert objects == OBJECTS
+    (tmp_path / "config.json").write_text("{}")
+    row = {"step": 1} | {name: {"wrong answer": 5} for name in objects}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert read_run(tmp_path).steps == [row]
