@@ -86,7 +86,7 @@ class RayHead(threading.Thread):
     def _is_refused(self) -> bool:
         try:
             socket.create_connection(self._address, timeout=LOOK_S).close()
-        except ConnectionRefusedError:
+        except ConnectionError:
             self._refusals += 1
         except TimeoutError:
             # It is stopped, or busy.
