@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,7 +33,8 @@ def plain(line: str) -> str:
 class LogText:
     """The text of a run's log: kept in memory until `write_to` names the file. Each line has its time in front.
 
-    Callable from any thread.
+    A file that takes no more text, as on a full disk, ends the log and nothing else: see `take_loss`. Callable from any
+    thread.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,8 @@ class LogText:
         self._lock = threading.RLock()
         self._early: list[str] = []
         self._file: TextIO | None = None
+        self._is_lost = False
+        self._loss = ""
 
     def write_to(self, path: Path, secrets: Sequence[str]) -> None:
         """From here on into this file, at its end, without the secrets. Its folder is created."""
@@ -51,23 +54,38 @@ class LogText:
             self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
             early, self._early = self._early, []
             for line in early:
-                self._put(line)
+                if self._file is not None:
+                    self._put(line)
 
     def line(self, text: str) -> None:
         """Add one line."""
         stamped = f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {plain(text)}".rstrip()
         with self._lock:
-            if self._file is None:
-                self._early.append(stamped)
-            else:
+            if self._file is not None:
                 self._put(stamped)
+            elif not self._is_lost:
+                self._early.append(stamped)
+
+    def take_loss(self) -> str:
+        """Why the file takes no more text, for whoever asks first; "" if it does."""
+        with self._lock:
+            loss, self._loss = self._loss, ""
+            return loss
 
     def _put(self, line: str) -> None:
         assert self._file is not None
         for secret in self._secrets:
             line = line.replace(secret, REMOVED)
-        self._file.write(without_logins(line) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(without_logins(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._loss = f"{self._file.name} takes no more text ({error.strerror}): what follows is shown here alone"
+            self._is_lost = True
+            # It would write what is left in its buffer.
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
 
     def close(self) -> None:
         """End the file; later lines are dropped with the object."""
@@ -104,7 +122,12 @@ class Output:
                     self._show(line)
             if not self._show:
                 self.original.write(text)
+            if loss := self._log.take_loss():
+                (self._show or self._print)(loss)
         return len(text)
+
+    def _print(self, line: str) -> None:
+        self.original.write(f"{line}\n")
 
     def flush(self) -> None:
         self.original.flush()

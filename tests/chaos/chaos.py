@@ -1,8 +1,9 @@
-"""Faults in real runs of the toy model: each kind of process x {KILL, STOP, TERM} x what the run is doing.
+"""Faults in real runs of the toy model: each kind of process x {KILL, STOP, TERM} x what the run is doing; and around
+the runs: a full disk, a reward server that fails, a clock that jumps, a row that breaks (surroundings.py).
 
 A run passes if it goes on with the rollouts of an undisturbed one; or if it ends within seconds, says how to resume
 it, keeps its last checkpoint and a true record, and leaves neither processes nor shared memory. One in eight that
-ended is resumed, and must then have the rollouts of the undisturbed one.
+ended is resumed, and must then have the rollouts of the undisturbed one; so is every run that its surroundings ended.
 
     python tests/chaos/chaos.py --minutes 60      (make chaos) in a seeded order; what has been tried is not repeated
     python tests/chaos/chaos.py --again           begins anew
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import shutil
@@ -22,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,7 @@ sys.path[:0] = [str(ROOT / "tests" / name) for name in ("chaos", "e2e", "support
 
 from conftest import Toy, forked_python, own_template, read_jsonl, steps_of, toy_flags, write_toy  # noqa: E402
 from page import page  # noqa: E402
+from surroundings import KINDS, Trouble, trouble  # noqa: E402
 
 from openrlhf_ada.platforms.watcher import SHARED_MEMORY  # noqa: E402
 from openrlhf_ada.trainer.checkpoints import last_checkpoint  # noqa: E402
@@ -67,7 +71,7 @@ MOMENTS = {
 }
 """Event at which the signal is sent, a moment later; those in a step, after the second step."""
 
-STEPS, SILENCE_S, DEAD_AFTER_S = 8, 2, 8
+STEPS, SILENCE_S, DEAD_AFTER_S, TIMEOUT_S = 8, 2, 8, 20
 FLAGS: dict[str, Any] = {
     "ada_mode": "seq",
     "ada_wave": 4,
@@ -78,24 +82,40 @@ FLAGS: dict[str, Any] = {
     "eval.steps": 2,
     "ada_silence": SILENCE_S,
     "ada_dead_after": DEAD_AFTER_S,
-    "ada_timeout": 20,
+    "ada_timeout": TIMEOUT_S,
 }
 
 CONTINUED_S = 180.0
 """A run that goes on ends within this; an engine is loaded again in it."""
 
 STOPPED_S = 30.0
-"""From the signal, or from when --ada_dead_after is over, to the end of the run."""
+"""From the fault, or from when the limit of time that it ran into is over, to the end of the run."""
 
 LEFT_S = 15.0
 RESUMED_ONE_IN = 8
 
+LIMITS_S = {"SIGSTOP": DEAD_AFTER_S + SILENCE_S, "hangs": 2 * TIMEOUT_S, "refuses": TIMEOUT_S}
+"""Of time, that runs into: a rollout without a score is tried twice."""
+
+MOMENTS_OF = {
+    # Only then is it asked.
+    "reward server": ("sampling", "evaluation"),
+    "row of the data": ("loading",),
+}
+"""Other kinds: all of MOMENTS."""
+
 
 @dataclass(frozen=True)
 class Fault:
+    """`victim`: of VICTIMS or KINDS. `sent`: a signal, or what else befalls it."""
+
     victim: str
     sent: str
     moment: str
+
+    @property
+    def is_around(self) -> bool:
+        return self.victim in KINDS
 
 
 @dataclass
@@ -111,9 +131,11 @@ class Outcome:
 
 
 def faults(seed: int = 0) -> list[Fault]:
-    every = [Fault(v, s.name, m) for v in VICTIMS for s in SIGNALS for m in MOMENTS]
-    random.Random(seed).shuffle(every)
-    return every
+    of_processes = [Fault(v, s.name, m) for v in VICTIMS for s in SIGNALS for m in MOMENTS]
+    around = [Fault(k, what, m) for k in KINDS for what in KINDS[k] for m in MOMENTS_OF.get(k, MOMENTS)]
+    for some in (of_processes, around):
+        random.Random(seed).shuffle(some)
+    return of_processes + around
 
 
 class Run:
@@ -173,24 +195,20 @@ def reached(moment: str) -> Callable[[str], bool]:
     return call
 
 
-def inject(fault: Fault, words: Sequence[str], run_dir: Path, reference: Path, again: bool) -> Outcome:
-    """Start a run, send the signal, and look at what becomes of it."""
+def inject(fault: Fault, words: Sequence[str], run_dir: Path, reference: Path, around: Trouble | None) -> Outcome:
+    """Start a run, let the fault befall it, and look at what becomes of it. Not resumed yet."""
     before, shared = set(_forked()), set(SHARED_MEMORY.iterdir())
     run = Run(words)
     if not run.read_until(reached(fault.moment)):
         return Outcome(fault, "late", 0.0, False, [f"the run ended with status {run.process.wait()} before"], run.said)
     time.sleep(random.Random(str(fault)).uniform(0.0, 0.2))
-    victim = run.find(fault.victim)
+    victim = run.find(fault.victim) if around is None else None
     started = [process for process in run.processes() if process not in before]
-    began = time.monotonic()
-    if victim is not None:
-        try:
-            victim.send_signal(getattr(signal, fault.sent))
-        except psutil.NoSuchProcess:
-            victim = None
-    if victim is not None and fault.victim == "driver" and fault.sent == "SIGSTOP":
-        time.sleep(5)
-        victim.resume()
+    began, befell = time.monotonic(), True
+    if around is None:
+        befell = victim is not None and strike(fault, victim)
+    else:
+        around.begin()
     try:
         run.said += run.process.communicate(timeout=CONTINUED_S)[1]
     except subprocess.TimeoutExpired:
@@ -198,16 +216,34 @@ def inject(fault: Fault, words: Sequence[str], run_dir: Path, reference: Path, a
         run.said += run.process.communicate()[1]
         run.said += "THE RUN DID NOT END\n"
     seconds = time.monotonic() - began
-    if victim is None:
+    if around is not None:
+        around.end()
+    if not befell:
         return Outcome(fault, "late", seconds, False, [], "")
     end = "continued" if run.process.returncode == 0 else "stopped"
     failures = _failures(fault, run, seconds, run_dir, reference)
     failures += _left([*started, *(process for process in _forked() if process not in before)], shared)
-    resumed = again and end == "stopped" and last_checkpoint(run_dir / "ckpt") is not None
-    if resumed:
-        failures += _resume(words, run_dir, reference)
     said = "".join(line + "\n" for line in run.said.splitlines() if not line.startswith("event: "))
-    return Outcome(fault, end, seconds, resumed, failures, said[-3000:] if failures else "")
+    return Outcome(fault, end, seconds, False, failures, said[-3000:] if failures else "")
+
+
+def strike(fault: Fault, victim: psutil.Process) -> bool:
+    """Send the signal; False where the process has just ended."""
+    try:
+        victim.send_signal(getattr(signal, fault.sent))
+        if fault.victim == "driver" and fault.sent == "SIGSTOP":
+            time.sleep(5)
+            victim.resume()
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def resume(outcome: Outcome, words: Sequence[str], run_dir: Path, reference: Path) -> None:
+    """If it ended and has a checkpoint."""
+    if outcome.end == "stopped" and last_checkpoint(run_dir / "ckpt") is not None:
+        outcome.resumed = True
+        outcome.failures += _resume(words, run_dir, reference)
 
 
 def _failures(fault: Fault, run: Run, seconds: float, run_dir: Path, reference: Path) -> list[str]:
@@ -215,7 +251,7 @@ def _failures(fault: Fault, run: Run, seconds: float, run_dir: Path, reference: 
     if "THE RUN DID NOT END" in run.said:
         found.append(f"it did not end within {CONTINUED_S:g} s")
     elif status != 0:
-        limit = STOPPED_S + (DEAD_AFTER_S + SILENCE_S if fault.sent == "SIGSTOP" else 0)
+        limit = STOPPED_S + LIMITS_S.get(fault.sent, 0)
         if seconds > limit:
             found.append(f"it took {seconds:.0f} s to end, and {limit:g} are allowed")
         if fault.victim == "driver":
@@ -226,8 +262,8 @@ def _failures(fault: Fault, run: Run, seconds: float, run_dir: Path, reference: 
             found.append("it does not say how to resume")
         if "Traceback" in run.said:
             found.append("it ends in a traceback")
-    found += _differences(run_dir, reference, whole=status == 0)
-    return found
+    # A row that breaks is replaced by another one.
+    return found if fault.victim == "row of the data" else found + _differences(run_dir, reference, whole=status == 0)
 
 
 def _differences(run_dir: Path, reference: Path, *, whole: bool) -> list[str]:
@@ -282,8 +318,34 @@ def undisturbed(toy: Toy, folder: Path) -> Path:
     return run_dir
 
 
-def words_of(toy: Toy, run_dir: Path) -> list[str]:
-    return toy_flags(toy, run_dir, **FLAGS, **{"eval.dataset": toy.heldout})
+def words_of(toy: Toy, run_dir: Path, flags: Mapping[str, Any] | None = None) -> list[str]:
+    return toy_flags(toy, run_dir, **FLAGS | {"eval.dataset": toy.heldout} | (flags or {}))
+
+
+def attempt(fault: Fault, again: bool, folder: Path, toy: Toy, reference: Path, clock: Path) -> Outcome:
+    """`again`: resume it if it ends."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if not fault.is_around:
+        words = words_of(toy, folder / "run")
+        outcome = inject(fault, words, folder / "run", reference, None)
+        if again:
+            resume(outcome, words, folder / "run", reference)
+        return outcome
+    with trouble(fault.victim, fault.sent, folder, toy, clock) as around:
+        words = words_of(toy, around.run_dir, around.flags)
+        outcome = inject(fault, words, around.run_dir, reference, around)
+        resume(outcome, words, around.run_dir, reference)
+        return outcome
+
+
+@contextmanager
+def movable_clock(folder: Path) -> Iterator[Path]:
+    """The file that shifts the clock of all runs within."""
+    file = folder / "clock"
+    os.environ["CHAOS_CLOCK"] = str(file)
+    with own_template(HERE / "clock"):
+        yield file
 
 
 def known() -> dict[Fault, dict[str, Any]]:
@@ -305,21 +367,18 @@ def main() -> int:
     end = time.monotonic() + 60.0 * args.minutes
     done = known()
     if not args.page:
-        with tempfile.TemporaryDirectory(prefix="ada-chaos-") as folder, own_template():
-            toy = write_toy(ROOT / ".cache")
-            reference = undisturbed(toy, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="ada-chaos-") as name, movable_clock(Path(name)) as clock:
+            folder, toy = Path(name), write_toy(ROOT / ".cache")
+            reference = undisturbed(toy, folder)
             for number, fault in enumerate(faults()):
                 name = " ".join(asdict(fault).values())
                 if (fault in done and not args.only) or args.only not in name or time.monotonic() > end:
                     continue
-                run_dir = Path(folder) / "run"
-                shutil.rmtree(run_dir, ignore_errors=True)
-                again = number % RESUMED_ONE_IN == 0
-                outcome = inject(fault, words_of(toy, run_dir), run_dir, reference, again)
+                outcome = attempt(fault, number % RESUMED_ONE_IN == 0, folder / "runs", toy, reference, clock)
                 print(f"{name}: {outcome.end}, {outcome.seconds:.0f} s", *outcome.failures, sep="\n  ", flush=True)
                 done[fault] = asdict(outcome)
                 RESULT.write_text("".join(json.dumps(row) + "\n" for row in done.values()))
-    PAGE.write_text(page(list(done.values()), list(VICTIMS), list(MOMENTS), STOPPED_S))
+    PAGE.write_text(page(list(done.values()), list(VICTIMS), KINDS, list(MOMENTS), STOPPED_S))
     passed = sum(not row["failures"] for row in done.values())
     print(f"{passed} passed, {len(done) - passed} failed, {len(faults()) - len(done)} not tried")
     return int(passed < len(done))

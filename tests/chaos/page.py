@@ -8,26 +8,40 @@ from typing import Any
 
 HEAD = """# Reliability
 
-What becomes of a run when one of its processes is killed (SIGKILL), stopped (SIGSTOP) or asked to end (SIGTERM), by
-what the run is doing at that moment. `make chaos` tries it on real runs of the toy model, in a seeded order, and
-writes this page. What each end guarantees and which tests keep it: [operations.md](operations.md#what-is-guaranteed).
+What becomes of a run when one of its processes is killed (SIGKILL), stopped (SIGSTOP) or asked to end (SIGTERM), or
+when something around it fails, by what the run is doing at that moment. `make chaos` tries it on real runs of the toy
+model, in a seeded order, and writes this page. What each end guarantees and which tests keep it:
+[operations.md](operations.md#what-is-guaranteed).
 
 A fault passes in one of two ways:
 
 - **goes on**: the run ends well, and every rollout is that of an undisturbed run.
 - **ends**: within {limit:.0f} s (stopped processes: after `--ada_dead_after`) the run ends with a message that says
   how to resume it. What is recorded is true, and no process and no shared memory is left. One in eight is resumed from
-  its last checkpoint, and then has the rollouts of an undisturbed run.
+  its last checkpoint, and then has the rollouts of an undisturbed run; so is every run that its surroundings ended.
 
 A driver that is killed can say nothing; a stopped one is continued after five seconds and must go on. A dash: not
 tried yet, or the run was over first.
 """
 
+SURROUNDINGS = """## Around the run
+
+A full disk has room again when the run has ended, a server that fails for good works again, and then the run is
+resumed. The clock is Python's. A row with a label that the reward cannot read is in the data from the start.
+"""
+
 WORDS = {"continued": "goes on", "stopped": "ends", "late": "–"}
 
 
-def page(rows: Sequence[Mapping[str, Any]], victims: Sequence[str], moments: Sequence[str], limit: float) -> str:
-    """`rows`: outcomes as chaos.py keeps them. `limit`: seconds until a run must have ended."""
+def page(
+    rows: Sequence[Mapping[str, Any]],
+    victims: Sequence[str],
+    kinds: Mapping[str, Sequence[str]],
+    moments: Sequence[str],
+    limit: float,
+) -> str:
+    """`rows`: outcomes as chaos.py keeps them. `kinds`: of what is around, and what befalls it. `limit`: seconds until
+    a run must have ended."""
     tried = [row for row in rows if row["end"] != "late" or row["failures"]]
     failed = [row for row in tried if row["failures"]]
     ended = [row["seconds"] for row in tried if row["end"] == "stopped" and row["fault"]["sent"] != "SIGSTOP"]
@@ -43,7 +57,13 @@ def page(rows: Sequence[Mapping[str, Any]], victims: Sequence[str], moments: Seq
     )
     for sent in ("SIGKILL", "SIGTERM", "SIGSTOP"):
         parts.append(f"## {sent}\n")
-        parts.append(_table([row for row in tried if row["fault"]["sent"] == sent], victims, moments))
+        named = {
+            (row["fault"]["victim"], row["fault"]["moment"]): row for row in tried if row["fault"]["sent"] == sent
+        }
+        parts.append(_table(named, victims, moments))
+    parts.append(SURROUNDINGS)
+    named = {(f"{row['fault']['victim']} {row['fault']['sent']}", row["fault"]["moment"]): row for row in tried}
+    parts.append(_table(named, [f"{kind} {what}" for kind in kinds for what in kinds[kind]], moments))
     if failed:
         parts.append("## What failed\n")
         parts += [f"- {' '.join(row['fault'].values())}: {'; '.join(row['failures'])}" for row in failed]
@@ -51,8 +71,7 @@ def page(rows: Sequence[Mapping[str, Any]], victims: Sequence[str], moments: Seq
     return "\n".join(parts)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], victims: Sequence[str], moments: Sequence[str]) -> str:
-    cells = {(row["fault"]["victim"], row["fault"]["moment"]): row for row in rows}
+def _table(cells: Mapping[tuple[str, str], Mapping[str, Any]], victims: Sequence[str], moments: Sequence[str]) -> str:
     lines = [f"| | {' | '.join(moments)} |", f"|---{'|---' * len(moments)}|"]
     for victim in victims:
         words = [_cell(cells.get((victim, moment))) for moment in moments]

@@ -166,10 +166,10 @@ from openrlhf_ada.host.ray_session import own_token
 
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR'); print('joined')"
 
-def joins(**variables):
+def joining(**variables):
     known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    command = [sys.executable, "-c", JOIN, address]
-    return "joined" in subprocess.run(command, env=known | variables, capture_output=True, text=True).stdout
+    quiet = dict(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen([sys.executable, "-c", JOIN, address], env=known | variables, **quiet)
 
 @ray.remote
 def token():
@@ -181,8 +181,10 @@ with own_token():
     address = ray.get_runtime_context().gcs_address
     mine = os.environ["RAY_AUTH_TOKEN"]
     assert ray.get(token.remote()) == mine
-    answers = joins(), joins(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
-    answers += (joins(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=mine),)
+    # Side by side: those that are refused try for a while.
+    others = joining(), joining(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
+    others += (joining(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=mine),)
+    answers = tuple("joined" in other.communicate()[0] for other in others)
     ray.shutdown()
 print(answers, "RAY_AUTH_MODE" in os.environ)
 """

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 from books import ASYNC, COLOCATED, EST, OWN_CRITIC, PPO, SEQ, check_books
-from conftest import ROOT, Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
+from conftest import ROOT, Toy, check_ledger, forked_python, read_jsonl, steps_of, toy_flags, train
 from interrupted_runs import Interruption, interrupt
 from reward_models import build_reward_model
 
@@ -56,11 +54,12 @@ def by_server(reward_model: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
     script = tmp_path / "serve.py"
     script.write_text(SERVER)
     address = ["--host", "127.0.0.1", "--port", str(port)]
-    command = [sys.executable, str(script), "--reward.model_name_or_path", str(reward_model), *address]
+    program, environment = forked_python()
+    command = [program, str(script), "--reward.model_name_or_path", str(reward_model), *address]
     with (tmp_path / "serve.log").open("w") as log:
         server = subprocess.Popen(
             [*command, "--ds.attn_implementation", "sdpa"],
-            stdout=log, stderr=log, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=log, stderr=log, cwd=ROOT, env=environment,
         )  # fmt: skip
     try:
         await_server(f"http://127.0.0.1:{port}/docs", server, tmp_path / "serve.log")

@@ -16,7 +16,17 @@ from pathlib import Path
 
 import pytest
 from clusters import RAY, Cluster, cluster, wait_until
-from conftest import LIMIT_S, ROOT, Toy, check_ledger, pools_of_step, read_jsonl, steps_of, toy_flags
+from conftest import (
+    LIMIT_S,
+    ROOT,
+    Toy,
+    check_ledger,
+    forked_python,
+    pools_of_step,
+    read_jsonl,
+    steps_of,
+    toy_flags,
+)
 from example_runs import TOY_RATES, TOY_SIZES
 
 pytestmark = pytest.mark.e2e
@@ -47,6 +57,11 @@ def reward_func(queries, prompts, labels):
 """
 """Stops in the middle of a step while there is a file."""
 
+ELSEWHERE = {"PYTHONPATH": str(ROOT), "MY_SETTING": "from here"}
+"""Variables where jobs are submitted."""
+
+FORKING_DRIVER = ROOT / "tests" / "support" / "forking_driver.py"
+
 HELPER = "from openrlhf_ada.reward.arithmetic import reward_func as right\n"
 
 
@@ -68,9 +83,10 @@ def refusal(one_node: Cluster, toy: Toy, tmp_path_factory: pytest.TempPathFactor
     """Of a run that needs two GPUs, while the cluster has one."""
     run = tmp_path_factory.mktemp("refused") / "run"
     flags = toy_flags(toy, run, ada_mode="seq", ada_cluster_wait=2)
+    program, environment = forked_python()
     done = subprocess.run(
-        [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *flags],
-        env=os.environ | {"RAY_ADDRESS": one_node.address}, cwd=ROOT, capture_output=True, text=True,
+        [program, "-m", "openrlhf_ada.cli.train_ppo_ray", *flags],
+        env=environment | {"RAY_ADDRESS": one_node.address}, cwd=ROOT, capture_output=True, text=True,
         timeout=LIMIT_S, check=False,
     )  # fmt: skip
     return Refusal(done, run)
@@ -87,16 +103,15 @@ def submit(nodes: Cluster, flags: list[str], *options: str, cwd: Path = ROOT) ->
         sys.executable, "-m", "openrlhf_ada.cli.main", "submit", "--address", nodes.dashboard,
         "--python", sys.executable, *options, "train", *flags,
     ]  # fmt: skip
-    return start([str(part) for part in command], cwd)
+    return start([str(part) for part in command], cwd, **ELSEWHERE)
 
 
 def start(command: list[str], cwd: Path, **variables: str) -> subprocess.Popen[str]:
     """It is ended after LIMIT_S, so that a test that waits for a line of it ends as well."""
-    known = {"PYTHONPATH": str(ROOT), "MY_SETTING": "from here"}
     job = subprocess.Popen(
         command,
         cwd=cwd,
-        env=os.environ | known | variables,
+        env=os.environ | variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -154,6 +169,7 @@ def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, 
     (here / "my_helper.py").write_text(HELPER)
     (here / "prompts.jsonl").write_text(toy.train.read_text())
     variables = {
+        **ELSEWHERE,
         "SUBMIT": nodes.dashboard,
         "SUBMIT_FLAGS": f"--python {sys.executable} --upload my_helper.py --env MY_SETTING",
         "DEVICE": "cpu",
@@ -223,14 +239,17 @@ def test_a_stopped_job_leaves_nothing(
 
 
 def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
+    """By a driver on a node, whose workers are forked."""
     run, rewards, stop, stopped = (tmp_path / name for name in ("run", "rewards.py", "stop", "stopped"))
     rewards.write_text(STOPS.format(stop=str(stop), stopped=str(stopped)))
-    job = submit(nodes, toy_flags(toy, run, **LONG, reward__remote_url=rewards))
+    program, environment = forked_python()
+    flags = toy_flags(toy, run, **LONG, reward__remote_url=rewards)
+    job = start([program, str(FORKING_DRIVER), *flags], ROOT, **environment, RAY_ADDRESS=nodes.address)
     read_to("step", job)
-    pids = {actor["class_name"]: actor["pid"] for actor in nodes.living_actors()}
+    actors = {actor["class_name"]: actor for actor in nodes.living_actors()}
     stop.touch()
     wait_until(stopped.exists, "no rollout was judged")
-    nodes.lose(nodes.node_of(pids["RolloutRayActor"]))
+    nodes.lose(nodes.node_of(actors["RolloutRayActor"]))
     stop.unlink()
     read_to("vLLM engine 0 died", job)
     nodes.add_node(gpus=1, cpus=4)
@@ -238,7 +257,7 @@ def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: T
     read_to("step", job)
     check_ledger(run, batch_size=16, group_size=4, cap=16)
     assert sum(row["ada/lost"] for row in steps_of(run)) > 0
-    nodes.lose(nodes.node_of(pids["PolicyModelActor"]))
+    nodes.lose(nodes.node_of(actors["PolicyModelActor"]))
     told = rest(job)
     assert job.returncode == 1, told[-2000:]
     assert "the run failed" in told

@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,10 @@ RAY = Path(sys.executable).with_name("ray")
 START_S = 240.0
 
 CLUSTER_VARIABLE = "CLUSTER_OF_TEST"
-"""Folder of the cluster, in the environment of all of its processes."""
+"""Folder of the cluster, in the environment of all of its processes but forked ones, whose stand-ins have it."""
+
+NODE_VARIABLE = "NODE_OF_TEST"
+"""Address of the node, likewise."""
 
 
 def free_port() -> int:
@@ -39,6 +42,9 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = STAR
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
         time.sleep(0.2)
+
+
+IP_FLAG = "--node-ip-address="
 
 
 class Cluster:
@@ -96,15 +102,17 @@ class Cluster:
         logs = sorted(Path(self._folder).glob("**/session_latest/logs/dashboard*"))
         return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-2000:]}" for log in logs if log.is_file())
 
-    def node_of(self, pid: int) -> subprocess.Popen[bytes]:
-        """The node below which a process runs."""
-        above = {parent.pid for parent in psutil.Process(pid).parents()}
-        return next(node for node in self.nodes if node.pid in above)
+    def node_of(self, actor: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """`actor`: a row of `living_actors`."""
+        (ip,) = [row["node_ip"] for row in self.living_nodes() if row["node_id"] == actor["node_id"]]
+        return next(node for node in self.nodes if _ip_of(node) == ip)
 
     def lose(self, node: subprocess.Popen[bytes]) -> None:
         """All of its processes at once, as when a machine loses its power."""
-        for process in [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]:
-            process.kill()
+        for process in psutil.process_iter(["environ"]):
+            environment = process.info["environ"] or {}
+            if (environment.get(CLUSTER_VARIABLE), environment.get(NODE_VARIABLE)) == (self._folder, _ip_of(node)):
+                process.kill()
         node.wait()
         self.nodes.remove(node)
 
@@ -118,14 +126,15 @@ class Cluster:
 
     def _start(self, gpus: int | None, cpus: int, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
         self._next_ip += 1
+        ip = f"127.0.0.{self._next_ip}"
         command = [
             RAY, "start", "--block", *([] if gpus is None else [f"--num-gpus={gpus}"]), f"--num-cpus={cpus}",
             "--object-store-memory=500000000",
-            f"--temp-dir={tempfile.mkdtemp(dir=self._folder)}", f"--node-ip-address=127.0.0.{self._next_ip}",
+            f"--temp-dir={tempfile.mkdtemp(dir=self._folder)}", f"{IP_FLAG}{ip}",
             # Another Ray of this machine may have the usual port, and jobs go through the agent behind it.
             f"--dashboard-agent-listen-port={free_port()}", *flags,
         ]  # fmt: skip
-        mine = os.environ | {CLUSTER_VARIABLE: self._folder} | variables
+        mine = os.environ | {CLUSTER_VARIABLE: self._folder, NODE_VARIABLE: ip} | variables
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=mine)
 
     def workers_of_runs(self) -> list[str]:
@@ -143,6 +152,11 @@ class Cluster:
                 return bool(self.living_nodes())
         except (urllib.error.URLError, OSError):
             return False
+
+
+def _ip_of(node: subprocess.Popen[bytes]) -> str:
+    assert isinstance(node.args, list)
+    return next(str(part).removeprefix(IP_FLAG) for part in node.args if str(part).startswith(IP_FLAG))
 
 
 def listens(port: int) -> bool:

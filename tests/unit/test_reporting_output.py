@@ -128,3 +128,13 @@ def test_output_is_otherwise_the_stream(terminal: Terminal) -> None:
         assert isinstance(sys.stderr, Output)
         assert sys.stderr.isatty() and sys.stderr.encoding == terminal.encoding
         assert sys.stderr.write("four") == 4
+
+
+def test_full_disk_ends_the_log_and_not_the_output(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), kept_output() as log:
+        say("before")
+        log.write_to(Path("/dev/full"), [])
+        say("one")
+        say("two")
+    lost = "/dev/full takes no more text (No space left on device): what follows is shown here alone"
+    assert terminal.getvalue().splitlines() == ["before", "one", lost, "two"]
