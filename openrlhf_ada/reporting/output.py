@@ -33,8 +33,8 @@ def plain(line: str) -> str:
 class LogText:
     """The text of a run's log: kept in memory until `write_to` names the file. Each line has its time in front.
 
-    A file that takes no more text, as on a full disk, ends the log and nothing else: see `take_loss`. Callable from any
-    thread.
+    A file that takes no more text, as on a full disk, ends the log and nothing else: see `take_loss`. All of it may be
+    called from any thread.
     """
 
     def __init__(self) -> None:
