@@ -7,10 +7,11 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.host.ray_actors import DEAD, STARTS, ActorRow, job_actors
-from openrlhf_ada.platforms.processes import NodeEye, Seen, look, works
+from openrlhf_ada.platforms.processes import NodeEye, Seen, look, stopped_workers, works
 from openrlhf_ada.reporting.silence import (
     CONTROLLER,
     ENGINE,
@@ -60,11 +61,11 @@ def actors_of_run() -> list[ActorRow]:
 class RunActors:
     """Looks at all actors of this job again and again. `places`: see `name_of`; filled while actors start.
 
-    `node_id`: this machine's, as Ray has it.
+    `node_id`: this machine's, as Ray has it. `logs`: where Ray's workers on it write.
     """
 
-    def __init__(self, places: Mapping[str, int], node_id: str) -> None:
-        self._places, self._node_id = places, node_id
+    def __init__(self, places: Mapping[str, int], node_id: str, logs: Path) -> None:
+        self._places, self._node_id, self._logs = places, node_id, logs
         self._eyes: dict[str, Any] = {}
         self._seen: dict[tuple[str, int], Seen] = {}
         self._at = time.monotonic()
@@ -81,7 +82,9 @@ class RunActors:
             on_node = look(of_node) if node == self._node_id else self._look_at(node, of_node)
             seen |= {(node, pid): process for pid, process in on_node.items()}
         now = time.monotonic()
-        found = [self._process(row, seen, now - self._at) for row in rows]
+        # Ray says the process of an actor only when its constructor is done.
+        held = stopped_workers(self._logs) if any(row.state in STARTS for row in rows) else {}
+        found = [self._process(row, seen, now - self._at, held) for row in rows]
         self._seen, self._at = seen, now
         return found, pids[self._node_id]
 
@@ -101,11 +104,16 @@ class RunActors:
                 del self._eyes[node]
         return {}
 
-    def _process(self, row: ActorRow, seen: Mapping[tuple[str, int], Seen], seconds: float) -> Process:
+    def _process(
+        self, row: ActorRow, seen: Mapping[tuple[str, int], Seen], seconds: float, held: Mapping[int, str]
+    ) -> Process:
+        """`held`: stopped workers of this machine, by pid."""
         name, (_, kind) = name_of(row, self._places), ROLES.get(row.class_name, ("", WORKER))
         address = "" if row.node_id == self._node_id else row.address
         if row.state in STARTS:
-            return Process(name, kind, 0, STARTING)
+            # Our classes have the host's name in theirs.
+            stopped = next((pid for pid, of_class in held.items() if row.class_name in of_class), 0)
+            return Process(name, kind, stopped, STOPPED if stopped else STARTING, stopped=stopped)
         process = (row.node_id, row.pid)
         if process not in seen:
             return Process(name, kind, row.pid, UNSEEN, address=address)

@@ -7,6 +7,7 @@ import _thread
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from ray.exceptions import RayError
 
@@ -46,7 +47,7 @@ class RunWatch(threading.Thread):
         self._silence = Silence(config.silence, config.dead_after, engine_s)
         self._places, self._log_dir, self._note = places, log_dir, note
         self._node_id = ray.get_runtime_context().get_node_id()
-        self._actors = RunActors(places, self._node_id)
+        self._actors = RunActors(places, self._node_id, Path(log_dir))
         self._exits, self._kills = Exits(), kernel_kills()
         self._ended = threading.Event()
         self.verdict = ""

@@ -70,10 +70,29 @@ def _moved(pid: int, proc: Path) -> int:
     return sum(int(number) for name, number in lines if name in ("rchar", "wchar"))
 
 
+def stopped_workers(logs: Path, proc: Path = PROC) -> dict[int, str]:
+    """Ray's workers on this machine that are stopped: class of the actor by pid. `logs`: they write there."""
+    stopped = [pid for pid, (state, _, _) in _all_stats(proc).items() if state in STOPPED]
+    classes = {pid: _title(pid, proc).removeprefix("ray::").partition(".")[0] for pid in stopped}
+    return {pid: name for pid, name in classes.items() if name and _writes_to(pid, logs, proc)}
+
+
+def _writes_to(pid: int, logs: Path, proc: Path) -> bool:
+    try:
+        return (proc / str(pid) / "fd" / "1").readlink().is_relative_to(logs)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
 def _method(pid: int, proc: Path) -> str:
     """Of a title such as `ray::PolicyModelActor.fit`."""
+    return _title(pid, proc).partition(".")[2]
+
+
+def _title(pid: int, proc: Path) -> str:
+    """That Ray gives a worker; empty for other processes."""
     title = _read(proc / str(pid) / "cmdline").split("\0")[0].strip()
-    return title.partition(".")[2] if title.startswith("ray::") else ""
+    return title if title.startswith("ray::") else ""
 
 
 def _read(path: Path) -> str:

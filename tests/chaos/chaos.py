@@ -40,6 +40,7 @@ from conftest import Toy, forked_python, own_template, read_jsonl, steps_of, toy
 from page import page  # noqa: E402
 from surroundings import KINDS, Trouble, trouble  # noqa: E402
 
+from openrlhf_ada.cli.run_watch import ENGINE_S  # noqa: E402
 from openrlhf_ada.platforms.watcher import SHARED_MEMORY  # noqa: E402
 from openrlhf_ada.trainer.checkpoints import last_checkpoint  # noqa: E402
 
@@ -95,7 +96,8 @@ LEFT_S = 15.0
 RESUMED_ONE_IN = 8
 
 LIMITS_S = {"SIGSTOP": DEAD_AFTER_S + SILENCE_S, "hangs": 2 * TIMEOUT_S, "refuses": TIMEOUT_S}
-"""Of time, that runs into: a rollout without a score is tried twice."""
+STOPPED_ENGINE_S = TIMEOUT_S + ENGINE_S
+"""Limits that runs run into: a rollout without a score is tried twice, and engines have limits of their own."""
 
 MOMENTS_OF = {
     # Only then is it asked.
@@ -131,11 +133,10 @@ class Outcome:
 
 
 def faults(seed: int = 0) -> list[Fault]:
-    of_processes = [Fault(v, s.name, m) for v in VICTIMS for s in SIGNALS for m in MOMENTS]
-    around = [Fault(k, what, m) for k in KINDS for what in KINDS[k] for m in MOMENTS_OF.get(k, MOMENTS)]
-    for some in (of_processes, around):
-        random.Random(seed).shuffle(some)
-    return of_processes + around
+    every = [Fault(v, s.name, m) for v in VICTIMS for s in SIGNALS for m in MOMENTS]
+    every += [Fault(k, what, m) for k in KINDS for what in KINDS[k] for m in MOMENTS_OF.get(k, MOMENTS)]
+    random.Random(seed).shuffle(every)
+    return every
 
 
 class Run:
@@ -251,7 +252,8 @@ def _failures(fault: Fault, run: Run, seconds: float, run_dir: Path, reference: 
     if "THE RUN DID NOT END" in run.said:
         found.append(f"it did not end within {CONTINUED_S:g} s")
     elif status != 0:
-        limit = STOPPED_S + LIMITS_S.get(fault.sent, 0)
+        is_held_engine = fault.sent == "SIGSTOP" and fault.victim in ("engine", "engine's core")
+        limit = STOPPED_S + (STOPPED_ENGINE_S if is_held_engine else LIMITS_S.get(fault.sent, 0))
         if seconds > limit:
             found.append(f"it took {seconds:.0f} s to end, and {limit:g} are allowed")
         if fault.victim == "driver":

@@ -14,7 +14,7 @@ from openrlhf_ada.cli.run_actors import RunActors
 from openrlhf_ada.host.ray_actors import DEAD, ActorRow
 from openrlhf_ada.platforms.exits import Exits
 from openrlhf_ada.platforms.processes import Seen
-from openrlhf_ada.reporting.silence import IDLE, STARTING, STOPPED, UNSEEN, WORKER, WORKING, Process
+from openrlhf_ada.reporting.silence import CONTROLLER, IDLE, STARTING, STOPPED, UNSEEN, WORKER, WORKING, Process
 
 GUESS = (
     "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker "
@@ -109,7 +109,22 @@ def test_last_lines_are_those_of_errors_or_else_of_output(tmp_path: Path) -> Non
 # -- whom it waits for ------------------------------------------------------------------------------------------------
 
 
-def test_processes_of_all_nodes_are_seen_under_our_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_that_is_stopped_while_it_starts_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray does not say its process yet. One that only starts is not taken for stopped."""
+    rows = [
+        ActorRow("a", "PPOTrainer", "", "", 0, "PENDING_CREATION"),
+        ActorRow("b", "CriticModelActor", "", "", 0, "PENDING_CREATION"),
+    ]
+    monkeypatch.setattr(run_actors, "job_actors", lambda: rows)
+    monkeypatch.setattr(run_actors, "stopped_workers", lambda logs: {31: "AdaPPOTrainer"} if logs == tmp_path else {})
+    found, _ = RunActors({"b": 0}, "here", tmp_path).look()
+    assert found == [
+        Process("trainer", CONTROLLER, 31, STOPPED, stopped=31),
+        Process("critic 0", WORKER, 0, STARTING),
+    ]
+
+
+def test_processes_of_all_nodes_are_seen_under_our_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = [
         ActorRow("a", "PolicyModelActor", "here", "10.0.0.1", 7, "ALIVE"),
         ActorRow("b", "PolicyModelActor", "there", "10.0.0.2", 7, "ALIVE"),
@@ -123,7 +138,7 @@ def test_processes_of_all_nodes_are_seen_under_our_names(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         run_actors, "look", lambda pids: {p: Seen(0, {p: (next(cpu) if p == 7 else 1e9, 0)}, "fit") for p in pids}
     )
-    actors: Any = RunActors({"a": 0, "b": 1, "d": 0}, "here")
+    actors: Any = RunActors({"a": 0, "b": 1, "d": 0}, "here", tmp_path)
     there = {"there": {7: Seen(70, {7: (0.0, 0)}, "")}, "gone": {}}
     monkeypatch.setattr(actors, "_look_at", lambda node, pids: there[node])
     found, pids = actors.look()

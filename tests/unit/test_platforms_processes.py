@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_ada.platforms.processes import WORKS_BYTES, Seen, look, works
+from openrlhf_ada.platforms.processes import WORKS_BYTES, Seen, look, stopped_workers, works
 
 
 def write(
@@ -35,6 +35,23 @@ def test_a_process_is_seen_with_all_below_it(tmp_path: Path) -> None:
         10: Seen(12, {10: (3.0, 42), 11: (0.0, 1), 12: (0.0, 1)}, "fit"),
         13: Seen(0, {13: (0.0, 1)}, ""),
     }
+
+
+def test_stopped_workers_of_this_session_are_found(tmp_path: Path) -> None:
+    logs, proc = tmp_path / "session" / "logs", tmp_path / "proc"
+    processes = {
+        10: ("T", "ray::AdaPPOTrainer.__init__", logs),
+        11: ("t", "ray::_QueueActor", logs),
+        12: ("S", "ray::PolicyModelActor.__init__", logs),
+        13: ("T", "ray::PolicyModelActor.fit", tmp_path / "other" / "logs"),
+        14: ("T", "python train.py", logs),
+    }
+    for pid, (state, title, writes_to) in processes.items():
+        write(proc, pid, 1, state=state, title=title)
+        (proc / str(pid) / "fd").mkdir()
+        (proc / str(pid) / "fd" / "1").symlink_to(writes_to / "worker-1.out")
+    write(proc, 15, 1, state="T", title="ray::PolicyModelActor")
+    assert stopped_workers(logs, proc) == {10: "AdaPPOTrainer", 11: "_QueueActor"}
 
 
 def test_a_zombie_is_not_there(tmp_path: Path) -> None:
@@ -76,4 +93,4 @@ def test_figures_are_those_of_psutil() -> None:
     me = psutil.Process()
     cpu, moved = look([me.pid])[me.pid].done[me.pid]
     after, io = me.cpu_times(), me.io_counters()
-    assert 0 < cpu <= after.user + after.system and 0 < moved <= io.read_chars + io.write_chars
+    assert 0 < cpu <= after.user + after.system + 1e-6 and 0 < moved <= io.read_chars + io.write_chars
