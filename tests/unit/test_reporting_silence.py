@@ -69,6 +69,15 @@ def test_those_that_wait_for_others_are_not_waited_for(processes: list[Process],
     assert waited_for(processes) == expected
 
 
+def test_a_queue_that_is_asked_again_and_again_is_no_progress() -> None:
+    run, said = Run(), list[tuple[int, Verdict]]()
+    for second in range(2000):
+        said += run.told([TRAINER, POLICY, replace(QUEUE, runs="get" if second % 7 else "")], 1)
+        if said and said[-1][1].is_end:
+            break
+    assert said[-1][0] == 1801
+
+
 def test_lines_come_at_growing_intervals_and_then_the_end() -> None:
     said = Run().told([TRAINER, POLICY, QUEUE], 4000)
     # The first look sees the processes for the first time, at second 1.
