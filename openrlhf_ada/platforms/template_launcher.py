@@ -88,9 +88,16 @@ def _umask() -> int:
 
 
 def _pass_signals_on(server: socket.socket) -> None:
+    def pass_on(received: int, _: object) -> None:
+        try:
+            server.send(bytes([received]))
+        except OSError:
+            # The forked process has ended, and how is about to be read.
+            return
+
     for number in signal.valid_signals() - OWN - NOT_PASSED_ON:
         # Also those that are ignored: the forked process may have stopped ignoring them.
-        signal.signal(number, lambda received, _: server.send(bytes([received])) and None)
+        signal.signal(number, pass_on)
 
 
 def _stand_in(server: socket.socket, starter_ends: int) -> None:

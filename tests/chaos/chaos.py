@@ -143,8 +143,8 @@ class Run:
     """One run, read line by line."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        program, environment = forked_python()
-        command = [program, str(HERE / "driver.py"), "train", *words]
+        # A forked one would have a stand-in, which would get its signals.
+        command, environment = [sys.executable, str(HERE / "driver.py"), "train", *words], forked_python()[1]
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment)
         self.said = ""
 

@@ -305,6 +305,17 @@ def test_killed_forked_process_ends_its_stand_in(python: str) -> None:
     assert process.wait(WAIT_S) == -signal.SIGKILL
 
 
+def test_stand_in_that_was_stopped_has_the_status_of_the_forked_process(python: str) -> None:
+    """The forked process has ended by the time that the stand-in is told to go on."""
+    process, pid = start(python, f"signal.signal({int(signal.SIGUSR1)}, lambda *_: sys.exit(33))")
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    os.kill(pid, signal.SIGUSR1)
+    until(lambda: not psutil.pid_exists(pid))
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(WAIT_S) == 33
+
+
 def test_forked_process_ends_with_whoever_started_it(python: str) -> None:
     program = textwrap.dedent(f"""
         import os, signal, subprocess, sys
