@@ -105,15 +105,18 @@ class RunActors:
         return {}
 
     def _process(
-        self, row: ActorRow, seen: Mapping[tuple[str, int], Seen], seconds: float, held: Mapping[int, str]
+        self, row: ActorRow, seen: Mapping[tuple[str, int], Seen], seconds: float, held: dict[int, str]
     ) -> Process:
-        """`held`: stopped workers of this machine, by pid."""
+        """`held`: stopped workers of this machine, by pid; the one of this row is taken out."""
         name, (_, kind) = name_of(row, self._places), ROLES.get(row.class_name, ("", WORKER))
         address = "" if row.node_id == self._node_id else row.address
         if row.state in STARTS:
             # Our classes have the host's name in theirs.
-            stopped = next((pid for pid, of_class in held.items() if row.class_name in of_class), 0)
-            return Process(name, kind, stopped, STOPPED if stopped else STARTING, stopped=stopped)
+            stopped = next((pid for pid, of_class in held.items() if of_class.endswith(row.class_name)), 0)
+            if not held.pop(stopped, ""):
+                return Process(name, kind, 0, STARTING)
+            # Which one of its group it is nobody knows.
+            return Process(name_of(row, {}), kind, stopped, STOPPED, stopped=stopped)
         process = (row.node_id, row.pid)
         if process not in seen:
             return Process(name, kind, row.pid, UNSEEN, address=address)

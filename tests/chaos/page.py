@@ -16,9 +16,11 @@ model, in a seeded order, and writes this page. What each end guarantees and whi
 A fault passes in one of two ways:
 
 - **goes on**: the run ends well, and every rollout is that of an undisturbed run.
-- **ends**: within {limit:.0f} s (stopped processes: after `--ada_dead_after`) the run ends with a message that says
-  how to resume it. What is recorded is true, and no process and no shared memory is left. One in eight is resumed from
-  its last checkpoint, and then has the rollouts of an undisturbed run; so is every run that its surroundings ended.
+- **ends**: the run ends with a message that says how to resume it, within {limit:.0f} s of the fault, or of the limit
+  that it ran into: `--ada_dead_after` for a stopped process, `--ada_timeout` and two minutes for a stopped engine,
+  twice `--ada_timeout` for a reward that hangs. What is recorded is true, and no process and no shared memory is left.
+  One in eight is resumed from its last checkpoint, and then has the rollouts of an undisturbed run; so is every run
+  that its surroundings ended.
 
 A driver that is killed can say nothing; a stopped one is continued after five seconds and must go on. A dash: not
 tried yet, or the run was over first.
@@ -27,7 +29,8 @@ tried yet, or the run was over first.
 SURROUNDINGS = """## Around the run
 
 A full disk has room again when the run has ended, a server that fails for good works again, and then the run is
-resumed. The clock is Python's. A row with a label that the reward cannot read is in the data from the start.
+resumed. The clock is Python's. A row with a label that the reward cannot read is in the data from the start;
+its prompt is replaced, so rollouts are not compared.
 """
 
 WORDS = {"continued": "goes on", "stopped": "ends", "late": "–"}

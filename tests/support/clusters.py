@@ -30,6 +30,8 @@ CLUSTER_VARIABLE = "CLUSTER_OF_TEST"
 NODE_VARIABLE = "NODE_OF_TEST"
 """Address of the node, likewise."""
 
+IP_FLAG = "--node-ip-address="
+
 
 def free_port() -> int:
     with socket.socket() as sock:
@@ -42,9 +44,6 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = STAR
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
         time.sleep(0.2)
-
-
-IP_FLAG = "--node-ip-address="
 
 
 class Cluster:

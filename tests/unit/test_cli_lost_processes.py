@@ -114,13 +114,19 @@ def test_an_actor_that_is_stopped_while_it_starts_is_seen(monkeypatch: pytest.Mo
     rows = [
         ActorRow("a", "PPOTrainer", "", "", 0, "PENDING_CREATION"),
         ActorRow("b", "CriticModelActor", "", "", 0, "PENDING_CREATION"),
+        ActorRow("c", "PolicyModelActor", "", "", 0, "PENDING_CREATION"),
+        ActorRow("d", "PolicyModelActor", "", "", 0, "PENDING_CREATION"),
     ]
+    stopped = {tmp_path: {31: "AdaPPOTrainer", 32: "PolicyModelActor"}}
     monkeypatch.setattr(run_actors, "job_actors", lambda: rows)
-    monkeypatch.setattr(run_actors, "stopped_workers", lambda logs: {31: "AdaPPOTrainer"} if logs == tmp_path else {})
-    found, _ = RunActors({"b": 0}, "here", tmp_path).look()
+    monkeypatch.setattr(run_actors, "stopped_workers", lambda logs: dict(stopped[logs]))
+    found, _ = RunActors({"b": 0, "c": 0, "d": 1}, "here", tmp_path).look()
     assert found == [
         Process("trainer", CONTROLLER, 31, STOPPED, stopped=31),
         Process("critic 0", WORKER, 0, STARTING),
+        # One of the two, and nobody knows which.
+        Process("policy actor", WORKER, 32, STOPPED, stopped=32),
+        Process("policy actor 1", WORKER, 0, STARTING),
     ]
 
 
