@@ -12,18 +12,19 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
 from conftest import Toy, read_jsonl
+from reward_servers import FAILURES, RewardServer
 
 SHORT_S = 5.0
 """How long a trouble lasts that is not for good."""
 
 DISK_BYTES = 400 << 20
 CLOCK_S = {"an hour forward": 3600.0, "an hour back": -3600.0}
-SERVER_FAILURES = ("refuses", "hangs", "answers nonsense", "answers 500")
+REFUSES = "refuses"
+SERVER_FAILURES = (REFUSES, *FAILURES)
 WHILE = f" for {SHORT_S:g} s"
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -106,81 +107,36 @@ class BadRow:
     def end(self) -> None: ...
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """OpenRLHF's protocol for rewards: right or wrong, by the label."""
-
-    server: _Server
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        failure = self.server.failure
-        if failure == "hangs":
-            self.server.over.wait()
-        elif failure == "answers 500":
-            self.send_error(500)
-            return
-        answer = asked["query"][0].removeprefix(asked["prompts"][0]).removesuffix("<eos>")
-        body = json.dumps({"rewards": [float(answer.strip() == asked["labels"][0])]})
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(b"<html>nonsense" if failure == "answers nonsense" else body.encode())
-
-    def log_message(self, *args: object) -> None: ...
-
-
-class _Server(ThreadingHTTPServer):
-    # Each answer has a connection of its own; TCP would wait for seconds where the queue is full.
-    request_queue_size = 512
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, address: tuple[str, int], over: threading.Event) -> None:
-        self.failure, self.over = "", over
-        super().__init__(address, _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Of clients that have given up."""
-
-
-class RewardServer:
+class FailingServer:
     """Serves well until the trouble begins. `failure`: of SERVER_FAILURES; `seconds`: how long, None for good."""
 
     def __init__(self, run_dir: Path, failure: str, seconds: float | None) -> None:
-        self._over = threading.Event()
-        self._failure, self._seconds = failure, seconds
-        self._server = self._serve(("127.0.0.1", 0))
-        host, self._port = self._server.server_address[:2]
-        self.run_dir, self.flags = run_dir, {"reward.remote_url": f"http://{host!s}:{self._port}/rewards"}
-
-    def _serve(self, address: tuple[str, int]) -> _Server:
-        server = _Server(address, self._over)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
+        self._failure, self._seconds, self._is_over = failure, seconds, False
+        self._server = RewardServer()
+        self.run_dir, self.flags = run_dir, {"reward.remote_url": self._server.url}
 
     def begin(self) -> None:
-        if self._failure == "refuses":
-            self._server.shutdown()
-            self._server.server_close()
+        if self._failure == REFUSES:
+            self._server.close()
         else:
-            self._server.failure = self._failure
+            self._server.failure = lambda label: self._failure
         if self._seconds is not None:
             timer = threading.Timer(self._seconds, self.end)
             timer.daemon = True
             timer.start()
 
     def end(self) -> None:
-        if self._over.is_set():
+        if self._is_over:
             return
-        self._over.set()
-        self._server.failure = ""
-        if self._failure == "refuses":
-            self._server = self._serve(("127.0.0.1", self._port))
+        self._is_over = True
+        self._server.failure = lambda label: ""
+        self._server.goes_on.set()
+        if self._failure == REFUSES:
+            self._server = RewardServer(self._server.server_port)
 
     def close(self) -> None:
         self.end()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
 
 @contextmanager
@@ -196,7 +152,7 @@ def trouble(kind: str, what: str, folder: Path, toy: Toy, clock: Path) -> Iterat
             found = BadRow(folder / "run", toy, folder / "rows.jsonl")
         else:
             lasts = None if not what.endswith(WHILE) else SHORT_S
-            server = RewardServer(folder / "run", what.removesuffix(WHILE), lasts)
+            server = FailingServer(folder / "run", what.removesuffix(WHILE), lasts)
             after.callback(server.close)
             found = server
         after.callback(found.end)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import LIMIT_S, ROOT, Toy, forked_python, read_jsonl, steps_of, train
 from example_runs import check_example, run_example
+from reward_servers import RewardServer
 
 pytestmark = pytest.mark.e2e
 
@@ -138,50 +137,23 @@ def test_evaluation_chooses_the_best_checkpoint(outcome: Outcome) -> None:
     assert saved
 
 
-class RewardServer(ThreadingHTTPServer):
-    """OpenRLHF opens a connection for every answer. A full queue drops them, and TCP waits for up to a minute."""
-
-    request_queue_size = 512
-
-
-class Rewards(BaseHTTPRequestHandler):
-    """Compares with the label as OpenRLHF's protocol has it; fails for every answer to one label."""
-
-    failing = ""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if asked["labels"][0] == self.failing:
-            self.send_error(500)
-            return
-        answer = asked["query"][0].removeprefix(asked["prompts"][0]).removesuffix("<eos>")
-        body = json.dumps({"rewards": [float(answer == asked["labels"][0])]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
-def reward_url(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def reward_server(toy: Toy) -> Iterator[RewardServer]:
     """Fails for one problem only."""
     counts = Counter(row["label"] for row in read_jsonl(toy.heldout))
-    monkeypatch.setattr(Rewards, "failing", next(label for label, count in counts.items() if count == 1))
-    server = RewardServer(("127.0.0.1", 0), Rewards)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
+    failing = next(label for label, count in counts.items() if count == 1)
+    server = RewardServer()
+    server.failure = lambda label: "answers 500" if label == failing else ""
+    yield server
+    server.close()
 
 
 def test_models_are_compared_on_the_same_problems(
-    toy: Toy, outcome: Outcome, tmp_path: Path, reward_url: str, monkeypatch: pytest.MonkeyPatch
+    toy: Toy, outcome: Outcome, tmp_path: Path, reward_server: RewardServer
 ) -> None:
     """Graded by a server of one's own. Where that fails there is no score, and the answer is in no figure."""
     out = tmp_path / "eval"
-    sampling = ("--template", "{}", "--max_new_tokens", 4, "--max_len", 32, "--reward", reward_url, "--n", 4)
+    sampling = ("--template", "{}", "--max_new_tokens", 4, "--max_len", 32, "--reward", reward_server.url, "--n", 4)
     models = ("--model", toy.model, outcome.run / "model")
     text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models)
     assert "points [" in text
@@ -197,7 +169,7 @@ def test_models_are_compared_on_the_same_problems(
     assert (out / "curves.png").stat().st_size > 10_000
     check_missing_scores(out, results["models"], text)
     # The server works again: the answers without a score are sampled again, and no others.
-    monkeypatch.setattr(Rewards, "failing", "")
+    reward_server.failure = lambda label: ""
     text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models)
     assert "have no score" not in text
     assert {len(read_jsonl(file)) for file in out.glob("*/heldout/answers.jsonl")} == {32 * 4}
