@@ -56,7 +56,9 @@ class RayHead(threading.Thread):
         super().__init__(daemon=True, name="ada-ray-head")
         self._silence, self._note = Silence(silence_s, dead_after_s, 0.0), note
         self._last_words = last_words
-        self._processes = [child for child in psutil.Process().children() if child.name() in NAMES]
+        # Their names now: one that has ended and was waited for has none.
+        children = [(child, child.name()) for child in psutil.Process().children()]
+        self._processes = {child: NAMES[name] for child, name in children if name in NAMES}
         host, _, port = address.rpartition(":")
         self._address, self._refusals = (host.strip("[]"), int(port)), 0
         self._ended = threading.Event()
@@ -71,12 +73,12 @@ class RayHead(threading.Thread):
                 ready, _, _ = select.select(list(ends), [], [], LOOK_S)
                 if ready:
                     process = ends[ready[0]]
-                    self._lose(f"{NAMES[process.name()]} (pid {process.pid}) died: {_how(ready[0])}")
+                    self._lose(f"{self._processes[process]} (pid {process.pid}) died: {_how(ready[0])}")
                     return
                 if self._is_refused():
                     self._lose(f"Ray's GCS takes no connections any more ({REFUSALS} times in a row)")
                     return
-                verdict = self._silence.look([_seen(process) for process in self._processes])
+                verdict = self._silence.look([_seen(process, name) for process, name in self._processes.items()])
                 if verdict is not None and verdict.is_end:
                     self._lose(verdict.text)
                     return
@@ -108,19 +110,23 @@ class RayHead(threading.Thread):
         """Call this before Ray is ended. One that is stopped goes on, since whoever asks it to end would wait."""
         self._ended.set()
         for process in self._processes:
-            if _seen(process).does == STOPPED:
+            if _is_stopped(process):
                 process.resume()
 
 
-def _seen(process: psutil.Process) -> Process:
+def _seen(process: psutil.Process, name: str) -> Process:
+    does, stopped = (STOPPED, process.pid) if _is_stopped(process) else (WORKING, 0)
+    return Process(name, CONTROLLER, process.pid, does, stopped=stopped)
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    """One that has ended is not."""
     import psutil
 
     try:
-        is_stopped = process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except psutil.NoSuchProcess:
-        is_stopped = False
-    does, stopped = (STOPPED, process.pid) if is_stopped else (WORKING, 0)
-    return Process(NAMES[process.name()], CONTROLLER, process.pid, does, stopped=stopped)
+        return False
 
 
 def _how(descriptor: int) -> str:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,29 @@ def test_after_the_end_of_a_run_nothing_is_lost(gcs: subprocess.Popen[bytes], ad
     gcs.kill()
     head.join(30)
     assert not head.is_alive() and head.verdict == ""
+
+
+def test_one_that_was_waited_for_ends_the_watch_without_a_traceback(
+    gcs: subprocess.Popen[bytes], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray waits for its own processes at the end of a run, between two looks or in the middle of one."""
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    look = RayHead._is_refused
+
+    def in_the_middle(head: RayHead) -> bool:
+        gcs.kill()
+        gcs.wait()
+        return look(head)
+
+    monkeypatch.setattr(RayHead, "_is_refused", in_the_middle)
+    head = RayHead(address, 0.2, 0.6, [].append)
+    # Somebody waits for it, and interrupts nothing here.
+    monkeypatch.setattr(head, "_lose", lambda verdict: None)
+    head.start()
+    head.join(30)
+    head.stop()
+    assert not raised
 
 
 def test_a_cluster_that_was_joined_is_not_watched(address: str) -> None:
