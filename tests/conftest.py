@@ -35,6 +35,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def imports_stay() -> Iterator[None]:
+    """What a file has imported is half a second of each `gc.collect()`, which OpenRLHF calls with every checkpoint."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def environment_as_found() -> Iterator[None]:
     """vLLM and torch leave variables behind, which runs that later tests start would inherit."""

@@ -49,6 +49,8 @@ from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
+from openrlhf_ada.platforms.session import one_template
+from openrlhf_ada.platforms.template import python
 from openrlhf_ada.reporting.run_record import read_run
 
 PROG = "openrlhf-ada arena --agreement"
@@ -144,10 +146,11 @@ class Comparison:
         with ProcessPoolExecutor(self._args.processes, multiprocessing.get_context("spawn")) as pool:
             self._make_starts(pool)
             self._run_learner(pool)
-        for cell in self._results.missing(plan(self._args.methods, self._args.seeds, REAL)):
-            if time.monotonic() >= self._deadline:
-                return
-            self._run_real(cell)
+        with one_template():
+            for cell in self._results.missing(plan(self._args.methods, self._args.seeds, REAL)):
+                if time.monotonic() >= self._deadline:
+                    return
+                self._run_real(cell)
 
     def _make_starts(self, pool: ProcessPoolExecutor) -> None:
         """Starting models and prompts of all seeds."""
@@ -172,7 +175,7 @@ class Comparison:
         run_dir = self._folder / "runs" / cell.name
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.mkdir(parents=True)
-        command = [sys.executable, "-m", "openrlhf_ada.cli.main", "train", *words(self._flags(cell, run_dir))]
+        command = [python(), "-m", "openrlhf_ada.cli.main", "train", *words(self._flags(cell, run_dir))]
         with (run_dir / LOG).open("wb") as log:
             # In a session of its own: Ctrl-C is for this process, which then ends the training.
             process = subprocess.Popen(

@@ -34,6 +34,8 @@ from openrlhf_ada.arena.real import (
 from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, table, target_of
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
+from openrlhf_ada.platforms.session import one_template
+from openrlhf_ada.platforms.template import python
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.checkpoints import has_checkpoint
@@ -161,16 +163,17 @@ class Campaign:
 
     def run(self) -> None:
         """Until all cells have ended, or time is up. Raises TrainingError."""
-        for cell in self._cells:
-            if cell in self._results.by_cell:
-                continue
-            run_dir = self._results.folder / "runs" / cell.name
-            while not self._has_spent_budget(_read(run_dir)):
-                if time.monotonic() >= self._deadline:
-                    return
-                self._train(cell, run_dir)
-            self._results.add(cell, read_run(run_dir))
-            shutil.rmtree(_checkpoints(run_dir), ignore_errors=True)
+        with one_template():
+            for cell in self._cells:
+                if cell in self._results.by_cell:
+                    continue
+                run_dir = self._results.folder / "runs" / cell.name
+                while not self._has_spent_budget(_read(run_dir)):
+                    if time.monotonic() >= self._deadline:
+                        return
+                    self._train(cell, run_dir)
+                self._results.add(cell, read_run(run_dir))
+                shutil.rmtree(_checkpoints(run_dir), ignore_errors=True)
 
     def _has_spent_budget(self, run: Run | None) -> bool:
         return run is not None and is_finished(run, self._results.conditions.budget)
@@ -213,7 +216,7 @@ class Campaign:
         model = prepare_model(self._toy, Path(".cache"))
         paths = flags_of_any_run(recipe, model, data, run_dir) | {"ckpt.path": checkpoints}
         flags: Flags = paths | cell_flags(cell, conditions) | ({"ckpt.load_enable": True} if goes_on else {})
-        return [sys.executable, "-m", "openrlhf_ada.cli.main", "train", *words(flags)]
+        return [python(), "-m", "openrlhf_ada.cli.main", "train", *words(flags)]
 
     def _say(self, cell: Cell, run: Run | None) -> None:
         done = sum(known in self._results.by_cell for known in self._cells)

@@ -60,6 +60,25 @@ def quiet_environment() -> dict[str, str]:
     return {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), "TQDM_DISABLE": "1"}
 
 
+@contextmanager
+def one_template() -> Iterator[None]:
+    """Runs that are started within the block as `[python(), ...]` fork their processes from one template, on a CPU."""
+    given = host_environment() | quiet_environment() | cpu.worker_environment()
+    # What every run gives its workers, so that the run itself can be forked as well. Our own differ from run to run.
+    environment = {name: value for name, value in given.items() if not name.startswith("OPENRLHF_ADA_")}
+    with ExitStack() as after:
+        launcher, _ = after.enter_context(template(environment)) if cpu.is_needed() else ("", None)
+        before = dict(os.environ)
+        if launcher:
+            os.environ.update(environment | {TEMPLATE_VARIABLE: launcher})
+        try:
+            yield
+        finally:
+            for name in environment.keys() | {TEMPLATE_VARIABLE}:
+                os.environ.pop(name, None)
+            os.environ.update(before)
+
+
 class Session(NamedTuple):
     """A Ray to work with: the folder of its logs, and the watch over its own processes."""
 

@@ -58,6 +58,11 @@ def running() -> str:
     return "" if named == OFF else named
 
 
+def python() -> str:
+    """A program that takes the arguments of `python`: forked, where a template runs."""
+    return running() or sys.executable
+
+
 @contextmanager
 def template(environment: Mapping[str, str], modules: Sequence[str] = MODULES) -> Iterator[tuple[str, int | None]]:
     """A program that takes the arguments of `python` and is forked from a template, and the pid of one started here.

@@ -46,6 +46,7 @@ EXEMPT = {
     "OLDPWD",
     "PWD",
     "SHLVL",
+    "TERM",
     "PYTEST_CURRENT_TEST",
     "CUDA_VISIBLE_DEVICES",
     "PYTHONBREAKPOINT",

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import psutil
 import pytest
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.platforms import session
 from openrlhf_ada.platforms.template import LOG, MODULES, OFF, TEMPLATE_VARIABLE, running, template
+from openrlhf_ada.platforms.template import python as python_now
 from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, NEVER
 
 WAIT_S = 60.0
@@ -409,6 +412,31 @@ def test_running_template_is_used(python: str, monkeypatch: pytest.MonkeyPatch) 
     with template({}, ["json"]) as started:
         assert started == (python, None)
     assert outputs(python, "-c", IS_FORKED) == "True\n"
+
+
+def test_several_runs_share_one_and_leave_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+
+    @contextmanager
+    def light(environment: dict[str, str]) -> Iterator[tuple[str, int | None]]:
+        started.append(environment)
+        with template(environment, ["json"]) as found:
+            yield found
+
+    monkeypatch.setattr(session, "template", light)
+    monkeypatch.setattr(session.cpu, "is_needed", lambda: True)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "3")
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    before = dict(os.environ)
+    with session.one_template():
+        # Of two runs: the first has found what its workers get, so it is forked as they are.
+        assert [outputs(python_now(), "-c", IS_FORKED) for _ in range(2)] == ["True\n"] * 2
+        assert os.environ["TQDM_DISABLE"] == "1"
+    assert [environment["VLLM_CPU_KVCACHE_SPACE"] for environment in started] == ["3"], "the user's own"
+    assert dict(os.environ) == before
+    monkeypatch.setattr(session.cpu, "is_needed", lambda: False)
+    with session.one_template():
+        assert python_now() == sys.executable and dict(os.environ) == before
 
 
 def test_a_path_without_a_template_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

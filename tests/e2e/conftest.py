@@ -16,9 +16,8 @@ import pytest
 from filelock import FileLock
 
 from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
-from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.session import host_environment, quiet_environment
-from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE, running, template
+from openrlhf_ada.platforms.session import one_template
+from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE, python
 from openrlhf_ada.reward import arithmetic
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ class Toy:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_template() -> Iterator[None]:
+def common_template() -> Iterator[None]:
     """All runs of these tests fork their processes from one template. Scripts find this installation's programs."""
     with pytest.MonkeyPatch.context() as patch:
         # Before the template starts: what has another PATH is not forked.
@@ -52,15 +51,8 @@ def own_template(*pythonpath: Path) -> Iterator[None]:
         patch.delenv(TEMPLATE_VARIABLE, raising=False)
         if pythonpath:
             patch.setenv("PYTHONPATH", os.pathsep.join(map(str, pythonpath)))
-        with template(_worker_environment()) as (python, _):
-            patch.setenv(TEMPLATE_VARIABLE, python)
+        with one_template():
             yield
-
-
-def _worker_environment() -> dict[str, str]:
-    """Of a run's workers, but for our own variables: those may differ from run to run."""
-    environment = host_environment() | quiet_environment() | cpu.worker_environment()
-    return {name: value for name, value in environment.items() if not name.startswith("OPENRLHF_ADA_")}
 
 
 @pytest.fixture(scope="session")
@@ -139,8 +131,7 @@ def train(
 
 def forked_python() -> tuple[str, dict[str, str]]:
     """A program that runs Python with everything imported, and its environment; a plain Python without a template."""
-    # Forked only if it has the variables of what was imported; a plain one sets its workers' itself.
-    return (running(), os.environ | _worker_environment()) if running() else (sys.executable, dict(os.environ))
+    return python(), dict(os.environ)
 
 
 def run_script(script: str, folder: Path, *args: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.estimators import PassRateCounts
 from openrlhf_ada.core.visits import VisitHistory
+from openrlhf_ada.platforms.template import LOG, running
 
 pytestmark = pytest.mark.e2e
 
@@ -145,6 +146,8 @@ def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: P
     """Two runs, one in each call. Each is ended when its budget is spent, before its prompts are used up."""
     out, budget = tmp_path / "arena", 384
     say = ["arena", "--real", "--seeds", "1"]
+    log = Path(running()).with_name(LOG)
+    start = log.stat().st_size
     train([*say, "--model", "toy", "--budget", str(budget), "--methods", "uniform-8", "--out", str(out)], CLI)
     first = (out / CELLS).read_text()
     done = train([*say, "--resume", str(out), "--methods", "balance"], CLI)
@@ -161,3 +164,5 @@ def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: P
     told = json.loads(done.stdout.splitlines()[-1])
     assert (told["runs"], told["planned"], told["seeds"]) == (2, 2, {"uniform-8": 1, "balance": 1})
     assert not list(out.glob("runs/*/ckpt")), "of no use any more"
+    trainings = [line for line in log.read_text()[start:].splitlines() if "openrlhf_ada.cli.main train" in line]
+    assert [" forked " in line for line in trainings] == [True, True], trainings

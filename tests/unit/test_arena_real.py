@@ -36,6 +36,7 @@ from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE
 from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.preflight import check_without_files
@@ -294,6 +295,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
             campaign._deadline = 0.0
 
     monkeypatch.setattr(arena_real.Campaign, "_train", train)
+    monkeypatch.setenv(TEMPLATE_VARIABLE, OFF)
     return started
 
 
