@@ -146,8 +146,11 @@ class Comparison:
         with ProcessPoolExecutor(self._args.processes, multiprocessing.get_context("spawn")) as pool:
             self._make_starts(pool)
             self._run_learner(pool)
+        missing = self._results.missing(plan(self._args.methods, self._args.seeds, REAL))
+        if not missing:
+            return
         with one_template():
-            for cell in self._results.missing(plan(self._args.methods, self._args.seeds, REAL)):
+            for cell in missing:
                 if time.monotonic() >= self._deadline:
                     return
                 self._run_real(cell)

@@ -163,10 +163,11 @@ class Campaign:
 
     def run(self) -> None:
         """Until all cells have ended, or time is up. Raises TrainingError."""
+        missing = [cell for cell in self._cells if cell not in self._results.by_cell]
+        if not missing:
+            return
         with one_template():
-            for cell in self._cells:
-                if cell in self._results.by_cell:
-                    continue
+            for cell in missing:
                 run_dir = self._results.folder / "runs" / cell.name
                 while not self._has_spent_budget(_read(run_dir)):
                     if time.monotonic() >= self._deadline:

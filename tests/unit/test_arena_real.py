@@ -271,7 +271,10 @@ def test_folder_in_use_is_refused(results: Results, capsys: pytest.CaptureFixtur
     assert "is in use by another call" in capsys.readouterr().err
 
 
-def test_table_of_finished_runs_starts_nothing(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_finished_runs_starts_nothing(
+    results: Results, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena_real, "one_template", mock.Mock(side_effect=AssertionError))
     assert main(["--real", "--resume", str(results.folder), "--methods", "pos"]) == 0
     told = capsys.readouterr().out
     assert "toy on the real stack, 1,024 rollouts a run" in told
