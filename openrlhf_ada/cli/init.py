@@ -13,7 +13,7 @@ from openrlhf_ada.config import program
 from openrlhf_ada.platforms import cpu
 
 TEMPLATE = "run.yaml"
-COPIED = ("reward.py", "prompts.jsonl")
+COPIED = ("reward.py", "prompts.jsonl", "heldout.jsonl")
 
 ON_GPU = {
     "machine": "gpu.yaml",
@@ -28,15 +28,17 @@ ON_CPU = {"machine": "cpu.yaml", "model": "model", "learning_rate": "2e-5", "max
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="openrlhf-ada init",
-        description="Write run.yaml, reward.py and prompts.jsonl (ten rows) for a first run of your own.",
+        description="Write run.yaml, reward.py, prompts.jsonl (ten rows) and heldout.jsonl for a first run of your own.",
     )
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder for them; files that are there stay as they are")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit status. Raises FileExistsError rather than replacing a file."""
+    """Returns the exit status. Raises FileExistsError rather than replacing a file, and NotADirectoryError."""
     folder: Path = build_parser().parse_args(argv).dir
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; name a folder")
     chosen = ON_CPU if cpu.is_needed() else ON_GPU
     texts = {name: _text(name) for name in COPIED} | {TEMPLATE: _filled(chosen)}
     for name in texts:

@@ -51,8 +51,15 @@ def main() -> int:
     except (OSError, ValueError) as error:
         if verb.answers_for_errors and not isinstance(error, ConfigError):
             raise
-        print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
+        print(f"openrlhf-ada {name}: error: {_text_of(error)}", file=sys.stderr)
         return 2
+
+
+def _text_of(error: OSError | ValueError) -> str:
+    """The system's errors without their number; ours have a text of their own."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 if __name__ == "__main__":

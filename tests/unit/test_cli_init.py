@@ -39,17 +39,22 @@ def test_run_is_valid(
     assert ("demo-model" in capsys.readouterr().out) == (machine == "ON_CPU")
 
 
-def test_prompts_are_ten_rows_that_the_reward_understands(written: tuple[Path, str]) -> None:
-    rows = [json.loads(line) for line in (written[0] / "prompts.jsonl").read_text().splitlines()]
-    assert len(rows) == 10
+def rows_of(file: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_prompts_are_rows_that_the_reward_understands(written: tuple[Path, str]) -> None:
+    trained, held_out = (rows_of(written[0] / name) for name in ("prompts.jsonl", "heldout.jsonl"))
+    rows = trained + held_out
+    assert (len(trained), len({row["input"] for row in rows})) == (10, 16), "no prompt is in both"
     reward = runpy.run_path(str(written[0] / "reward.py"))["reward_func"]
     prompts, labels = [row["input"] for row in rows], [row["label"] for row in rows]
     right = reward([f"{p} It is {label}." for p, label in zip(prompts, labels, strict=True)], prompts, labels)
     wrong = reward([f"{p} It is {label}1." for p, label in zip(prompts, labels, strict=True)], prompts, labels)
     silent = reward(prompts, prompts, labels)
     for name in ("scores", "rewards"):
-        assert right[name].tolist() == [1.0] * 10
-        assert wrong[name].tolist() == silent[name].tolist() == [0.0] * 10
+        assert right[name].tolist() == [1.0] * 16
+        assert wrong[name].tolist() == silent[name].tolist() == [0.0] * 16
 
 
 def test_no_file_is_replaced(written: tuple[Path, str]) -> None:
@@ -58,3 +63,9 @@ def test_no_file_is_replaced(written: tuple[Path, str]) -> None:
     with pytest.raises(FileExistsError, match=r"reward\.py exists already"):
         init.main([str(written[0])])
     assert file.read_text() == "mine"
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(NotADirectoryError, match="mine is a file; name a folder"):
+        init.main([str(tmp_path / "mine")])

@@ -34,12 +34,15 @@ def test_demo_data_writes_with_its_defaults(
         (["demo-data", "data", "--num-train", "0"], "num_train is 0"),
         (["demo-data", "data", "--num-train", "99999"], "num_train is 99999"),
         (["retrain"], "no command 'retrain'. Did you mean train?"),
+        (["init", "file/mine"], "error: file/mine: Not a directory"),
+        (["init", "file"], "error: file is a file; name a folder"),
     ],
 )
 def test_bad_input_is_one_line(
     argv: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     assert call(monkeypatch, *argv) == 2
     error = capsys.readouterr().err
     assert error.startswith("openrlhf-ada")
