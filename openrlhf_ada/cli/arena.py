@@ -79,8 +79,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROG, description=__doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="four methods, three seeds, one task: a few minutes")
-    add("--methods", type=_names, default=list(METHODS), metavar="NAME,...", help=f"of {', '.join(METHODS)}")
-    add("--tasks", type=_names, default=list(TASKS), metavar="NAME,...", help=f"of {', '.join(TASKS)}")
+    add(
+        "--methods",
+        type=_names,
+        default=list(METHODS),
+        metavar="NAME,...",
+        help=f"of {', '.join(METHODS)} (default: all)",
+    )
+    add("--tasks", type=_names, default=list(TASKS), metavar="NAME,...", help=f"of {', '.join(TASKS)} (default: all)")
     add("--seeds", type=int, default=10, metavar="N", help="worlds for each method and task, at least 3 (default 10)")
     add(
         "--budget",

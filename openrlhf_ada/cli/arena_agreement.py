@@ -79,7 +79,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train one small language model in one process and on the real stack, and compare the two",
     )
-    add("--steps", type=int, metavar="N", help=f"training steps of a trial (default {Conditions.steps})")
+    add("--steps", type=int, metavar="N", help=f"training steps of a trial (default {Conditions().steps})")
 
 
 def check_absent(args: argparse.Namespace) -> None:

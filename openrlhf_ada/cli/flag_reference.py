@@ -182,7 +182,7 @@ def _verb_row(action: argparse.Action) -> tuple[str, ...]:
     default = f"{action.default:g}" if isinstance(action.default, float) else str(action.default)
     if action.required and action.option_strings:
         text += " (required)"
-    elif "default" not in text.lower() and action.nargs != 0 and action.default is not None:
+    elif "default" not in text.lower() and action.nargs != 0 and action.default not in (None, []):
         # "for one score (10)" has it in brackets already.
         text = text if f"({default})" in text else f"{text} (default {default})"
     return _names(action), _values(action), _prose(text.replace(f"({default})", f"(default {default})"))

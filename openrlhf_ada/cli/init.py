@@ -28,7 +28,7 @@ ON_CPU = {"machine": "cpu.yaml", "model": "model", "learning_rate": "2e-5", "max
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="openrlhf-ada init",
-        description="Write run.yaml, reward.py, prompts.jsonl (ten rows) and heldout.jsonl for a first run of your own.",
+        description="Write run.yaml, reward.py, prompts.jsonl (ten rows) and heldout.jsonl: a first run of your own.",
     )
     parser.add_argument("dir", metavar="DIR", type=Path, help="folder for them; files that are there stay as they are")
     return parser
