@@ -97,8 +97,7 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(argv)
     try:
         _check_outputs(args)
-        planner = Planner(args)
-        plans = [planner.within(name, args.budget) if args.budget else planner.plan(name) for name in args.methods]
+        plans = _plans(args)
     except (ValueError, FileNotFoundError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
@@ -112,6 +111,19 @@ def main(argv: Sequence[str]) -> int:
     if args.plot:
         _draw(plans, args.plot)
     return 0
+
+
+def _plans(args: argparse.Namespace) -> list[Plan]:
+    """Of all methods. Large steps take a minute to simulate, so a terminal shows which one is at work."""
+    from rich.console import Console
+
+    planner, plans = Planner(args), list[Plan]()
+    # Not rich's own test: it honours FORCE_COLOR, and would write control characters into a log file.
+    with Console(stderr=True, force_terminal=sys.stderr.isatty()).status("") as status:
+        for number, name in enumerate(args.methods, start=1):
+            status.update(f"simulating {name} ({number} of {len(args.methods)} methods)")
+            plans.append(planner.within(name, args.budget) if args.budget else planner.plan(name))
+    return plans
 
 
 def _check_outputs(args: argparse.Namespace) -> None:

@@ -219,3 +219,11 @@ def test_a_picture_is_drawn(tmp_path: Path, engine: Path) -> None:
     argv = ("--engine", str(engine), "--prompts", "8", "--max_tokens", "4", "--methods", "grpo,maxrl")
     planned(tmp_path, *argv, "--plot", str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_drawn_where_no_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["--methods", "grpo"]) == 0
+    assert capsys.readouterr().err == ""
