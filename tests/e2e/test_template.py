@@ -28,7 +28,15 @@ def test_forked_run_has_the_rollouts_of_a_plain_one(toy: Toy, tmp_path: Path) ->
     assert sum("train_ppo_ray" in line for line in forked) == 1, lines
     assert all("resource_tracker" in line for line in plain), lines
 
-    interrupt(toy_flags(toy, tmp_path / "plain", **flags), "step 2/3", Interruption(signal.SIGTERM, 143, template=OFF))
+    names: list[str] = []
+    interrupt(
+        toy_flags(toy, tmp_path / "plain", **flags),
+        "step 2/3",
+        Interruption(signal.SIGTERM, 143, template=OFF),
+        lambda processes: names.extend(process.cmdline()[0] for process in processes if process.cmdline()),
+    )
+    actors = [name for name in names if name.startswith("ray::")]
+    assert any("AdaPolicyActor" in name for name in actors) and not any("IDLE" in name for name in actors), actors
     assert len(log.read_text()[start:].splitlines()) == len(lines)
     forked, plain = (
         [sample for sample in read_jsonl(tmp_path / side / "samples.jsonl") if sample["step"] <= 2]
