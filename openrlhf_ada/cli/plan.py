@@ -23,6 +23,7 @@ from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.data.prepared import measured_rates
+from openrlhf_ada.reporting.display import on_each
 from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, ORANGE, PINK
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.forecast import Forecast
@@ -97,7 +98,8 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(argv)
     try:
         _check_outputs(args)
-        plans = _plans(args)
+        planner, budget = Planner(args), args.budget
+        plans = on_each(args.methods, "simulating", lambda n: planner.within(n, budget) if budget else planner.plan(n))
     except (ValueError, FileNotFoundError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
@@ -111,19 +113,6 @@ def main(argv: Sequence[str]) -> int:
     if args.plot:
         _draw(plans, args.plot)
     return 0
-
-
-def _plans(args: argparse.Namespace) -> list[Plan]:
-    """Of all methods. Large steps take a minute to simulate, so a terminal shows which one is at work."""
-    from rich.console import Console
-
-    planner, plans = Planner(args), list[Plan]()
-    # Not rich's own test: it honours FORCE_COLOR, and would write control characters into a log file.
-    with Console(stderr=True, force_terminal=sys.stderr.isatty()).status("") as status:
-        for number, name in enumerate(args.methods, start=1):
-            status.update(f"simulating {name} ({number} of {len(args.methods)} methods)")
-            plans.append(planner.within(name, args.budget) if args.budget else planner.plan(name))
-    return plans
 
 
 def _check_outputs(args: argparse.Namespace) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, TypeVar
 
 from openrlhf_ada.reporting.output import Output
+
+T = TypeVar("T")
 
 Status = Callable[[int], str]
 """The live line for so many columns. It is asked again and again, so that seconds go on counting."""
@@ -112,3 +115,16 @@ def fitted(parts: Sequence[str], width: int) -> str:
             break
         line = longer
     return line
+
+
+def on_each(items: Sequence[str], doing: str, function: Callable[[str], T]) -> list[T]:
+    """What the function returns for each; a terminal shows which one is at work."""
+    from rich.console import Console
+
+    results: list[T] = []
+    # Not rich's own test, as in `open_display`.
+    with Console(stderr=True, force_terminal=sys.stderr.isatty()).status("") as status:
+        for number, item in enumerate(items, start=1):
+            status.update(f"{doing} {item} ({number} of {len(items)})")
+            results.append(function(item))
+    return results
