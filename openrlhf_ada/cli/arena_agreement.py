@@ -46,6 +46,7 @@ from openrlhf_ada.cli.arena_real import (
     sigterm_as_interrupt,
 )
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
+from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
@@ -98,7 +99,7 @@ def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         with alone(args.out) as lock, sigterm_as_interrupt():
             Comparison(args, results, lock).run()
     except (ValueError, OSError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
+        print(f"{PROG}: error: {error_text(error)}", file=sys.stderr)
         return 2
     except TrainingError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)

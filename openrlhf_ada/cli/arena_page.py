@@ -18,6 +18,7 @@ from openrlhf_ada.arena.page import PACKED, PAGE_COSTS, draw, inserted, pack, re
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.config import program
+from openrlhf_ada.config.visible import error_text
 
 PROG = "python -m openrlhf_ada.cli.arena_page"
 AGREEMENT = "agreement.json"
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
             shutil.copy(args.agreement / AGREEMENT, args.results / AGREEMENT)
         page_of(args.results, args.page)
     except (ValueError, FileNotFoundError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
+        print(f"{PROG}: error: {error_text(error)}", file=sys.stderr)
         return 2
     return 0
 

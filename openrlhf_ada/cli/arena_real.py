@@ -34,6 +34,7 @@ from openrlhf_ada.arena.real import (
 from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, table, target_of
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
+from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.platforms.session import one_template
 from openrlhf_ada.platforms.template import python
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
@@ -94,7 +95,7 @@ def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         with alone(folder) as lock, sigterm_as_interrupt():
             Campaign(args, results, lock).run()
     except (ValueError, OSError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
+        print(f"{PROG}: error: {error_text(error)}", file=sys.stderr)
         return 2
     except TrainingError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)

@@ -116,8 +116,12 @@ def _flat(file: Path) -> Flat:
 
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise wrong(f"it cannot be read ({error})", "Name a YAML file, or the config.json of a run") from error
+    except OSError as error:
+        raise wrong(
+            f"it cannot be read ({error.strerror})", "Name a YAML file, or the config.json of a run"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise wrong(f"it is no text ({error})", "Name a YAML file, or the config.json of a run") from error
     try:
         content = json.loads(text) if file.suffix == ".json" else yaml.load(_Named(text, file), Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError) as error:

@@ -10,6 +10,7 @@ from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.installed import MissingPackagesError, missing_package, versions
+from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.host.parser import HostError
 
 CONFIG_HELP = """every command:
@@ -51,15 +52,8 @@ def main() -> int:
     except (OSError, ValueError) as error:
         if verb.answers_for_errors and not isinstance(error, ConfigError):
             raise
-        print(f"openrlhf-ada {name}: error: {_text_of(error)}", file=sys.stderr)
+        print(f"openrlhf-ada {name}: error: {error_text(error)}", file=sys.stderr)
         return 2
-
-
-def _text_of(error: OSError | ValueError) -> str:
-    """The system's errors without their number; ours have a text of their own."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 if __name__ == "__main__":

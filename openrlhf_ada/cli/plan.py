@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -94,15 +93,11 @@ class Plan:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry point; returns the exit status (2: bad input)."""
+    """Entry point; returns the exit status. Raises ValueError and OSError for bad input."""
     args = build_parser().parse_args(argv)
-    try:
-        _check_outputs(args)
-        planner, budget = Planner(args), args.budget
-        plans = on_each(args.methods, "simulating", lambda n: planner.within(n, budget) if budget else planner.plan(n))
-    except (ValueError, FileNotFoundError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
-        return 2
+    _check_outputs(args)
+    planner, budget = Planner(args), args.budget
+    plans = on_each(args.methods, "simulating", lambda n: planner.within(n, budget) if budget else planner.plan(n))
     plans.sort(key=lambda plan: (plan.to_target is None, plan.to_target, plan.seconds))
     _show(plans)
     if args.budget:

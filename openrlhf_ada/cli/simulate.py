@@ -31,6 +31,7 @@ from openrlhf_ada.cli.scenario import (
 from openrlhf_ada.config import program
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.forecast import Forecast
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
             scenario = synthetic(SYNTHETIC, args.engine, args.prompts or SYNTHETIC_PROMPTS)
         rows = list(_simulate(scenario, args))
     except (ValueError, FileNotFoundError) as error:
-        print(f"{PROG}: error: {error}", file=sys.stderr)
+        print(f"{PROG}: error: {error_text(error)}", file=sys.stderr)
         return 2
     _show(scenario, rows)
     if args.json:

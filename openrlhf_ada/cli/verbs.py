@@ -57,9 +57,7 @@ VERBS = {
     "doctor": Verb(
         "look at this machine and at what a training would use, and say what to do", "doctor", reads_config=True
     ),
-    "init": Verb(
-        "write the files of a first run of your own: run.yaml, reward.py, prompts.jsonl", "init", needs=("torch",)
-    ),
+    "init": Verb("write the files of a first run of your own: run.yaml, a reward, prompts", "init", needs=("torch",)),
     "demo": Verb(
         "train a small model on this machine's CPU and show that it learned",
         "demo",

@@ -9,6 +9,13 @@ _HIDING = (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *
 _SHOWN = _CONTROL | dict.fromkeys(_HIDING, 0xFFFD)
 
 
+def error_text(error: Exception) -> str:
+    """What a user is told: of the system's errors the file and the reason, without their number."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def visible(text: str) -> str:
     """With control characters as symbols, and as the replacement character what has none."""
     return text.translate(_SHOWN)

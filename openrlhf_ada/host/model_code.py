@@ -71,7 +71,9 @@ def read_config(flag: str, model: str, name: str = "config.json") -> Any:
         return None
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(flag, str(path), f"it cannot be read ({error.strerror})", "Check its permissions") from error
+    except ValueError as error:
         raise ConfigError(flag, str(path), f"it is not valid JSON ({error})", "Fix the file") from error
 
 

@@ -84,7 +84,9 @@ class JobFiles:
             try:
                 shutil.copy2(self.base / file, folder / file)
             except (OSError, shutil.Error) as error:
-                raise ConfigError(UPLOAD, str(file), f"it cannot be read ({error})", "Leave it out") from error
+                raise ConfigError(
+                    UPLOAD, str(file), f"it cannot be read ({error.strerror or error})", "Leave it out"
+                ) from error
 
 
 def _write_metadata(folder: Path) -> None:

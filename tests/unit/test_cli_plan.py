@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from openrlhf_ada.arena.costs import STEP_MODELS
 from openrlhf_ada.arena.measured import seconds_to_target
 from openrlhf_ada.arena.page import PACKED, unpack
 from openrlhf_ada.arena.tables import ranks
+from openrlhf_ada.cli.main import main as program
 from openrlhf_ada.cli.plan import PLANNED, main
 from openrlhf_ada.cli.scenario import method_settings
 from openrlhf_ada.cli.train_ppo_ray import parse
@@ -42,10 +44,13 @@ def planned(tmp_path: Path, *argv: str) -> dict[str, dict[str, Any]]:
 
 
 def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    try:
-        assert main(argv) == 2
-    except SystemExit as stop:
-        assert stop.code == 2
+    """What `openrlhf-ada plan` says, with status 2."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["openrlhf-ada", "plan", *argv])
+        try:
+            assert program() == 2
+        except SystemExit as stop:
+            assert stop.code == 2
     return capsys.readouterr().err
 
 

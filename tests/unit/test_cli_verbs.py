@@ -35,6 +35,11 @@ def test_demo_data_writes_with_its_defaults(
         (["demo-data", "data", "--num-train", "99999"], "num_train is 99999"),
         (["retrain"], "no command 'retrain'. Did you mean train?"),
         (["init", "file/mine"], "error: file/mine: Not a directory"),
+        (["arena", "--real", "--out", "file"], "error: file: File exists"),
+        (["arena", "--agreement", "--out", "file"], "error: file: File exists"),
+        (["plan", "--engine", "missing"], "error: missing: No such file or directory"),
+        (["simulate", "--engine", "missing"], "error: missing: No such file or directory"),
+        (["train", "--config", "missing"], "it cannot be read (No such file or directory)"),
         (["init", "file"], "error: file is a file; name a folder"),
     ],
 )
@@ -47,7 +52,7 @@ def test_bad_input_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith("openrlhf-ada")
     assert message in error
-    assert "Traceback" not in error
+    assert "Traceback" not in error and "Errno" not in error
 
 
 def test_a_config_without_openrlhf_is_one_line(
