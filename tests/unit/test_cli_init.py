@@ -36,6 +36,7 @@ def test_run_is_valid(
     monkeypatch.chdir(tmp_path)
     args, config = parse(expanded("train", ["--config", "run.yaml"]), check_without_files)
     assert config.mode == "seq" and args.train.batch_size == 20
+    assert config.eval_ends and args.eval.steps == 3, "judged before the first step, and after every third"
     assert ("demo-model" in capsys.readouterr().out) == (machine == "ON_CPU")
 
 
