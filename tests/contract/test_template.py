@@ -251,8 +251,10 @@ WAITS = """
 import os, signal, sys, time
 {before}
 print(os.getpid(), flush=True)
-time.sleep(600)
+for _ in range(12_000):
+    time.sleep(0.05)
 """
+"""Ten minutes. A handler in Python runs after the sleep, where the signal came just before it."""
 
 
 def start(python: str, before: str = "", **options: Any) -> tuple[subprocess.Popen[str], int]:
