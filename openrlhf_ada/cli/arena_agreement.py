@@ -50,7 +50,7 @@ from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
-from openrlhf_ada.platforms.session import one_template
+from openrlhf_ada.platforms.shared_start import one_ray, one_template
 from openrlhf_ada.platforms.template import python
 from openrlhf_ada.reporting.run_record import read_run
 
@@ -150,7 +150,7 @@ class Comparison:
         missing = self._results.missing(plan(self._args.methods, self._args.seeds, REAL))
         if not missing:
             return
-        with one_template():
+        with one_template(), one_ray():
             for cell in missing:
                 if time.monotonic() >= self._deadline:
                     return

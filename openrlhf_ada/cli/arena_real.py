@@ -35,7 +35,7 @@ from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, 
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
 from openrlhf_ada.config.visible import error_text
-from openrlhf_ada.platforms.session import one_template
+from openrlhf_ada.platforms.shared_start import one_ray, one_template
 from openrlhf_ada.platforms.template import python
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 from openrlhf_ada.reporting.run_record import Run, read_run
@@ -167,7 +167,7 @@ class Campaign:
         missing = [cell for cell in self._cells if cell not in self._results.by_cell]
         if not missing:
             return
-        with one_template():
+        with one_template(), one_ray():
             for cell in missing:
                 run_dir = self._results.folder / "runs" / cell.name
                 while not self._has_spent_budget(_read(run_dir)):

@@ -45,9 +45,13 @@ def job_runtime_env() -> dict[str, Any]:
     return json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}")).get("runtime_env") or {}
 
 
+def new_token() -> str:
+    return secrets.token_hex(32)
+
+
 @contextmanager
-def own_token() -> Iterator[None]:
-    """A Ray that is started within the block serves processes of this run alone.
+def own_token(token: str) -> Iterator[None]:
+    """A Ray that is started or joined within the block serves processes that know this token alone.
 
     Ray's ports are open to all machines that reach this one, and whoever reaches them can run programs here. A mode
     that the user set (RAY_AUTH_MODE) stays. Ray reads the variables when it is imported; it has to read them again.
@@ -56,7 +60,7 @@ def own_token() -> Iterator[None]:
     if MODE in os.environ:
         yield
         return
-    os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
+    os.environ |= {MODE: "token", TOKEN: token}
     _read_again()
     try:
         yield

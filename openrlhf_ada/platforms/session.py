@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.host.ray_session import job_runtime_env, own_token, running_cluster, session_folder
+from openrlhf_ada.host.ray_session import job_runtime_env, new_token, own_token, running_cluster, session_folder
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.gpu import hidden_as_slots
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
@@ -37,8 +37,13 @@ HOOK_KEY = "worker_process_setup_hook"
 REMEMBERED_TASKS = {"RAY_task_events_max_num_task_in_gcs": "10000"}
 """Ray keeps 5 kB of each task for `ray list tasks`. By default of 100,000, which a long run reaches."""
 
-NO_WORKERS_AHEAD = {"RAY_prestart_worker_first_driver": "0"}
-"""On a CPU. Ray would start workers that nothing uses: a tenth of the processor time of a short run."""
+SETTINGS_ON_CPU = REMEMBERED_TASKS | {"RAY_prestart_worker_first_driver": "0"}
+"""Ray would also start workers that nothing uses: a tenth of the processor time of a short run."""
+
+SHARED_RAY_VARIABLE = "OPENRLHF_ADA_RAY"
+"""TOKEN@ADDRESS of a Ray on this machine that several runs on its CPU share (platforms/shared_start.py)."""
+
+RAY_ON_CPU: dict[str, Any] = {"object_store_memory": GIB, "include_dashboard": False}
 
 ANSWER_S = 10.0
 
@@ -61,25 +66,6 @@ def host_environment() -> dict[str, str]:
 def quiet_environment() -> dict[str, str]:
     """Warnings and errors only, from the libraries that narrate every step."""
     return {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), "TQDM_DISABLE": "1"}
-
-
-@contextmanager
-def one_template() -> Iterator[None]:
-    """Runs that are started within the block as `[python(), ...]` fork their processes from one template, on a CPU."""
-    given = host_environment() | quiet_environment() | cpu.worker_environment()
-    # What every run gives its workers, so that the run itself can be forked as well. Our own differ from run to run.
-    environment = {name: value for name, value in given.items() if not name.startswith("OPENRLHF_ADA_")}
-    with ExitStack() as after:
-        launcher, _ = after.enter_context(template(environment)) if cpu.is_needed() else ("", None)
-        before = dict(os.environ)
-        if launcher:
-            os.environ.update(environment | {TEMPLATE_VARIABLE: launcher})
-        try:
-            yield
-        finally:
-            for name in environment.keys() | {TEMPLATE_VARIABLE}:
-                os.environ.pop(name, None)
-            os.environ.update(before)
 
 
 class Session(NamedTuple):
@@ -114,12 +100,16 @@ def ray_session(
     address = cluster_to_join()
     with ExitStack() as after_ray:
         after: set[int | None] = set()
-        if address is None:
-            after_ray.enter_context(own_token())
+        if address is not None:
+            _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
+        elif shared := os.environ.get(SHARED_RAY_VARIABLE):
+            token, _, address = shared.partition("@")
+            after_ray.enter_context(own_token(token))
+            after.add(_join_shared(ray, args, address, environment, common, after_ray))
+        else:
+            after_ray.enter_context(own_token(new_token()))
             after.add(after_ray.enter_context(watched_session()))
             after.add(_start_local(ray, args, slots, environment, common, after_ray))
-        else:
-            _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
         address = ray.get_runtime_context().gcs_address
         head = RayHead(address, args.ada.silence, args.ada.dead_after, note, last_words)
         try:
@@ -133,7 +123,7 @@ def ray_session(
             raise
         finally:
             head.stop()
-            _shut_down(_give_up_ray if head.verdict else ray.shutdown, after)
+            shut_down(_give_up_ray if head.verdict else ray.shutdown, after)
 
 
 @contextmanager
@@ -194,7 +184,7 @@ def _give_up_ray() -> None:
     atexit.register(leave)
 
 
-def _shut_down(end_ray: Callable[[], object], after: Collection[int | None]) -> None:
+def shut_down(end_ray: Callable[[], object], after: Collection[int | None]) -> None:
     """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment.
 
     `after`: pids of what ends by itself, after Ray.
@@ -302,29 +292,51 @@ def _start_local(
     `after_ray` ends that template.
     """
     _check_local(args)
-    for name, value in REMEMBERED_TASKS.items():
+    on_cpu = cpu.is_needed()
+    for name, value in (SETTINGS_ON_CPU if on_cpu else REMEMBERED_TASKS).items():
         os.environ.setdefault(name, value)
-    if not cpu.is_needed():
+    if not on_cpu:
         ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return None
-    for name, value in NO_WORKERS_AHEAD.items():
-        os.environ.setdefault(name, value)
     runtime_env = _runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines)
-    python, template_pid = after_ray.enter_context(template(runtime_env["env_vars"]))
-    if python:
-        runtime_env["env_vars"][TEMPLATE_VARIABLE] = python
-        runtime_env["py_executable"] = shlex.quote(python)
+    template_pid = _fork_workers(runtime_env, after_ray)
     # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
     with hidden_as_slots(slots.gpus):
         ray.init(
             address="local",
             num_gpus=slots.gpus,
             num_cpus=slots.cpus,
-            object_store_memory=GIB,
-            include_dashboard=False,
             runtime_env=runtime_env,
+            **RAY_ON_CPU,
             **common,
         )
+    return template_pid
+
+
+def _join_shared(
+    ray: Any,
+    args: SimpleNamespace,
+    address: str,
+    environment: dict[str, str],
+    common: dict[str, Any],
+    after_ray: ExitStack,
+) -> int | None:
+    """As `_start_local`."""
+    _check_local(args)
+    runtime_env = _runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines)
+    template_pid = _fork_workers(runtime_env, after_ray)
+    # Workers of a Ray of this run's own would inherit them.
+    runtime_env["env_vars"] = dict(os.environ) | runtime_env["env_vars"]
+    ray.init(address=address, runtime_env=runtime_env, **common)
+    return template_pid
+
+
+def _fork_workers(runtime_env: dict[str, Any], after_ray: ExitStack) -> int | None:
+    """Of a template, which may have to be started: then its pid is returned, and it ends after Ray."""
+    python, template_pid = after_ray.enter_context(template(runtime_env["env_vars"]))
+    if python:
+        runtime_env["env_vars"][TEMPLATE_VARIABLE] = python
+        runtime_env["py_executable"] = shlex.quote(python)
     return template_pid
 
 

@@ -20,9 +20,11 @@ import vllm
 from openrlhf.trainer.ray import vllm_engine
 from vllm.config import ParallelConfig, VllmConfig
 from vllm.plugins import DEFAULT_PLUGINS_GROUP
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor import Executor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.platforms import cpu, cpu_engine, cpu_executor, vllm_plugin
@@ -109,6 +111,30 @@ def test_model_gets_vllms_threads_or_its_share(
     finally:
         torch.set_num_threads(before)
     assert given == [threads]
+
+
+@pytest.mark.parametrize("executor", [OneProcessExecutor, TensorParallelExecutor])
+@pytest.mark.parametrize(("configured", "expected"), [(10**9, 2 * 3 * (4 + 2) * 4096), (50_000, 50_000)])
+def test_cache_is_no_larger_than_all_sequences_need(
+    executor: Any, configured: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three sequences of up to 100 tokens, two layers with pages of 4,096 bytes: of 32 tokens, and of 64."""
+    assert "self.model_executor.determine_available_memory()" in inspect.getsource(EngineCore._initialize_kv_caches)
+    layers = {
+        "small": FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=8, dtype=torch.float32),
+        "large": FullAttentionSpec(block_size=64, num_kv_heads=1, head_size=8, dtype=torch.float32),
+    }
+    assert [layer.page_size_bytes for layer in layers.values()] == [4096, 4096]
+    answers = {"determine_available_memory": [configured], "get_kv_cache_spec": [layers]}
+    engine = object.__new__(executor)
+    engine.vllm_config = VllmConfig()
+    engine.vllm_config.scheduler_config.max_num_seqs = 3
+    monkeypatch.setattr(engine.vllm_config, "model_config", SimpleNamespace(max_model_len=100))
+    monkeypatch.setattr(executor, "collective_rpc", lambda self, method: answers[method])
+    group = SimpleNamespace(cpu_group=None)
+    monkeypatch.setattr("vllm.distributed.parallel_state.get_world_group", lambda: group)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda *args, **more: None)
+    assert engine.determine_available_memory() == [expected]
 
 
 # -- the plug-in that ends engine processes -----------------------------------------------------------------------

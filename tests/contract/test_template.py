@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.platforms import session
+from openrlhf_ada.platforms import shared_start
 from openrlhf_ada.platforms.template import LOG, MODULES, OFF, TEMPLATE_VARIABLE, running, template
 from openrlhf_ada.platforms.template import python as python_now
 from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, NEVER
@@ -425,20 +425,62 @@ def test_several_runs_share_one_and_leave_the_environment_as_it_was(monkeypatch:
         with template(environment, ["json"]) as found:
             yield found
 
-    monkeypatch.setattr(session, "template", light)
-    monkeypatch.setattr(session.cpu, "is_needed", lambda: True)
+    monkeypatch.setattr(shared_start, "template", light)
+    monkeypatch.setattr(shared_start.cpu, "is_needed", lambda: True)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "3")
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     before = dict(os.environ)
-    with session.one_template():
+    with shared_start.one_template():
         # Of two runs: the first has found what its workers get, so it is forked as they are.
         assert [outputs(python_now(), "-c", IS_FORKED) for _ in range(2)] == ["True\n"] * 2
         assert os.environ["TQDM_DISABLE"] == "1"
     assert [environment["VLLM_CPU_KVCACHE_SPACE"] for environment in started] == ["3"], "the user's own"
     assert dict(os.environ) == before
-    monkeypatch.setattr(session.cpu, "is_needed", lambda: False)
-    with session.one_template():
+    monkeypatch.setattr(shared_start.cpu, "is_needed", lambda: False)
+    with shared_start.one_template():
         assert python_now() == sys.executable and dict(os.environ) == before
+
+
+ENDS = """if True:
+    import atexit, ctypes, sys, weakref
+    class Thing: pass
+    def last(): print("exit handler")
+    thing = Thing()
+    weakref.finalize(thing, print, "finalizer")
+    atexit.register(last)
+    thing.__class__.__del__ = lambda self: print("deleted")
+    libc = ctypes.CDLL(None)
+    libc.printf(b"of C\\n")
+    print("not flushed", end=" ")
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("", 0), ("sys.exit()", 0), ("sys.exit(3)", 3), ("sys.exit(-1)", 255), ("sys.exit('why')", 1), ("1 / 0", 1)],
+)
+def test_a_process_ends_as_python_would(python: str, end: str, status: int) -> None:
+    """With all that is to be done at the end, and what libraries in C have still to write."""
+    forked, plain = (call(program, "-c", ENDS.format(end=end), check=False) for program in (python, sys.executable))
+    assert forked.returncode == plain.returncode == status
+    for done in (forked, plain):
+        assert set(done.stdout.splitlines()) - {"deleted"} == {"not flushed exit handler", "finalizer", "of C"}
+    assert forked.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+
+
+def test_what_was_imported_is_not_taken_apart_at_the_end(python: str) -> None:
+    program = "import json\nclass Thing:\n    def __del__(self): print('deleted')\njson.thing = Thing()"
+    assert (outputs(python, "-c", program), outputs(sys.executable, "-c", program)) == ("", "deleted\n")
+
+
+def test_output_that_nobody_takes_is_told_as_python_tells_it(python: str) -> None:
+    options = {"stderr": subprocess.PIPE, "capture_output": False, "check": False}
+    buffered = {"env": {"PYTHONUNBUFFERED": ""}}
+    for program in (python, sys.executable):
+        with open("/dev/full", "w") as full:
+            done = call(program, "-c", "print(1)", stdout=full, **options, **buffered)
+        assert done.returncode == 120 and "No space left on device" in done.stderr
 
 
 def test_a_path_without_a_template_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ import pytest
 from filelock import FileLock
 
 from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
-from openrlhf_ada.platforms.session import one_template
+from openrlhf_ada.platforms.cpu import ENGINES_VARIABLE, THREADS_VARIABLE
+from openrlhf_ada.platforms.session import SHARED_RAY_VARIABLE
+from openrlhf_ada.platforms.shared_start import one_ray, one_template
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE, python
 from openrlhf_ada.reward import arithmetic
 
@@ -35,13 +37,40 @@ class Toy:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def common_template() -> Iterator[None]:
-    """All runs of these tests fork their processes from one template. Scripts find this installation's programs."""
+def common_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All runs of these tests fork their processes from one template, and join one Ray where no test says otherwise.
+
+    Scripts find this installation's programs.
+    """
     with pytest.MonkeyPatch.context() as patch:
         # Before the template starts: what has another PATH is not forked.
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-        with own_template():
+        patch.setenv("PATH", str(forked_program(tmp_path_factory.mktemp("bin"))), prepend=os.pathsep)
+        for name, value in threads().items():
+            patch.setenv(name, value)
+        with own_template(), one_ray():
             yield
+
+
+def forked_program(folder: Path) -> Path:
+    """A folder with an `openrlhf-ada` for scripts, which is forked as well."""
+    program = folder / "openrlhf-ada"
+    program.write_text(f'#!/bin/sh\nexec "${{{TEMPLATE_VARIABLE}}}" -m openrlhf_ada.cli.main "$@"\n')
+    program.chmod(0o755)
+    return folder
+
+
+def threads() -> dict[str, str]:
+    """This process's share of the cores: threads of runs side by side would wait for those of each other."""
+    tests = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    each = max(len(os.sched_getaffinity(0)) // tests, 1)
+    return {THREADS_VARIABLE: str(each), ENGINES_VARIABLE: str(tests)} if tests > 1 else {}
+
+
+@pytest.fixture
+def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this test start and end a Ray of their own, as those of users do."""
+    monkeypatch.delenv(SHARED_RAY_VARIABLE, raising=False)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from example_runs import SCRIPTS, check_example, run_example
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.usefixtures("own_ray")
 def test_uniform_sampling_on_a_cpu(toy: Toy, tmp_path: Path) -> None:
     run_example("train_grpo.sh", toy, tmp_path / "run")
     check_example(tmp_path / "run", "off")

@@ -1,4 +1,4 @@
-"""Runs that are ended from outside. However a run ends, its processes end with it."""
+"""Runs that are ended from outside, each with a Ray of its own. However a run ends, its processes end with it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import psutil
 from conftest import LIMIT_S, ROOT, forked_python
 
+from openrlhf_ada.platforms.session import SHARED_RAY_VARIABLE
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
 
 ENDED_S = 30.0
@@ -46,6 +47,7 @@ def interrupt(
         program, environment = forked_python()
     else:
         program, environment = sys.executable, os.environ | {TEMPLATE_VARIABLE: interruption.template}
+    environment.pop(SHARED_RAY_VARIABLE, None)
     process = subprocess.Popen(
         [program, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv],
         cwd=ROOT,
@@ -80,6 +82,7 @@ def strike(words: list[str], after: str, victim: str, sent: signal.Signals) -> s
     """
     before = psutil.Process().children(recursive=True)
     program, environment = forked_python()
+    environment.pop(SHARED_RAY_VARIABLE, None)
     command = [program, "-m", "openrlhf_ada.cli.main", *words]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment)
     said = _read_until(after, process)

@@ -18,6 +18,8 @@ from openrlhf_ada.reward.sandbox import ProgramLimits
 
 WHOLE, PARTIAL = CodeRules(), CodeRules(partial=True)
 LIMITS = ProgramLimits(seconds=2, seconds_in_all=20)
+SHORT = ProgramLimits(seconds=1, seconds_in_all=20)
+"""Of tricks, some of which never end."""
 # 4217, 8434 and 12651 are nowhere but in the label.
 LABELS: dict[str, Any] = {
     "asserts": {"tests": ["assert add(1, 2) == 4217", "assert add(40, 2) == 8434"]},
@@ -44,9 +46,9 @@ def programs() -> list[Any]:
     return liars + [pytest.param(code, id=name) for name, code in PROCESS.items()]
 
 
-def graded(program: str, label: Any, rules: CodeRules = WHOLE) -> Grade:
+def graded(program: str, label: Any, rules: CodeRules = WHOLE, limits: ProgramLimits = LIMITS) -> Grade:
     main = "if __name__ == '__main__': print(add(*map(int, input().split())))\n"
-    return grade(f"```python\n{program}{SOLUTION}{main}```", label, LIMITS, rules)
+    return grade(f"```python\n{program}{SOLUTION}{main}```", label, limits, rules)
 
 
 def test_there_are_more_than_fifteen_tricks() -> None:
@@ -65,7 +67,7 @@ def test_a_right_program_passes_and_is_not_marked(name: str) -> None:
 def test_no_trick_gains_anything(program: str) -> None:
     played = [(name, WHOLE) for name in LABELS] + [("asserts", PARTIAL), ("calls", PARTIAL)]
     for name, rules in played:
-        found = graded(program, LABELS[name], rules)
+        found = graded(program, LABELS[name], rules, SHORT)
         assert (found.score, found.forgeable) == (0.0, False), name
         assert found.cause
 

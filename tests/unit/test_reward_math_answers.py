@@ -197,7 +197,7 @@ COSTLY = [
 @pytest.mark.parametrize("label", ["42", "x+1"])
 def test_costly_answers_are_wrong(label: str) -> None:
     """A policy must not be able to escape a zero by what is costly to evaluate."""
-    pool = GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(2.0, 1024), 2)
+    pool = GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(1.0, 1024), 2)
     with pool, ThreadPoolExecutor(2) as threads:
         answers = [rf"\boxed{{{answer}}}" for answer in COSTLY]
         grades = dict(zip(COSTLY, threads.map(lambda answer: pool.grade(answer, label), answers), strict=True))
