@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -41,20 +42,23 @@ LOOK_S = 1.0
 
 
 class Recorder:
-    """A plugin of pytest. `seconds`, `starts`: by file."""
+    """A plugin of pytest: seconds by file, and starts by the file whose test ran at that time in the same worker."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
-        self.starts: Counter[str] = Counter()
-        self._files: dict[str, str] = {}
+        self._spans: list[tuple[str, float, float, str]] = []
+        """Of the phases of tests: worker of pytest, start, end, file."""
+        self._workers: dict[str, str] = {}
         self._begun = time.time()
-        self._seen: set[tuple[str, str]] = set()
+        self._found: dict[tuple[str, str], float] = {}
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        file = report.nodeid.partition("::")[0]
+        self.seconds[file] += report.duration
+        self._spans.append((getattr(report, "worker_id", ""), report.start, report.stop, file))
 
     def watch(self, done: threading.Event) -> None:
-        """Until `done`, count Ray jobs that have an engine."""
+        """Until `done`, note Ray jobs that have an engine."""
         while not done.wait(LOOK_S):
             self.look()
 
@@ -62,20 +66,32 @@ class Recorder:
         for log in (log for logs in LOGS for log in Path("/tmp").glob(f"{logs}/worker-*.out")):
             session, job = log.parents[1].name, log.stem.split("-")[2]
             try:
-                is_new = log.stat().st_ctime > self._begun and (session, job) not in self._seen
-                if is_new and ENGINE.search(log.read_bytes()[:500]):
-                    self._seen.add((session, job))
-                    self.starts[self._file_of(session)] += 1
+                changed = log.stat().st_ctime
+                if changed > self._begun and (session, job) not in self._found and _has_engine(log):
+                    self._found[session, job] = changed
+                    self._note_worker(session)
             except FileNotFoundError:
                 continue  # its test has ended and removed it
 
-    def _file_of(self, session: str) -> str:
-        """The file of the test that started this Ray."""
-        if session not in self._files:
+    def _note_worker(self, session: str) -> None:
+        """Of pytest, in the environment of the Ray that it started."""
+        if session not in self._workers:
             for process in psutil.process_iter(["name", "cmdline", "environ"]):
                 if process.info["name"] == "raylet" and session in " ".join(process.info["cmdline"] or ()):
-                    self._files[session] = (process.info["environ"] or {})["PYTEST_CURRENT_TEST"].partition("::")[0]
-        return self._files.get(session, "already ended")
+                    self._workers[session] = (process.info["environ"] or {}).get("PYTEST_XDIST_WORKER", "")
+
+    def starts(self) -> Counter[str]:
+        """By file."""
+        return Counter(self._file_at(self._workers.get(session), at) for (session, _), at in self._found.items())
+
+    def _file_at(self, worker: str | None, at: float) -> str:
+        files = [file for of, start, stop, file in self._spans if of == worker and start <= at <= stop + LOOK_S]
+        return files[-1] if files else "already ended"
+
+
+def _has_engine(log: Path) -> bool:
+    with log.open("rb") as file:
+        return ENGINE.search(file.read(500)) is not None
 
 
 def measure(parts: list[list[str]]) -> tuple[int, dict[str, object]]:
@@ -95,11 +111,11 @@ def measure(parts: list[list[str]]) -> tuple[int, dict[str, object]]:
     done.set()
     watcher.join()
     recorder.look()
+    starts = recorder.starts()
     by_file = {
-        name: {"seconds": round(spent, 1), "starts": recorder.starts[name]}
-        for name, spent in recorder.seconds.most_common()
+        name: {"seconds": round(spent, 1), "starts": starts[name]} for name, spent in recorder.seconds.most_common()
     }
-    return int(status), {"seconds": round(seconds), "starts": recorder.starts.total(), "by_file": by_file}
+    return int(status), {"seconds": round(seconds), "starts": starts.total(), "by_file": by_file}
 
 
 def main() -> int:
