@@ -147,9 +147,10 @@ def _all() -> Iterator[Method]:
             f"8 rollouts a prompt with the weight that {exit_rule} has",
             **_uniform(8, **matched),
         )
-    summary = "4 rollouts a prompt with the weight that rated-pos has, 2 passes"
     matched = {"objective": "matched:rated-pos", "correction": "stratum"}
-    yield Method("uniform-4-as-rated-pos", summary, **_uniform(4, **matched), passes=2)
+    for n in (2, 4):
+        summary = f"{n} rollouts a prompt with the weight that rated-pos has, 2 passes"
+        yield Method(f"uniform-{n}-as-rated-pos", summary, **_uniform(n, **matched), passes=2)
     est = {"mode": "est", "budget": 8.0, "select": "all"}
     yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", n=8, ada=est | {"correction": "paper"})
     neyman = {"allocation": "std", "correction": "stratum", "objective": "linear"}
