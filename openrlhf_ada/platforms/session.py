@@ -41,7 +41,7 @@ SETTINGS_ON_CPU = REMEMBERED_TASKS | {"RAY_prestart_worker_first_driver": "0"}
 """Ray would also start workers that nothing uses: a tenth of the processor time of a short run."""
 
 SHARED_RAY_VARIABLE = "OPENRLHF_ADA_RAY"
-"""TOKEN@ADDRESS of a Ray on this machine that several runs on its CPU share (platforms/shared_start.py)."""
+"""A SharedRay, its parts with spaces between. Set by platforms/shared_start.py."""
 
 RAY_ON_CPU: dict[str, Any] = {"object_store_memory": GIB, "include_dashboard": False}
 
@@ -66,6 +66,22 @@ def host_environment() -> dict[str, str]:
 def quiet_environment() -> dict[str, str]:
     """Warnings and errors only, from the libraries that narrate every step."""
     return {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), "TQDM_DISABLE": "1"}
+
+
+class SharedRay(NamedTuple):
+    """A Ray on this machine that several runs on its CPU share. `pid`: of the process that has started it."""
+
+    pid: str
+    token: str
+    address: str
+
+    def not_inherited(self) -> dict[str, str]:
+        """This process's variables that its workers would lack. Ray writes them to its logs and to command lines, so
+        there are no others: keys are inherited, and the token is for drivers."""
+        import psutil
+
+        inherited = psutil.Process(int(self.pid)).environ() | {SHARED_RAY_VARIABLE: os.environ[SHARED_RAY_VARIABLE]}
+        return {name: value for name, value in os.environ.items() if inherited.get(name) != value}
 
 
 class Session(NamedTuple):
@@ -103,13 +119,13 @@ def ray_session(
         if address is not None:
             _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
         elif shared := os.environ.get(SHARED_RAY_VARIABLE):
-            token, _, address = shared.partition("@")
-            after_ray.enter_context(own_token(token))
-            after.add(_join_shared(ray, args, address, environment, common, after_ray))
+            on_cpu = SharedRay(*shared.split())
+            after_ray.enter_context(own_token(on_cpu.token))
+            after.add(_use_cpu(ray, args, environment, common | {"address": on_cpu.address}, after_ray, on_cpu))
         else:
             after_ray.enter_context(own_token(new_token()))
             after.add(after_ray.enter_context(watched_session()))
-            after.add(_start_local(ray, args, slots, environment, common, after_ray))
+            after.add(_start_local(ray, args, slots, environment, common | {"address": "local"}, after_ray))
         address = ray.get_runtime_context().gcs_address
         head = RayHead(address, args.ada.silence, args.ada.dead_after, note, last_words)
         try:
@@ -287,56 +303,45 @@ def _start_local(
     common: dict[str, Any],
     after_ray: ExitStack,
 ) -> int | None:
-    """Start a Ray of this run's own; returns the pid of the template that was started for it on a CPU.
-
-    `after_ray` ends that template.
-    """
-    _check_local(args)
-    on_cpu = cpu.is_needed()
-    for name, value in (SETTINGS_ON_CPU if on_cpu else REMEMBERED_TASKS).items():
-        os.environ.setdefault(name, value)
-    if not on_cpu:
-        ray.init(address="local", runtime_env=_runtime_env(environment, on_cpu=False), **common)
+    """Start a Ray of this run's own. Returns what `_use_cpu` returns; None on GPUs."""
+    if not cpu.is_needed():
+        _check_local(args)
+        set_where_unset(REMEMBERED_TASKS)
+        ray.init(runtime_env=_runtime_env(environment, on_cpu=False), **common)
         return None
-    runtime_env = _runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines)
-    template_pid = _fork_workers(runtime_env, after_ray)
+    set_where_unset(SETTINGS_ON_CPU)
     # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
     with hidden_as_slots(slots.gpus):
-        ray.init(
-            address="local",
-            num_gpus=slots.gpus,
-            num_cpus=slots.cpus,
-            runtime_env=runtime_env,
-            **RAY_ON_CPU,
-            **common,
-        )
-    return template_pid
+        own = RAY_ON_CPU | {"num_gpus": slots.gpus, "num_cpus": slots.cpus}
+        return _use_cpu(ray, args, environment, common | own, after_ray)
 
 
-def _join_shared(
+def set_where_unset(variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def _use_cpu(
     ray: Any,
     args: SimpleNamespace,
-    address: str,
     environment: dict[str, str],
-    common: dict[str, Any],
+    settings: dict[str, Any],
     after_ray: ExitStack,
+    shared: SharedRay | None = None,
 ) -> int | None:
-    """As `_start_local`."""
+    """Start a Ray, or join one that is shared. Returns the pid of a template that was started for it.
+
+    `settings`: of ray.init. `after_ray` ends that template.
+    """
     _check_local(args)
     runtime_env = _runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines)
-    template_pid = _fork_workers(runtime_env, after_ray)
-    # Workers of a Ray of this run's own would inherit them.
-    runtime_env["env_vars"] = dict(os.environ) | runtime_env["env_vars"]
-    ray.init(address=address, runtime_env=runtime_env, **common)
-    return template_pid
-
-
-def _fork_workers(runtime_env: dict[str, Any], after_ray: ExitStack) -> int | None:
-    """Of a template, which may have to be started: then its pid is returned, and it ends after Ray."""
     python, template_pid = after_ray.enter_context(template(runtime_env["env_vars"]))
     if python:
         runtime_env["env_vars"][TEMPLATE_VARIABLE] = python
         runtime_env["py_executable"] = shlex.quote(python)
+    if shared:
+        runtime_env["env_vars"] = shared.not_inherited() | runtime_env["env_vars"]
+    ray.init(runtime_env=runtime_env, **settings)
     return template_pid
 
 

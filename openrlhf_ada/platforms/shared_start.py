@@ -20,9 +20,11 @@ from openrlhf_ada.platforms.session import (
     RAY_ON_CPU,
     SETTINGS_ON_CPU,
     SHARED_RAY_VARIABLE,
+    SharedRay,
     host_environment,
     quiet_environment,
     runs_here,
+    set_where_unset,
     shut_down,
 )
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE, python, template
@@ -61,13 +63,17 @@ def one_ray() -> Iterator[None]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment
     ) as holder:
-        assert holder.stdout is not None
-        address = holder.stdout.readline().strip()
-        if not address:
-            raise ChildProcessError(f"Ray did not start: {' '.join(command)} ended with exit status {holder.wait()}")
-        # The end of the block closes stdin, on which the holder ends.
-        with _environment({SHARED_RAY_VARIABLE: f"{token}@{address}"}):
-            yield
+        assert holder.stdin is not None and holder.stdout is not None
+        try:
+            address = holder.stdout.readline().strip()
+            if not address:
+                raise ChildProcessError(f"Ray did not start: {' '.join(command)} has ended")
+            with _environment({SHARED_RAY_VARIABLE: " ".join(SharedRay(str(holder.pid), token, address))}):
+                yield
+        finally:
+            # On which it ends. After Ctrl-C, Popen itself would not wait.
+            holder.stdin.close()
+            holder.wait()
 
 
 @contextmanager
@@ -87,7 +93,7 @@ def hold_ray(slots: int) -> None:
     import ray
 
     with watched_session() as watcher, hidden_as_slots(slots):
-        os.environ.update(SETTINGS_ON_CPU | os.environ)
+        set_where_unset(SETTINGS_ON_CPU)
         quiet: dict[str, Any] = RAY_ON_CPU | {"logging_level": "ERROR"}
         ray.init(address="local", num_gpus=slots, num_cpus=slots + CONTROLLER_CPUS, **quiet)
         sys.stdout.write(f"{ray.get_runtime_context().gcs_address}\n")

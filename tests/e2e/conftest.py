@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,8 @@ def common_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def forked_program(folder: Path) -> Path:
     """A folder with an `openrlhf-ada` for scripts, which is forked as well."""
     program = folder / "openrlhf-ada"
-    program.write_text(f'#!/bin/sh\nexec "${{{TEMPLATE_VARIABLE}}}" -m openrlhf_ada.cli.main "$@"\n')
+    plain = shlex.quote(sys.executable)
+    program.write_text(f'#!/bin/sh\nexec "${{{TEMPLATE_VARIABLE}:-{plain}}}" -m openrlhf_ada.cli.main "$@"\n')
     program.chmod(0o755)
     return folder
 
