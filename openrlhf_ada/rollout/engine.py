@@ -26,6 +26,7 @@ from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.ray_session import session_folder
 from openrlhf_ada.host.vllm_engine import knows_request
 from openrlhf_ada.platforms.gpu_memory import wait_for_room
+from openrlhf_ada.platforms.template import LONGEST_ADDRESS
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.engine_starts import told_start
@@ -100,6 +101,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
 
     def prepare_environment(self) -> None:
         self.forbid_pickle()
+        keep_sockets_in(Path(session_folder()) / "sockets")
 
     async def ready(self) -> str:
         """Which of the processes that Ray has started for this engine answers."""
@@ -215,6 +217,13 @@ def _finished(rollout: Rollout, response: dict[str, Any], setup: SamplingSetup, 
         logprobs=setup.params.logprobs is not None,
         grade=rollout.grade,
     )
+
+
+def keep_sockets_in(folder: Path) -> None:
+    """vLLM's default is the folder of temporary files, where they stay: an engine's process is killed in the end."""
+    if len(os.fsencode(folder / str(uuid.uuid4()))) <= LONGEST_ADDRESS:
+        folder.mkdir(exist_ok=True)
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
 
 
 def _own_file() -> Path:

@@ -160,6 +160,23 @@ def train(
     return done
 
 
+def forked_job_python(folder: Path) -> str:
+    """A program that runs Python for a job on a cluster: where a template runs, driver and workers are forked too."""
+    program, environment = forked_python()
+    if program == sys.executable:
+        return program
+    of_template = environment.get("PYTHONPATH", "")
+    forked = folder / "python"
+    forked.write_text(
+        "#!/bin/sh\n"
+        'export PROGRAM_OF_JOB="$0" PATH_OF_JOB="$PYTHONPATH" RAY_RUNTIME_ENV_HOOK=forked_job.with_same_python\n'
+        f"unset PYTHONPATH\n{f'export PYTHONPATH={shlex.quote(of_template)}' if of_template else ''}\n"
+        f'exec {shlex.quote(program)} {shlex.quote(str(ROOT / "tests/support/forked_job.py"))} "$@"\n'
+    )
+    forked.chmod(0o755)
+    return str(forked)
+
+
 def forked_python() -> tuple[str, dict[str, str]]:
     """A program that runs Python with everything imported, and its environment; a plain Python without a template."""
     return python(), dict(os.environ)

@@ -34,8 +34,9 @@ from openrlhf_ada.host.tokenizer import SharedTokenizer
 from openrlhf_ada.rollout.messages import read
 
 model, rewards = sys.argv[1:]
-# It is of an actor of Ray's.
+# They are of an actor of Ray's.
 engine_module._own_file = lambda: pathlib.Path(rewards).with_name("running.jsonl")
+engine_module.session_folder = lambda: str(pathlib.Path(rewards).parent)
 tokenizer = SharedTokenizer(model, use_fast=True).load()
 
 def setup(max_tokens, timeout_s=60.0):
@@ -80,6 +81,7 @@ async def main():
         follower.join()
     await engine.serve_from_disk()
     out = {"capacity": await engine.capacity(), "start": sorted(lines)}
+    out["sockets"] = [path.is_socket() for path in pathlib.Path(rewards).with_name("sockets").iterdir()]
 
     # More than the engine computes in a step, several times over.
     await engine.submit([job(i, seed=i, prompt=f"{i:03}+{i:03}=" * 6) for i in range(128)], setup(4))
@@ -169,6 +171,10 @@ def seen(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     rewards = folder / "rewards.py"
     rewards.write_text(REWARDS)
     return run_script(SCRIPT, folder, str(toy.model), str(rewards))
+
+
+def test_sockets_of_the_engine_lie_in_rays_folder(seen: dict[str, Any]) -> None:
+    assert seen["sockets"] and all(seen["sockets"])
 
 
 def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:

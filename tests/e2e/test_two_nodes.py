@@ -21,6 +21,7 @@ from conftest import (
     ROOT,
     Toy,
     check_ledger,
+    forked_job_python,
     forked_python,
     pools_of_step,
     read_jsonl,
@@ -57,10 +58,8 @@ def reward_func(queries, prompts, labels):
 """
 """Stops in the middle of a step while there is a file."""
 
-ELSEWHERE = {"PYTHONPATH": str(ROOT), "MY_SETTING": "from here"}
+ELSEWHERE = {"MY_SETTING": "from here"}
 """Variables where jobs are submitted."""
-
-FORKING_DRIVER = ROOT / "tests" / "support" / "forking_driver.py"
 
 HELPER = "from openrlhf_ada.reward.arithmetic import reward_func as right\n"
 
@@ -98,10 +97,18 @@ def nodes(one_node: Cluster, refusal: Refusal) -> Cluster:
     return one_node
 
 
-def submit(nodes: Cluster, flags: list[str], *options: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
+@pytest.fixture(scope="module")
+def job_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return forked_job_python(tmp_path_factory.mktemp("job"))
+
+
+def submit(
+    nodes: Cluster, job_python: str, flags: list[str], *options: str, cwd: Path = ROOT
+) -> subprocess.Popen[str]:
+    program, _ = forked_python()
     command = [
-        sys.executable, "-m", "openrlhf_ada.cli.main", "submit", "--address", nodes.dashboard,
-        "--python", sys.executable, *options, "train", *flags,
+        program, "-m", "openrlhf_ada.cli.main", "submit", "--address", nodes.dashboard,
+        "--python", job_python, *options, "train", *flags,
     ]  # fmt: skip
     return start([str(part) for part in command], cwd, **ELSEWHERE)
 
@@ -161,7 +168,9 @@ def test_cluster_with_too_few_slots_is_refused(refusal: Refusal) -> None:
     assert not (refusal.run / "metrics.jsonl").exists()
 
 
-def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
+def test_files_variables_log_and_status_reach_the_job(
+    nodes: Cluster, job_python: str, toy: Toy, tmp_path: Path
+) -> None:
     """By train_multinode.sh. Reward file and helper exist in the folder of submission only; both nodes work."""
     here, run = tmp_path / "here", tmp_path / "run"
     here.mkdir()
@@ -171,7 +180,7 @@ def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, 
     variables = {
         **ELSEWHERE,
         "SUBMIT": nodes.dashboard,
-        "SUBMIT_FLAGS": f"--python {sys.executable} --upload my_helper.py --env MY_SETTING",
+        "SUBMIT_FLAGS": f"--python {job_python} --upload my_helper.py --env MY_SETTING",
         "DEVICE": "cpu",
         **TOY_SIZES,
         # So many that it still runs when the first lines of its log have come.
@@ -209,11 +218,14 @@ def check_loo_baseline(run: Path) -> None:
 
 
 def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
-    """Flags are checked before anything is sent; files by the job, which says 2 as a local run does."""
-    job = submit(nodes, toy_flags(toy, tmp_path / "run", ada_mode="sep"))
+    """Flags are checked before anything is sent; files by the job, which says 2 as a local run does.
+
+    By a plain Python.
+    """
+    job = submit(nodes, sys.executable, toy_flags(toy, tmp_path / "run", ada_mode="sep"))
     told = rest(job)
     assert job.returncode == 2 and "--ada_mode is 'sep'" in told and "uploaded" not in told
-    job = submit(nodes, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
+    job = submit(nodes, sys.executable, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
     told = rest(job)
     assert job.returncode == 2 and "job openrlhf-ada-" in told and "/only/elsewhere.jsonl" in told, told
 
@@ -224,9 +236,9 @@ def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_pat
     ids=["ctrl-c", "sigterm", "ray job stop"],
 )
 def test_a_stopped_job_leaves_nothing(
-    nodes: Cluster, toy: Toy, tmp_path: Path, ends: signal.Signals | str, when: str, status: int
+    nodes: Cluster, job_python: str, toy: Toy, tmp_path: Path, ends: signal.Signals | str, when: str, status: int
 ) -> None:
-    job = submit(nodes, toy_flags(toy, tmp_path / "run", **LONG), "--id", tmp_path.name)
+    job = submit(nodes, job_python, toy_flags(toy, tmp_path / "run", **LONG), "--id", tmp_path.name)
     read_to(when, job)
     if isinstance(ends, signal.Signals):
         job.send_signal(ends)
@@ -238,13 +250,15 @@ def test_a_stopped_job_leaves_nothing(
     nothing_is_left(nodes)
 
 
-def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
-    """By a driver on a node, whose workers are forked."""
+def test_lost_engine_node_is_awaited_lost_policy_ends_run(
+    nodes: Cluster, job_python: str, toy: Toy, tmp_path: Path
+) -> None:
+    """By a driver on a node."""
     run, rewards, stop, stopped = (tmp_path / name for name in ("run", "rewards.py", "stop", "stopped"))
     rewards.write_text(STOPS.format(stop=str(stop), stopped=str(stopped)))
-    program, environment = forked_python()
     flags = toy_flags(toy, run, **LONG, reward__remote_url=rewards)
-    job = start([program, str(FORKING_DRIVER), *flags], ROOT, **environment, RAY_ADDRESS=nodes.address)
+    driver = [job_python, "-m", "openrlhf_ada.cli.train_ppo_ray", *flags]
+    job = start(driver, ROOT, RAY_ADDRESS=nodes.address)
     read_to("step", job)
     actors = {actor["class_name"]: actor for actor in nodes.living_actors()}
     stop.touch()
