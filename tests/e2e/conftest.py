@@ -53,11 +53,11 @@ def common_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             yield
 
 
-def forked_program(folder: Path) -> Path:
-    """A folder with an `openrlhf-ada` for scripts, which is forked as well."""
+def forked_program(folder: Path, interpreter: str = "") -> Path:
+    """A folder with an `openrlhf-ada` for scripts, which is forked as well. `interpreter`: by default the template."""
     program = folder / "openrlhf-ada"
-    plain = shlex.quote(sys.executable)
-    program.write_text(f'#!/bin/sh\nexec "${{{TEMPLATE_VARIABLE}:-{plain}}}" -m openrlhf_ada.cli.main "$@"\n')
+    forked = shlex.quote(interpreter) if interpreter else f'"${{{TEMPLATE_VARIABLE}:-{shlex.quote(sys.executable)}}}"'
+    program.write_text(f'#!/bin/sh\nexec {forked} -m openrlhf_ada.cli.main "$@"\n')
     program.chmod(0o755)
     return folder
 
@@ -165,12 +165,13 @@ def forked_job_python(folder: Path) -> str:
     program, environment = forked_python()
     if program == sys.executable:
         return program
-    of_template = environment.get("PYTHONPATH", "")
+    # By which the template would refuse, if they differed.
+    same = " ".join(f"{name}={shlex.quote(environment.get(name, ''))}" for name in ("PATH", "PYTHONPATH"))
     forked = folder / "python"
     forked.write_text(
         "#!/bin/sh\n"
         'export PROGRAM_OF_JOB="$0" PATH_OF_JOB="$PYTHONPATH" RAY_RUNTIME_ENV_HOOK=forked_job.with_same_python\n'
-        f"unset PYTHONPATH\n{f'export PYTHONPATH={shlex.quote(of_template)}' if of_template else ''}\n"
+        f'export {same}\n[ "$PYTHONPATH" ] || unset PYTHONPATH\n'
         f'exec {shlex.quote(program)} {shlex.quote(str(ROOT / "tests/support/forked_job.py"))} "$@"\n'
     )
     forked.chmod(0o755)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from clusters import free_port
-from conftest import Toy, read_jsonl
+from conftest import Toy, forked_job_python, forked_program, read_jsonl
 from example_runs import SCRIPTS, check_example, run_example
 
 pytestmark = pytest.mark.e2e
@@ -43,6 +43,7 @@ def test_agent_on_slurm(toy: Toy, tmp_path: Path) -> None:
     for name, text in (("srun", SRUN), ("scontrol", "#!/usr/bin/env bash\nprintf '127.0.0.1\\nlocalhost\\n'\n")):
         (stubs / name).write_text(text)
         (stubs / name).chmod(0o755)
+    forked_program(stubs, forked_job_python(tmp_path))
     port = free_port()
     told = run_example(
         "train_slurm.sbatch", toy, tmp_path / "run", PATH=f"{stubs}{os.pathsep}{os.environ['PATH']}",

@@ -238,7 +238,9 @@ def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_pat
 def test_a_stopped_job_leaves_nothing(
     nodes: Cluster, job_python: str, toy: Toy, tmp_path: Path, ends: signal.Signals | str, when: str, status: int
 ) -> None:
-    job = submit(nodes, job_python, toy_flags(toy, tmp_path / "run", **LONG), "--id", tmp_path.name)
+    # One of them by a plain Python, as on a cluster of GPUs.
+    program = sys.executable if ends == signal.SIGTERM else job_python
+    job = submit(nodes, program, toy_flags(toy, tmp_path / "run", **LONG), "--id", tmp_path.name)
     read_to(when, job)
     if isinstance(ends, signal.Signals):
         job.send_signal(ends)

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -298,6 +299,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
             campaign._deadline = 0.0
 
     monkeypatch.setattr(arena_real.Campaign, "_train", train)
+    monkeypatch.setattr(arena_real, "one_ray", nullcontext)
     monkeypatch.setenv(TEMPLATE_VARIABLE, OFF)
     return started
 
