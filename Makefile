@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH := $(shell sed -n 's/^torch==/torch-/p' requirements/cpu.txt)
 
-# Tests that start no Ray. Real runs would only take each other's cores.
-SIDE_BY_SIDE := --numprocesses=2 --dist=worksteal
+# For two cores: some of these tests wait for time limits. Real runs would only take each other's cores.
+SIDE_BY_SIDE := --numprocesses=3 --dist=worksteal
 
 .PHONY: help setup demo demo-toy test check quick-tests gpu-rehearsal chaos audit lint format docs arena-docs site build clean
 

@@ -11,11 +11,19 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.host.ray_session import job_runtime_env, new_token, own_token, running_cluster, session_folder
+from openrlhf_ada.host.ray_session import (
+    job_runtime_env,
+    new_token,
+    own_token,
+    running_cluster,
+    session_folder,
+    setup_by,
+)
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.gpu import hidden_as_slots
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
@@ -341,8 +349,14 @@ def _use_cpu(
         runtime_env["py_executable"] = shlex.quote(python)
     if shared:
         runtime_env["env_vars"] = shared.not_inherited() | runtime_env["env_vars"]
-    ray.init(runtime_env=runtime_env, **settings)
+    init_on_cpu(ray, runtime_env=runtime_env, **settings)
     return template_pid
+
+
+def init_on_cpu(ray: Any, **settings: Any) -> None:
+    """`ray.init`; where that starts a Ray, its workers are set up quickly."""
+    with setup_by(Path(__file__).with_name("cpu_setup_worker.py")):
+        ray.init(**settings)
 
 
 def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:

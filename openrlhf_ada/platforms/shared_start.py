@@ -22,6 +22,7 @@ from openrlhf_ada.platforms.session import (
     SHARED_RAY_VARIABLE,
     SharedRay,
     host_environment,
+    init_on_cpu,
     quiet_environment,
     runs_here,
     set_where_unset,
@@ -95,7 +96,7 @@ def hold_ray(slots: int) -> None:
     with watched_session() as watcher, hidden_as_slots(slots):
         set_where_unset(SETTINGS_ON_CPU)
         quiet: dict[str, Any] = RAY_ON_CPU | {"logging_level": "ERROR"}
-        ray.init(address="local", num_gpus=slots, num_cpus=slots + CONTROLLER_CPUS, **quiet)
+        init_on_cpu(ray, address="local", num_gpus=slots, num_cpus=slots + CONTROLLER_CPUS, **quiet)
         sys.stdout.write(f"{ray.get_runtime_context().gcs_address}\n")
         sys.stdout.flush()
         sys.stdin.read()

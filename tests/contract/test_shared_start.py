@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from openrlhf_ada.host.ray_session import MODE, TOKEN
-from openrlhf_ada.platforms import shared_start
+from openrlhf_ada.platforms import cpu_setup_worker, shared_start
 from openrlhf_ada.platforms.session import SHARED_RAY_VARIABLE, SharedRay
 from openrlhf_ada.platforms.shared_start import one_ray
 
@@ -39,6 +39,7 @@ def test_one_ray_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
         started = [process for process in below_this_process() if process not in before]
         lines = [" ".join(process.cmdline()) for process in started]
         assert any("raylet" in line and address in line for line in lines), lines
+        assert any("raylet" in line and cpu_setup_worker.__file__ in line for line in lines), lines
         assert len(token) == 64 and not [line for line in lines if token in line]
         assert {MODE, TOKEN} & os.environ.keys() == known
     assert SHARED_RAY_VARIABLE not in os.environ
