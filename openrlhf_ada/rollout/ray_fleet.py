@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import ray
 
 from openrlhf_ada.core.fleet import Aborted, EngineDown, EngineUp, Failed, Finished
 from openrlhf_ada.core.scheduling import Request
@@ -41,7 +40,9 @@ class EngineFleet:
     ) -> None:
         self._connections = connections
         self._prompt_of = prompt_of
-        self._setup = ray.put(setup)
+        # By value. For an object in its store Ray keeps a call to the owner open, and where the owner leaves Ray, that
+        # call can crash it a moment later.
+        self._setup = setup
         self._seed = seed
 
     @property
