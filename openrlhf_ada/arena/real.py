@@ -231,9 +231,10 @@ class Results:
     """A folder with settings.json and a JSON line for each run that has ended.
 
     Raises ValueError for a folder of other conditions, of runs with other flags, or with a line that is no result.
+    `resumes`: False for results that are only shown, which may be of an earlier version with other flags.
     """
 
-    def __init__(self, folder: Path, conditions: Conditions) -> None:
+    def __init__(self, folder: Path, conditions: Conditions, *, resumes: bool = True) -> None:
         self.folder, self.conditions = folder, conditions
         self.by_cell: dict[Cell, Result] = {}
         known = read_conditions(folder)
@@ -242,7 +243,7 @@ class Results:
         for number, result in _lines(folder / CELLS):
             cell = Cell(result["method"], result["seed"])
             where = f"{folder / CELLS}, line {number} ({cell.name})"
-            if cell.method in METHODS:
+            if resumes and cell.method in METHODS:
                 check_equal(where, result["flags"], _as_json(cell_flags(cell, conditions)), "Remove this line")
             self.by_cell[cell] = result
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from openrlhf_ada.arena import agreement
+from openrlhf_ada.arena import agreement, real, real_page
 from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, draw_agreement, render_agreement
 from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
 from openrlhf_ada.arena.page import PACKED, PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
@@ -22,6 +22,8 @@ from openrlhf_ada.config.visible import error_text
 
 PROG = "python -m openrlhf_ada.cli.arena_page"
 AGREEMENT = "agreement.json"
+REAL = "real"
+"""Folder of the results on the real stack: the two small files of `arena --real`."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
         if args.agreement:
             args.results.mkdir(parents=True, exist_ok=True)
             shutil.copy(args.agreement / AGREEMENT, args.results / AGREEMENT)
+        if args.real:
+            keep_real(args.real, args.results / REAL)
         page_of(args.results, args.page)
     except (ValueError, FileNotFoundError) as error:
         print(f"{PROG}: error: {error_text(error)}", file=sys.stderr)
@@ -53,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--pack", type=Path, metavar="DIR", help="folder of a campaign, whose trials are packed first")
     add("--agreement", type=Path, metavar="DIR", help="folder of `arena --agreement`, whose results are copied first")
+    add("--real", type=Path, metavar="DIR", help="folder of `arena --real`, whose results are copied first")
     add("--seeds", type=int, default=10, metavar="N", help="seeds of that campaign (default 10)")
     add("--budget", type=int, default=64_000, metavar="N", help="rollouts of its trials (default 64000)")
     return parser
@@ -90,6 +95,13 @@ def is_finished(results: Results, task: str, method: str, seeds: int, budget: in
     return all(cell in results.by_cell for cell in cells)
 
 
+def keep_real(folder: Path, out: Path) -> None:
+    """Copy what is to be kept. Raises FileNotFoundError where no run has ended."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (real.SETTINGS, real.CELLS):
+        shutil.copy(folder / name, out / name)
+
+
 def page_of(folder: Path, page: Path) -> None:
     """Write text and figures. Raises ValueError where there are no results."""
     files = [folder / f"{task}.jsonl.gz" for task in TASKS]
@@ -101,6 +113,11 @@ def page_of(folder: Path, page: Path) -> None:
         kept = agreement.unpack(folder / AGREEMENT)
         text = inserted(text, render_agreement(*kept), (FIRST, LAST))
         draw_agreement(*kept, page.parent / "images" / FIGURE)
+    conditions = real.read_conditions(folder / REAL)
+    if conditions is not None:
+        results = real.Results(folder / REAL, conditions, resumes=False)
+        text = inserted(text, real_page.render_real(results), (real_page.FIRST, real_page.LAST))
+        real_page.draw_real(results, page.parent / "images" / real_page.FIGURE)
     page.write_text(text, encoding="utf-8")
     for by_cost in by_task:
         draw(by_cost, page.parent / "images" / f"arena-{task_of(by_cost)}.png")

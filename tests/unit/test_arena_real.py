@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from documents import ROOT
 
 from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.page import PACKED
 from openrlhf_ada.arena.real import (
     CELLS,
     METHODS_DEFAULT,
@@ -29,9 +32,10 @@ from openrlhf_ada.arena.real import (
     prompts_per_step,
     rollouts_per_prompt,
 )
+from openrlhf_ada.arena.real_page import FIGURE, FIRST, LAST, render_real
 from openrlhf_ada.arena.real_tables import table, target_of
 from openrlhf_ada.arena.tables import REFERENCE
-from openrlhf_ada.cli import arena_real
+from openrlhf_ada.cli import arena_page, arena_real
 from openrlhf_ada.cli.arena import build_parser, main
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
@@ -384,3 +388,41 @@ def test_no_training_is_left_behind(
         with pytest.raises(KeyboardInterrupt):
             campaign._train(Cell("pos", 0), tmp_path / "run")
     assert [process.returncode for process in started] == [-signal.SIGTERM]
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_page_says_what_the_runs_say(results: Results) -> None:
+    text = render_real(results)
+    (reference, pos) = table(results, ["pos"], 3)
+    assert reference.method == REFERENCE and pos.gain is not None
+    assert f"{100 * pos.gain.mean:+.1f} points" in text and f"| {pos.start:.1%} | {pos.final:.1%}" in text
+    assert "Student's t over seeds" in text and "partial" not in text
+
+
+def test_page_says_what_is_missing(results: Results) -> None:
+    del results.by_cell[Cell("pos", 2)]
+    text = render_real(results)
+    assert "partial: `pos` have fewer than 3 seeds" in text
+    results.by_cell.clear()
+    with pytest.raises(ValueError, match=f"no run of {REFERENCE} has ended"):
+        render_real(results)
+
+
+@pytest.mark.slow
+def test_page_takes_the_runs_of_a_folder(results: Results, tmp_path: Path) -> None:
+    page, kept = tmp_path / "arena.md", tmp_path / "kept"
+    shutil.copytree(PACKED, kept)
+    page.write_text((ROOT / "docs" / "arena.md").read_text(encoding="utf-8") + f"{FIRST}\n{LAST}\n", encoding="utf-8")
+    assert arena_page.main([str(page), "--results", str(kept), "--real", str(results.folder)]) == 0
+    assert render_real(results) in page.read_text(encoding="utf-8")
+    assert (tmp_path / "images" / FIGURE).stat().st_size > 10_000
+
+
+def test_results_of_an_earlier_version_are_shown_and_not_resumed(results: Results) -> None:
+    file = results.folder / CELLS
+    file.write_text(file.read_text().replace('"ada_eval_ends": true', '"ada_eval_ends": false'))
+    with pytest.raises(ValueError, match="has other settings: ada_eval_ends"):
+        Results(results.folder, results.conditions)
+    assert Results(results.folder, results.conditions, resumes=False).by_cell.keys() == results.by_cell.keys()
