@@ -86,6 +86,7 @@ OF_PRESET = {preset: name for name, preset in PUBLISHED.items()} | {
     "reinforce-ada-est": "est",
     "rated": "rated-1-twice",
     "rated-pos": "rated-pos",
+    "counted": "counted",
 }
 """Methods here by the presets that they stand for. Sizes of steps are the arena's own."""
 
@@ -148,9 +149,9 @@ def _all() -> Iterator[Method]:
             **_uniform(8, **matched),
         )
     matched = {"objective": "matched:rated-pos", "correction": "stratum"}
-    for n in (2, 4):
+    for n, name in ((2, "counted"), (4, "uniform-4-as-rated-pos")):
         summary = f"{n} rollouts a prompt with the weight that rated-pos has, 2 passes"
-        yield Method(f"uniform-{n}-as-rated-pos", summary, **_uniform(n, **matched), passes=2)
+        yield Method(name, summary, **_uniform(n, **matched), passes=2)
     est = {"mode": "est", "budget": 8.0, "select": "all"}
     yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", n=8, ada=est | {"correction": "paper"})
     neyman = {"allocation": "std", "correction": "stratum", "objective": "linear"}

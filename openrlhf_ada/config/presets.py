@@ -172,6 +172,17 @@ METHODS: dict[str, Method] = {
         "2.7 rollouts a prompt if all pass rates are equally frequent, so about as many a step as the recipe has, in "
         "updates of as many; on average 256 a step are left out, to fill these",
     ),
+    "counted": Method(
+        "two rollouts a prompt, compared with the pass rate that the prompt's counts predict, and weighed as "
+        "`rated-pos` weighs it; two passes over each step",
+        "this package; its parts: SPO (arXiv 2509.13232) for a baseline from earlier steps, MaxRL (arXiv 2602.02710) "
+        "for log p as far as some rollouts reach, PPO for passes",
+        RECIPE
+        | _trains(2)
+        | _fixed(2, select="all", baseline="estimator", correction="stratum", objective="matched:rated-pos")
+        | {"rollout.batch_size": RATED_PROMPTS // 2, "train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
+        "as many rollouts a step as the recipe, of twice as many prompts",
+    ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",
         "DAPO (arXiv 2503.14476), dynamic sampling; its other parts as the recipe has them",

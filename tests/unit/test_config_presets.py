@@ -101,7 +101,7 @@ def test_every_preset_has_the_recipe_of_the_run_scripts(name: str) -> None:
         "rollout.top_p": 1.0,
         "algo.kl.init_coef": 0.0,
     }
-    passes = {"train.max_epochs": 2} if name in ("rated", "rated-pos") else {}
+    passes = {"train.max_epochs": 2} if name in ("rated", "rated-pos", "counted") else {}
     flags = METHODS[name].flags
     assert {flag: flags[flag] for flag in published} == published | passes
 
@@ -113,17 +113,18 @@ def test_warm_up_of_400_steps_is_10_steps(name: str) -> None:
     # The only one that trains more than n: 1 + 1/2 + ... + 1/8 a prompt, if all pass rates are equally frequent.
     trained = sum(1 / n for n in range(1, 9)) if name == "rated-pos" else flags["rollout.n_samples_per_prompt"]
     updates = int(flags["rollout.batch_size"] * trained / flags["train.batch_size"])
-    # `rated` makes two passes in half as many updates each, `rated-pos` in as many.
+    # `rated` and `counted` make two passes in half as many updates each, `rated-pos` in as many.
     assert updates * flags["train.max_epochs"] == (8 if name == "rated-pos" else 4), "mini-batches of 128 prompts"
     assert 400 * updates * flags["actor.lr_warmup_ratio"] == 10 * updates
 
 
-def test_rated_draws_as_many_rollouts_a_step_as_grpo() -> None:
-    rated, grpo = (
-        METHODS[name].flags["rollout.batch_size"] * METHODS[name].flags["rollout.n_samples_per_prompt"]
-        for name in ("rated", "grpo")
+@pytest.mark.parametrize("name", ["rated", "counted"])
+def test_few_rollouts_of_many_prompts_are_as_many_a_step_as_those_of_grpo(name: str) -> None:
+    ours, grpo = (
+        METHODS[of].flags["rollout.batch_size"] * METHODS[of].flags["rollout.n_samples_per_prompt"]
+        for of in (name, "grpo")
     )
-    assert rated == grpo
+    assert ours == grpo
 
 
 @every_method
@@ -149,6 +150,7 @@ COMPOSITIONS = {
     "raft": ("fixed", "all", "none", "none", None, None, "dr_grpo"),
     "rated": ("fixed", "all", "blend", "none", None, None, "flash_reinforce"),
     "rated-pos": ("pos", "all", "blend", "none", None, None, "flash_reinforce"),
+    "counted": ("fixed", "all", "estimator", "stratum", None, None, "dr_grpo"),
     "dapo": ("fixed", "random", "pool", "none", None, None, "group_norm"),
     "pods": ("fixed", "max_variance", "kept", "none", None, None, "group_norm"),
     "d3s": ("fixed", "max_variance", "pool", "none", None, None, "group_norm"),
