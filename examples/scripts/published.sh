@@ -34,7 +34,7 @@ reproduce() {
     EVAL_STEPS=${EVAL_STEPS:-50}
     SAVE_STEPS=${SAVE_STEPS:-50}
     if [[ -z ${STEPS:-} ]]; then
-      EPISODES=${EPISODES:-15}
+      EPISODES=${EPISODES:-$((15 * batch / 512))}
     fi
   fi
   source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

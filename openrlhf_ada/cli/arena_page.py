@@ -96,10 +96,11 @@ def is_finished(results: Results, task: str, method: str, seeds: int, budget: in
 
 
 def keep_real(folder: Path, out: Path) -> None:
-    """Copy what is to be kept. Raises FileNotFoundError where no run has ended."""
+    """Copy what is to be kept. Raises FileNotFoundError where no run has ended, before anything is written."""
+    kept = {name: (folder / name).read_bytes() for name in (real.SETTINGS, real.CELLS)}
     out.mkdir(parents=True, exist_ok=True)
-    for name in (real.SETTINGS, real.CELLS):
-        shutil.copy(folder / name, out / name)
+    for name, content in kept.items():
+        (out / name).write_bytes(content)
 
 
 def page_of(folder: Path, page: Path) -> None:

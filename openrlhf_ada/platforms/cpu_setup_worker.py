@@ -24,15 +24,20 @@ KNOWN = {"env_vars", "py_executable"}
 
 def command(arguments: Sequence[str]) -> tuple[str, dict[str, str]] | None:
     """A line for the shell and the variables to set before; None where Ray's own program has to decide."""
-    own = [word for word in arguments if word.startswith((CONTEXT, LANGUAGE))]
-    if len(own) != 2 or LANGUAGE + "PYTHON" not in own:
+    contexts = [word for word in arguments if word.startswith(CONTEXT)]
+    languages = [word for word in arguments if word.startswith(LANGUAGE)]
+    if len(contexts) != 1 or languages != [LANGUAGE + "PYTHON"]:
         return None
-    context = json.loads(max(own, key=len).removeprefix(CONTEXT))
+    context = json.loads(contexts[0].removeprefix(CONTEXT))
     variables: dict[str, str] = context.get("env_vars", {})
     # Ray replaces ${NAME}.
-    if any(context[name] for name in context.keys() - KNOWN) or "$" in "".join(variables.values()):
+    if (
+        not context.get("py_executable")
+        or any(context[name] for name in context.keys() - KNOWN)
+        or "$" in "".join(variables.values())
+    ):
         return None
-    rest = [word for word in arguments if word not in own]
+    rest = [word for word in arguments if word not in contexts + languages]
     return f"exec {context['py_executable']} {shlex.join(rest)}", variables
 
 

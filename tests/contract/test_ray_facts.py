@@ -235,9 +235,10 @@ def test_workers_are_set_up_as_ray_does(monkeypatch: pytest.MonkeyPatch, context
         (PLAIN | {"override_worker_entrypoint": "/other.py"}, "PYTHON"),
         (PLAIN | {"env_vars": {"A": "${HOME}"}}, "PYTHON"),
         (PLAIN | {"of_a_later_ray": 1}, "PYTHON"),
+        ({}, "PYTHON"),
         (PLAIN, "JAVA"),
     ],
-    ids=["prefix", "entry point", "reference", "unknown", "Java"],
+    ids=["prefix", "entry point", "reference", "unknown", "empty", "Java"],
 )
 def test_what_is_not_known_of_a_worker_is_left_to_ray(context: dict[str, Any], language: str) -> None:
     assert command([CONTEXT + json.dumps(context), LANGUAGE + language, "worker.py"]) is None

@@ -420,6 +420,14 @@ def test_page_takes_the_runs_of_a_folder(results: Results, tmp_path: Path) -> No
     assert (tmp_path / "images" / FIGURE).stat().st_size > 10_000
 
 
+def test_page_takes_nothing_of_a_folder_where_no_run_has_ended(tmp_path: Path) -> None:
+    new = Results(tmp_path / "new", CONDITIONS)
+    new.start()
+    with pytest.raises(FileNotFoundError, match=CELLS):
+        arena_page.keep_real(new.folder, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
 def test_results_of_an_earlier_version_are_shown_and_not_resumed(results: Results) -> None:
     file = results.folder / CELLS
     file.write_text(file.read_text().replace('"ada_eval_ends": true', '"ada_eval_ends": false'))
