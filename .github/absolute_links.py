@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-_LINK = re.compile(r"(!?)(\[(?:[^\[\]]|`[^`]*`)*\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
+_LINK = re.compile(r"(!?)(\[(?:[^\[\]`]|`[^`]*`)*\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
 """A picture or a link to a file: mark, text, path, anchor. Addresses have a colon, so they are left alone."""
 
 

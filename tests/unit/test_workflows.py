@@ -160,3 +160,11 @@ def test_audit_asks_for_every_pin_and_leaves_out_what_is_accepted(tmp_path: Path
 def test_audit_fails_with_pip_audit() -> None:
     script = ROOT / "requirements" / "audit.sh"
     assert subprocess.run([script], env=os.environ | {"PIP_AUDIT": "false"}, capture_output=True).returncode == 1
+
+
+def test_a_bracket_that_is_no_link_costs_no_time(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("a reward in [0, 1 and " + "`a` or " * 60)
+    command = [sys.executable, FOLDER / "absolute_links.py", page, "https://github.com/owner/name", "v1.2.3"]
+    subprocess.run(command, check=True, timeout=20)
+    assert page.read_text() == "a reward in [0, 1 and " + "`a` or " * 60
