@@ -159,7 +159,8 @@ def test_methods_by_name_are_simulated(name: str, tmp_path: Path) -> None:
     argv = ["--prompts", "16", "--steps", "3", "--schedulers", "stream", "--policies", name, "--json", str(out)]
     assert main(argv) == 0
     (row,) = json.loads(out.read_text())
-    learns = "ada.candidates" in flags or "ada.budget" in flags or name.startswith("rated")
+    predicts = flags.get("ada.baseline") in ("blend", "estimator")
+    learns = "ada.candidates" in flags or "ada.budget" in flags or predicts
     assert row["steps"] == (3 if learns else 1)
     if "ada.budget" in flags:
         assert row["rollouts_per_prompt"] == flags["ada.budget"]
