@@ -10,7 +10,7 @@
 
 # reproduce MODEL ZERO [more flags]: --ada_method METHOD sets batches, loss, optimizer and learning rate
 # (openrlhf_ada/config/presets.py). This adds model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the prompts,
-# not steps: EPISODES is 400 steps x 512 prompts per step / number of prompts.
+# not steps: EPISODES is 400 steps x prompts per step / number of prompts.
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4 batch=512 by_tokens=1
