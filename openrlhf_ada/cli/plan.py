@@ -30,7 +30,16 @@ from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
 
 PROG = "openrlhf-ada plan"
 
-USUAL = ("grpo", "maxrl", "vip", "reinforce-ada-pos", "reinforce-ada-balance", "reinforce-ada-est", "rated-pos")
+USUAL = (
+    "grpo",
+    "maxrl",
+    "vip",
+    "reinforce-ada-pos",
+    "reinforce-ada-balance",
+    "reinforce-ada-est",
+    "rated-pos",
+    "counted",
+)
 
 PLANNED = tuple(
     name
