@@ -60,11 +60,11 @@ chaos: $(READY) ## faults in real runs, up to two hours; what has been tried is 
 audit: ## known weaknesses of the pinned packages; asks PyPI, with pipx
 	@requirements/audit.sh
 
-lint: $(READY) ## formatting, spelling, layers, private access (host/), types, shell scripts and Dockerfiles
+lint: $(READY) ## formatting, spelling, layers, sizes, private access (host/), types, shell scripts and Dockerfiles
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/codespell
 	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/pyright --warnings
-	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py
+	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py tests/unit/test_layering.py
 	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh tests/gpu/*.sh .github/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 

@@ -130,9 +130,9 @@ def _rated() -> Iterator[Method]:
 def _all() -> Iterator[Method]:
     for n in (2, 4, 8, 16, 32):
         yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
-    for passes, name in _REPEATED.items():
-        summary = f"uniform-4 with {passes} passes over each step"
-        yield Method(f"uniform-4-{name}", summary, estimator="rloo", passes=passes, **_uniform(4))
+    for n, passes in ((2, 2), (4, 2), (4, 4)):
+        summary = f"uniform-{n} with {passes} passes over each step"
+        yield Method(f"uniform-{n}-{_REPEATED[passes]}", summary, estimator="rloo", passes=passes, **_uniform(n))
     yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
     yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
     yield from _rated()
@@ -152,6 +152,8 @@ def _all() -> Iterator[Method]:
     for n, name in ((2, "counted"), (4, "uniform-4-as-rated-pos")):
         summary = f"{n} rollouts a prompt with the weight that rated-pos has, 2 passes"
         yield Method(name, summary, **_uniform(n, **matched), passes=2)
+    summary, flags = "counted with equal weights", _uniform(2, objective="linear", correction="stratum")
+    yield Method("counted-linear", summary, **flags, passes=2)
     est = {"mode": "est", "budget": 8.0, "select": "all"}
     yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", n=8, ada=est | {"correction": "paper"})
     neyman = {"allocation": "std", "correction": "stratum", "objective": "linear"}

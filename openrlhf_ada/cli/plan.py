@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 
 from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel, wave_seconds
 from openrlhf_ada.arena.measured import seconds_to_target
+from openrlhf_ada.cli.plan_tables import RATES, Plan, draw, show
 from openrlhf_ada.cli.scenario import at_least, method_settings, names_of, recorded, steps_of, synthetic
 from openrlhf_ada.config import program
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
@@ -23,7 +24,6 @@ from openrlhf_ada.config.presets import METHODS, Flags
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.data.prepared import measured_rates
 from openrlhf_ada.reporting.display import on_each
-from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, ORANGE, PINK
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.forecast import Forecast
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
@@ -50,12 +50,6 @@ PLANNED = tuple(
 )
 """Methods that replace no prompts and read no critic: what others take is not simulated."""
 
-RATES = (0.1, 0.9)
-"""Pass rates that the table shows the weight of."""
-
-WIDTH = 110
-"""Columns of the table, in a narrower terminal too."""
-
 MACHINES = {"1.5b": STEP_MODELS["seconds"], "7b": STEP_MODELS["seconds-7b"]}
 
 LEARNING_STEPS = 3
@@ -76,31 +70,6 @@ TRIED, CLOSE = 5, 0.02
 """Numbers of prompts that are tried to meet a budget; how close is enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A step of one method, as means. `weights`: of prompts of RATES; None where they are not enumerated.
-
-    `to_target`: seconds to the arena's target over those of uniform sampling with 8; None for a method that the arena
-    has not tried.
-    """
-
-    method: str
-    prompts: int
-    rollouts: float
-    tokens: float
-    trained: float
-    signal: float
-    weights: tuple[float, ...] | None
-    sampling_s: float
-    training_s: float
-    fixed_s: float
-    to_target: float | None
-
-    @property
-    def seconds(self) -> float:
-        return self.sampling_s + self.training_s + self.fixed_s
-
-
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status. Raises ValueError and OSError for bad input."""
     args = build_parser().parse_args(argv)
@@ -108,14 +77,14 @@ def main(argv: Sequence[str]) -> int:
     planner, budget = Planner(args), args.budget
     plans = on_each(args.methods, "simulating", lambda n: planner.within(n, budget) if budget else planner.plan(n))
     plans.sort(key=lambda plan: (plan.to_target is None, plan.to_target, plan.seconds))
-    _show(plans)
+    show(plans)
     if args.budget:
         print(_recommended(plans, args.budget))
     if args.json:
         rows = [asdict(plan) | {"seconds": plan.seconds} for plan in plans]
         args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     if args.plot:
-        _draw(plans, args.plot)
+        draw(plans, args.plot)
     return 0
 
 
@@ -309,47 +278,7 @@ def _weights(settings: Settings) -> tuple[float, ...] | None:
     return tuple(value / half for value in found)
 
 
-# -- showing ----------------------------------------------------------------------------------------------------------
-
-
-def _show(plans: Sequence[Plan]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("--ada_method", no_wrap=True)
-    names = (
-        "prompts",
-        "drawn",
-        "trained",
-        "tokens",
-        "signal",
-        "weight",
-        "sampling",
-        "training",
-        "step s",
-        "to target",
-    )
-    for column in names:
-        table.add_column(column, justify="right", no_wrap=True)
-    for plan in plans:
-        weights = "" if plan.weights is None else " ".join(f"{weight:.2g}" for weight in plan.weights)
-        table.add_row(
-            *(plan.method, f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}"),
-            *(f"{plan.tokens / 1e6:.2f}M", f"{plan.signal:.0%}", weights),
-            *(f"{seconds:.0f}" for seconds in (plan.sampling_s, plan.training_s, plan.seconds)),
-            "" if plan.to_target is None else f"{plan.to_target:.2f}",
-        )
-    console = Console()
-    console.width = max(console.width, WIDTH)
-    console.print(table)
-    low, high = RATES
-    console.print(
-        "\nOf one step. drawn, trained: rollouts. signal: share of prompts with both outcomes. weight: how much "
-        f"prompts of pass rate {low} and {high} count beside one of 0.5. step s: with the fixed part. to target: not "
-        "simulated but measured in the arena, in this machine's seconds: how long until its model had learned, over "
-        "uniform sampling with 8 (docs/arena.md). Compare methods by this; more signal does not always pay."
-    )
+# -- recommending -----------------------------------------------------------------------------------------------------
 
 
 def _recommended(plans: Sequence[Plan], budget: float) -> str:
@@ -373,32 +302,3 @@ def _sizes(plan: Plan) -> Flags:
     if method_settings(plan.method, plan.prompts).trains_varying:
         return {"rollout.batch_size": plan.prompts}
     return {"rollout.batch_size": plan.prompts * n // update * update // n}
-
-
-def _draw(plans: Sequence[Plan], file: Path) -> None:
-    """Seconds of a step by part, the share of prompts with a signal, and what the arena measured."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 1.5 + 0.45 * len(plans)), dpi=120, layout="constrained")
-    seconds, signal, target = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
-    names, left = [plan.method for plan in plans], [0.0] * len(plans)
-    for field, label, colour in (
-        ("sampling_s", "sampling", BLUE),
-        ("training_s", "training", ORANGE),
-        ("fixed_s", "fixed", FAINT),
-    ):
-        parts = [getattr(plan, field) for plan in plans]
-        seconds.barh(names, parts, left=left, color=colour, label=label)
-        left = [at + part for at, part in zip(left, parts, strict=True)]
-    signal.barh(names, [plan.signal for plan in plans], color=GREEN)
-    target.barh(names, [plan.to_target or 0.0 for plan in plans], color=PINK)
-    seconds.invert_yaxis()
-    seconds.set_title("seconds of a step", loc="left", fontsize=11)
-    signal.set_title("prompts with a signal", loc="left", fontsize=11)
-    target.set_title("arena: seconds to target", loc="left", fontsize=11)
-    target.set_xlabel("of those of uniform sampling with 8")
-    signal.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    figure.legend(frameon=False, fontsize=9, ncols=3, loc="outside lower left")
-    for axes in (seconds, signal, target):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -56,6 +57,7 @@ def flags(*changes: str) -> argparse.Namespace:
 
 def start(monkeypatch: pytest.MonkeyPatch, engines: list[AnsweringEngine], *changes: str) -> AnswerSampler:
     monkeypatch.setattr(sampling_only, "_start_engines", lambda *args, **options: engines)
+    monkeypatch.setattr(sampling_only, "watched_starts", lambda count, note: nullcontext())
     monkeypatch.setattr(sampling_only.SharedTokenizer, "load", lambda self: Tokenizer())
     args = flags(*changes)
     sampling = sampling_of(args)
