@@ -74,10 +74,10 @@ def end_of_work(closed: Sequence[tuple[float, int]], seconds: float) -> float:
     return max(when + seconds * (1 - before / NUM_PROMPTS) for (_, before), (when, _) in pairwise(closed))
 
 
-def steps_of(name: str, model: StepModel) -> dict[str, tuple[float, int]]:
+def steps_of(name: str, model: StepModel, seeds: int) -> dict[str, tuple[float, int]]:
     """(seconds of a step, GPUs of the engines) by arrangement: means over seeds, with the best split."""
     work = model.per_token * NUM_PROMPTS * GROUP * (PROMPT_TOKENS + ANSWER_TOKENS)
-    runs = {n: [closing_times(POLICIES[name](), HEADLINE.answer(seed), n) for seed in range(SEEDS)] for n in SPLITS}
+    runs = {n: [closing_times(POLICIES[name](), HEADLINE.answer(seed), n) for seed in range(seeds)] for n in SPLITS}
     shared = statistics.mean(model.sampling * seconds + work for _, seconds in runs[ENGINES])
     found = {"shared GPUs": (shared, ENGINES)}
     for engines in range(1, ENGINES):
@@ -89,19 +89,19 @@ def steps_of(name: str, model: StepModel) -> dict[str, tuple[float, int]]:
     return {name: (round(seconds + model.fixed, 1), engines) for name, (seconds, engines) in found.items()}
 
 
-def parts_of(name: str, model: StepModel) -> dict[str, float]:
+def parts_of(name: str, model: StepModel, seeds: int) -> dict[str, float]:
     """Seconds of a step on shared GPUs: means over seeds."""
-    seconds = [closing_times(POLICIES[name](), HEADLINE.answer(seed), ENGINES)[1] for seed in range(SEEDS)]
+    seconds = [closing_times(POLICIES[name](), HEADLINE.answer(seed), ENGINES)[1] for seed in range(seeds)]
     training = model.per_token * NUM_PROMPTS * GROUP * (PROMPT_TOKENS + ANSWER_TOKENS)
     parts = {"sampling": model.sampling * statistics.mean(seconds), "training": training, "the rest": model.fixed}
     return {part: round(value, 1) for part, value in parts.items()}
 
 
-def least_sampling(model: StepModel) -> dict[str, float]:
+def least_sampling(model: StepModel, seeds: int) -> dict[str, float]:
     """Seconds of sampling of `balance` on shared GPUs if more were known from the start: means over seeds."""
     cluster = Cluster(ENGINES, GPU_LIKE, GPU_LIKE.slots)
     found: dict[str, list[float]] = {}
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         answer = HEADLINE.answer(seed)
         step = forecast(balance(), pools(NUM_PROMPTS), answer, "stream", cluster)
         found.setdefault("which rollouts are needed", []).append(step.work_seconds)
@@ -133,20 +133,24 @@ def apart(closed: Sequence[tuple[float, int]], seconds: float, training: float, 
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one seed instead of five; nothing is saved")
+    args = parser.parse_args()
+    seeds = 1 if args.quick else SEEDS
     models = {"1.5B": STEP_MODELS["seconds"], "7B": STEP_MODELS["seconds-7b"]}
-    seconds = {size: {name: steps_of(name, model) for name in POLICIES} for size, model in models.items()}
-    parts = {size: {name: parts_of(name, model) for name in POLICIES} for size, model in models.items()}
-    least = {size: least_sampling(model) for size, model in models.items()}
+    seconds = {size: {name: steps_of(name, model, seeds) for name in POLICIES} for size, model in models.items()}
+    parts = {size: {name: parts_of(name, model, seeds) for name in POLICIES} for size, model in models.items()}
+    least = {size: least_sampling(model, seeds) for size, model in models.items()}
     for size, by_method in seconds.items():
         print(f"\n{size:32}" + "".join(f"{name:>10}" for name in POLICIES) + "     ratio   GPUs of engines (balance)")
         for arrangement in by_method["balance"]:
             (plain, _), (adapted, engines) = (by_method[name][arrangement] for name in ("grpo-4", "balance"))
             print(f"{arrangement:32}{plain:8.0f} s{adapted:8.0f} s{adapted / plain:10.2f}   {engines} of {ENGINES}")
-    result = {"machine": machine(), "seeds": SEEDS, "prompts": NUM_PROMPTS, "seconds_of_a_step": seconds}
+    result = {"machine": machine(), "seeds": seeds, "prompts": NUM_PROMPTS, "seconds_of_a_step": seconds}
     result |= {"parts_on_shared_gpus": parts, "least_sampling_of_balance": least}
-    file = Path(__file__).parent / "results" / "overlap.json"
-    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if not args.quick:
+        file = Path(__file__).parent / "results" / "overlap.json"
+        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({name: value for name, value in result.items() if name != "machine"}))
 
 

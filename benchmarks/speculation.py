@@ -8,6 +8,7 @@ larger one. The time of a decoding step beyond 256 requests goes on as up to the
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from dataclasses import replace
@@ -53,16 +54,20 @@ def excess(rows: list[dict[str, Any]], filled: int) -> float:
 
 
 def main() -> None:
-    rows = []
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="128 prompts only; nothing is saved")
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     for workload in WORKLOADS:
-        for prompts in PROMPTS:
+        for prompts in PROMPTS[:1] if args.quick else PROMPTS:
             for slots in SLOTS:
                 for filled in (f for f in FILLED if f <= slots):
                     rows.append(step(workload, prompts, slots, filled))
                     print(json.dumps(rows[-1]))
     figures = {f"most_over_best_{filled}": excess(rows, filled) for filled in FILLED} | {"chosen": GPU_SPECULATION}
     full = {"figures": figures, "steps": rows, "machine": machine()}
-    (HERE / "results" / "speculation.json").write_text(json.dumps(full, indent=1) + "\n")
+    if not args.quick:
+        (HERE / "results" / "speculation.json").write_text(json.dumps(full, indent=1) + "\n")
     print(json.dumps(figures))
 
 

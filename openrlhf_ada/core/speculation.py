@@ -18,7 +18,7 @@ measured, at half the waste or less (docs/scheduling.md)."""
 
 GPU_SPECULATION = 256
 """The same on a GPU, whatever its slots. In virtual time, a step takes at most 5 % more than with the best number, but
-up to 16 % more if an engine of 1,024 slots is filled (benchmarks/speculation.py)."""
+up to 18 % more if an engine of 1,024 slots is filled (benchmarks/speculation.py)."""
 
 PRIOR_STRENGTH = 2.0
 """Rollouts that the prior pass rate counts for: as many as in a uniform prior."""

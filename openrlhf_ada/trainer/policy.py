@@ -30,7 +30,16 @@ from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
-from openrlhf_ada.weights.sender import EngineGoneError, WeightSync, compare_shared, take_part
+from openrlhf_ada.weights.sender import (
+    ADMITTING,
+    PREPARING,
+    RECEIVING,
+    EngineGoneError,
+    WeightSync,
+    ask_all,
+    compare_shared,
+    take_part,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +175,7 @@ class AdaActorTrainer(HostPolicyTrainer):
             )
         is_first = torch.distributed.get_rank() == 0
         if is_first:
-            ray.get([engine.begin_shared.remote(sums=sums) for engine in engines.values()])
+            ask_all(engines, "begin_shared", PREPARING, sums=sums)
         has_adapters = isinstance(self.actor.model.module, PeftModel)
         sent: dict[str, int] = {}
         ours = partial(self._weights.as_parameters, sent if sums and is_first else None)
@@ -174,10 +183,9 @@ class AdaActorTrainer(HostPolicyTrainer):
         if not is_first:
             return
         if sums:
-            arrived = ray.get([engine.shared_sums.remote() for engine in engines.values()])
-            for number, workers in zip(engines, arrived, strict=True):
+            for number, workers in ask_all(engines, "shared_sums", RECEIVING).items():
                 compare_shared(self._weights.manifest, sent, workers, number)
-        ray.get([engine.admit_shared.remote(self.version) for engine in engines.values()])
+        ask_all(engines, "admit_shared", ADMITTING, self.version)
 
     def send_to(self, engine: int, *, alone: bool) -> None:
         """To one engine only. To be called in all of the policy's processes, or in the first, `alone`, where that has

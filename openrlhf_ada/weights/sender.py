@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict
@@ -36,7 +36,7 @@ DEATH_S = 10.0
 
 JOINING, RECEIVING = "joining the policy's broadcast group", "receiving weights"
 
-STARTING, PREPARING = "starting", "preparing for an update"
+STARTING, PREPARING, ADMITTING = "starting", "preparing for an update", "taking new weights into use"
 
 Failure = tuple[int, RayError]
 """The engine's number and its error."""
@@ -128,17 +128,35 @@ class WeightSync:
         for number, workers in _collect(received, RECEIVING, self._limit_s).items():
             for worker, arrived in enumerate(workers):
                 _compare(manifest, sent, arrived, _worker_name(number, worker))
-        self._call("admit_update", "taking new weights into use", version)
+        self._call("admit_update", ADMITTING, version)
         self._is_verified = True
 
     def _verifies(self) -> bool:
         return self._verify == "always" or (self._verify == "first" and not self._is_verified)
 
     def _start(self, method: str, *args: Any, **kwargs: Any) -> dict[int, Any]:
-        return {number: getattr(engine, method).remote(*args, **kwargs) for number, engine in self._engines.items()}
+        return _ask(self._engines, method, *args, **kwargs)
 
     def _call(self, method: str, phase: str, *args: Any) -> None:
         _collect(self._start(method, *args), phase, self._limit_s)
+
+
+def ask_all(
+    engines: Mapping[int, Any], method: str, phase: str, *args: Any, limit_s: float = LIMIT_S, **kwargs: Any
+) -> dict[int, Any]:
+    """What these engines, by number, answer to the call of `method`. Raises RayError where one fails, as Ray does, and
+    WeightSyncError naming those that do not answer within `limit_s`.
+    """
+    refs = _ask(engines, method, *args, **kwargs)
+    answered: list[Any] = ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)[0]
+    ray.get(answered)
+    if len(answered) < len(refs):
+        raise _silence_error(refs, phase, limit_s)
+    return {number: ray.get(ref) for number, ref in refs.items()}
+
+
+def _ask(engines: Mapping[int, Any], method: str, *args: Any, **kwargs: Any) -> dict[int, Any]:
+    return {number: getattr(engine, method).remote(*args, **kwargs) for number, engine in engines.items()}
 
 
 def take_part(source: WeightSource) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# For the first person with a GPU: one test for each path of docs/gpu.md, in about ten minutes, and a report that can be
+# For the first person with a GPU: one test for each path of docs/gpu.md, in ten minutes by our estimate, and a report that can be
 # pasted into an issue. It names the machine's GPUs, its driver and the versions of packages; no names, no addresses, no
 # keys.
 #
@@ -7,7 +7,7 @@
 #   tests/gpu/first_run.sh --dry-run    show what would be run, and why something would not
 #
 # PYTHON names the interpreter of the GPU installation (.venv/bin/python, else python3). OUT is the report's file.
-# LIMIT is how many seconds a path may take (300; a first run also compiles).
+# LIMIT is how many seconds a path may take (1500; a first run also compiles).
 # Exit status: 0 something passed and nothing failed, 1 something failed, nothing passed or there is no GPU, 2 bad usage.
 set -euo pipefail
 
@@ -28,7 +28,7 @@ fi
 # Tests run in the folder of this package, and a path may be named from another one.
 [[ $PYTHON != */* || $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
 OUT=${OUT:-gpu-report.md}
-LIMIT=${LIMIT:-300}
+LIMIT=${LIMIT:-1500}
 
 # Path; GPUs that it needs; test in tests/gpu. Those that show the least come first: if one fails, look at it first.
 PATHS=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from functools import cache
 from pathlib import Path
 
@@ -58,3 +59,13 @@ def test_make_runs_all_that_carry_it() -> None:
     selections = [words.partition('"')[0] for words in recipe.split('-m "')[1:]]
     assert selections == ["rehearsal and not e2e", "rehearsal and e2e"], "together: all"
     assert "tests/gpu/first_run.sh" in recipe
+
+
+def test_microseconds_of_a_token_are_as_measured() -> None:
+    figures = json.loads((ROOT / "benchmarks" / "results" / "engine_host.json").read_text())["figures"]
+    table = next(rows for rows in tables(PAGE) if rows[0][0] == "vLLM's output processor")
+    measured = [
+        [f"{figures[name + end]:.1f}" for end in ("_host", "")] for name in ("us_per_token", "us_per_token_logprobs")
+    ]
+    assert [row[1:] for row in table[1:]] == measured, "python benchmarks/engine_host.py"
+    assert f"read its log-probabilities: {figures['reading_us_per_token_logprobs']:.1f} µs per token" in PAGE

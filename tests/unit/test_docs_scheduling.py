@@ -97,3 +97,16 @@ def test_ratios_and_bounds_in_the_text_are_those_of_the_simulation() -> None:
     assert f"({bound} s is a lower bound for every schedule" in part
     faq = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
     assert f"takes {small:.2f} times a step of GRPO" in faq
+
+
+def test_what_the_driver_does_is_as_measured() -> None:
+    part, results = section(TEXT, "What the driver does for a rollout"), saved("driver")["results"]
+    columns = ("us_python", "us_not_kept", "us_process")
+    measured = [[whole(row[column]) for column in columns] for row in results.values()]
+    assert [row[2:] for row in plain(next(iter(tables(part))))] == measured, "python benchmarks/driver.py"
+    large, small = (
+        [round(1e6 / results[row][column], -2) for column in ("us_python", "us_process")]
+        for row in ("lognormal", "lognormal, messages of 16")
+    )
+    assert f"**{large[0]:,.0f} rollouts a second**" in part and f"it is {large[1]:,.0f}" in part
+    assert f"{small[0]:,.0f} and {small[1]:,.0f}" in part

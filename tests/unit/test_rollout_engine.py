@@ -68,6 +68,16 @@ class DyingLlm(Llm):
         yield
 
 
+@pytest.mark.parametrize(("is_cpu", "slots", "speculation"), [(False, 1024, 256), (False, 64, 64), (True, 256, 16)])
+def test_rollouts_to_speculate_follow_the_device(
+    monkeypatch: pytest.MonkeyPatch, is_cpu: bool, slots: int, speculation: int
+) -> None:
+    monkeypatch.setattr(type(module.current_platform), "is_cpu", lambda self: is_cpu)
+    actor = make_actor(lambda call: asyncio.sleep(0))
+    actor.llm = SimpleNamespace(vllm_config=SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=slots)))
+    assert asyncio.run(actor.capacity()) == (slots, speculation)
+
+
 def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
     actor: Any = AdaRolloutActor.__new__(AdaRolloutActor)
     actor.open_gate()

@@ -23,7 +23,7 @@ from openrlhf_ada.trainer.critic import RayAdaCritic
 from openrlhf_ada.trainer.policy import AdaActorTrainer, AdaPolicyActor, RayReferenceActor, RayRewardActor
 from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
 from openrlhf_ada.weights.checksums import checksums
-from openrlhf_ada.weights.sender import EngineGoneError
+from openrlhf_ada.weights.sender import EngineGoneError, WeightSyncError
 
 
 class Sync:
@@ -53,9 +53,12 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rank: int = 0, uses_ipc: bool = False) -> None:
         self.sent: list[tuple[str, Any]] = []
+        self.answering: int | None = None
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         monkeypatch.setattr(ray, "get", lambda ref, timeout=None: ref)
-        monkeypatch.setattr(ray, "wait", lambda refs, num_returns, timeout: (refs, []))
+        monkeypatch.setattr(
+            ray, "wait", lambda refs, num_returns, timeout, **_: (refs[: self.answering], refs[self.answering :])
+        )
         monkeypatch.setattr(module, "torch_dist_barrier_and_cuda_sync", lambda: self.sent.append(("barrier", None)))
         self.names = ["a0", "b0"]
         self.engines = [
@@ -227,6 +230,15 @@ def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.Monke
     assert world.take() == [("began 1", True), ("admitted 1", 0)], "an engine that is new is checked"
     assert reached == [[0, 1], [0, 1], [1]]
     assert world.trainer.vllm_engines is world.engines
+
+
+def test_over_ipc_an_engine_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, uses_ipc=True)
+    world.answering = 1
+    for engine, ref in zip(world.engines, "ab", strict=True):
+        engine.begin_shared = Remote(lambda sums, ref=ref: ref)
+    with pytest.raises(WeightSyncError, match=r"^vLLM engine 1: no answer for 300 s while preparing for an update"):
+        world.trainer.broadcast_to_vllm()
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by configuration"])

@@ -140,6 +140,16 @@ def test_engine_that_dies_joining_is_not_awaited(started: list[Engine], count: i
 
 
 @pytest.mark.slow
+def test_an_engine_that_does_not_join_is_named_after_a_while(started: list[Engine]) -> None:
+    started += [Engine(), Engine()]
+    never = threading.Event()
+    started[1].join_weight_group = Remote(lambda group: call(never.wait))
+    with pytest.raises(WeightSyncError, match=r"^.*vLLM engine 1: no answer for 2 s while joining the policy's"):
+        connect(started, limit_s=2.0)
+    never.set()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("call_it_dies_in", ["ready", "begin_update"])
 def test_engine_that_dies_before_sending_is_awaited(started: list[Engine], call_it_dies_in: str) -> None:
     def die() -> None:
