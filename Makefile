@@ -65,6 +65,7 @@ lint: $(READY) ## formatting, spelling, layers, sizes, private access (host/), t
 	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/pyright --warnings
 	@$(BIN)/pytest -qq --no-header --disable-warnings tests/unit/test_private_access.py tests/unit/test_layering.py
+	@find openrlhf_ada -name '*.py' -exec wc -l {} + | awk '$$1 > 400 && $$2 != "total" { print $$2 " has " $$1 " lines: is it one thing?" }'
 	@$(BIN)/hadolint dockerfile/Dockerfile dockerfile/Dockerfile.cpu && $(BIN)/shellcheck dockerfile/*.sh requirements/*.sh tests/gpu/*.sh .github/*.sh
 	@$(BIN)/shellcheck --external-sources --source-path=SCRIPTDIR examples/scripts/*.s*
 

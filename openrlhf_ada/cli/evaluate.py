@@ -24,6 +24,7 @@ from openrlhf_ada.cli.sampling_flags import (
     scoring_of,
 )
 from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_server_flags, server_prompts
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
@@ -40,7 +41,6 @@ from openrlhf_ada.eval.results import (
 )
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reporting.counting import Counting
-from openrlhf_ada.reward.right import FULL_MARKS
 
 PROG = "openrlhf-ada eval"
 SIGNAL_GROUP = 4

@@ -25,6 +25,7 @@ from openrlhf_ada.cli.sampling_flags import (
     scoring_of,
 )
 from openrlhf_ada.config import program
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import BOXED, DATASETS, name_and_path
@@ -39,7 +40,7 @@ from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
-from openrlhf_ada.reward.right import FULL_MARKS, default_threshold
+from openrlhf_ada.reward.right import default_threshold
 
 PROG = "openrlhf-ada prepare-data"
 TEMPLATES = {"math": BOXED}

@@ -15,6 +15,7 @@ from typing import Any
 from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, grading_of, open_sampler
 from openrlhf_ada.cli.server_flags import base_url_of, server_of
 from openrlhf_ada.cli.train_ppo_ray import quiet
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
@@ -25,7 +26,6 @@ from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.names import grades_labels
 from openrlhf_ada.reward.reward_function import MIXED, file_and_function
-from openrlhf_ada.reward.right import FULL_MARKS
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 

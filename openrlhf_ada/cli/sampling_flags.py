@@ -11,6 +11,7 @@ from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError, add_flag, check_number
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.data.problems import Problem, Question
@@ -73,7 +74,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
         "--right_above",
         type=float,
         metavar="SCORE",
-        help="an answer is right if its score is greater (default: full marks, 0.999999)",
+        help=f"an answer is right if its score is greater (default: full marks, {FULL_MARKS:g})",
     )
     add("--limit", type=int, metavar="COUNT", help="take only the first rows of each source (default: all)")
     add(

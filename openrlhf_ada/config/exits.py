@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from openrlhf_ada.config.defaults import GATE, PILOT
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.core.allocation import PILOTED
 from openrlhf_ada.core.stopping import EXITS, Gate
-
-GATE = Gate(pilot=8, low=0.125, high=0.75)
-"""Pilot-Commit's: the rollouts of its configuration file, the bounds of its scripts."""
-
-PILOT = 4
-"""First rollouts of --ada_allocation hit (HORA)."""
 
 
 def exit_counts(config: AdaConfig, n: int) -> tuple[int, int]:

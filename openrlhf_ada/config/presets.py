@@ -61,7 +61,10 @@ steps, here as a share of all steps. All methods have this recipe, so that they 
 where the published GRPO script and the paper's text differ. A critic's flags keep OpenRLHF's defaults.
 """
 
-SEQ = _ada(mode="seq", wave=8, max_samples=32, positive_threshold=0.7)
+POSITIVE_FROM = 0.7
+"""Scores from here on count as positive, as in the recipe."""
+
+SEQ = _ada(mode="seq", wave=8, max_samples=32, positive_threshold=POSITIVE_FROM)
 """The rest is the default of mode seq: `balanced` groups, baseline `pool`, no correction."""
 
 
@@ -73,12 +76,14 @@ def _trains(n: int, estimator: str = "dr_grpo") -> Flags:
 
 def _fixed(n: int, **flags: Any) -> Flags:
     """n rollouts of every prompt."""
-    return _ada(mode="seq", exit="fixed", max_samples=n, positive_threshold=0.7, **flags)
+    return _ada(mode="seq", exit="fixed", max_samples=n, positive_threshold=POSITIVE_FROM, **flags)
 
 
 def _split(mean: int, allocation: str, **flags: Any) -> Flags:
     """`mean` rollouts of a prompt on average, all trained."""
-    return _ada(mode="est", budget=float(mean), allocation=allocation, select="all", positive_threshold=0.7, **flags)
+    return _ada(
+        mode="est", budget=float(mean), allocation=allocation, select="all", positive_threshold=POSITIVE_FROM, **flags
+    )
 
 
 EST = _split(8, "inverse_sqrt", objective="log", correction="paper", baseline="pool") | _trains(8)
@@ -92,7 +97,7 @@ def _chosen(choice: str) -> Flags:
 def _gated(pilot: int, most: int, low: float, high: float) -> Flags:
     """The first rollouts decide whether a prompt gets `most`, all trained, or is replaced."""
     gate = _ada(mode="seq", exit="gate", pilot=pilot, gate_low=low, gate_high=high, max_samples=most)
-    kept = _ada(select="random", unresolved="refill", positive_threshold=0.7)
+    kept = _ada(select="random", unresolved="refill", positive_threshold=POSITIVE_FROM)
     return gate | kept | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"])
 
 
@@ -167,7 +172,7 @@ METHODS: dict[str, Method] = {
         RECIPE
         | _trains(1, "flash_reinforce")
         | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="all", baseline="blend", estimator="rating")
-        | _ada(positive_threshold=0.7)
+        | _ada(positive_threshold=POSITIVE_FROM)
         | {"rollout.batch_size": 768, "train.batch_size": RECIPE["train.batch_size"], "train.max_epochs": 2},
         "2.7 rollouts a prompt if all pass rates are equally frequent, so about as many a step as the recipe has, in "
         "updates of as many; on average 256 a step are left out, to fill these",
@@ -251,7 +256,7 @@ METHODS: dict[str, Method] = {
         "AERO (arXiv 2602.14338), constants from a third party's code",
         RECIPE
         | _trains(8)
-        | _ada(mode="seq", exit="pos", wave=2, max_samples=16, baseline="posterior", positive_threshold=0.7),
+        | _ada(mode="seq", exit="pos", wave=2, max_samples=16, baseline="posterior", positive_threshold=POSITIVE_FROM),
         "samples that AERO leaves out share the others' weight: the same expected update, without the saving",
     ),
     "pilot-commit": Method(

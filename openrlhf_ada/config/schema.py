@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
+from openrlhf_ada.config.defaults import FULL_MARKS, GATE, MAX_SAMPLES, PILOT, QUANTILE_STEPS
 from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, flag
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.run_flags import RunFlags
@@ -81,20 +82,20 @@ class SamplingFlags:
     pilot: int | None = flag(
         None,
         "Rollouts of every prompt that decide how many follow: with exit gate, or with --ada_allocation hit (mode "
-        "est). Default: 8 with exit gate, 4 with hit.",
+        f"est). Default: {GATE.pilot} with exit gate, {PILOT} with hit.",
         metavar="N_0",
         minimum=2,
     )
     gate_low: float | None = flag(
         None,
-        "Least share of positives among the first rollouts with which exit gate goes on. Default: 0.125.",
+        f"Least share of positives among the first rollouts with which exit gate goes on. Default: {GATE.low}.",
         metavar="SHARE",
         allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of rollouts, from 0 to 1", "Try 0.125"),
         read_by={"exit": ("gate",)},
     )
     gate_high: float | None = flag(
         None,
-        "Largest share of positives among the first rollouts with which exit gate goes on. Default: 0.75.",
+        f"Largest share of positives among the first rollouts with which exit gate goes on. Default: {GATE.high}.",
         metavar="SHARE",
         allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of rollouts, from 0 to 1", "Try 0.75"),
         read_by={"exit": ("gate",)},
@@ -203,8 +204,8 @@ class SamplingFlags:
     )
     max_samples: int | None = flag(
         None,
-        "N_max: largest number of rollouts of a prompt in a step. Default: 32 in mode seq, four times the budget "
-        "in mode est.",
+        f"N_max: largest number of rollouts of a prompt in a step. Default: {MAX_SAMPLES} in mode seq, four times the "
+        "budget in mode est.",
         metavar="N_MAX",
         minimum=1,
     )
@@ -212,8 +213,8 @@ class SamplingFlags:
         None,
         "A rollout is positive if its score is greater than this. The score comes before any shaping: 'scores' "
         "of the reward function ('rewards' if it returns none), or the reward model's output. Default: full "
-        "marks (0.999999) with a reward of ours; 0.5 with another one that scores in [0, 1]; none for raw scores, "
-        "which need one.",
+        f"marks ({FULL_MARKS:g}) with a reward of ours; 0.5 with another one that scores in [0, 1]; none for raw "
+        "scores, which need one.",
         metavar="T",
         allowed=(lambda v: True, "it is a score, so a finite number", "0.5 is right for scores of 0 and 1"),
     )
@@ -238,7 +239,7 @@ class SamplingFlags:
     )
     quantile_steps: int | None = flag(
         None,
-        "Number of earlier steps that --ada_positive_quantile looks back. Default: 10.",
+        f"Number of earlier steps that --ada_positive_quantile looks back. Default: {QUANTILE_STEPS}.",
         metavar="STEPS",
         minimum=1,
     )

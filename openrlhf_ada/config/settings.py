@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_ada.config.defaults import MAX_SAMPLES, QUANTILE_STEPS
 from openrlhf_ada.config.exits import exit_counts, gate_of, pilot_of
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.other_runs import flags_of, unreadable
@@ -31,8 +32,6 @@ from openrlhf_ada.core.stopping import ExitRule, Gate
 
 UNIT_THRESHOLD = 0.5
 """Default threshold of scores in [0, 1], and the threshold of scores made of raw scores, which are 0 and 1."""
-
-QUANTILE_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +181,7 @@ def resolve(config: AdaConfig, host: SimpleNamespace) -> Settings:
         k_neg=k_neg,
         budget=budget,
         min_samples=config.min_samples or (2 if select == "all" else n),
-        max_samples=config.max_samples or (math.ceil(4 * budget) if est else 32),
+        max_samples=config.max_samples or (math.ceil(4 * budget) if est else MAX_SAMPLES),
         correction=correction,
         baseline=config.baseline or _baseline(config, advantage, correction, estimator),
         select=select,

@@ -93,6 +93,10 @@ class Fleet(Protocol[Answer_co]):
         ...
 
 
+ATTEMPTS = 2
+"""How often a rollout is tried until it has a score, with the same seed: a reward server may have been away."""
+
+
 @dataclass(frozen=True, slots=True)
 class DispatchLimits:
     """Rollouts on an engine at a time: `slots` at most, and speculation up to `speculative` in all.
@@ -102,7 +106,7 @@ class DispatchLimits:
 
     slots: int
     speculative: int
-    attempts: int = 2
+    attempts: int = ATTEMPTS
 
 
 class Placement:

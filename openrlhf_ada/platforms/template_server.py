@@ -39,18 +39,17 @@ FORKED_VARIABLE = "OPENRLHF_ADA_FORKED"
 NO_THREAD_OF_ARROW = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 """Arrow's allocator would start a thread, and a process with threads must not fork."""
 
+REQUEST_S = 10
+"""Seconds that a launcher has to send its request."""
+
+MOST_DESCRIPTORS = 253
+"""That Linux passes in one message."""
+
 SET_LATER = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1"}
 """Variables that libraries set while they are imported, and Ray for its workers, to the same values."""
 
 EXEMPT = {
-    "_",
-    "OLDPWD",
-    "PWD",
-    "SHLVL",
-    "TERM",
-    "PYTEST_CURRENT_TEST",
-    "CUDA_VISIBLE_DEVICES",
-    "PYTHONBREAKPOINT",
+    *("_", "OLDPWD", "PWD", "SHLVL", "TERM", "PYTEST_CURRENT_TEST", "CUDA_VISIBLE_DEVICES", "PYTHONBREAKPOINT"),
     NO_THREAD_OF_ARROW[0],
 }
 """Variables that may differ, though they are read in imports: nothing that stays depends on them."""
@@ -173,10 +172,10 @@ class Server:
     def _accept(self) -> dict[str, Any] | None:
         """Fork for a launcher, or refuse. None here; in the forked process, the request."""
         stand_in, _ = self._listener.accept()
-        stand_in.settimeout(10)
+        stand_in.settimeout(REQUEST_S)
         descriptors: list[int] = []
         try:
-            message, descriptors, _, _ = socket.recv_fds(stand_in, 1 << 20, 253)
+            message, descriptors, _, _ = socket.recv_fds(stand_in, 1 << 20, MOST_DESCRIPTORS)
             request = json.loads(message)
             request["arguments"] = without_options(request["arguments"])
         except (OSError, ValueError) as error:

@@ -33,7 +33,8 @@ from openrlhf_ada.reward.grade import (
     before_first_answer,
     label_is_readable,
 )
-from openrlhf_ada.reward.sandbox import ProgramLimits, Sandbox, limits_within
+from openrlhf_ada.reward.program_limits import ProgramLimits, limits_within
+from openrlhf_ada.reward.sandbox import Sandbox
 from openrlhf_ada.reward.sandbox_judge import judge
 
 _FENCE = re.compile(r"\s*`{3,}([^`]*)")

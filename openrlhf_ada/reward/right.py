@@ -5,10 +5,8 @@ In reasoning-gym's game_of_life, for example, a board with one wrong cell of a h
 
 from __future__ import annotations
 
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
-
-FULL_MARKS = 0.999999
-"""An answer with full marks scores more: 1, up to rounding."""
 
 
 def default_threshold(reward: str) -> float | None:

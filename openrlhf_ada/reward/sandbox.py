@@ -16,23 +16,21 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
-import math
 import os
 import secrets
 import selectors
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_ada.reward import sandbox_template
-from openrlhf_ada.reward.sandbox_template import Child, SandboxError
+from openrlhf_ada.reward.program_limits import ProgramLimits
+from openrlhf_ada.reward.sandbox_template import START_SECONDS, Child, SandboxError
 
 _READY = b"ready\n"
 _CHUNK_BYTES = 1 << 16
-_START_SECONDS = 60.0
-"""A child that has not started by then never will: there is no score."""
 _EXCEPTIONS = {
     name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
 }
@@ -43,40 +41,7 @@ _CHILD_CAUSES = {
     *(f"raised {name}" for name in _EXCEPTIONS),
 }
 """The causes that a child may report. Causes are counted in the log, so a program must not invent new ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramLimits:
-    """What one run may use; `seconds_in_all` is for the runs that grade one answer (see `code_time.TestTime`).
-
-    `seconds` is wall-clock time from when the program starts. `output_kib` holds for stdout and for a result,
-    `file_mib` for each file, `folder_mib` and `files` for all of them. `memory_mib` is address space beyond what a
-    child has when it starts, of which a thread takes 8 MiB and more."""
-
-    seconds: float = 6.0
-    seconds_in_all: float = 8.0
-    cpu_seconds: int = 6
-    memory_mib: int = 1024
-    output_kib: int = 1024
-    file_mib: int = 16
-    folder_mib: int = 64
-    files: int = 1000
-    open_files: int = 64
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not value > 0:
-                raise ValueError(f"the limit {name} is {value}, expected more than 0")
-
-
-DEFAULT_LIMITS = ProgramLimits()
-
-
-def limits_within(seconds: float) -> ProgramLimits:
-    """Limits that fit into `seconds` for grading one answer: a program that is too slow then gets a score of 0, and
-    the grading process is not killed, which would give no score.
-    """
-    return ProgramLimits(seconds=0.6 * seconds, seconds_in_all=0.8 * seconds, cpu_seconds=math.ceil(0.6 * seconds))
+_DEFAULT_LIMITS = ProgramLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +65,12 @@ class Sandbox:
         """Start what runs programs, if it does not run yet."""
         sandbox_template.template_of(self.imports)
 
-    def run_program(self, code: str, stdin: str, limits: ProgramLimits = DEFAULT_LIMITS) -> RunResult:
+    def run_program(self, code: str, stdin: str, limits: ProgramLimits = _DEFAULT_LIMITS) -> RunResult:
         """Run `code` as a main program; `stdout` is what it wrote. One that exits with another code than 0 failed."""
         return self._run({"kind": "program", "code": code}, stdin.encode("utf-8", "surrogatepass"), limits)
 
     def run_call(
-        self, code: str, name: str, arguments: list[Any], limits: ProgramLimits = DEFAULT_LIMITS
+        self, code: str, name: str, arguments: list[Any], limits: ProgramLimits = _DEFAULT_LIMITS
     ) -> RunResult:
         """Call the function `name` of `code`, or of its class Solution: `reply["result"]` is what it returned, as
         JSON."""
@@ -113,7 +78,7 @@ class Sandbox:
         return result if result.cause or "result" in result.reply else RunResult("ended early")
 
     def run_tests(
-        self, code: str, tests: str, limits: ProgramLimits = DEFAULT_LIMITS, before: list[str] | None = None
+        self, code: str, tests: str, limits: ProgramLimits = _DEFAULT_LIMITS, before: list[str] | None = None
     ) -> RunResult:
         """Run `code` and then `tests` in one process: `cause` is "" only if the last test was reached.
 
@@ -170,7 +135,7 @@ class Run:
         The time of the program counts from when it starts: a machine that is slow to start children is no cause.
         """
         was_ready = self.ready
-        deadline = time.monotonic() + (seconds if was_ready else _START_SECONDS)
+        deadline = time.monotonic() + (seconds if was_ready else START_SECONDS)
         while self._waited_for and not self.stopped and not until():
             self._register_stdin()
             for key, _ in self._selector.select(max(deadline - time.monotonic(), 0)):
@@ -240,7 +205,7 @@ class Run:
         """Kill the child and wait until its folder is gone."""
         self.child.kill()
         self._selector.close()
-        self.child.events.settimeout(_START_SECONDS)
+        self.child.events.settimeout(START_SECONDS)
         if not self.has_ended:
             message = self.child.events.recv(_CHUNK_BYTES)
             self.has_ended = True

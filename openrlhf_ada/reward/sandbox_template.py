@@ -21,15 +21,14 @@ import threading
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from openrlhf_ada.reward.sandbox import ProgramLimits
+from openrlhf_ada.reward.program_limits import ProgramLimits
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _PACKAGE = Path(__file__).parents[2]
-_START_SECONDS = 60.0
-"""A template that has not started by then never will: there is no score."""
+START_SECONDS = 60.0
+"""A template, or a child of it, that has not started by then never will: there is no score."""
 _END_SECONDS = 10.0
 _LONGEST_MESSAGE = 1 << 16
 _FOLDERS_MIB = 256
@@ -54,7 +53,7 @@ class Child:
 
     def open(self) -> None:
         """Wait until it has been forked. Raises SandboxError, or ConnectionResetError if the template has ended."""
-        self.events.settimeout(_START_SECONDS)
+        self.events.settimeout(START_SECONDS)
         try:
             message, descriptors, _, _ = socket.recv_fds(self.events, _LONGEST_MESSAGE, 1)
         except TimeoutError:
@@ -115,7 +114,7 @@ class Template:
         self._wait_until_ready()
 
     def _wait_until_ready(self) -> None:
-        self._channel.settimeout(_START_SECONDS)
+        self._channel.settimeout(START_SECONDS)
         problem = "time limit"
         try:
             message = self._channel.recv(_LONGEST_MESSAGE)
@@ -216,7 +215,7 @@ def bubblewrap() -> str | None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_START_SECONDS,
+        timeout=START_SECONDS,
     )
     if tried.returncode:
         logger.info("%s makes no namespaces here (%s): programs run without it", program, tried.stderr.strip())

@@ -8,16 +8,13 @@ from typing import Any
 
 import ray
 
-from openrlhf_ada.core.fleet import Dispatcher, Lost
+from openrlhf_ada.core.fleet import ATTEMPTS, Dispatcher, Lost
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.eval.answers import Asked, Sampled, score_in
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections
 from openrlhf_ada.rollout.messages import Answer
 from openrlhf_ada.rollout.ray_fleet import EngineFleet
-
-ATTEMPTS = 2
-"""How often an answer is sampled until it has a score, with the same seed: a reward server may have been away."""
 
 
 class AnswerSampler:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import UNIT_THRESHOLD, scores
 from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, name_of
-from openrlhf_ada.reward.right import FULL_MARKS, default_threshold
+from openrlhf_ada.reward.right import default_threshold
 
 
 def with_threshold(config: AdaConfig, args: SimpleNamespace) -> AdaConfig:

@@ -8,7 +8,8 @@ import os
 import pytest
 
 from openrlhf_ada.reward import sandbox_child
-from openrlhf_ada.reward.sandbox import ProgramLimits, run_program
+from openrlhf_ada.reward.program_limits import ProgramLimits
+from openrlhf_ada.reward.sandbox import run_program
 
 LIMITS = ProgramLimits(seconds=10, cpu_seconds=10, memory_mib=512)
 SHORT = ProgramLimits(seconds=0.5, memory_mib=512)

@@ -10,10 +10,10 @@ from recorded_runs import CONFIG, log_pools
 
 from openrlhf_ada.cli import demo
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.reporting.run_log import RunLog
-from openrlhf_ada.reward.right import FULL_MARKS
 from openrlhf_ada.trainer.positives import threshold_notes
 from openrlhf_ada.trainer.preflight import check_without_files
 

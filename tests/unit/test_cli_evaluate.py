@@ -22,11 +22,11 @@ from openrlhf_ada.cli.sampling_flags import (
     host_namespace,
     sampling_of,
 )
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.platforms.resources import required_slots
-from openrlhf_ada.reward.right import FULL_MARKS
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,8 @@ import pytest
 from openrlhf_ada.reward import sandbox
 from openrlhf_ada.reward.code_answers import find_program, grade, same_output, same_result
 from openrlhf_ada.reward.grade import Grade, UnusableLabelError
-from openrlhf_ada.reward.sandbox import ProgramLimits, SandboxError
+from openrlhf_ada.reward.program_limits import ProgramLimits
+from openrlhf_ada.reward.sandbox import SandboxError
 
 PASSED = Grade(1.0)
 SUMS = {"inputs": ["1 2\n", "40 2"], "outputs": ["3\n", "42"]}

@@ -14,7 +14,7 @@ from forgeries import LIARS, PROCESS
 
 from openrlhf_ada.reward.code_answers import grade
 from openrlhf_ada.reward.grade import CodeRules, Grade
-from openrlhf_ada.reward.sandbox import ProgramLimits
+from openrlhf_ada.reward.program_limits import ProgramLimits
 
 WHOLE, PARTIAL = CodeRules(), CodeRules(partial=True)
 LIMITS = ProgramLimits(seconds=2, seconds_in_all=20)

@@ -18,7 +18,8 @@ from openrlhf_ada.reward.code_answers import grade
 from openrlhf_ada.reward.code_time import TestTime
 from openrlhf_ada.reward.grade import CodeRules, Grade, ask_for_time_with
 from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits, limits_of
-from openrlhf_ada.reward.sandbox import ProgramLimits, RunResult, Sandbox, run_program
+from openrlhf_ada.reward.program_limits import ProgramLimits
+from openrlhf_ada.reward.sandbox import RunResult, Sandbox, run_program
 from openrlhf_ada.reward.sandbox_template import SandboxError
 
 CODE = "openrlhf_ada.reward.code_answers:grade"

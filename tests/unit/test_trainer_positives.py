@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.reward.reward_function import path_of
-from openrlhf_ada.reward.right import FULL_MARKS
 from openrlhf_ada.trainer.positives import threshold_notes
 
 Flags = dict[str, str | None]
