@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.reporting.redaction import REMOVED
@@ -62,7 +63,8 @@ def words_of(command: str, config: Mapping[str, Any], others: Sequence[str] = ()
 
     Raises ConfigError for a name that is no flag.
     """
-    return [*_words(parser_of(command), _elsewhere(dict(_leaves(config, "")), others), "the configuration", others)]
+    flat = _elsewhere(dict(_leaves(config, "")), others)
+    return [*_words(VERBS[command].build_parser(), flat, "the configuration", others)]
 
 
 def _expanded(command: str, words: Sequence[str]) -> list[str]:
@@ -75,7 +77,7 @@ def _expanded(command: str, words: Sequence[str]) -> list[str]:
         raise ConfigError(FLAG, " ".join(files), "one file at a time", "Put all flags into one file")
     flat, file = _flat(Path(files[0])), Path(files[0])
     flat = _again(flat, file.parent, others) if _is_of_a_run(file) else _elsewhere(flat, others)
-    return [*_words(parser_of(command), flat, files[0], others)]
+    return [*_words(VERBS[command].build_parser(), flat, files[0], others)]
 
 
 def _taken_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -91,17 +93,6 @@ def _taken_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             others.append(word)
     return files, others
-
-
-def parser_of(command: str) -> argparse.ArgumentParser:
-    """What reads the flags of a command."""
-    from openrlhf_ada.cli.flag_reference import VERB_PARSERS
-    from openrlhf_ada.config.schema import add_flags
-    from openrlhf_ada.host.parser import training_parser
-
-    if command == "train":
-        return training_parser(add_flags, prog="openrlhf-ada train", description="")
-    return VERB_PARSERS[command]()
 
 
 # -- the file ----------------------------------------------------------------------------------------------------

@@ -8,32 +8,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 from openrlhf_ada import HOST_VERSION
-from openrlhf_ada.cli import arena, demo, doctor, evaluate, init, plan, prepare_data, report, simulate, submit
+from openrlhf_ada.cli.verbs import TRAIN, VERBS
 from openrlhf_ada.config.flags import kind_of
-from openrlhf_ada.config.schema import AdaConfig, add_flags
-from openrlhf_ada.host.parser import training_parser
-
-VERB_PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "doctor": doctor.build_parser,
-    "init": init.build_parser,
-    "prepare-data": prepare_data.build_parser,
-    "eval": evaluate.build_parser,
-    "arena": arena.build_parser,
-    "plan": plan.build_parser,
-    "simulate": simulate.build_parser,
-    "submit": submit.build_parser,
-    "report": report.build_parser,
-    "demo": demo.build_parser,
-    "demo-model": demo.model_parser,
-    "demo-data": demo.data_parser,
-}
-"""The commands that have flags of their own. A new one is a new line."""
+from openrlhf_ada.config.schema import AdaConfig
 
 GROUPS = {
     "mode": ("The method", ""),
@@ -99,8 +82,8 @@ _TIME = re.compile(r"\d{4}-\d{6}|\d{4}T\d{2}:\d{2}")
 
 def render() -> str:
     """The whole document."""
-    parser = training_parser(add_flags, prog="openrlhf-ada train", description="")
-    contents = "\n".join(f"- [`openrlhf-ada {verb}`](#openrlhf-ada-{verb})" for verb in VERB_PARSERS)
+    parser = VERBS[TRAIN].build_parser()
+    contents = "\n".join(f"- [`openrlhf-ada {verb}`](#openrlhf-ada-{verb})" for verb in VERBS if verb != TRAIN)
     parts = [INTRODUCTION.format(contents=contents), "## openrlhf-ada train: ours"]
     for first, members in _groups().items():
         title, note = GROUPS[first]
@@ -108,8 +91,9 @@ def render() -> str:
     parts += ["## openrlhf-ada train: OpenRLHF's", HOST_NOTE.strip()]
     for title, actions in _sections(parser).items():
         parts += [f"### {title}", _table(_HOSTS, map(_host_row, actions))]
-    for verb, build in VERB_PARSERS.items():
-        parts += [f"## openrlhf-ada {verb}", *_verb(build())]
+    for name, verb in VERBS.items():
+        if name != TRAIN:
+            parts += [f"## openrlhf-ada {name}", *_verb(verb.build_parser())]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -31,7 +31,7 @@ from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
-from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments
+from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import Session, TerminatedError, check_this_machine, ray_session, runs_here
@@ -51,6 +51,11 @@ logger = logging.getLogger(__name__)
 PROG = "openrlhf-ada train"
 USER_ERRORS = (ConfigError, DataError, HostError, HostFlagError, MissingResourcesError)
 EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """What OpenRLHF reads, and our flags; `parse` reads them with its rules."""
+    return training_parser(add_flags, prog=PROG, description="")
 
 
 def parse(

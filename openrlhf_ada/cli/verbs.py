@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 from openrlhf_ada.config.installed import check_packages
 
@@ -25,7 +27,8 @@ TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """`function` of `module` takes the words after the command's name and returns the exit status.
+    """`function` of `module` takes the words after the command's name and returns the exit status; `parser` of it
+    makes what reads them.
 
     `needs`: packages without which it can do nothing, as they are imported. Others depend on its flags.
     `answers_for_errors`: it reports bad input itself. `reads_config`: it reads --config itself.
@@ -34,6 +37,7 @@ class Verb:
     summary: str
     module: str
     function: str = "main"
+    parser: str = "build_parser"
     needs: tuple[str, ...] = ()
     answers_for_errors: bool = False
     reads_config: bool = False
@@ -42,13 +46,22 @@ class Verb:
         """Raises MissingPackagesError before anything is done, but for --help."""
         if not {"-h", "--help"} & set(argv):
             check_packages(self.needs)
-        module = importlib.import_module(f"openrlhf_ada.cli.{self.module}")
-        status: int = getattr(module, self.function)(argv)
+        status: int = getattr(self._import(), self.function)(argv)
         return status
 
+    def build_parser(self) -> argparse.ArgumentParser:
+        """Without checking that what the command needs is installed."""
+        parser: argparse.ArgumentParser = getattr(self._import(), self.parser)()
+        return parser
+
+    def _import(self) -> ModuleType:
+        return importlib.import_module(f"openrlhf_ada.cli.{self.module}")
+
+
+TRAIN = "train"
 
 VERBS = {
-    "train": Verb(
+    TRAIN: Verb(
         "train with adaptive sampling; takes all OpenRLHF flags and ours (openrlhf-ada train --help)",
         "train_ppo_ray",
         needs=TRAINING,
@@ -65,9 +78,13 @@ VERBS = {
         answers_for_errors=True,
     ),
     "demo-model": Verb(
-        "write the demo's model as a Hugging Face checkpoint", "demo", "write_model", needs=("torch", "transformers")
+        "write the demo's model as a Hugging Face checkpoint",
+        "demo",
+        "write_model",
+        "model_parser",
+        needs=("torch", "transformers"),
     ),
-    "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo", "write_data"),
+    "demo-data": Verb("write the demo's prompts: train.jsonl and heldout.jsonl", "demo", "write_data", "data_parser"),
     "prepare-data": Verb(
         "make training data of known difficulty: check, sample and select problems",
         "prepare_data",

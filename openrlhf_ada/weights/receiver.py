@@ -20,8 +20,9 @@ from vllm.model_executor.model_loader.reload import (
 
 from openrlhf_ada.host.vllm_engine import lacks_weights
 from openrlhf_ada.weights.checksums import checksums
+from openrlhf_ada.weights.joining import join
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, as_bytes, unpack
-from openrlhf_ada.weights.transport import Group, Membership, join
+from openrlhf_ada.weights.transport import Group, Membership
 
 BACKEND = "openrlhf_ada"
 """Our name among vLLM's weight transfer backends."""

@@ -22,7 +22,7 @@ import torch
 from engines import Remote
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from openrlhf_ada.weights import transport
+from openrlhf_ada.weights import gloo, transport
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 from openrlhf_ada.weights.receiver import JoinGroup, Update, WeightReceiver
@@ -222,6 +222,6 @@ def replace_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members look ten times as often whether others have given up. Before engines are made."""
-    for module in (transport, transport.Watch.__module__):
+    for module in (transport, gloo, transport.Watch.__module__):
         name = module if isinstance(module, str) else module.__name__
         monkeypatch.setattr(f"{name}.POLL_S", 0.05)

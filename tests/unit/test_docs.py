@@ -32,11 +32,10 @@ from documents import (
 from openrlhf_ada.cli import doctor, init
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.doctor_inputs import flags_of
-from openrlhf_ada.cli.flag_reference import VERB_PARSERS
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config.flags import ConfigError, check_choice
-from openrlhf_ada.config.schema import AdaConfig, add_flags
-from openrlhf_ada.host.parser import training_parser
+from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.trainer.preflight import check_without_files
 
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
@@ -154,7 +153,7 @@ def _verb(command: list[str]) -> tuple[str, list[str]] | None:
 def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
     if verb == "--version" and not arguments:
         return
-    assert verb == "train" or verb in VERB_PARSERS, f"openrlhf-ada has no {verb}"
+    assert verb in VERBS, f"openrlhf-ada has no {verb}"
     if arguments == ["--help"] or not (whole or arguments) or (not whole and "..." in arguments):
         return
     if verb == "doctor":
@@ -166,14 +165,14 @@ def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
     if verb == "train":
         parse(arguments)
     elif verb == "submit":
-        inner = VERB_PARSERS[verb]().parse_args(arguments).command
+        inner = VERBS[verb].build_parser().parse_args(arguments).command
         assert inner[0] == "train"
         # Of files on the cluster nothing is known here.
         parse(inner[1:], check_without_files)
     elif verb == "demo":
-        VERB_PARSERS[verb]().parse_known_args(arguments)
+        VERBS[verb].build_parser().parse_known_args(arguments)
     else:
-        VERB_PARSERS[verb]().parse_args(arguments)
+        VERBS[verb].build_parser().parse_args(arguments)
 
 
 @every_document
@@ -208,7 +207,7 @@ def test_no_adaptive_command_divides_by_std(path: Path) -> None:
         for words in command_lines(block.text):
             verb, arguments = _verb(program(words)) or ("", [])
             if verb == "submit":
-                verb, *arguments = VERB_PARSERS[verb]().parse_args(arguments).command
+                verb, *arguments = VERBS[verb].build_parser().parse_args(arguments).command
             if verb == "train" and "group_norm" in arguments:
                 _, config = parse(arguments, check_without_files)
                 assert config.mode == "off", " ".join(words)
@@ -239,7 +238,7 @@ def test_a_wrong_command_is_found(example_files: None) -> None:
 def known_flags() -> dict[str, list[argparse.Action]]:
     """Of all commands, by name."""
     known: dict[str, list[argparse.Action]] = {}
-    for parser in (training_parser(add_flags, prog="", description=""), *(b() for b in VERB_PARSERS.values())):
+    for parser in (verb.build_parser() for verb in VERBS.values()):
         for name, action in parser._option_string_actions.items():
             known.setdefault(name, []).append(action)
     return known

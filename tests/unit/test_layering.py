@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,24 @@ def test_core_has_no_clock_files_or_global_randomness() -> None:
         assert not imported & forbidden, f"{relative(path)} imports {sorted(imported & forbidden)}"
         assert "np.random.default_rng(" not in text, f"{relative(path)}: randomness comes in as a generator"
         assert "np.random.seed" not in text
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports within functions and for types count as well."""
+    modules = {str(path.relative_to(PACKAGE.parent).with_suffix("")).replace("/", "."): path for path in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    imports: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+                found.add(node.module or "")
+        packages = {name.rsplit(".", end)[0] for end in range(1, name.count(".") + 1)}
+        imports[name] = (found & set(modules)) - {name} - packages
+    TopologicalSorter(imports).prepare()
 
 
 def test_files_and_functions_are_small() -> None:

@@ -19,10 +19,11 @@ from weight_engines import CPU, Damage, Engine, Policy, Receiver, call, connect,
 
 from openrlhf_ada.weights import sender as weight_sync
 from openrlhf_ada.weights import transport
+from openrlhf_ada.weights.gloo import GlooGroup, Transfer
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec
 from openrlhf_ada.weights.receiver import Update
 from openrlhf_ada.weights.sender import EngineGoneError, WeightSyncError
-from openrlhf_ada.weights.transport import GlooGroup, Group, Take, Transfer
+from openrlhf_ada.weights.transport import Group, Take
 from openrlhf_ada.weights.watch import TransportError, Watch
 
 pytestmark = pytest.mark.rehearsal
