@@ -28,6 +28,12 @@ class Interval:
     low: float | None
     high: float | None
 
+    def text(self, form: str) -> str:
+        """`form`: of each number, as for `format`."""
+        if self.low is None or self.high is None:
+            return format(self.mean, form)
+        return f"{self.mean:{form}} [{self.low:{form}}, {self.high:{form}}]"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -33,7 +33,7 @@ from openrlhf_ada.arena.agreement import (
 from openrlhf_ada.arena.agreement_tables import Row, contrast, table
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.real import Flags
-from openrlhf_ada.arena.real_tables import SEEDS_FOR_INTERVAL, Interval
+from openrlhf_ada.arena.real_tables import SEEDS_FOR_INTERVAL
 from openrlhf_ada.arena.tasks import TASKS, make_world
 from openrlhf_ada.cli.arena_page import AGREEMENT
 from openrlhf_ada.cli.arena_real import (
@@ -268,7 +268,7 @@ def _show(args: argparse.Namespace, results: Results) -> None:
     for stack, name in ((LEARNER, "in one process"), (REAL, "on the real stack")):
         gain = contrast(results.by_cell, args.methods, stack) if len(args.methods) > 1 else None
         if gain:
-            print(f"mean accuracy of {args.methods[1]} - {args.methods[0]} {name}: {_interval(gain, '+.2%')}")
+            print(f"mean accuracy of {args.methods[1]} - {args.methods[0]} {name}: {gain.text('+.2%')}")
     if any(row.seeds < SEEDS_FOR_INTERVAL for row in rows):
         print(f"no intervals with fewer than {SEEDS_FOR_INTERVAL} seeds")
     left = results.missing(plan(args.methods, args.seeds, REAL))
@@ -283,14 +283,8 @@ def _line(row: Row) -> str:
     means = f"{format(row.learner, form):>13}{format(row.real, form):>12}"
     return (
         f"{row.method:14}{row.quantity.name:16}{row.seeds:6}{means}  "
-        f"{_interval(row.difference, '+.2%'):28}{row.verdict} (margin {row.quantity.margin:.0%})"
+        f"{row.difference.text('+.2%'):28}{row.verdict} (margin {row.quantity.margin:.0%})"
     )
-
-
-def _interval(value: Interval, form: str) -> str:
-    if value.low is None or value.high is None:
-        return format(value.mean, form)
-    return f"{value.mean:{form}} [{value.low:{form}}, {value.high:{form}}]"
 
 
 def _summary(rows: Sequence[Row], left: int) -> dict[str, Any]:

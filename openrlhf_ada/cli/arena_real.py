@@ -31,7 +31,7 @@ from openrlhf_ada.arena.real import (
     read_conditions,
     rollouts_until,
 )
-from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, table, target_of
+from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Row, table, target_of
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
 from openrlhf_ada.config.visible import error_text
@@ -289,19 +289,13 @@ _HEAD = (
 
 def _line(row: Row, seeds: int) -> str:
     final = f"{row.final:.1%} ± {row.half_width:.1%}"
-    costs = "".join(f"{_interval(row.cost[cost], '.2f') if row.cost else '-':24}" for cost in COSTS)
+    costs = "".join(f"{row.cost[cost].text('.2f') if row.cost else '-':24}" for cost in COSTS)
     spent = row.spent
     return (
         f"{row.method:14}{f'{row.seeds}/{seeds}':>6}{row.prompts:8}{row.start:7.1%}{final:>15}  "
-        f"{_interval(row.gain, '+.1%') if row.gain else '-':27}{costs}{row.missed:6}{spent['tokens']:9,.0f}"
+        f"{row.gain.text('+.1%') if row.gain else '-':27}{costs}{row.missed:6}{spent['tokens']:9,.0f}"
         f"{spent['trained_tokens']:9,.0f}{spent['sampling_seconds']:8,.0f} s{spent['training_seconds']:8,.0f} s"
     )
-
-
-def _interval(value: Interval, form: str) -> str:
-    if value.low is None or value.high is None:
-        return format(value.mean, form)
-    return f"{value.mean:{form}} [{value.low:{form}}, {value.high:{form}}]"
 
 
 def _summary(rows: Sequence[Row], done: int, planned: int) -> dict[str, Any]:

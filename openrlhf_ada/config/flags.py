@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields
+from functools import partial
 from typing import Any
 
 from openrlhf_ada.config.visible import visible
@@ -18,6 +19,9 @@ class ConfigError(ValueError):
         super().__init__(visible(f"{flag} is {value!r}: {rule}. {remedy}."))
         self.flag = flag
 
+
+EVERY_MODE = ("off", "seq", "est")
+ADAPTIVE = EVERY_MODE[1:]
 
 Allowed = tuple[Callable[[Any], bool], str, str]
 """Which values a flag takes; else the rule and the remedy of the error."""
@@ -33,6 +37,7 @@ def flag(
     minimum: int | None = None,
     allowed: Allowed | None = None,
     read_by: Mapping[str, Sequence[str]] | None = None,
+    modes: Sequence[str] = ADAPTIVE,
 ) -> Any:
     """A dataclass field that is a flag; its type is the annotation's. With default None the help text says which
     value is used.
@@ -40,11 +45,17 @@ def flag(
     Args:
         choices: a table of the method may grow; its names are read when they are needed.
         minimum, allowed: of numbers; one of the two. `allowed` also of text.
-        read_by: by the name of another flag, its values with which this one has an effect.
+        read_by: by the name of another flag, its values with which this one has an effect; others are refused.
+        modes: of --ada_mode, with which it has an effect; with others there is a warning.
     """
     metadata = {"help": help_text, "choices": choices, "metavar": metavar, "aliases": tuple(aliases)}
-    rules = {"minimum": minimum, "allowed": allowed, "read_by": read_by or {}}
+    rules = {"minimum": minimum, "allowed": allowed, "read_by": read_by or {}, "modes": modes}
     return field(default=default, metadata=metadata | rules)
+
+
+flag_of_every_mode = partial(flag, modes=EVERY_MODE)
+flag_of_seq = partial(flag, modes=("seq",))
+flag_of_est = partial(flag, modes=("est",))
 
 
 def kind_of(f: Field[Any]) -> type:

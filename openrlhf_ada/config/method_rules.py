@@ -272,27 +272,19 @@ def _weights(s: Settings) -> Iterator[Problem]:
 
 # -- flags without effect ---------------------------------------------------------------------------------------------
 
-_IN_EVERY_MODE = (
-    *("mode", "method", "run_dir", "log_texts", "eval_ends", "verbose", "cluster_wait", "loss", "loss_length"),
-    *("reward_timeout", "reward_memory", "reward_workers", "code_imports", "code_partial", "format", "format_bonus"),
-    # An evaluation counts answers above the threshold as right.
-    *("reward_weights", "reward_key", "reward_map", "positive_threshold", "mlflow", "mlflow_experiment"),
-    *("silence", "dead_after"),
-)
-_SEQ_ONLY = ("exit", "wave", "k_pos", "k_neg", "spread", "scheduler", "speculation", "gate_low", "gate_high")
-_EST_ONLY = ("budget", "allocation", "min_samples", "give_up")
 _MEMORY_ONLY = ("known_counts", "estimator", "half_life", "prior_mean", "prior_strength")
 
 
 def without_effect(s: Settings) -> list[str]:
     """A warning for every group of our flags that were set and change nothing in this run."""
     c, needs = s.config, CORRECTIONS[s.correction].needs
-    changed = [f.name for f in fields(c) if getattr(c, f.name) != f.default and f.name not in _IN_EVERY_MODE]
+    changed = [f for f in fields(c) if getattr(c, f.name) != f.default]
+    unread = tuple(f.name for f in changed if c.mode not in f.metadata["modes"])
     if c.mode == "off":
-        cases = [(tuple(changed), "--ada_mode is off (adaptive sampling: --ada_mode seq or est)")]
+        cases = [(unread, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)")]
     else:
         cases = [
-            (_EST_ONLY if c.mode == "seq" else _SEQ_ONLY, f"--ada_mode is {c.mode}"),
+            (unread, f"--ada_mode is {c.mode}"),
             (() if s.remembers else _MEMORY_ONLY, "nothing is predicted (see --ada_baseline estimator)"),
             (
                 ("prior_strength",) if s.estimator == "rating" and not _reads_lengths(s) else (),
@@ -324,7 +316,7 @@ def without_effect(s: Settings) -> list[str]:
         ]
     warnings: list[str] = []
     for names, reason in cases:
-        ignored = [name for name in changed if name in names]
+        ignored = [f.name for f in changed if f.name in names]
         if ignored:
             warnings.append(f"{', '.join(f'--ada_{name}' for name in ignored)}: without effect, since {reason}")
     return warnings

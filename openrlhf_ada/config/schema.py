@@ -14,7 +14,15 @@ from typing import Any
 
 from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
 from openrlhf_ada.config.defaults import FULL_MARKS, GATE, MAX_SAMPLES, PILOT, QUANTILE_STEPS
-from openrlhf_ada.config.flags import add_flags_of, check_choice, check_number, flag
+from openrlhf_ada.config.flags import (
+    add_flags_of,
+    check_choice,
+    check_number,
+    flag,
+    flag_of_est,
+    flag_of_every_mode,
+    flag_of_seq,
+)
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.run_flags import RunFlags
 from openrlhf_ada.core.advantages import BASELINES
@@ -36,21 +44,21 @@ MATCHED = "matched:"
 class SamplingFlags:
     """What is sampled, and how it is trained."""
 
-    mode: str = flag(
+    mode: str = flag_of_every_mode(
         "off",
         "How many rollouts a prompt gets. off: OpenRLHF unchanged. seq (Ada-Seq): sample each prompt in waves "
         "until its exit rule holds. est (Ada-Est): predict its pass rate and split a fixed budget. seq and est "
         "then train --rollout.n_samples_per_prompt of them (see --ada_select).",
         choices=("off", "seq", "est"),
     )
-    method: str | None = flag(
+    method: str | None = flag_of_every_mode(
         None,
         "A published setting by name. It sets our flags and OpenRLHF's. Flags that you give win, and are printed "
         f"as deviations. One of: {', '.join(METHODS)} (see docs/algorithms.md).",
         metavar="NAME",
     )
     # -- Ada-Seq ----------------------------------------------------------------------------------------------------
-    exit: str = flag(
+    exit: str = flag_of_seq(
         "balance",
         "When to stop sampling a prompt (mode seq). pos: at enough positives. balance: at enough positives and "
         "enough negatives. fixed: at N_max rollouts. gate: after --ada_pilot rollouts, but at N_max if the share "
@@ -58,20 +66,20 @@ class SamplingFlags:
         "do not go on are not trained (see --ada_unresolved).",
         choices=EXITS,
     )
-    wave: int = flag(8, "M: rollouts that every open prompt gets per wave (mode seq).", metavar="M", minimum=1)
-    k_pos: int | None = flag(
+    wave: int = flag_of_seq(8, "M: rollouts that every open prompt gets per wave (mode seq).", metavar="M", minimum=1)
+    k_pos: int | None = flag_of_seq(
         None,
         "Number of positives that ends sampling. Default: 1 for exit pos, half of n (rounded down) for exit balance.",
         metavar="K",
         minimum=1,
     )
-    k_neg: int | None = flag(
+    k_neg: int | None = flag_of_seq(
         None,
         "Number of negatives that ends sampling (exit balance only). Default: n minus the default of --ada_k_pos.",
         metavar="K",
         minimum=1,
     )
-    spread: float | None = flag(
+    spread: float | None = flag_of_seq(
         None,
         "For scores with partial credit, exit balance: done when the K_pos best exceed the K_neg worst by this. "
         "Default: count scores above and below --ada_positive_threshold.",
@@ -86,14 +94,14 @@ class SamplingFlags:
         metavar="N_0",
         minimum=2,
     )
-    gate_low: float | None = flag(
+    gate_low: float | None = flag_of_seq(
         None,
         f"Least share of positives among the first rollouts with which exit gate goes on. Default: {GATE.low}.",
         metavar="SHARE",
         allowed=(lambda v: 0.0 <= v <= 1.0, "it is a share of rollouts, from 0 to 1", "Try 0.125"),
         read_by={"exit": ("gate",)},
     )
-    gate_high: float | None = flag(
+    gate_high: float | None = flag_of_seq(
         None,
         f"Largest share of positives among the first rollouts with which exit gate goes on. Default: {GATE.high}.",
         metavar="SHARE",
@@ -107,13 +115,13 @@ class SamplingFlags:
         metavar="FILE",
     )
     # -- Ada-Est ----------------------------------------------------------------------------------------------------
-    budget: float | None = flag(
+    budget: float | None = flag_of_est(
         None,
         "Mean rollouts per prompt, exact in every step (mode est). Default: --rollout.n_samples_per_prompt.",
         metavar="MEAN",
         allowed=(lambda v: v >= 2, "a prompt gets at least two rollouts", "Leave it out for n rollouts on average"),
     )
-    allocation: str = flag(
+    allocation: str = flag_of_est(
         "inverse_sqrt",
         "How mode est splits the budget by pass rate p: in proportion to 1/√p (inverse_sqrt), 1/p (inverse), "
         "√(p(1-p)) (std), √((1-p)/p) (odds), equally (uniform), or as GVM-RAFT (gvm) or DARS (dars) does. Or by "
@@ -158,7 +166,7 @@ class SamplingFlags:
         metavar="P",
         allowed=(lambda v: 0.0 < v < 0.5, "it is a small pass rate", "Try 0.02"),
     )
-    give_up: int = flag(
+    give_up: int = flag_of_est(
         64,
         "After this many rollouts in a row without a positive, a prompt gets the least number at every visit, until "
         "one is positive. 0: never (mode est).",
@@ -196,7 +204,7 @@ class SamplingFlags:
         choices=("none", "inverse"),
         read_by={"mode": ("seq", "est")},
     )
-    min_samples: int | None = flag(
+    min_samples: int | None = flag_of_est(
         None,
         "Least number of rollouts per prompt (mode est). Default: n if groups are selected from the pool, else 2.",
         metavar="N_MIN",
@@ -209,7 +217,7 @@ class SamplingFlags:
         metavar="N_MAX",
         minimum=1,
     )
-    positive_threshold: float | None = flag(
+    positive_threshold: float | None = flag_of_every_mode(
         None,
         "A rollout is positive if its score is greater than this. The score comes before any shaping: 'scores' "
         "of the reward function ('rewards' if it returns none), or the reward model's output. Default: full "
@@ -302,14 +310,14 @@ class SamplingFlags:
         read_by={"unresolved": ("refill",)},
     )
     # -- the policy's loss: every mode ------------------------------------------------------------------------------
-    loss: str = flag(
+    loss: str = flag_of_every_mode(
         "host",
         "How the policy's token losses are averaged. host: as --actor.loss_agg_mode says. sequence-constant: sum "
         "over each sample, divided by a constant, then mean over samples (Dr. GRPO's loss). prompt-mean: mean "
         "over all tokens of a prompt's group, then over prompts (ScaleRL).",
         choices=LOSSES,
     )
-    loss_length: int | None = flag(
+    loss_length: int | None = flag_of_every_mode(
         None,
         "The constant of --ada_loss sequence-constant, in tokens. Default: --rollout.max_new_tokens, or else "
         "--data.max_len.",
@@ -318,14 +326,14 @@ class SamplingFlags:
         read_by={"loss": ("sequence-constant",)},
     )
     # -- how rollouts are scheduled: the pools are the same ---------------------------------------------------------
-    scheduler: str = flag(
+    scheduler: str = flag_of_seq(
         "stream",
         "Order of work in mode seq. rounds: all open prompts get one wave, then all are waited for (the published "
         "algorithm). waves: each prompt waits for its own wave only. stream: as waves, and free slots take "
         "rollouts that will probably be needed.",
         choices=SCHEDULERS,
     )
-    speculation: int | None = flag(
+    speculation: int | None = flag_of_seq(
         None,
         "--ada_scheduler stream starts rollouts ahead of need while an engine has fewer than this. 0: never. Default: "
         "256 on a GPU, 16 on a CPU.",
@@ -352,7 +360,7 @@ class SamplingFlags:
         metavar="COUNT",
         allowed=(lambda v: v >= 0, "it is a number of restarts", "Try 3"),
     )
-    cluster_wait: float = flag(
+    cluster_wait: float = flag_of_every_mode(
         0.0,
         "Wait up to so many seconds for Ray nodes that are still joining, until the cluster has the slots that the "
         "flags ask for.",

@@ -37,7 +37,6 @@ LABEL_IS_READABLE = b'"readable"'
 MAY_TAKE = "may_take"
 """The key of a message to the parent: seconds that this answer may take in all."""
 
-MIB = 1 << 20
 LONGEST_CAUSE = 500
 """Characters."""
 
@@ -135,7 +134,7 @@ def limit_memory(mib: int) -> None:
     """Allow `mib` MiB beyond the current address space. Linux ignores a limit on resident memory."""
     with open("/proc/self/statm", encoding="ascii") as stream:
         now = int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (now + mib * MIB, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (now + (mib << 20), resource.RLIM_INFINITY))
 
 
 def limit_cpu(seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.cli import demo, verbs
+from openrlhf_ada.cli import demo, flag_reference, verbs
 from openrlhf_ada.cli.flag_reference import GROUPS, render
 from openrlhf_ada.cli.sampling_flags import OF_TRAINING
 from openrlhf_ada.config.schema import AdaConfig

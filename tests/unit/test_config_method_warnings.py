@@ -20,6 +20,7 @@ EST = {"--ada_mode": "est", "--algo.advantage.estimator": "dr_grpo"}
 WITH_EFFECT: list[Flags] = [
     OFF,
     OFF | {"--ada_log_texts": "1", "--ada_eval_ends": "", "--eval.dataset": "org/heldout", "--verbose": ""},
+    OFF | {"--trust_remote_code": "", "--ada_verify_sync": "always", "--ada_loss": "prompt-mean"},
     SEQ,
     SEQ | {"--ada_wave": "4", "--ada_exit": "pos", "--ada_k_pos": "2", "--ada_max_samples": "12"},
     SEQ | {"--ada_exit": "fixed", "--ada_select": "max_variance", "--ada_positive_threshold": "0.25"},
@@ -36,6 +37,7 @@ WITH_EFFECT: list[Flags] = [
 WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
     # mode, what changes nothing in it (in the order of --help), why
     (OFF, {"--ada_exit": "pos", "--ada_wave": "4"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
+    (OFF, {"--ada_logprob_steps": "6"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
     (OFF, {"--ada_budget": "6"}, "--ada_mode is off (adaptive sampling: --ada_mode seq or est)"),
     (
         SEQ,
