@@ -62,7 +62,10 @@ def _row(actor_id: str, entry: dict[str, Any]) -> ActorRow:
 
 
 def _lost(cause: Any) -> str:
-    """Contract: test_ray_actors.test_deaths_that_somebody_asked_for_are_told_apart"""
+    """What Ray says of an actor that was lost; "" for one that somebody ended.
+
+    Contract: test_ray_actors.test_deaths_that_somebody_asked_for_are_told_apart
+    """
     if cause.HasField("oom_context"):
         return cause.oom_context.error_message or "out of memory"
     if not cause.HasField("actor_died_error_context"):

@@ -87,7 +87,10 @@ def own_token(token: str) -> Iterator[None]:
 
 
 def _read_again() -> None:
-    """Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone"""
+    """Ray reads its token and its settings once in a process; what has changed since is read by this.
+
+    Contract: test_ray_facts.test_a_private_ray_serves_its_own_processes_alone
+    """
     import ray._raylet
 
     # Compiled, without types.

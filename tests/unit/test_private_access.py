@@ -66,15 +66,33 @@ def contract_tests() -> set[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", HOMES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_access_names_its_contract_test(path: Path) -> None:
-    places = [(a, a.inside[-2:] or (parsed(path),)) for a in accesses(path)]
-    silent = [f"{path.name}:{a.line}: {a.text}" for a, places in places if not contracts_of(*places)]
-    assert silent == [], "add the line 'Contract: <file>.<test>' to the docstring of the function or class"
-    named = contracts_of(*ast.walk(parsed(path)))
-    assert set(named) <= contract_tests()
-    text = path.read_text(encoding="utf-8")
-    assert text.count("Contract:") == len(named), "each stands on a line of its own, without more words"
+def test_every_access_names_its_contract_test() -> None:
+    for path in HOMES:
+        places = [(a, a.inside[-2:] or (parsed(path),)) for a in accesses(path)]
+        silent = [f"{path.name}:{a.line}: {a.text}" for a, places in places if not contracts_of(*places)]
+        assert silent == [], "add the line 'Contract: <file>.<test>' to the docstring of the function or class"
+        named = contracts_of(*ast.walk(parsed(path)))
+        assert set(named) <= contract_tests()
+        text = path.read_text(encoding="utf-8")
+        assert text.count("Contract:") == len(named), "each stands on a line of its own, without more words"
+
+
+def test_every_access_gives_its_reason() -> None:
+    """Above the contract test that its docstring names, there is a sentence."""
+    for path in HOMES:
+        for node in (node for node in ast.walk(parsed(path)) if isinstance(node, DOCUMENTED)):
+            reason, is_there, _ = (ast.get_docstring(node) or "").partition("Contract:")
+            assert not is_there or reason.strip(), f"{path.name}: {ast.unparse(node)[:80]}"
+
+
+def test_a_fact_of_the_host_is_tied_to_the_file_that_needs_it() -> None:
+    """The contract `test_openrlhf_facts.test_fact` is those of its cases that name this file."""
+    facts = parsed(CONTRACTS / "test_openrlhf_facts.py")
+    firsts = [node.elts[0] for node in ast.walk(facts) if isinstance(node, ast.Tuple)]
+    tied = {first.value for first in firsts if isinstance(first, ast.Constant)}
+    for path in HOMES:
+        if ("test_openrlhf_facts", "test_fact") in contracts_of(*ast.walk(parsed(path))):
+            assert str(path.relative_to(PACKAGE)) in tied
 
 
 def test_cpu_changes_name_their_contract_tests() -> None:
