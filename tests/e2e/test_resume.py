@@ -64,7 +64,7 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     firsts = [s for s in samples if s["index"] == 0]
     assert [s["key"] for s in firsts] == list(range(4 * BATCH))
-    assert all(row["ada/choice_chance"] >= 1 / CANDIDATES for row in steps)
+    assert all(0 < row["ada/choice_chance"] < 1 for row in steps), "prompts were chosen"
     assert 0.5 <= steps[0]["ada/coverage"] <= steps[-1]["ada/coverage"] <= 1.0
     assert steps[-1]["ada/total_drawn"] == len(samples) == 4 * BATCH * N
     assert json.loads((run / "summary.json").read_text())["rollouts"] == len(samples)
