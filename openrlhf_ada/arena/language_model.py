@@ -47,7 +47,7 @@ class ChainLanguageModel(AnswerModel):
         super().__init__()
         self.llama = llama
 
-    def say(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+    def sample(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
         said = prompt_tokens(prompts)
         tokens = torch.full(prompts.answers.shape, PAD)
         speaking = torch.arange(len(said))

@@ -37,7 +37,7 @@ class AnswerModel(nn.Module, ABC):
     """Reads prompts and says answers, token by token. Tokens: int64, shape (N, T), PAD after the end."""
 
     @abstractmethod
-    def say(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+    def sample(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
         """Tokens of one answer for each prompt, at temperature 1."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class ChainModel(AnswerModel):
         state = self.cell(torch.cat([self.said(said), function], dim=1), state)
         return functional.log_softmax(self.head(torch.cat([state, function], dim=1)), dim=1), state
 
-    def say(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+    def sample(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
         function, state = self.read(prompts)
         size, longest = prompts.answers.shape
         said = torch.full((size,), PAD)
@@ -145,7 +145,7 @@ def joined(parts: Sequence[Answers]) -> Answers:
 @torch.no_grad()
 def sample(model: AnswerModel, prompts: PromptBatch, generator: torch.Generator) -> Answers:
     """One answer for each prompt, at temperature 1."""
-    tokens = model.say(prompts, generator)
+    tokens = model.sample(prompts, generator)
     right = (tokens == prompts.answers).all(dim=1)
     return Answers(prompts, tokens, right, until_end(tokens).sum(dim=1))
 

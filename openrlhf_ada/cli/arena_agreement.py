@@ -40,7 +40,7 @@ from openrlhf_ada.cli.arena_real import (
     EXIT_FAILED,
     LOG,
     POLL_S,
-    TrainingError,
+    UnfinishedTrainingError,
     alone,
     end_training,
     sigterm_as_interrupt,
@@ -101,7 +101,7 @@ def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"{PROG}: error: {error_text(error)}", file=sys.stderr)
         return 2
-    except TrainingError as error:
+    except UnfinishedTrainingError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
@@ -141,7 +141,7 @@ class Comparison:
         self._deadline = math.inf if args.minutes is None else time.monotonic() + 60.0 * args.minutes
 
     def run(self) -> None:
-        """Until all have ended, or time is up. Raises TrainingError."""
+        """Until all have ended, or time is up. Raises UnfinishedTrainingError."""
         # Processes that import transformers, which imports DeepSpeed, inherit what this sets.
         cpu.activate()
         with ProcessPoolExecutor(self._args.processes, multiprocessing.get_context("spawn")) as pool:
@@ -198,7 +198,7 @@ class Comparison:
             print(file=sys.stderr)
             end_training(process)
         if process.returncode:
-            raise TrainingError(
+            raise UnfinishedTrainingError(
                 f"the training of {cell.name} ended with status {process.returncode}. See {run_dir / LOG}; the same "
                 f"call tries again"
             )

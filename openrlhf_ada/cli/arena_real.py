@@ -97,7 +97,7 @@ def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"{PROG}: error: {error_text(error)}", file=sys.stderr)
         return 2
-    except TrainingError as error:
+    except UnfinishedTrainingError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
@@ -149,7 +149,7 @@ def sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class TrainingError(RuntimeError):
+class UnfinishedTrainingError(RuntimeError):
     """A training ended with an error, or before its budget was spent."""
 
 
@@ -163,7 +163,7 @@ class Campaign:
         self._toy = results.conditions.model == "toy"
 
     def run(self) -> None:
-        """Until all cells have ended, or time is up. Raises TrainingError."""
+        """Until all cells have ended, or time is up. Raises UnfinishedTrainingError."""
         missing = [cell for cell in self._cells if cell not in self._results.by_cell]
         if not missing:
             return
@@ -197,7 +197,7 @@ class Campaign:
                 if self._has_spent_budget(run):
                     return
                 if status is not None:
-                    raise TrainingError(
+                    raise UnfinishedTrainingError(
                         f"the training of {cell.name} ended with status {status} before its budget was spent. See "
                         f"{run_dir / LOG}; --resume {self._results.folder} tries again"
                     )

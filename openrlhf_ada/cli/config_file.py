@@ -63,7 +63,7 @@ def words_of(command: str, config: Mapping[str, Any], others: Sequence[str] = ()
 
     Raises ConfigError for a name that is no flag.
     """
-    flat = _elsewhere(dict(_leaves(config, "")), others)
+    flat = _in_given_run_dir(dict(_leaves(config, "")), others)
     return [*_words(VERBS[command].build_parser(), flat, "the configuration", others)]
 
 
@@ -76,7 +76,7 @@ def _expanded(command: str, words: Sequence[str]) -> list[str]:
     if len(files) > 1:
         raise ConfigError(FLAG, " ".join(files), "one file at a time", "Put all flags into one file")
     flat, file = _flat(Path(files[0])), Path(files[0])
-    flat = _again(flat, file.parent, others) if _is_of_a_run(file) else _elsewhere(flat, others)
+    flat = _resumed_or_repeated(flat, file.parent, others) if _is_of_a_run(file) else _in_given_run_dir(flat, others)
     return [*_words(VERBS[command].build_parser(), flat, files[0], others)]
 
 
@@ -167,7 +167,7 @@ def _is_of_a_run(file: Path) -> bool:
     return file.name == CONFIG_FILE and (file.parent / METRICS_FILE).exists()
 
 
-def _again(flat: Flat, run_dir: Path, words: Sequence[str]) -> Flat:
+def _resumed_or_repeated(flat: Flat, run_dir: Path, words: Sequence[str]) -> Flat:
     """The flags that resume this run, if `words` ask for that, or else repeat it in a folder of its own.
 
     A run is resumed in the folder that has its file, which may have been moved since.
@@ -182,7 +182,7 @@ def _again(flat: Flat, run_dir: Path, words: Sequence[str]) -> Flat:
     return {name: value for name, value in flat.items() if name not in dropped} | folders
 
 
-def _elsewhere(flat: Flat, words: Sequence[str]) -> Flat:
+def _in_given_run_dir(flat: Flat, words: Sequence[str]) -> Flat:
     """The same flags. Where `words` name another run directory, what lies in this one goes there: two runs must not
     write one model."""
     given = dict(words_by_flag(words)).get("--ada_run_dir")

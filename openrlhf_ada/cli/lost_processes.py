@@ -46,7 +46,7 @@ class LostProcess:
     log: Sequence[str]
     log_file: str
 
-    def told(self) -> str:
+    def description(self) -> str:
         """For the user: a few lines."""
         lines = [f"{self.name} (pid {self.pid}) died: {self.how}."]
         if self.memory:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.host.ray_actors import DEAD, STARTS, ActorRow, job_actors
-from openrlhf_ada.platforms.processes import NodeEye, Seen, look, stopped_workers, works
+from openrlhf_ada.platforms.processes import ProcessProbe, Seen, has_worked, look, stopped_workers
 from openrlhf_ada.reporting.silence import (
     CONTROLLER,
     ENGINE,
@@ -43,7 +43,7 @@ ROLES = {
 """By the class's name in Ray's table: OpenRLHF's, also where ours is derived from it. Other actors, such as those of
 an agent, keep the name of their class."""
 
-EYE_S = 10.0
+PROBE_S = 10.0
 """Seconds that a node has to say what its processes do."""
 
 
@@ -55,7 +55,7 @@ def name_of(row: ActorRow, places: Mapping[str, int]) -> str:
 
 def actors_of_run() -> list[ActorRow]:
     """All but those that look at the others."""
-    return [row for row in job_actors() if row.class_name != NodeEye.__name__]
+    return [row for row in job_actors() if row.class_name != ProcessProbe.__name__]
 
 
 class RunActors:
@@ -66,7 +66,7 @@ class RunActors:
 
     def __init__(self, places: Mapping[str, int], node_id: str, logs: Path) -> None:
         self._places, self._node_id, self._logs = places, node_id, logs
-        self._eyes: dict[str, Any] = {}
+        self._probes: dict[str, Any] = {}
         self._seen: dict[tuple[str, int], Seen] = {}
         self._at = time.monotonic()
 
@@ -94,14 +94,14 @@ class RunActors:
         from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        if node not in self._eyes:
+        if node not in self._probes:
             on_it = NodeAffinitySchedulingStrategy(node, soft=False)
-            self._eyes[node] = ray.remote(NodeEye).options(num_cpus=0, scheduling_strategy=on_it).remote()
+            self._probes[node] = ray.remote(ProcessProbe).options(num_cpus=0, scheduling_strategy=on_it).remote()
         with suppress(GetTimeoutError):
             try:
-                return ray.get(self._eyes[node].look.remote(pids), timeout=EYE_S)
+                return ray.get(self._probes[node].look.remote(pids), timeout=PROBE_S)
             except (RayActorError, ActorUnschedulableError):
-                del self._eyes[node]
+                del self._probes[node]
         return {}
 
     def _process(
@@ -123,5 +123,5 @@ class RunActors:
         now = seen[process]
         if now.stopped:
             return Process(name, kind, row.pid, STOPPED, now.runs, now.stopped, address)
-        does = WORKING if works(self._seen.get(process), now, seconds) else IDLE
+        does = WORKING if has_worked(self._seen.get(process), now, seconds) else IDLE
         return Process(name, kind, row.pid, does, now.runs, address=address)

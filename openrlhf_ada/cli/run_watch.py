@@ -52,9 +52,9 @@ class RunWatch(threading.Thread):
         self._ended = threading.Event()
         self.verdict = ""
 
-    def happened(self) -> None:
+    def note_progress(self) -> None:
         """The trainer has told something."""
-        self._silence.happened()
+        self._silence.note_progress()
 
     def run(self) -> None:
         while not self._ended.wait(self._look_s):
@@ -64,7 +64,7 @@ class RunWatch(threading.Thread):
                 # Ray ends, and the main thread says why.
                 return
             self._exits.follow(here)
-            verdict = self._silence.look(processes)
+            verdict = self._silence.judge(processes)
             if verdict is not None and self._say(verdict):
                 return
 

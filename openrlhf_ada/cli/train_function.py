@@ -39,8 +39,8 @@ def train(config: Mapping[str, Any] | str | os.PathLike[str], overrides: Mapping
         refused = [line.removeprefix(error) for line in lines if line.startswith(error)]
         raise ValueError(refused[-1] if refused else "the training refused its flags or data; its message is above")
     if status:
-        told = "\n".join(lines) or "its message is above"
-        raise TrainingError(f"the training ended with status {status} (log: {run_dir / LOG_FILE}):\n{told}")
+        output = "\n".join(lines) or "its message is above"
+        raise TrainingError(f"the training ended with status {status} (log: {run_dir / LOG_FILE}):\n{output}")
     run = read_run(run_dir)
     evaluation = run.evaluations[-1] if run.evaluations else None
     return Trained(run_dir, run.steps[-1], evaluation, run.summary or {})

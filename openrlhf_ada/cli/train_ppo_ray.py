@@ -195,7 +195,7 @@ def quiet(verbose: bool) -> Iterator[None]:
     root = logging.getLogger()
     root.addFilter(_is_no_compiler)
     try:
-        with redirect_stdout(_nowhere()):
+        with redirect_stdout(_null_stream()):
             yield
     finally:
         root.removeFilter(_is_no_compiler)
@@ -207,7 +207,7 @@ def _is_no_compiler(record: logging.LogRecord) -> bool:
 
 
 @lru_cache
-def _nowhere() -> TextIO:
+def _null_stream() -> TextIO:
     """Never closed: loggers of libraries keep the output that was there when they were imported."""
     return open(os.devnull, "w")
 
@@ -231,7 +231,7 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     places: dict[str, int] = {}
     watch = RunWatch(from_namespace(args.ada), places, session.log_dir, note)
-    reader = EventReader(args.ada_events, view, watch.happened)
+    reader = EventReader(args.ada_events, view, watch.note_progress)
     reader.start()
     watch.start()
     try:
@@ -243,7 +243,7 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
         raise
     except (RayActorError, OutOfMemoryError) as error:
         if lost := watch.lost():
-            raise RunLostError("\n".join(process.told() for process in lost)) from error
+            raise RunLostError("\n".join(process.description() for process in lost)) from error
         raise
     finally:
         reader.stop(waits=not session.head.verdict)

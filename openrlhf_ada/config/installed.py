@@ -63,7 +63,7 @@ def check_packages(modules: Iterable[str]) -> None:
     """Raises MissingPackagesError with all of these that are not there, and what to install."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise MissingPackagesError(_told(missing))
+        raise MissingPackagesError(_missing_message(missing))
 
 
 _PINNED = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^;\s]+)\s*;.*extra == ['\"]gpu['\"]")
@@ -90,10 +90,10 @@ def missing_package(error: ModuleNotFoundError) -> str:
     module = (error.name or "").partition(".")[0]
     if module not in MODULES:
         raise error
-    return _told([module])
+    return _missing_message([module])
 
 
-def _told(missing: list[str]) -> str:
+def _missing_message(missing: list[str]) -> str:
     are = "is" if len(missing) == 1 else "are"
     remedy = OPENRLHF_REMEDY if missing == [OPENRLHF] else REMEDY
     return f"this command needs {', '.join(missing)}, which {are} not installed. {remedy}"

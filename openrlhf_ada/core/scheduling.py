@@ -25,7 +25,7 @@ import numpy as np
 
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.core.policies import Close, Policy
-from openrlhf_ada.core.speculation import Candidates
+from openrlhf_ada.core.speculation import SpeculationQueue
 from openrlhf_ada.core.types import PromptKey, PromptPool, Sample, Waste
 
 Payload = TypeVar("Payload")
@@ -182,7 +182,7 @@ class Scheduler(Generic[Payload]):
         self._closed: dict[PromptKey, FinishedPool[Payload]] = {}
         self._required: list[tuple[float, int, Request]] = []
         self._num_queued = 0
-        self._candidates = Candidates()
+        self._speculation_queue = SpeculationQueue()
         self._at_barrier: list[_OpenPrompt[Payload]] = []
         self._decide(list(self._open.values()))
 
@@ -235,7 +235,7 @@ class Scheduler(Generic[Payload]):
 
     def take_speculative(self) -> Request | None:
         """The rollout that its policy will most likely ask for."""
-        key = self._candidates.take()
+        key = self._speculation_queue.take()
         if key is None:
             return None
         prompt = self._open[key]
@@ -259,9 +259,9 @@ class Scheduler(Generic[Payload]):
             ahead = [sample for sample, _ in prompt.waiting.values()]
             chance = self._policy.chance_of_need(prompt.pool, ahead, index)
         if chance > 0 and chance >= self._least_chance:
-            self._candidates.offer(prompt.pool.key, chance)
+            self._speculation_queue.offer(prompt.pool.key, chance)
         else:
-            self._candidates.withdraw(prompt.pool.key)
+            self._speculation_queue.withdraw(prompt.pool.key)
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class Scheduler(Generic[Payload]):
         key = prompt.pool.key
         del self._open[key]
         self._closed[key] = prompt.finished
-        self._candidates.withdraw(key)
+        self._speculation_queue.withdraw(key)
         for sample, _ in prompt.waiting.values():
             self.waste.surplus.add(sample.num_tokens)
         return list(prompt.outstanding.values())

@@ -56,7 +56,7 @@ def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
 
 
-class Candidates:
+class SpeculationQueue:
     """Prompts by the chance that their next sample will be needed; the latest offer of a prompt counts."""
 
     def __init__(self) -> None:

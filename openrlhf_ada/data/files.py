@@ -25,7 +25,7 @@ ENDINGS = ".jsonl, .json, .csv (also .gz, .bz2 or .xz of these), .parquet, .arro
 
 _BROKEN = (EOFError, zlib.error, lzma.LZMAError)
 
-_REALLY = (
+_FORMAT_REMEDIES = (
     (b"PAR1", "it is a Parquet file: name it .parquet"),
     (b"ARROW1", "it is an Arrow file: name it .arrow"),
     (b"\x1f\x8b", "it is compressed with gzip: name it .jsonl.gz"),
@@ -108,7 +108,7 @@ def opened(path: str, flag: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def really(data: bytes) -> str:
+def format_remedy(data: bytes) -> str:
     """What data that are not what their name says begin with, and what to do; "" if that is not known."""
     head = data.lstrip()[:64].lower() if data[:1] in b" \t\r\n<" else data[:64]
-    return next((text for magic, text in _REALLY if head.startswith(magic)), "")
+    return next((text for magic, text in _FORMAT_REMEDIES if head.startswith(magic)), "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from openrlhf_ada.data.files import DataError, opened, really
+from openrlhf_ada.data.files import DataError, format_remedy, opened
 
 _CONVERT = "convert the file (iconv -f LATIN1 -t UTF-8), or name a file of another format by its ending"
 
@@ -59,12 +59,12 @@ def json_rows(path: str, flag: str) -> Iterator[tuple[str, Any]]:
                 if _skip_space(text, end) < len(text):
                     raise _mistake(json.JSONDecodeError("Extra data", text, end))
             except _MistakeError as mistake:
-                if first and not really(line):
+                if first and not format_remedy(line):
                     mistake.line = number
                     with opened(path, flag) as whole:
                         yield from _whole(whole.read(), path, flag, mistake)
                     return
-                raise _not_json(path, flag, number, mistake, really(line) if first else "") from mistake
+                raise _not_json(path, flag, number, mistake, format_remedy(line) if first else "") from mistake
             if first and isinstance(row, list):
                 with opened(path, flag) as whole:
                     yield from _whole(whole.read(), path, flag, None)
@@ -78,7 +78,7 @@ def to_text(data: bytes, where: str, *, first: bool) -> str:
     try:
         return data.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
-        remedy = (really(data) if first else "") or _CONVERT
+        remedy = (format_remedy(data) if first else "") or _CONVERT
         raise DataError(
             f"{where} is not UTF-8 text (byte {error.start}: {data[error.start]:#04x}), expected text in UTF-8: "
             f"{remedy}"

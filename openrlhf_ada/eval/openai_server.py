@@ -149,7 +149,7 @@ class OpenAIServer:
             raise _FailedAttemptError(f"the connection failed: {_cause(error)}") from error
         if status == 200:
             return self._read(body)
-        said = self._said(body)
+        said = self._error_text(body)
         if status in REPEATABLE and "insufficient_quota" not in body:
             raise _FailedAttemptError(f"the server replied {status}: {said}", retry_after)
         if status in (400, 422) and self._adapts(request, said):
@@ -196,9 +196,9 @@ class OpenAIServer:
         try:
             reply = json.loads(body)
         except ValueError:
-            raise _FailedAttemptError(f"the reply is not JSON: {self._said(body)}") from None
+            raise _FailedAttemptError(f"the reply is not JSON: {self._error_text(body)}") from None
         if isinstance(reply, dict) and reply.get("error"):
-            raise _FailedAttemptError(f"the server replied with an error: {self._said(body)}")
+            raise _FailedAttemptError(f"the server replied with an error: {self._error_text(body)}")
         try:
             choice = reply["choices"][0]
             text = _chat_text(choice["message"]) if self._endpoint.chat else choice["text"]
@@ -207,10 +207,10 @@ class OpenAIServer:
                 raise TypeError
             return Reply(text, tokens, choice.get("finish_reason") == "length")
         except (LookupError, TypeError, AttributeError):
-            raise _FailedAttemptError(f"the reply has no response: {self._said(body)}") from None
+            raise _FailedAttemptError(f"the reply has no response: {self._error_text(body)}") from None
 
     async def _refusal(self, status: int, body: str) -> str:
-        endpoint, said = self._endpoint, self._said(body)
+        endpoint, said = self._endpoint, self._error_text(body)
         if status in (401, 403):
             return self._refused_key(status, body)
         if status == 404:
@@ -232,9 +232,10 @@ class OpenAIServer:
     def _refused_key(self, status: int, body: str) -> str:
         name, url = self._endpoint.key_name, self._endpoint.base_url
         sent = f"refuses the key of {name}" if self._endpoint.key else f"wants a key, and {name} is not set"
-        return f"{url} {sent} ({status}: {self._said(body)}). Set {name}, or name another variable with --api_key_env"
+        refusal = f"{url} {sent} ({status}: {self._error_text(body)})"
+        return f"{refusal}. Set {name}, or name another variable with --api_key_env"
 
-    def _said(self, body: str) -> str:
+    def _error_text(self, body: str) -> str:
         """What the server says is wrong, shortened."""
         said = body
         try:

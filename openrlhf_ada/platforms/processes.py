@@ -38,10 +38,12 @@ def look(pids: Collection[int], proc: Path = PROC) -> dict[int, Seen]:
     below: defaultdict[int, list[int]] = defaultdict(list)
     for pid, (_, parent, _) in stats.items():
         below[parent].append(pid)
-    return {pid: _seen(pid, stats, below, proc) for pid in pids if pid in stats}
+    return {pid: _read_tree(pid, stats, below, proc) for pid in pids if pid in stats}
 
 
-def _seen(root: int, stats: Mapping[int, tuple[str, int, float]], below: Mapping[int, list[int]], proc: Path) -> Seen:
+def _read_tree(
+    root: int, stats: Mapping[int, tuple[str, int, float]], below: Mapping[int, list[int]], proc: Path
+) -> Seen:
     family, pids = [root], [root]
     while pids:
         pids = [child for pid in pids for child in below.get(pid, ())]
@@ -103,7 +105,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def works(before: Seen | None, now: Seen, seconds: float) -> bool:
+def has_worked(before: Seen | None, now: Seen, seconds: float) -> bool:
     """Has it, or a process below it, done anything in these seconds? That one has been started counts."""
     if before is None or now.done.keys() - before.done.keys():
         return True
@@ -114,7 +116,7 @@ def works(before: Seen | None, now: Seen, seconds: float) -> bool:
     return False
 
 
-class NodeEye:
+class ProcessProbe:
     """A Ray actor on another node: looks at processes there."""
 
     def look(self, pids: Collection[int]) -> dict[int, Seen]:

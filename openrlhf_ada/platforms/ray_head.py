@@ -73,12 +73,12 @@ class RayHead(threading.Thread):
                 ready, _, _ = select.select(list(ends), [], [], LOOK_S)
                 if ready:
                     process = ends[ready[0]]
-                    self._lose(f"{self._processes[process]} (pid {process.pid}) died: {_how(ready[0])}")
+                    self._lose(f"{self._processes[process]} (pid {process.pid}) died: {_how_it_ended(ready[0])}")
                     return
                 if self._is_refused():
                     self._lose(f"Ray's GCS takes no connections any more ({REFUSALS} times in a row)")
                     return
-                verdict = self._silence.look([_seen(process, name) for process, name in self._processes.items()])
+                verdict = self._silence.judge([_state_of(process, name) for process, name in self._processes.items()])
                 if verdict is not None and verdict.is_end:
                     self._lose(verdict.text)
                     return
@@ -114,7 +114,7 @@ class RayHead(threading.Thread):
                 process.resume()
 
 
-def _seen(process: psutil.Process, name: str) -> Process:
+def _state_of(process: psutil.Process, name: str) -> Process:
     does, stopped = (STOPPED, process.pid) if _is_stopped(process) else (WORKING, 0)
     return Process(name, CONTROLLER, process.pid, does, stopped=stopped)
 
@@ -129,7 +129,7 @@ def _is_stopped(process: psutil.Process) -> bool:
         return False
 
 
-def _how(descriptor: int) -> str:
+def _how_it_ended(descriptor: int) -> str:
     """How the process of a pidfd has ended. Its status stays for Ray, which has started it."""
     try:
         found = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -58,11 +58,11 @@ class Slots:
     def await_in(self, total: Callable[[], dict[str, Any]], *, seconds: float) -> None:
         """Return when `total` is enough, or after so many seconds: nodes of a cluster join one after the other."""
         deadline = time.monotonic() + seconds
-        told = ""
+        last_noted = ""
         while (missing := "; ".join(self._missing(total(), "present"))) and time.monotonic() < deadline:
-            if missing != told:
+            if missing != last_noted:
                 logger.warning("waiting for nodes to join the Ray cluster: %s", missing)
-                told = missing
+                last_noted = missing
             time.sleep(POLL_S)
 
     def _missing(self, slots: dict[str, Any], word: str) -> list[str]:

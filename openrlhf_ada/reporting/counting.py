@@ -34,7 +34,7 @@ class Counting:
         self._unit = ""
         self._done = self._right = 0
         self._total: int | None = None
-        self._began = self._told = clock()
+        self._began = self._last_line_at = clock()
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick_until_over, daemon=True)
 
@@ -69,15 +69,15 @@ class Counting:
             self._right += bool(right)
             self._shows_right |= right is not None
             if self._done == self._total:
-                self._told = self._clock()
+                self._last_line_at = self._clock()
                 self._display.line(self.line())
 
     def tick(self) -> None:
         """Refresh the live line; on a plain display tell where it stands, if the last line is old enough."""
         with self._lock:
             self._display.status(lambda width: self.line())
-            if self._done != self._total and self._clock() - self._told >= LINES_EVERY_S:
-                self._told = self._clock()
+            if self._done != self._total and self._clock() - self._last_line_at >= LINES_EVERY_S:
+                self._last_line_at = self._clock()
                 if not self._display.is_live:
                     self._display.line(self.line())
 
@@ -100,7 +100,7 @@ class Counting:
             self._text, self._unit, self._total = text, unit, total
             self._done = self._right = 0
             self._shows_right = False
-            self._began = self._told = self._clock()
+            self._began = self._last_line_at = self._clock()
 
     def _tick_until_over(self) -> None:
         while not self._over.wait(TICK_S):

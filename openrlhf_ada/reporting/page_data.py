@@ -90,8 +90,8 @@ def sample_data(run: Run, visits: Sequence[Visit]) -> dict[str, Any]:
     """
     shown = _evenly(visits, [visit.drawn for visit in visits], MOST_SAMPLES)
     with_text = [visit for visit in shown if visit.num_chars]
-    told = _evenly(with_text, [visit.num_chars for visit in with_text], MOST_CHARS)
-    texts = read_texts(run, {(visit.step, visit.key) for visit in told})
+    with_shown_text = _evenly(with_text, [visit.num_chars for visit in with_text], MOST_CHARS)
+    texts = read_texts(run, {(visit.step, visit.key) for visit in with_shown_text})
     reason = stop_reason(run)
     reasons: dict[str, int] = {}
     rows = []

@@ -85,20 +85,21 @@ def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
     has_signal = [row for row in run.steps if row.get("ada/signal_share") is not None]
     if not visits or not has_signal or not isinstance(size, int) or size < 2:
         return None
-    books = _Books(visits, by_outcome=_counts_by_outcome(run, visits), drawn=sum(column(run.steps, "ada/drawn")[1]))
-    largest = books.largest_known()
-    curve = tuple(books.uniform(m) for m in range(2, largest + 1))
+    drawn = sum(column(run.steps, "ada/drawn")[1])
+    sums = _PromptSums(visits, by_outcome=_counts_by_outcome(run, visits), drawn=drawn)
+    largest = sums.largest_known()
+    curve = tuple(sums.uniform(m) for m in range(2, largest + 1))
     return Payoff(
         size=size,
         visits=len(visits),
-        rollouts=round(books.rollouts),
-        groups=round(books.totals[1]),
-        cost=books.cost(),
-        share=books.share(),
+        rollouts=round(sums.rollouts),
+        groups=round(sums.totals[1]),
+        cost=sums.cost(),
+        share=sums.share(),
         one_sided_visits=sum(not visit.shows_two_outcomes for visit in visits),
         one_sided_rollouts=sum(visit.drawn for visit in visits if not visit.shows_two_outcomes),
-        more_prompts=books.uniform(size) if size <= largest else None,
-        same_prompts=books.uniform(books.rollouts / len(visits)) if books.rollouts / len(visits) <= largest else None,
+        more_prompts=sums.uniform(size) if size <= largest else None,
+        same_prompts=sums.uniform(sums.rollouts / len(visits)) if sums.rollouts / len(visits) <= largest else None,
         curve=curve,
     )
 
@@ -116,7 +117,7 @@ def _has_coefficient(visit: Visit) -> bool:
     return bool((np.nan_to_num(visit.coefficients) != 0.0).any())
 
 
-class _Books:
+class _PromptSums:
     """Sums by prompt, and the same sums for every resample of the prompts.
 
     A row of `by_prompt` is (visits, groups with signal, finished rollouts, trained visits) of one prompt; `weights`

@@ -33,7 +33,7 @@ class Process:
     stopped: int = 0
     address: str = ""
 
-    def told(self) -> str:
+    def description(self) -> str:
         if self.does == STARTING:
             return f"{self.name} (Ray has not started it)"
         what = f", in {self.runs}" if self.runs not in ("", WAITS_TO_BE_ASKED) else ""
@@ -76,11 +76,11 @@ class Silence:
         self._next_line_s = silence_s
         self._before: set[tuple[str, int, str]] = set()
 
-    def happened(self) -> None:
+    def note_progress(self) -> None:
         """The trainer has told something. Callable from any thread."""
         self._moved_at = self._clock()
 
-    def look(self, processes: Sequence[Process]) -> Verdict | None:
+    def judge(self, processes: Sequence[Process]) -> Verdict | None:
         """What is to be said now, if anything."""
         now = self._clock()
         if self._is_progress(processes):
@@ -92,9 +92,9 @@ class Silence:
             seconds = max(now - since for since in self._stopped_at.values())
             # The trainer can do without an engine, and restarts it when it has waited for it long enough.
             only_engines = all(p.kind == ENGINE for p in held)
-            return self._due(held, seconds, now - self._moved_at if only_engines else seconds, self._stop_text)
+            return self._verdict(held, seconds, now - self._moved_at if only_engines else seconds, self._stop_text)
         idle = now - self._moved_at
-        return self._due(waited_for(processes), idle, idle, self._idle_text)
+        return self._verdict(waited_for(processes), idle, idle, self._idle_text)
 
     def _is_progress(self, processes: Sequence[Process]) -> bool:
         is_seen = any(p.does in (WORKING, UNSEEN) for p in waited_for(processes))
@@ -103,7 +103,7 @@ class Silence:
         changed, self._before = running != self._before, running
         return is_seen or changed
 
-    def _due(
+    def _verdict(
         self,
         held: Sequence[Process],
         seconds: float,
@@ -155,7 +155,7 @@ def _remedy(held: Sequence[Process]) -> str:
 
 
 def _named(processes: Sequence[Process], most: int = 4) -> str:
-    names = [process.told() for process in processes[:most]]
+    names = [process.description() for process in processes[:most]]
     if len(processes) > most:
         names.append(f"{len(processes) - most} more")
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

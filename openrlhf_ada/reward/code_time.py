@@ -31,7 +31,7 @@ class TestTime:
         self._limits = limits
         self._start = time.monotonic()
         self._tests = 0
-        self._told = limits.seconds_in_all
+        self._announced_s = limits.seconds_in_all
         self._timeouts = 0
         self.add(tests)
 
@@ -42,9 +42,9 @@ class TestTime:
     def add(self, tests: int = 1) -> None:
         self._tests += tests
         # Told in steps, so that a test costs no message.
-        if self.seconds_in_all > self._told:
-            self._told = 1.5 * self.seconds_in_all
-            may_take(self._told * (1 + _MARGIN))
+        if self.seconds_in_all > self._announced_s:
+            self._announced_s = 1.5 * self.seconds_in_all
+            may_take(self._announced_s * (1 + _MARGIN))
 
     def left(self) -> float:
         """Seconds for all tests that are left; not above 0 where there is none."""

@@ -39,21 +39,21 @@ class Grade:
     forgeable: bool = False
 
 
-_told: list[Callable[[], object]] = []
-_asked: list[Callable[[float], object]] = []
+_label_callbacks: list[Callable[[], object]] = []
+_time_callbacks: list[Callable[[float], object]] = []
 _preparations: list[Callable[[], object]] = []
 
 
 def tell_when_label_is_readable(tell: Callable[[], object]) -> None:
     """A grading process calls this once: `tell` passes on what the grader says with `label_is_readable`."""
-    _told[:] = [tell]
+    _label_callbacks[:] = [tell]
 
 
 def label_is_readable() -> None:
     """A grader may say, before it evaluates a response, that it has read the label. From then on a response that
     exceeds a limit of time, memory or recursion is a wrong answer: otherwise it would have no score, and a policy
     could escape a zero by answers that are costly to grade."""
-    for tell in _told:
+    for tell in _label_callbacks:
         tell()
 
 
@@ -72,13 +72,13 @@ def prepare() -> None:
 
 def ask_for_time_with(ask: Callable[[float], object]) -> None:
     """A grading process calls this once: `ask` passes on what the grader says with `may_take`."""
-    _asked[:] = [ask]
+    _time_callbacks[:] = [ask]
 
 
 def may_take(seconds: float) -> None:
     """A grader may say, while it grades an answer, that this answer may take so many seconds in all instead of the
     usual limit: its label has many tests."""
-    for ask in _asked:
+    for ask in _time_callbacks:
         ask(seconds)
 
 

@@ -119,20 +119,20 @@ def formulas(text: str) -> list[str]:
     return groups
 
 
-def sayings(clause: str) -> Iterator[str]:
+def possible_answers(clause: str) -> Iterator[str]:
     """What a clause may say, the likeliest first: what begins it, up to its explanation; and the quantity there."""
     if clause.endswith("!"):
         yield clause.rstrip("!")
     # Without a word it is a formula.
     if _WORD.search(clause):
-        yield from _said(clause)
+        yield from _answers_in(clause)
 
 
-def _said(clause: str) -> Iterator[str]:
+def _answers_in(clause: str) -> Iterator[str]:
     said = without_filler(clause)
     corrected = _NOT_BUT.match(said)
     if corrected:
-        yield from _said(said[corrected.end() :])
+        yield from _answers_in(said[corrected.end() :])
         return
     yield said
     explained = _EXPLAINED.search(said)
@@ -145,7 +145,7 @@ def _said(clause: str) -> Iterator[str]:
         return
     predicate = _PREDICATE.search(said)
     if predicate is not None:
-        yield from _said(said[predicate.end() :])
+        yield from _answers_in(said[predicate.end() :])
     else:
         yield from only_quantity(said)
 

@@ -183,7 +183,7 @@ def _readings_of(clause: str) -> list[FoundAnswer]:
         readings = formulas[:1]
     else:
         last = [] if math_prose.begins_with_number(clause) else formulas[-1:]
-        said = [clause, *math_prose.sayings(clause)]
+        said = [clause, *math_prose.possible_answers(clause)]
         # Of a clause with formulas, math-verify would read the last one.
         readings = [*(reading for reading in said if not math_prose.formulas(reading)), *last]
     return [FoundAnswer(unfenced(reading)) for reading in dict.fromkeys(readings) if reading.strip()]

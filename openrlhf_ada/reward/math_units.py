@@ -32,7 +32,7 @@ _IN_TEXT = re.compile(
     rf"(?:\s|\\[ ,;:!])*{_TEXT}\s*\{{\s*~?\s*([A-Za-z./() -]{{1,60}}?(?:\^\s*\{{?[0-9]\}}?)?)[ .]*\}}"
     rf"{_EXPONENT}\s*\.?$"
 )
-_BARE = re.compile(rf"(?<=[0-9}})!])(\s*)~?([A-Za-z]{{1,12}}(?:\s*/\s*[A-Za-z]{{1,12}})?){_EXPONENT}\.?$")
+_SYMBOL = re.compile(rf"(?<=[0-9}})!])(\s*)~?([A-Za-z]{{1,12}}(?:\s*/\s*[A-Za-z]{{1,12}})?){_EXPONENT}\.?$")
 _WORDS = re.compile(rf"(?<=[0-9}})!%])\s*-?\s*([A-Za-z][A-Za-z./ '-]{{1,80}}?){_EXPONENT}\s*\.?$")
 _DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?(?:\s*([CF])|\s*\\?(?:text|mathrm)\s*\{\s*([CF])\s*\})?$")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\$|([€£₹¥]))\s*(?=[0-9.])|(?<=[0-9])\s*(?:\\\$|\$|([€£₹¥]))$")
@@ -103,7 +103,7 @@ def measured(text: str) -> Measured:
     match = _BASE.search(text)
     if match and text[: match.start()].replace(",", "").strip().isalnum() and not text[0].isalpha():
         return Measured(text[: match.start()], base=match[1])
-    for find in (_percent, _in_text, _degree, _money, _bare, _noun_behind):
+    for find in (_percent, _in_text, _degree, _money, _symbol_behind, _noun_behind):
         found = find(text)
         if found is not None:
             return found
@@ -141,9 +141,9 @@ def _money(text: str) -> Measured | None:
     return Measured(inner.expression, Unit((_SIGNS[sign] if sign else "dollar",)))
 
 
-def _bare(text: str) -> Measured | None:
+def _symbol_behind(text: str) -> Measured | None:
     """A known symbol behind a number."""
-    match = _BARE.search(text)
+    match = _SYMBOL.search(text)
     if match is None or not is_numeric(text[: match.start()]):
         return None
     parts = [name for part in match[2].split("/") if (name := _name(part.strip())) is not None]

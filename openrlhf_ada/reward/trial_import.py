@@ -29,14 +29,14 @@ CHILD = """
 import importlib.util, json, os, sys, traceback
 result = os.dup(1)
 os.dup2(2, 1)
-file, told = sys.argv[1], {}
+file, report = sys.argv[1], {}
 spec = importlib.util.spec_from_file_location("reward_func", file)
 try:
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
 except BaseException as error:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    told = {"error": f"{type(error).__name__}: {error}", "line": lines[-1] if lines else 0}
-os.write(result, json.dumps(told).encode())
+    report = {"error": f"{type(error).__name__}: {error}", "line": lines[-1] if lines else 0}
+os.write(result, json.dumps(report).encode())
 os._exit(0)
 """
 
@@ -94,11 +94,11 @@ def _finish(trials: Sequence[_Trial]) -> None:
             status = trial.process.wait(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             continue
-        told = _text(trial.result)
-        if not told:
+        report = _text(trial.result)
+        if not report:
             last = _text(trial.output).strip().splitlines()[-1:]
             raise _refused(trial, "; ".join([f"its import ends the process (status {status})", *last]))
-        if result := json.loads(told):
+        if result := json.loads(report):
             line = f", line {result['line']}" if result["line"] else ""
             raise _refused(trial, f"it raises when it is imported ({' '.join(result['error'].split())}{line})")
 

@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         return 1
     limit_memory(limits["memory_mib"])
     progress = Progress(channel)
-    tell_when_label_is_readable(progress.tell)
+    tell_when_label_is_readable(progress.report_readable_label)
     ask_for_time_with(progress.ask_for)
     channel.send(b'{"error": ""}')
     while True:
@@ -94,7 +94,7 @@ class Progress:
     channel: Channel
     label_is_readable: bool = False
 
-    def tell(self) -> None:
+    def report_readable_label(self) -> None:
         self.label_is_readable = True
         self.channel.send(LABEL_IS_READABLE)
 

@@ -29,7 +29,7 @@ from openrlhf_ada.platforms.gpu_memory import wait_for_room
 from openrlhf_ada.platforms.template import LONGEST_ADDRESS
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
-from openrlhf_ada.rollout.engine_starts import told_start
+from openrlhf_ada.rollout.engine_starts import report_start
 from openrlhf_ada.rollout.messages import Ended, Message, ended, finished, pack
 from openrlhf_ada.rollout.running_rewards import RunningRewards
 from openrlhf_ada.rollout.tokens_only import reads_tokens_only
@@ -80,7 +80,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
         check_model_code("the engine's model", kwargs["model"], trusted=self.trusts_model_code)
         kwargs["trust_remote_code"] = self.trusts_model_code
         self._await_room(kwargs)
-        with told_start():
+        with report_start():
             await super().__init__(*args, remote_rm_url=reward_files(named), **self.with_receiver(kwargs))
         self.open_gate()
         self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))

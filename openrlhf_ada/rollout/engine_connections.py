@@ -140,13 +140,13 @@ class EngineConnections:
         unsent, self._unsent = self._unsent, defaultdict(_Unsent)
         for index, engine in enumerate(self.engines):
             if index not in asked:
-                tell = unsent.pop(index, _NOTHING)
-                self._open_questions[engine.answers.remote(tell.stops, tell.jobs, tell.setup)] = index
-        for index, tell in unsent.items():
-            if tell.stops:
-                self._pending_calls[self.engines[index].stop.remote(tell.stops)] = index
-            if tell.jobs:
-                self._pending_calls[self.engines[index].submit.remote(tell.jobs, tell.setup)] = index
+                message = unsent.pop(index, _NOTHING)
+                self._open_questions[engine.answers.remote(message.stops, message.jobs, message.setup)] = index
+        for index, message in unsent.items():
+            if message.stops:
+                self._pending_calls[self.engines[index].stop.remote(message.stops)] = index
+            if message.jobs:
+                self._pending_calls[self.engines[index].submit.remote(message.jobs, message.setup)] = index
 
     def _wait_for_any(self) -> list[Any]:
         """What is ready. Where engines have answered already, calls without an answer are read a few at a time."""

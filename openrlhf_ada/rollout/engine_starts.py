@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from openrlhf_ada.host.ray_session import publish, published, take_back
 from openrlhf_ada.platforms.start_log import followed_start
 
-TELL_S = 2.0
+REPORT_S = 2.0
 """Seconds between looks of an engine at what its vLLM has logged."""
 
 POLL_S = 0.5
@@ -36,7 +36,7 @@ _KEY = "engine-"
 
 
 @contextmanager
-def told_start() -> Iterator[None]:
+def report_start() -> Iterator[None]:
     """Within the block, which starts vLLM, tell what vLLM logs; after it, that the engine is up.
 
     After a death, only where the start of the run is still being watched. Without Ray there is nobody to tell.
@@ -51,27 +51,27 @@ def told_start() -> Iterator[None]:
         return
     ended = threading.Event()
     with followed_start() as last_line:
-        _tell(key, up=False)
+        _publish_state(key, up=False)
 
-        def tell() -> None:
-            told = ""
-            while not ended.wait(TELL_S):
+        def report_log() -> None:
+            reported = ""
+            while not ended.wait(REPORT_S):
                 doing = last_line.read_text(encoding="utf-8")
-                if doing != told:
-                    _tell(key, up=False, doing=doing)
-                    told = doing
+                if doing != reported:
+                    _publish_state(key, up=False, doing=doing)
+                    reported = doing
 
-        teller = threading.Thread(target=tell, daemon=True, name="ada-start")
-        teller.start()
+        reporter = threading.Thread(target=report_log, daemon=True, name="ada-start")
+        reporter.start()
         try:
             yield
         finally:
             ended.set()
-            teller.join()
-    _tell(key, up=True)
+            reporter.join()
+    _publish_state(key, up=True)
 
 
-def _tell(key: str, *, up: bool, doing: str = "") -> None:
+def _publish_state(key: str, *, up: bool, doing: str = "") -> None:
     publish(key, json.dumps({"up": up, "doing": doing}))
 
 

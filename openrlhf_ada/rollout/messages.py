@@ -109,11 +109,11 @@ def finished(
         reward = score = None
         no_score = str(error)
     count, length = _lengths(response["action_ranges"], len(response["observation_tokens"]), max_length)
-    told = (
+    fields = (
         reward, score, count, length, bool(response.get("truncated", False)), no_score,
         None if grade is None else (grade.score, grade.cause, grade.seconds),
     )  # fmt: skip
-    return Ended((*request, num_tokens, *versions, "", told), _packed(response))
+    return Ended((*request, num_tokens, *versions, "", fields), _packed(response))
 
 
 def pack(answers: Sequence[Ended]) -> Message:
@@ -128,15 +128,15 @@ def read(message: Message) -> list[Answer]:
     rows, packed = message
     answers: list[Answer] = []
     start = 0
-    for key, index, attempt, num_tokens, first, last, error, told, size in rows:
-        result = None if told is None else _result(told, packed[start : start + size])
+    for key, index, attempt, num_tokens, first, last, error, fields, size in rows:
+        result = None if fields is None else _result(fields, packed[start : start + size])
         start += size
         answers.append(Answer(Request(key, index, attempt), num_tokens, (first, last), error, result))
     return answers
 
 
-def _result(told: Row, packed: Bytes) -> Result:
-    reward, score, count, length, truncated, no_score, grade = told
+def _result(fields: Row, packed: Bytes) -> Result:
+    reward, score, count, length, truncated, no_score, grade = fields
     return Result(
         None if reward is None else Number(*reward),
         None if score is None else Number(*score),

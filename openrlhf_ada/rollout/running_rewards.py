@@ -44,9 +44,9 @@ class RunningRewards:
         with self._lock:
             self._calls += 1
             number = self._calls
-            told = {"call": number, "since": time.time(), "reward": self._names, "pid": os.getpid()}
-            told |= {"prompt": prompt, "label": str(label), "query": query}
-            self._running[number] = json.dumps(told).encode() + b"\n"
+            record = {"call": number, "since": time.time(), "reward": self._names, "pid": os.getpid()}
+            record |= {"prompt": prompt, "label": str(label), "query": query}
+            self._running[number] = json.dumps(record).encode() + b"\n"
             self._file.write(self._running[number])
         try:
             yield
@@ -73,11 +73,11 @@ def _left(file: Path) -> str:
     for line in file.read_bytes().splitlines(keepends=True):
         # A kill may have cut the last one.
         if line.endswith(b"\n"):
-            told = json.loads(line)
-            if "ended" in told:
-                del running[told["ended"]]
+            record = json.loads(line)
+            if "ended" in record:
+                del running[record["ended"]]
             else:
-                running[told["call"]] = told
+                running[record["call"]] = record
     if not running:
         return ""
     calls = list(running.values())

@@ -130,7 +130,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         figures = self.policy.observe(pools) | self._observe_scores(batch) | self.prompts.end_step(pools)
         to_experience = self._reader(generate_kwargs).experience
         record = batch.record(self._texts_of(batch, to_experience), figures)
-        self._tell_of_failures(batch)
+        self._note_failures(batch)
         samples = batch.samples(to_experience)
         self._check_size(samples, len(requests))
         return (
@@ -327,7 +327,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
-    def _tell_of_failures(self, batch: Batch) -> None:
+    def _note_failures(self, batch: Batch) -> None:
         if not batch.failures:
             return
         last = batch.failures[-1]

@@ -9,27 +9,27 @@ from dataclasses import asdict
 
 from openrlhf_ada.core.scheduling import Progress
 
-TELL_EVERY_S = 0.5
+REPORT_EVERY_S = 0.5
 
 
 class SamplingProgress:
-    """Called with a scheduler's `progress` whenever engines have answered. `tell` gets its fields, and the seconds
-    since the sampling began: at the first call, and then every TELL_EVERY_S.
+    """Called with a scheduler's `progress` whenever engines have answered. `report` gets its fields, and the seconds
+    since the sampling began: at the first call, and then every REPORT_EVERY_S.
 
     Fresh prompts that replace others have a scheduler of their own, and are a sampling of their own.
     """
 
-    def __init__(self, tell: Callable[..., object], clock: Callable[[], float] = time.monotonic) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[..., object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report = report
         self._clock = clock
-        self._look: Callable[[], Progress] | None = None
-        self._began = self._told = 0.0
+        self._read_progress: Callable[[], Progress] | None = None
+        self._began = self._reported_at = 0.0
 
-    def __call__(self, look: Callable[[], Progress]) -> None:
+    def __call__(self, read_progress: Callable[[], Progress]) -> None:
         now = self._clock()
-        if look is not self._look:
-            self._look, self._began, self._told = look, now, -math.inf
+        if read_progress is not self._read_progress:
+            self._read_progress, self._began, self._reported_at = read_progress, now, -math.inf
         # To look at thousands of pools takes longer than to read an answer.
-        if now - self._told >= TELL_EVERY_S:
-            self._told = now
-            self._tell(**asdict(look()), seconds=now - self._began)
+        if now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
+            self._report(**asdict(read_progress()), seconds=now - self._began)

@@ -41,7 +41,7 @@ class CollapseWatch:
         self._note = note
         self._before: dict[str, float] = {}
         self._low: dict[str, tuple[float, int]] = {}
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     def scores(self, where: str, mean: float, prompts: int) -> None:
         """`mean`: of the prompts' mean scores, in [0, 1], on the prompts that `where` names: a step or a held-out set.
@@ -52,24 +52,24 @@ class CollapseWatch:
         if mean >= before * FALLEN:
             self._before[where] += FOLLOWS * (cautious - before)
             self._low.pop(where, None)
-            self._told.discard(where)
+            self._noted.discard(where)
             return
         total, count = self._low.get(where, (0.0, 0))
         total, count = total + mean * prompts, count + prompts
         self._low[where] = total, count
         if chance_of_fall(total / count, before, count) < CHANCE:
-            self._tell(where, _FALLEN.format(where=where, now=total / count, before=before))
+            self._note_once(where, _FALLEN.format(where=where, now=total / count, before=before))
 
     def surprisal(self, nats: float) -> None:
         """Of a step's trained tokens, see `surprisal`."""
         if nats < CERTAIN:
-            self._tell("", _CERTAIN.format(surprisal=nats))
+            self._note_once("", _CERTAIN.format(surprisal=nats))
         else:
-            self._told.discard("")
+            self._noted.discard("")
 
-    def _tell(self, what: str, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _note_once(self, what: str, text: str) -> None:
+        if what not in self._noted:
+            self._noted.add(what)
             self._note(text)
 
 

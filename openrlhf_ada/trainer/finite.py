@@ -56,7 +56,7 @@ class FiniteSteps:
         try:
             yield
         except NotFiniteError as error:
-            raise NotFiniteError(self._told(error, experience)) from error
+            raise NotFiniteError(self._message(error, experience)) from error
 
     @staticmethod
     def _look_at_loss(_module: Any, _inputs: Any, outputs: Any) -> None:
@@ -68,7 +68,7 @@ class FiniteSteps:
         if not is_gradient_finite(self._engine):
             raise NotFiniteError("its gradient is not finite")
 
-    def _told(self, error: NotFiniteError, experience: Any) -> str:
+    def _message(self, error: NotFiniteError, experience: Any) -> str:
         kept = self._keep(experience)
         return (
             f"training of the {self._name} stopped: {error}. {_cause(experience)}. The micro-batch is kept in {kept} "

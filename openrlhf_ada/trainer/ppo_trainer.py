@@ -58,7 +58,7 @@ class AdaPPOTrainer(RecordedTraining, unwrap_ray_class(host.PPOTrainer)):
         self.record_evaluation(self.samples_generator.held_out, self._step)
 
     def evaluate(self, global_step: int, **generate_kwargs: Any) -> ScoredLogs:
-        self._tell("evaluating on held-out prompts")
+        self._show_activity("evaluating on held-out prompts")
         logs = super().evaluate(global_step, **generate_kwargs)
         return ScoredLogs(logs, self.samples_generator.held_out, self._step, self.settings.positive_above)
 

@@ -122,17 +122,17 @@ class RecordedTraining(HostTrainer):
         if self.is_adaptive:
             # One that has died is started again, and has to be there before the host pauses or wakes all.
             self.engine_waiter.wait()
-        self._tell("sending weights to the engines")
+        self._show_activity("sending weights to the engines")
         super().broadcast_to_vllm()
 
-    def _tell(self, doing: str) -> None:
+    def _show_activity(self, doing: str) -> None:
         """Show what a step is at. Asynchronous training has no one answer: it samples at the same time."""
         if not self.args.train.async_enable:
             emit(self.args, "doing", text=doing)
 
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
-        self._tell("training the policy")
+        self._show_activity("training the policy")
         self._begin_step(global_step + 1)
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
@@ -221,7 +221,7 @@ class RecordedTraining(HostTrainer):
         if HOST_SAMPLE in logs_dict:
             row[HOST_SAMPLE] = logs_dict[HOST_SAMPLE]
         if global_step % self.args.ckpt.save_steps == 0:
-            self._tell("saving a checkpoint")
+            self._show_activity("saving a checkpoint")
         super().save_logs_and_checkpoints(global_step, row, client_states)
         self._commit_checkpoints()
         self._batch = RolloutBatch()

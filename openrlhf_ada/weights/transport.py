@@ -11,7 +11,7 @@ import torch
 
 from openrlhf_ada.weights.watch import LIMIT_S, POLL_S, Watch
 
-TELL_S = 10.0
+PUBLISH_S = 10.0
 """Seconds for telling the others that a transfer is given up."""
 
 Take = Callable[[torch.Tensor], object]
@@ -58,7 +58,7 @@ class Group:
     def give_up(self, reason: str) -> None:
         """Rank 0: end a transfer that is running, in all members. May be called from another thread."""
         # What a member has told is nearer to the cause than the failed call of an engine that had waited for it.
-        self._watch.heard()
+        self._watch.reason_from_all()
         self._watch.give_up(reason)
 
     def close(self) -> None:
@@ -81,8 +81,8 @@ class Group:
         watch.begin()
         # Two, since the one that asks the others may wait for an answer.
         looks = [
-            threading.Thread(target=self._look, args=(done, look), daemon=True, name="ada-transfer")
-            for look in (watch.heard, watch.stalled)
+            threading.Thread(target=self._stop_if_given_up, args=(done, reason), daemon=True, name="ada-transfer")
+            for reason in (watch.reason_from_all, watch.stalled)
         ]
         for thread in looks:
             thread.start()
@@ -96,15 +96,15 @@ class Group:
             done.set()
         if watch.reason is not None:
             # Also where nothing was raised: what waited has been woken up, and has got nothing.
-            telling = threading.Thread(target=watch.tell, daemon=True, name="ada-transfer")
-            telling.start()
+            publisher = threading.Thread(target=watch.publish_reason, daemon=True, name="ada-transfer")
+            publisher.start()
             # Rank 0 may be out of reach.
-            telling.join(TELL_S)
+            publisher.join(PUBLISH_S)
             self._stop()
             raise watch.error() from failure
 
-    def _look(self, done: threading.Event, look: Callable[[], str | None]) -> None:
+    def _stop_if_given_up(self, done: threading.Event, reason: Callable[[], str | None]) -> None:
         while not done.wait(POLL_S):
-            if look() is not None:
+            if reason() is not None:
                 self._stop()
                 return

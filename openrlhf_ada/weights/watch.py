@@ -60,10 +60,10 @@ class Watch:
         """Why the transfer was given up, as far as this member knows."""
         return self._reason
 
-    def heard(self) -> str | None:
+    def reason_from_all(self) -> str | None:
         """As `reason`; first asks what the others say. Blocks while rank 0 is out of reach."""
         if self._reason is None:
-            self._reason = self._told()
+            self._reason = self._published_reason()
         return self._reason
 
     def stalled(self) -> str | None:
@@ -81,13 +81,13 @@ class Watch:
         self.give_up(f"{self._names[self._rank]} failed: {type(error).__name__}: {error}")
 
     def give_up(self, reason: str) -> None:
-        """The first reason stays. `tell` tells the others."""
+        """The first reason stays. `publish_reason` tells the others."""
         if self._reason is None:
             self._reason = reason
 
-    def tell(self) -> None:
+    def publish_reason(self) -> None:
         """Tell all others, and on rank 0 find out who does not answer."""
-        if self._told() is None:
+        if self._published_reason() is None:
             self._try(lambda: self._store.set(_REASON, self._reason))
         if self._rank:
             self._try(lambda: self._store.set(f"alive/{self._rank}", ""))
@@ -102,7 +102,7 @@ class Watch:
         ranks = range(1, len(self._names))
         return [self._names[rank] for rank in ranks if not self._store.check([f"alive/{rank}"])]
 
-    def _told(self) -> str | None:
+    def _published_reason(self) -> str | None:
         try:
             return self._store.get(_REASON).decode() if self._store.check([_REASON]) else None
         except RuntimeError:

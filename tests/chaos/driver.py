@@ -12,12 +12,12 @@ EVENT = "event: "
 _handle = ProgressView.handle
 
 
-def _told(self: ProgressView, event: Mapping[str, Any]) -> None:
+def _handle_and_print(self: ProgressView, event: Mapping[str, Any]) -> None:
     _handle(self, event)
     sys.stderr.write(f"{EVENT}{event['type']} {event.get('text', event.get('step', ''))}\n")
     sys.stderr.flush()
 
 
 if __name__ == "__main__":
-    ProgressView.handle = _told  # type: ignore[method-assign]
+    ProgressView.handle = _handle_and_print  # type: ignore[method-assign]
     sys.exit(main())

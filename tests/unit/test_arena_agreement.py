@@ -35,7 +35,7 @@ from openrlhf_ada.arena.page import inserted
 from openrlhf_ada.cli import arena_agreement, arena_page
 from openrlhf_ada.cli.arena import build_parser, main
 from openrlhf_ada.cli.arena_page import AGREEMENT
-from openrlhf_ada.cli.arena_real import TrainingError
+from openrlhf_ada.cli.arena_real import UnfinishedTrainingError
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.settings import resolve
@@ -287,5 +287,5 @@ def test_training_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         comparison = arena_agreement.Comparison(args, Results(args.out, CONDITIONS, ["pos"]), lock)
         start = subprocess.Popen
         monkeypatch.setattr(subprocess, "Popen", lambda command, **given: start(["false"], **given))
-        with pytest.raises(TrainingError, match=r"training of pos-seed0 ended with status 1\. See .*train\.log"):
+        with pytest.raises(UnfinishedTrainingError, match=r"of pos-seed0 ended with status 1\. See .*train\.log"):
             comparison._run_real(Cell("pos", 0, REAL))

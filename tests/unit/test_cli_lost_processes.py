@@ -47,11 +47,11 @@ def test_the_first_death_comes_first_with_all_that_is_known(monkeypatch: pytest.
         dead("b", "PPOTrainer", 8, 200),
         dead("a", "PolicyModelActor", 7, 100),
         dead("c", "_QueueActor", 9, 50, lost=""),
-        dead("e", "NodeEye", 10, 40),
+        dead("e", "ProcessProbe", 10, 40),
         ActorRow("d", "RolloutRayActor", "here", "", 6, "ALIVE"),
     ]
     first, second = explained(monkeypatch, tmp_path, rows)
-    assert first.told() == "\n".join(
+    assert first.description() == "\n".join(
         [
             "policy actor 1 (pid 7) died: ended by SIGSEGV.",
             "Memory was not the reason: neither Ray nor the kernel (its counts for this machine) says so.",
@@ -61,12 +61,12 @@ def test_the_first_death_comes_first_with_all_that_is_known(monkeypatch: pytest.
             "    no room",
         ]
     )
-    assert second.told().startswith("trainer (pid 8) died") and "It has left no lines" in second.told()
+    assert second.description().startswith("trainer (pid 8) died") and "It has left no lines" in second.description()
 
 
 def test_of_a_process_on_another_node_rays_words_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (found,) = explained(monkeypatch, tmp_path, [dead("a", "CriticModelActor", 7, 1, node="there")])
-    told = found.told()
+    told = found.description()
     assert told.startswith(
         "critic 1 (pid 7) died: on 10.0.0.2, The actor is dead because its worker process has died."
     )

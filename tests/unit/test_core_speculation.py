@@ -10,7 +10,7 @@ from cases import pool_of, sequential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ada.core.speculation import Candidates, chance_of_going_on
+from openrlhf_ada.core.speculation import SpeculationQueue, chance_of_going_on
 from openrlhf_ada.core.types import Sample
 
 
@@ -70,7 +70,7 @@ def test_fixed_sampling_is_certain() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1)), max_size=40))
 def test_candidates_are_random_and_latest_offer_counts(offers: list[tuple[int, float]]) -> None:
-    candidates = Candidates()
+    candidates = SpeculationQueue()
     for key, chance in offers:
         candidates.offer(key, chance)
     latest = dict(offers)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openrlhf_ada.platforms.processes import WORKS_BYTES, Seen, look, stopped_workers, works
+from openrlhf_ada.platforms.processes import WORKS_BYTES, Seen, has_worked, look, stopped_workers
 
 
 def write(
@@ -76,8 +76,8 @@ def test_work_is_a_twentieth_of_a_core_or_bytes_of_one_process(
     done: dict[int, tuple[float, int]], expected: bool
 ) -> None:
     before = Seen(0, {1: (10.0, 0), 2: (0.0, 0)}, "fit")
-    assert works(before, replace(before, done=done), seconds=10.0) is expected
-    assert works(None, before, seconds=10.0)
+    assert has_worked(before, replace(before, done=done), seconds=10.0) is expected
+    assert has_worked(None, before, seconds=10.0)
 
 
 def test_a_real_process_that_is_stopped_is_seen_as_stopped() -> None:

@@ -142,7 +142,7 @@ def test_uniform_sampling_is_told_without_stopping_bias(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_interval_of_the_ratio_holds_in_simulation() -> None:
     """95 % intervals of 60 runs of 150 prompts: at most 8 miss (chance of more: 1 %, were they exact)."""
-    from openrlhf_ada.reporting.payoff import _Books
+    from openrlhf_ada.reporting.payoff import _PromptSums
     from openrlhf_ada.reporting.visits import Visit
 
     def visit(number: int, pool: list[float]) -> Visit:
@@ -158,8 +158,8 @@ def test_interval_of_the_ratio_holds_in_simulation() -> None:
     missed = 0
     for seed in range(60):
         visits = [visit(i, pool) for i, pool in enumerate(sampled_pools(150, seed=100 + seed)[0])]
-        books = _Books(visits, by_outcome=False, drawn=sum(v.drawn for v in visits))
-        ratio = books.uniform(2).ratio
+        sums = _PromptSums(visits, by_outcome=False, drawn=sum(v.drawn for v in visits))
+        ratio = sums.uniform(2).ratio
         assert ratio is not None
         missed += not ratio.low <= truth <= ratio.high
     assert missed <= 8

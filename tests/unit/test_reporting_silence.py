@@ -40,12 +40,12 @@ class Run:
         self.now = 0.0
         self.silence = Silence(60.0, 1800.0, 1920.0, lambda: self.now)
 
-    def told(self, processes: Sequence[Process], seconds: int) -> list[tuple[int, Verdict]]:
+    def verdicts(self, processes: Sequence[Process], seconds: int) -> list[tuple[int, Verdict]]:
         """What is said in the next seconds, with the time; nothing after the end."""
         said: list[tuple[int, Verdict]] = []
         for _ in range(seconds):
             self.now += 1.0
-            verdict = self.silence.look(processes)
+            verdict = self.silence.judge(processes)
             if verdict is not None:
                 said.append((int(self.now), verdict))
                 if verdict.is_end:
@@ -72,14 +72,14 @@ def test_those_that_wait_for_others_are_not_waited_for(processes: list[Process],
 def test_a_queue_that_is_asked_again_and_again_is_no_progress() -> None:
     run, said = Run(), list[tuple[int, Verdict]]()
     for second in range(2000):
-        said += run.told([TRAINER, POLICY, replace(QUEUE, runs="get" if second % 7 else "")], 1)
+        said += run.verdicts([TRAINER, POLICY, replace(QUEUE, runs="get" if second % 7 else "")], 1)
         if said and said[-1][1].is_end:
             break
     assert said[-1][0] == 1801
 
 
 def test_lines_come_at_growing_intervals_and_then_the_end() -> None:
-    said = Run().told([TRAINER, POLICY, QUEUE], 4000)
+    said = Run().verdicts([TRAINER, POLICY, QUEUE], 4000)
     # The first look sees the processes for the first time, at second 1.
     assert [when for when, _ in said] == [61, 121, 241, 481, 961, 1801]
     assert said[0][1].text == (
@@ -95,26 +95,26 @@ def test_lines_come_at_growing_intervals_and_then_the_end() -> None:
 
 @pytest.mark.parametrize("does", [WORKING, UNSEEN])
 def test_a_process_that_works_or_cannot_be_seen_is_no_silence(does: str) -> None:
-    assert Run().told([TRAINER, POLICY, replace(SECOND, does=does)], 4000) == []
+    assert Run().verdicts([TRAINER, POLICY, replace(SECOND, does=does)], 4000) == []
 
 
 def test_work_of_those_that_are_not_waited_for_does_not_count() -> None:
     """An engine without rollouts may take a core all the time."""
-    said = Run().told([replace(SAMPLES, does=WORKING), POLICY], 4000)
+    said = Run().verdicts([replace(SAMPLES, does=WORKING), POLICY], 4000)
     assert said[-1][1].is_end
 
 
 def test_a_new_method_and_a_word_of_the_trainer_are_progress() -> None:
     run = Run()
-    assert run.told([POLICY], 50) == []
-    assert run.told([replace(POLICY, runs="broadcast_to_vllm")], 50) == []
-    run.silence.happened()
-    assert run.told([replace(POLICY, runs="broadcast_to_vllm")], 59) == []
-    assert len(run.told([replace(POLICY, runs="broadcast_to_vllm")], 2)) == 1
+    assert run.verdicts([POLICY], 50) == []
+    assert run.verdicts([replace(POLICY, runs="broadcast_to_vllm")], 50) == []
+    run.silence.note_progress()
+    assert run.verdicts([replace(POLICY, runs="broadcast_to_vllm")], 59) == []
+    assert len(run.verdicts([replace(POLICY, runs="broadcast_to_vllm")], 2)) == 1
 
 
 def test_a_stopped_process_is_named_whatever_the_others_do() -> None:
-    said = Run().told([STOPPED_POLICY, replace(SECOND, does=WORKING)], 4000)
+    said = Run().verdicts([STOPPED_POLICY, replace(SECOND, does=WORKING)], 4000)
     assert said[0][1].text == (
         "policy actor 0 (pid 11, in fit) has been stopped for 60 s; `kill -CONT 11` lets it go on. The run ends after "
         "1800 s of this (--ada_dead_after)"
@@ -124,38 +124,38 @@ def test_a_stopped_process_is_named_whatever_the_others_do() -> None:
 
 def test_a_process_that_goes_on_is_forgotten() -> None:
     run = Run()
-    assert [when for when, _ in run.told([STOPPED_POLICY], 100)] == [61]
-    assert run.told([replace(POLICY, does=WORKING)], 1) == []
-    assert [when for when, _ in run.told([STOPPED_POLICY], 100)] == [162]
+    assert [when for when, _ in run.verdicts([STOPPED_POLICY], 100)] == [61]
+    assert run.verdicts([replace(POLICY, does=WORKING)], 1) == []
+    assert [when for when, _ in run.verdicts([STOPPED_POLICY], 100)] == [162]
 
 
 def test_engines_have_their_own_limits_first() -> None:
-    said = Run().told([TRAINER, SAMPLES], 4000)
+    said = Run().verdicts([TRAINER, SAMPLES], 4000)
     assert said[-1] == (1921, Verdict(said[-1][1].text, is_end=True))
     stopped = replace(SAMPLES, does=STOPPED, stopped=140)
-    said = Run().told([TRAINER, stopped], 4000)
+    said = Run().verdicts([TRAINER, stopped], 4000)
     assert said[-1][0] == 1921 and "`kill -CONT 140`" in said[0][1].text
 
 
 def test_a_stopped_engine_ends_no_run_that_goes_on() -> None:
     run, stopped = Run(), replace(SAMPLES, does=STOPPED, stopped=140)
     for _ in range(100):
-        said = run.told([TRAINER, stopped], 60)
-        run.silence.happened()
+        said = run.verdicts([TRAINER, stopped], 60)
+        run.silence.note_progress()
         assert not any(verdict.is_end for _, verdict in said)
 
 
 def test_a_run_that_waits_for_its_place_in_ray_is_not_ended() -> None:
     """Another job may hold the slots for hours."""
     for processes in ([TRAINER, UNPLACED], [QUEUE]):
-        said = Run().told(processes, 10_000)
+        said = Run().verdicts(processes, 10_000)
         assert len(said) == 8 and not any(verdict.is_end for _, verdict in said)
     assert said[0][1].text == "waiting for Ray, which has started no process of this run for 60 s"
 
 
 def test_many_processes_make_a_short_line() -> None:
     policy = [replace(POLICY, name=f"policy actor {i}", pid=100 + i, address="10.0.0.2") for i in range(64)]
-    (_, verdict), *_ = Run().told(policy, 62)
+    (_, verdict), *_ = Run().verdicts(policy, 62)
     assert verdict.text.endswith(
         "policy actor 3 (pid 103, in fit, on 10.0.0.2) and 60 more. The run ends after 1800 s of this "
         "(--ada_dead_after)"

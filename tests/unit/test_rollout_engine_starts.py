@@ -15,7 +15,7 @@ from ray.exceptions import RpcError
 
 from openrlhf_ada.platforms import start_log
 from openrlhf_ada.rollout import engine_starts
-from openrlhf_ada.rollout.engine_starts import StartWatch, told_start, watched_starts
+from openrlhf_ada.rollout.engine_starts import StartWatch, report_start, watched_starts
 
 
 @pytest.fixture
@@ -134,8 +134,8 @@ def vllm_logger() -> Iterator[logging.Logger]:
 def test_an_engine_tells_what_vllm_logs(
     store: dict[str, str], vllm_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_starts, "TELL_S", 0.001)
-    with told_start():
+    monkeypatch.setattr(engine_starts, "REPORT_S", 0.001)
+    with report_start():
         assert store == {"engine-0a": state(False)}
         start_log.keep_last_line()
         logging.getLogger("vllm.model_executor.model_loader").info("Loading weights\nof %s", "a model")
@@ -147,7 +147,7 @@ def test_an_engine_tells_what_vllm_logs(
 
 @pytest.mark.usefixtures("actor")
 def test_an_engine_that_fails_is_never_up(store: dict[str, str]) -> None:
-    with pytest.raises(RuntimeError, match="no kernel"), told_start():
+    with pytest.raises(RuntimeError, match="no kernel"), report_start():
         raise RuntimeError("no kernel")
     assert store == {"engine-0a": state(False)}
 
@@ -159,7 +159,7 @@ def test_a_restarted_engine_tells_only_whom_the_start_concerns(
     actor.was_current_actor_reconstructed = True
     if is_watched:
         store["engine-0a"] = state(False, "Loading weights")
-    with told_start():
+    with report_start():
         pass
     assert store == ({"engine-0a": state(True)} if is_watched else {})
 

@@ -296,7 +296,7 @@ def test_a_member_gives_up_even_if_it_can_ask_nobody(monkeypatch: pytest.MonkeyP
         def _stop(self) -> None:
             woken.set()
 
-    monkeypatch.setattr(transport, "TELL_S", 0.1)
+    monkeypatch.setattr(transport, "PUBLISH_S", 0.1)
     with pytest.raises(TransportError, match=r"^no weights have moved for 0.1 s; vLLM engine 0, worker 0 has waited"):
         Waiting().receive([], lambda bucket: None)
 

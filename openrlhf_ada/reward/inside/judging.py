@@ -108,59 +108,59 @@ class StandIn:
         return value
 
     def __getattr__(self, name: str) -> Any:
-        return _do("getattr", self, name)
+        return _do_in_program("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _do("setattr", self, name, value)
+        _do_in_program("setattr", self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = _do("iter", self)
+        iterator = _do_in_program("iter", self)
         while True:
             try:
-                value = _do("next", iterator)
+                value = _do_in_program("next", iterator)
             except StopIteration:
                 return
             yield value
 
     def __next__(self) -> Any:
-        return _do("next", self)
+        return _do_in_program("next", self)
 
     def __getitem__(self, key: Any) -> Any:
-        return _do("getitem", self, key)
+        return _do_in_program("getitem", self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _do("setitem", self, key, value)
+        _do_in_program("setitem", self, key, value)
 
     def __delitem__(self, key: Any) -> None:
-        _do("delitem", self, key)
+        _do_in_program("delitem", self, key)
 
     def __len__(self) -> int:
-        return _do("len", self)
+        return _do_in_program("len", self)
 
     def __bool__(self) -> bool:
-        return _do("bool", self) is True
+        return _do_in_program("bool", self) is True
 
     def __str__(self) -> str:
-        return _do("str", self)
+        return _do_in_program("str", self)
 
     def __repr__(self) -> str:
-        return _do("repr", self)
+        return _do_in_program("repr", self)
 
     def __format__(self, spec: str) -> str:
-        return _do("format", self, spec)
+        return _do_in_program("format", self, spec)
 
     def __hash__(self) -> int:
-        return _do("hash", self) if _link(self).operators else _number(self)
+        return _do_in_program("hash", self) if _link(self).operators else _number(self)
 
     def __instancecheck__(self, instance: Any) -> bool:
         _link(self).is_forgeable = True
-        return _do("isinstance", instance, self) is True
+        return _do_in_program("isinstance", instance, self) is True
 
     def __enter__(self) -> Any:
-        return _do("enter", self)
+        return _do_in_program("enter", self)
 
     def __exit__(self, *_: object) -> None:
-        _do("exit", self)
+        _do_in_program("exit", self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StandIn):
@@ -199,7 +199,7 @@ def _number(one: StandIn) -> int:
     return object.__getattribute__(one, "_number_")
 
 
-def _do(what: str, one: StandIn, *others: Any) -> Any:
+def _do_in_program(what: str, one: StandIn, *others: Any) -> Any:
     link = _link(one) if isinstance(one, StandIn) else _link(others[0])
     return link.ask({"do": what, "arguments": link.encode([one, *others])})[0]
 
@@ -207,7 +207,7 @@ def _do(what: str, one: StandIn, *others: Any) -> Any:
 def _decided(what: str, *values: Any) -> Any:
     """What the program says of its own objects."""
     _link(values[0] if isinstance(values[0], StandIn) else values[1]).is_forgeable = True
-    return _do(what, *values)
+    return _do_in_program(what, *values)
 
 
 def _add_operators() -> None:
