@@ -80,8 +80,8 @@ class SamplingFlags:
     )
     pilot: int | None = flag(
         None,
-        "Rollouts of every prompt that decide how many follow: with exit gate, or with --ada_allocation hit (mode "
-        "est). Default: 8 with exit gate, 4 with hit.",
+        "Number of first rollouts of every prompt (exit gate, or --ada_allocation hit in mode est). Their outcomes "
+        "decide how many more are drawn. Default: 8 with exit gate, 4 with hit.",
         metavar="N_0",
         minimum=2,
     )
