@@ -109,7 +109,9 @@ BATCHES = 9
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One named setting. `source`: what it reproduces. `note`: where it differs, or what the source does not say."""
+    """One named setting. `source`: what it reproduces. `note`: where it differs from that or from the
+    recipe, or what the source does not say.
+    """
 
     summary: str
     source: str
@@ -132,13 +134,13 @@ METHODS: dict[str, Method] = {
         "8 rollouts a prompt on average, in proportion to 1/√p, gradient times 1/√p; all are trained",
         "Reinforce-Ada (arXiv 2510.04996v3), Algorithm 1, hybrid",
         RECIPE | EST | _ada(estimator="ema"),
-        "the paper gives no bounds, prior or decay; ours are the defaults",
+        "bounds, prior and decay are our defaults: the paper gives none",
     ),
     "reinforce-ada-est-critic": Method(
         "the same with pass rates from a critic",
         "Reinforce-Ada (arXiv 2510.04996v3), Algorithm 1, value estimator",
         RECIPE | EST | _ada(estimator="critic"),
-        "the paper gives no architecture, loss or learning rate; OpenRLHF's critic is used",
+        "OpenRLHF's critic: the paper gives no architecture, loss or learning rate",
     ),
     "grpo": Method(
         "4 rollouts a prompt, advantages divided by the group's standard deviation",
@@ -163,7 +165,7 @@ METHODS: dict[str, Method] = {
         | _trains(1, "flash_reinforce")
         | _fixed(1, select="all", baseline="blend", estimator="rating")
         | {"rollout.batch_size": RATED_PROMPTS, "train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
-        "as many rollouts a step as the recipe, of four times as many prompts",
+        "as many rollouts per step as the recipe, from four times as many prompts",
     ),
     "rated-pos": Method(
         "one rollout of a prompt at a time until one is right, at most 8; all are trained, compared with the prompt's "
@@ -174,8 +176,8 @@ METHODS: dict[str, Method] = {
         | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="all", baseline="blend", estimator="rating")
         | _ada(positive_threshold=POSITIVE_FROM)
         | {"rollout.batch_size": 768, "train.batch_size": RECIPE["train.batch_size"], "train.max_epochs": 2},
-        "2.7 rollouts a prompt if all pass rates are equally frequent, so about as many a step as the recipe has, in "
-        "updates of as many; on average 256 a step are left out, to fill these",
+        "2.7 rollouts a prompt if all pass rates are equally frequent. About as many rollouts per step as the "
+        "recipe, in updates of the same size. On average 256 per step are left out to fill whole updates",
     ),
     "counted": Method(
         "two rollouts a prompt, compared with the pass rate that the prompt's counts predict, and weighed as "
@@ -186,7 +188,7 @@ METHODS: dict[str, Method] = {
         | _trains(2)
         | _fixed(2, select="all", baseline="estimator", correction="stratum", objective="matched:rated-pos")
         | {"rollout.batch_size": RATED_PROMPTS // 2, "train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
-        "as many rollouts a step as the recipe, of twice as many prompts",
+        "as many rollouts per step as the recipe, from twice as many prompts",
     ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",
@@ -195,25 +197,26 @@ METHODS: dict[str, Method] = {
         | _trains(16, "group_norm")
         | _fixed(16, select="random", unresolved="refill")
         | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"]),
-        "replaced one by one, not in batches; at the limit the rest is trained as it is; no overlong reward shaping",
+        "replaces prompts one by one, not in batches; trains the rest as it is at the limit; no overlong reward "
+        "shaping",
     ),
     "pods": Method(
         "16 rollouts a prompt, the 4 whose rewards vary most are trained, with the mean and deviation of these 4",
         "PODS (arXiv 2504.13818) and its code",
         RECIPE | _trains(4, "group_norm") | _fixed(16, select="max_variance", baseline="kept"),
-        "the sizes are those of our tables; any n of any number may be kept",
+        "sizes are those of our tables; any n of any number may be kept",
     ),
     "d3s": Method(
         "the same groups as pods, with the mean and deviation of all 16",
         "D3S (arXiv 2509.22115), sample level within a prompt: largest variance of the advantages",
         RECIPE | _trains(4, "group_norm") | _fixed(16, select="max_variance", baseline="pool"),
-        "selection across prompts, selection of tokens and their schedule are not built; sizes unverified",
+        "no selection across prompts, no selection of tokens, no schedule of these; sizes unverified",
     ),
     "maxrl": Method(
         "8 rollouts a prompt, advantage (r - mean) / mean",
         "MaxRL (arXiv 2602.02710)",
         RECIPE | _trains(8) | _fixed(8, select="all", correction="paper", objective="log"),
-        "for rewards of 0 and 1; log p truncated at n - 1 rollouts, at n with --ada_correction positives",
+        "for rewards of 0 and 1; log p truncated at n - 1 rollouts, at n with `--ada_correction positives`",
     ),
     "vip": Method(
         "8 rollouts a prompt on average, split for the least variance of RLOO's gradient",
@@ -221,27 +224,27 @@ METHODS: dict[str, Method] = {
         RECIPE
         | _trains(8, "rloo")
         | _split(8, "vip", min_samples=4, max_samples=32, baseline="loo", correction="stratum", objective="linear"),
-        "pass rates from counts, not from a Gaussian process; every prompt weighs the same, as the paper analyses",
+        "counts predict, not a Gaussian process; every prompt weighs the same, as the paper analyses",
     ),
     "knapsack": Method(
         "8 rollouts a prompt on average, 2 to 128, split by the expected number of groups with two outcomes",
         "Knapsack RL (arXiv 2509.25849)",
         RECIPE | _trains(8, "group_norm") | _split(8, "knapsack", min_samples=2, max_samples=128, correction="none"),
-        "counts fade, instead of the last epoch's, and no prediction is 0 or 1; advantages are not clipped at 5",
+        "fading counts, not those of the last epoch; no prediction is 0 or 1; advantages are not clipped at 5",
     ),
     "gvm": Method(
         "8 rollouts a prompt on average, in proportion to 1/√(p + .001/p); positives are trained",
         "GVM-RAFT (arXiv 2505.02391) with all gradient norms 1",
         RECIPE | _trains(8) | _split(8, "gvm", min_samples=2, max_samples=32, baseline="none", correction="none"),
-        "no gradient norms and no pilots every 10 steps: counts predict; at least 2 rollouts, where the original has "
-        "none for prompts that were never right",
+        "counts predict, without gradient norms and without pilots every 10 steps; prompts that were never right get "
+        "at least 2 rollouts, not none",
     ),
     "sgpo": Method(
         "8 rollouts a prompt on average, in proportion to 1/p",
         "sGPO (arXiv 2606.08854), group sizes",
         RECIPE | _trains(8, "group_norm") | _split(8, "inverse", correction="none"),
-        "the original takes p from the first policy (--ada_known_counts) and keeps it, with sizes of its own, and "
-        "filters and sorts prompts; bounds unverified",
+        "p follows training, where the original keeps that of the first policy (`--ada_known_counts` starts from it); "
+        "other sizes; no filter and no order of prompts; bounds unverified",
     ),
     "hora": Method(
         "4 rollouts a prompt, then 12 on average by the chance of a first positive among them",
@@ -249,7 +252,7 @@ METHODS: dict[str, Method] = {
         RECIPE
         | _trains(16, "group_norm")
         | _split(16, "hit", pilot=4, min_samples=4, max_samples=64, correction="none"),
-        "our cap is 64; sizes from a replication",
+        "the cap of 64 is ours; sizes from a replication",
     ),
     "aero": Method(
         "8 rollouts a prompt, then 2 at a time until one positive, at most 16; prompts of one outcome are trained too",
@@ -263,8 +266,8 @@ METHODS: dict[str, Method] = {
         "8 rollouts a prompt; 24 more and training where 1 to 6 are positive, else a fresh prompt",
         "Pilot-Commit (arXiv 2605.26606)",
         RECIPE | _trains(32, "group_norm") | _gated(8, 32, 0.125, 0.75),
-        "8 pilots as in its configuration file (scripts: 32 of 128); pilots do not wait for a later step, and prompts "
-        "that are always right come back",
+        "8 first rollouts, as in its configuration file (scripts: 32 of 128); these do not wait for a later step; "
+        "prompts that are always right come back",
     ),
     "speed": Method(
         "4 rollouts a prompt; 20 more and training where they show two outcomes, else a fresh prompt",
@@ -276,20 +279,20 @@ METHODS: dict[str, Method] = {
         "8 rollouts of one in 4 prompts, chosen by how near 1/2 a draw of their pass rate is",
         "MoPPS (arXiv 2507.04632), criterion",
         RECIPE | _chosen("mopps"),
-        "drawn in proportion to nearness, where the original takes the nearest; sizes unverified",
+        "draws in proportion to nearness, the original takes the nearest; sizes unverified",
     ),
     "vade": Method(
         "8 rollouts of one in 4 prompts, chosen by p(1-p)² at a draw of their pass rate",
         "VADE (arXiv 2511.18902), criterion",
         RECIPE | _chosen("vade"),
-        "drawn in proportion, where the original takes the best; one decay of counts, by steps; constants unverified",
+        "draws in proportion, the original takes the best; one decay of counts, by steps; constants unverified",
     ),
     "mmr1": Method(
         "8 rollouts of one in 4 prompts, half of them chosen by p(1-p) at a draw of their pass rate, half at random",
         "MMR1 (arXiv 2509.21268), variance-aware sampling as its released configuration has it",
         RECIPE | _chosen("mmr1"),
-        "p from training's rollouts, where the original samples 8 rollouts of all prompts every 4 steps; no diversity "
-        "of texts, which the paper adds; no KL",
+        "p from training's rollouts, not from 8 rollouts of all prompts every 4 steps; no diversity of texts, which "
+        "the paper adds; no KL",
     ),
     "greso": Method(
         "8 rollouts of one in 2 prompts, fewer of those whose last visits had one outcome; others of one outcome are "
@@ -299,36 +302,36 @@ METHODS: dict[str, Method] = {
         | _trains(8, "group_norm")
         | _fixed(8, select="random", unresolved="refill", candidates=2, choice="greso")
         | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"]),
-        "one in 2 is taken, where the original considers as many as it needs; the least chance is a tenth of the "
-        "largest, not a hundredth; an outcome counts as one if all rollouts have it; replaced one by one",
+        "takes one in 2, the original considers as many as it needs; the least chance is a tenth of the largest, not "
+        "a hundredth; a prompt has one outcome if all rollouts agree; replaces prompts one by one",
     ),
     "prime-rl-pools": Method(
         "8 rollouts of one in 4 prompts; a fifth of the chance where more than 75 % or at most 25 % were right at the "
         "last visit",
         "prime-rl's difficulty pools and their default weights, from its code (INTELLECT-3, arXiv 2512.16144)",
         RECIPE | _trains(8) | _fixed(8, select="all", candidates=4, choice="pools"),
-        "considered once in each pass over the data, where the original draws with replacement; sizes are ours",
+        "considers each prompt once per pass over the data, the original draws with replacement; sizes are ours",
     ),
     "cures": Method(
         "8 rollouts a prompt on average, in proportion to √(p(1-p))",
         "CurES (arXiv 2510.01037) and its code, with all gradient norms 1",
         RECIPE | _trains(8, "group_norm") | _split(8, "std", min_samples=2, max_samples=32, correction="none"),
-        "counts predict, where the original measures with 4 rollouts of all prompts every 10 steps; all prompts come "
-        "equally often, since the released temperature moves their chances by less than 1 %; bounds are ours",
+        "counts predict, not 4 rollouts of all prompts every 10 steps; all prompts come equally often (the released "
+        "temperature moves their chances by less than 1 %); bounds are ours",
     ),
     "dars": Method(
         "8 rollouts a prompt on average, in proportion to 1/(4p(1-p)) below p = 1/2 and equally many above",
         "DARS (arXiv 2508.13755) and its code, equal-treatment schedule",
         RECIPE | _trains(8) | _split(8, "dars", min_samples=2, max_samples=32, correction="none", baseline="pool"),
-        "counts predict, where the original draws 8 of every prompt first and adds up to 24; so here the sum is exact "
-        "and easy prompts get fewer; breadth (full batches) is not part of it",
+        "counts predict, where the original draws 8 of every prompt and then up to 24 more; so the sum is exact and "
+        "easy prompts get fewer; breadth (full batches) is not part of it",
     ),
     "pf-ppo": Method(
         "4 rollouts a prompt, the best and a random other one are trained",
         "PF-PPO (arXiv 2409.06957), best-random filter of its code",
         RECIPE | _trains(2) | _fixed(4, select="best_random", baseline="pool"),
-        "the mean of the four is the baseline, not a critic; best by score, so with raw scores any above the "
-        "threshold; best-worst: --ada_select max_variance; 4 rollouts from its script",
+        "the baseline is the mean of the four, not a critic; best by score, so with raw scores any above the "
+        "threshold; 4 rollouts from its script; best-worst is `--ada_select max_variance`",
     ),
 }
 

@@ -128,8 +128,8 @@ class RunFlags:
     )
     dead_after: float = flag_of_every_mode(
         1800.0,
-        "Seconds of this after which the run ends, with the command that resumes it. Engines have two minutes more "
-        "than --ada_timeout, if that is longer.",
+        "Seconds without progress, or with a stopped process, after which the run ends and prints the command that "
+        "resumes it. For engines: at least --ada_timeout plus 120.",
         metavar="SECONDS",
         allowed=(lambda v: v > 0, "it is a time in seconds", "Try 1800"),
     )

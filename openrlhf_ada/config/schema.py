@@ -89,8 +89,8 @@ class SamplingFlags:
     )
     pilot: int | None = flag(
         None,
-        "Rollouts of every prompt that decide how many follow: with exit gate, or with --ada_allocation hit (mode "
-        f"est). Default: {GATE.pilot} with exit gate, {PILOT} with hit.",
+        "Number of first rollouts of every prompt (exit gate, or --ada_allocation hit in mode est). Their outcomes "
+        f"decide how many more are drawn. Default: {GATE.pilot} with exit gate, {PILOT} with hit.",
         metavar="N_0",
         minimum=2,
     )

@@ -45,7 +45,7 @@ class Asserts:
     `parts`: what is run, one after the other in the same names. `given`: code of the label that runs before. `remote`:
     names that the program defines. `imports`: import statements of the tests. `has_operators`: objects of classes of
     the program may decide what `==` says. `reads_arguments`: an assert looks at what an earlier call has made of its
-    arguments. `in_one_process`: why the tests must run in the program's process, or empty. `forgeable`: the verdict
+    arguments. `in_one_process`: why the tests must run in the program's process, or empty. `forgeable`: the score
     rests on what the program says of itself.
     """
 

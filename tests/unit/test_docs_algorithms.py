@@ -16,9 +16,11 @@ from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.batches import thinned
 from openrlhf_ada.core.choice_shares import shares
 from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.objectives import Objective
+from openrlhf_ada.core.types import TrainingGroup
 
 TEXT = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
 
@@ -48,8 +50,7 @@ def test_every_preset_is_in_the_table(name: str) -> None:
     table = next(tables(section(TEXT, "Presets (`--ada_method`)")))
     (row,) = [row for row in table if row[0] == f"`{name}`"]
     method = METHODS[name]
-    assert row[1] == method.summary + (f" ({method.note})" if method.note else "")
-    assert row[2] == method.source
+    assert row[1:] == [method.summary, method.note or "–", method.source]
 
 
 @pytest.mark.slow
@@ -146,6 +147,22 @@ def test_worked_example_by_setting(row: list[str], figures: ModuleType) -> None:
         assert float(share) == pytest.approx(expected, abs=5e-4)
         rebuilt = float(weight) * float(share) * (4 / 2) * (1 - float(baseline))
         assert rebuilt == pytest.approx(positive, rel=0.01)
+
+
+def test_worked_examples_of_steps_of_varying_size() -> None:
+    part = section(TEXT, "Steps of varying size")
+    drawn = int(re.findall(r"drawn ([\d,]+) rollouts", part)[0].replace(",", ""))
+    prompts, batch = METHODS["rated-pos"].flags["rollout.batch_size"], METHODS["rated-pos"].flags["train.batch_size"]
+    assert f"A step of `rated-pos` has {prompts} prompts" in part
+    (table,) = (table for table in tables(part) if table[0][0] == "`--train.batch_size`")
+    assert table[1][0] == f"{batch} (the preset's)"
+    for row in table[1:]:
+        size, updates, trained, left_out = (int(cell.partition(" ")[0].replace(",", "")) for cell in row)
+        groups = [TrainingGroup(0, tuple(range(drawn)), (0.0,) * drawn, (1.0,) * drawn, True)]
+        kept = sum(len(group.indices) for group in thinned(groups, size, np.random.default_rng(0)))
+        assert (trained, left_out) == (kept, drawn - kept) and updates * size == trained
+    assert "(1 − .9⁸) / .1 = 5.70" in part
+    assert round((1 - 0.9**8) / 0.1, 2) == 5.70
 
 
 def test_worked_example_of_ppo(figures: ModuleType) -> None:
