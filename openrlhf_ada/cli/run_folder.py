@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.presets import is_given
+from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.platforms.nvml import NvmlError, read_driver
 from openrlhf_ada.platforms.session import TerminatedError

@@ -18,7 +18,7 @@ from typing import Any
 from openrlhf_ada import Trained, TrainingError
 from openrlhf_ada.cli.config_file import expanded, unused, words_of
 from openrlhf_ada.cli.train_ppo_ray import EXIT_BAD_INPUT, EXIT_INTERRUPTED, PROG, main, parse
-from openrlhf_ada.config.presets import is_given
+from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.platforms.template_server import PR_SET_PDEATHSIG
 from openrlhf_ada.reporting.output import LOG_FILE
 from openrlhf_ada.reporting.run_record import read_run

@@ -149,7 +149,7 @@ def ask_all(
     WeightSyncError naming those that do not answer within `limit_s`.
     """
     refs = _ask(engines, method, *args, **kwargs)
-    answered: list[Any] = ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)[0]
+    answered = cast(list[Any], ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)[0])
     ray.get(answered)
     if len(answered) < len(refs):
         raise _silence_error(refs, phase, limit_s)

@@ -19,7 +19,8 @@ from cases import pool_of
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import without_effect
-from openrlhf_ada.config.presets import METHODS, named_method
+from openrlhf_ada.config.preset_flags import named_method
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
 from openrlhf_ada.core.policies import Estimated, Sequential
