@@ -10,6 +10,7 @@ from typing import Any
 from torch.nn import Module
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.v1.engine.utils import CoreEngineProcManager
 
 
 def knows_request(llm: Any, request_id: str) -> bool:
@@ -18,6 +19,15 @@ def knows_request(llm: Any, request_id: str) -> bool:
     Contract: test_vllm_engine.test_abort_finds_a_request_by_the_id_that_we_look_for
     """
     return request_id in llm.output_processor.external_req_ids
+
+
+def ended_cores(llm: Any) -> dict[str, int]:
+    """Exit codes, by name, of the engine's processes that have ended; vLLM says no more than that one has.
+
+    Contract: test_vllm_engine.test_the_exit_code_of_a_core_is_known
+    """
+    manager = llm.engine_core.resources.engine_manager
+    return manager.finished_procs() if isinstance(manager, CoreEngineProcManager) else {}
 
 
 def lacks_weights(layer: Module, present: set[int], *, got_some: bool) -> bool:

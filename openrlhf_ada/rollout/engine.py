@@ -24,7 +24,8 @@ from openrlhf_ada.core.speculation import CPU_SPECULATION, GPU_SPECULATION
 from openrlhf_ada.host.engine import HostRolloutActor, replace_rewards
 from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.ray_session import session_folder
-from openrlhf_ada.host.vllm_engine import knows_request
+from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
+from openrlhf_ada.platforms.exits import how_it_ended
 from openrlhf_ada.platforms.gpu_memory import wait_for_room
 from openrlhf_ada.platforms.template import LONGEST_ADDRESS
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
@@ -60,8 +61,9 @@ async def _end_with(llm: Any) -> None:
     """
     while not llm.errored:
         await asyncio.sleep(WATCH_S)
+    how = "".join(f" {name} {how_it_ended(code, ())}." for name, code in ended_cores(llm).items())
     # Nothing is flushed by what follows.
-    sys.stderr.write(f"This process ends with its vLLM engine: {llm.dead_error}\n")
+    sys.stderr.write(f"This process ends with its vLLM engine: {llm.dead_error}{how}\n")
     sys.stderr.flush()
     os._exit(1)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
+import os
 import re
 from types import SimpleNamespace
 
 import pytest
 from vllm import logger as vllm_logger
-from vllm.transformers_utils.model_arch_config_convertor import ModelArchConfigConvertorBase
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core import EngineCore
+from vllm.v1.engine.core_client import BackgroundResources, MPClient
 from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.engine.utils import CoreEngineProcManager
 from vllm.v1.worker.gpu import model_runner as gpu_model_runner
 
 from openrlhf_ada.config.weight_rules import EXPERTS
-from openrlhf_ada.host.vllm_engine import knows_request
+from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 
 
 def test_abort_finds_a_request_by_the_id_that_we_look_for() -> None:
@@ -32,6 +35,21 @@ def test_abort_finds_a_request_by_the_id_that_we_look_for() -> None:
     assert inspect.signature(AsyncLLM.abort).parameters["internal"].default is False
     assert "self.external_req_ids.pop(request_id" in inspect.getsource(OutputProcessor.abort_requests)
     assert "self.output_processor = OutputProcessor(" in inspect.getsource(AsyncLLM.__init__)
+
+
+def test_the_exit_code_of_a_core_is_known() -> None:
+    """Processes are those of multiprocessing, which tells a signal as a negative code."""
+    manager = CoreEngineProcManager.__new__(CoreEngineProcManager)
+    core = multiprocessing.get_context("fork").Process(name="EngineCore_DP0", target=os._exit, args=(3,))
+    manager.processes = [core]
+    llm = SimpleNamespace(engine_core=SimpleNamespace(resources=BackgroundResources(ctx=None)))
+    assert ended_cores(llm) == {}, "an engine that another process has started"
+    llm.engine_core.resources.engine_manager = manager
+    core.start()
+    core.join()
+    assert ended_cores(llm) == {"EngineCore_DP0": 3}
+    assert "self.resources = BackgroundResources(" in inspect.getsource(MPClient.__init__)
+    assert "self.resources.engine_manager = " in inspect.getsource(MPClient.__init__)
 
 
 @pytest.mark.parametrize("name", ["errored", "dead_error"])
@@ -57,6 +75,9 @@ def test_vllms_loggers_can_be_followed_without_printing_more() -> None:
 
 
 def test_experts_are_recognised_by_the_names_that_vllm_reads() -> None:
+    # It cannot be imported before the engine.
+    from vllm.transformers_utils.model_arch_config_convertor import ModelArchConfigConvertorBase
+
     source = inspect.getsource(ModelArchConfigConvertorBase.get_num_experts)
     assert set(re.findall(r'"(\w+)",  #', source)) == set(EXPERTS)
     assert 'block.get("n_routed_experts"' in inspect.getsource(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import tempfile
 import time
 from collections import defaultdict
@@ -243,6 +244,7 @@ def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: p
     codes: list[int] = []
     monkeypatch.setattr(module.os, "_exit", codes.append)
     monkeypatch.setattr(module, "WATCH_S", 0.01)
+    monkeypatch.setattr(module, "ended_cores", lambda llm: {"EngineCore_DP0": -signal.SIGKILL})
 
     async def scenario() -> None:
         llm = Llm()
@@ -254,7 +256,7 @@ def test_a_process_ends_with_its_core(monkeypatch: pytest.MonkeyPatch, capsys: p
 
     asyncio.run(scenario())
     assert codes == [1]
-    assert "ends with its vLLM engine: the core is gone" in capsys.readouterr().err
+    assert "ends with its vLLM engine: the core is gone EngineCore_DP0 ended by SIGKILL.\n" in capsys.readouterr().err
 
 
 def test_core_death_is_no_failure_of_the_sample() -> None:
