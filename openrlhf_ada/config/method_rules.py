@@ -67,7 +67,7 @@ def _choices(s: Settings) -> list[_Choice]:
         ("--ada_estimator", s.estimator, PREDICTORS),
         ("--ada_unresolved", c.unresolved, UNRESOLVED),
     ]
-    if s.advantage != "gae":
+    if not s.in_ppo:
         by_name.append(("--ada_baseline", s.baseline, BASELINES))
     if c.mode == "est":
         by_name.append(("--ada_allocation", c.allocation, ALLOCATIONS))
@@ -223,7 +223,7 @@ def _unread(s: Settings) -> Iterator[Problem]:
             "--ada_objective power needs its exponent",
             "Give both, such as --ada_objective power --ada_objective_power 0.5, or neither",
         )
-    if c.baseline is not None and s.advantage == "gae" and c.baseline != "critic":
+    if c.baseline is not None and s.in_ppo and c.baseline != "critic":
         yield "--ada_baseline", c.baseline, "PPO's baseline is its critic", "Leave it out"
     if c.baseline is not None and Need.NO_BASELINE in CORRECTIONS[s.correction].needs:
         yield "--ada_baseline", c.baseline, f"--ada_correction {s.correction} has no baseline", "Leave it out"

@@ -32,8 +32,8 @@ class RunFlags:
     # -- weights: from the policy to the engines ---------------------------------------------------------------------
     verify_sync: str = flag_of_every_mode(
         "first",
-        "When to compare checksums of the weights that the policy sends and the engines receive. first: in the "
-        "first update, and after engines were started. always: in every update. A difference ends the run.",
+        "When to compare checksums of the weights that the policy sends and the engines receive. off: never. first: in "
+        "the first update, and after engines were started. always: in every update. A difference ends the run.",
         choices=("off", "first", "always"),
     )
     logprob_steps: int = flag(
@@ -108,8 +108,8 @@ class RunFlags:
     )
     format: str = flag_of_every_mode(
         "none",
-        "Format of answers that --ada_format_bonus rewards. boxed: has a \\boxed answer. think: thinking that "
-        "ends with </think>, then an answer. answer: ends with one <answer>...</answer>.",
+        "Format of answers that --ada_format_bonus rewards. none: any. boxed: has a \\boxed answer. think: thinking "
+        "that ends with </think>, then an answer. answer: ends with one <answer>...</answer>.",
         choices=FORMATS,
     )
     format_bonus: float = flag_of_every_mode(

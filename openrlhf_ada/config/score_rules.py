@@ -89,7 +89,7 @@ def _check_reward_model(settings: Settings, host: SimpleNamespace) -> None:
             "the reward model scores while the engines sample, and on shared GPUs their memory is not free for it",
             f"Leave it out (--train.colocate_actor_ref stays possible), or {SERVE}",
         )
-    has_critic = settings.advantage == "gae" or settings.own_critic
+    has_critic = settings.in_ppo or settings.own_critic
     if has_critic and host.train.async_enable and host.train.colocate_critic_reward:
         raise ConfigError(
             "--train.colocate_critic_reward",
@@ -150,7 +150,7 @@ def _check_raw(settings: Settings) -> None:
             "prepare-data counted positives by another score than the raw one of this run",
             "Leave it out",
         )
-    if settings.reads_critic and settings.advantage == "gae":
+    if settings.reads_critic and settings.in_ppo:
         raise ConfigError(
             "--ada_estimator",
             "critic",

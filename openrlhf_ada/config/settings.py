@@ -91,6 +91,11 @@ class Settings:
         return self.gate is not None and self.group_size > self.gate.pilot
 
     @property
+    def in_ppo(self) -> bool:
+        """Is the baseline that of the host's critic, token by token?"""
+        return self.advantage == "gae"
+
+    @property
     def remembers(self) -> bool:
         """Are pass rates carried from step to step?"""
         return self.predicts or self.chooses
@@ -105,7 +110,7 @@ class Settings:
         """Does the split, the baseline or the weight read a predicted pass rate?"""
         if self.config.mode != "seq":
             return self.config.mode == "est"
-        if self.advantage == "gae":
+        if self.in_ppo:
             # f' is taken at a pass rate known before sampling; the baseline is the critic's either way.
             return Need.WEIGHT in CORRECTIONS[self.correction].needs
         return Need.PREDICTION in BASELINES[self.baseline].needs
@@ -114,7 +119,7 @@ class Settings:
     def compares_with_prediction(self) -> bool:
         """Is the baseline there without other rollouts of the prompt?"""
         predicted = Need.PREDICTION in BASELINES[self.baseline].needs
-        return predicted and self.config.mode == "seq" and self.advantage != "gae"
+        return predicted and self.config.mode == "seq" and not self.in_ppo
 
     @property
     def reads_critic(self) -> bool:
@@ -124,7 +129,7 @@ class Settings:
     @property
     def own_critic(self) -> bool:
         """Is that critic ours, beside critic-free training of the policy?"""
-        return self.reads_critic and self.advantage != "gae"
+        return self.reads_critic and not self.in_ppo
 
     @property
     def waits(self) -> bool:

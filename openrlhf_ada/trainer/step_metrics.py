@@ -35,7 +35,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
     rewards = np.concatenate([group.pool.rewards for group in everything])
     counts = [(len(group.pool), group.pool.count_positives(threshold)) for group in everything]
     factors = [weight for group in groups for weight in _trained(group).critic_weights]
-    in_ppo = settings.advantage == "gae"
+    in_ppo = settings.in_ppo
     return {
         "ada/prompts": len(groups),
         "ada/replaced": len(record.replaced),

@@ -6,6 +6,7 @@ import argparse
 import ast
 import dataclasses
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -310,3 +311,10 @@ def test_no_flag_is_dead() -> None:
                 if owner in ("config", "ada") or (owner == "self" and path.name == "schema.py"):
                     read.add(node.attr)
     assert {f.name for f in FIELDS} - read == NOT_READ_FROM_THE_CONFIG.keys()
+
+
+def test_help_says_what_every_choice_means() -> None:
+    """A piece that is added to a table gets a word there, and so in docs/flags.md."""
+    for f in dataclasses.fields(AdaConfig):
+        for name in f.metadata["choices"] or ():
+            assert re.search(rf"(?<![\w-]){name}(?![\w-])", f.metadata["help"]), f"--ada_{f.name} {name}"
