@@ -32,8 +32,8 @@ class RunFlags:
     # -- weights: from the policy to the engines ---------------------------------------------------------------------
     verify_sync: str = flag_of_every_mode(
         "first",
-        "When to compare checksums of the weights that the policy sends and the engines receive. off: never. first: in "
-        "the first update, and after engines were started. always: in every update. A difference ends the run.",
+        "When to compare checksums of the weights that the policy sends and the engines receive. off: never. first: "
+        "in the first update, and after engines were started. always: in every update. A difference ends the run.",
         choices=("off", "first", "always"),
     )
     logprob_steps: int = flag(
