@@ -84,7 +84,7 @@ def test_samples_equal_those_of_an_undisturbed_run(
     assert "died; it is started again" in told and "is back with the policy's weights" in told
     check_ledger(run, batch_size=16, group_size=4, cap=16)
     lost = {row["step"]: row["ada/lost"] for row in steps_of(run)}
-    assert lost[2] > 0 and sum(lost.values()) == lost[2], lost
+    assert lost[2] > 0 and sum(lost.values()) == lost[2], f"{lost}\n{told}"
     assert rollouts(run) == rollouts(undisturbed)
 
 
