@@ -97,6 +97,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     monkeypatch.setattr(torch.distributed, "all_gather_object", lambda all_of, one: all_of.__setitem__(0, one))
     monkeypatch.setattr(ray, "get", lambda refs: refs)
+    monkeypatch.setattr(ray, "wait", lambda refs, **_: (refs, []))
 
 
 def make_trainer(engines: list[Engine], verify: str = "first") -> Any:

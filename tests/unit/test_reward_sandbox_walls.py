@@ -235,7 +235,7 @@ def test_an_interpreter_that_is_not_there_is_no_score(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_a_child_that_never_starts_is_no_score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spoil(monkeypatch, tmp_path, "import gc\n", "import time, gc; time.sleep(99)\n")
-    monkeypatch.setattr(sandbox_template, "_START_SECONDS", 0.5)
+    monkeypatch.setattr(sandbox_template, "START_SECONDS", 0.5)
     with pytest.raises(SandboxError, match="nothing was run: time limit"):
         run_program("print(1)", "")
 
