@@ -58,7 +58,8 @@ def test_trains_with_exact_books(toy: Toy, tmp_path: Path, name: str) -> None:
     run = tmp_path / "run"
     changes = CASES[name]
     # Two passes over 32 prompts, so that pass rates are known in the second.
-    train(toy_flags(toy, run, **changes, train__num_episodes=2))
+    done = train(toy_flags(toy, run, **changes, train__num_episodes=2))
+    assert "does not answer" not in done.stdout + done.stderr, "a start is no silence"
     check_books(run, changes)
 
 

@@ -43,9 +43,10 @@ from openrlhf_ada.core.stopping import ExitRule
 from openrlhf_ada.core.types import Sample
 from openrlhf_ada.demo import toy
 from openrlhf_ada.rollout.batch import Batch
+from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import PromptRequest
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.responses import NoScoreError
+from openrlhf_ada.rollout.responses import NoScoreError, ResponseReader
 
 PLAN = BatchPlan(BATCH, N, BATCH * N, 2, 1)
 
@@ -82,6 +83,17 @@ def test_one_batch_by_hand() -> None:
     assert record.num_rounds == 2
     assert ([group.row for group in record.groups], record.replaced) == ([0, 1], [])
     assert generator.generate_samples(**GENERATE) == ([], None, 0, True)
+
+
+def test_what_is_not_trained_is_not_made_experience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The responses of 6 rollouts come packed, and the 4 that are kept are unpacked."""
+    made: list[Result] = []
+    experience = ResponseReader.experience
+    monkeypatch.setattr(
+        ResponseReader, "experience", lambda self, result: made.append(result) or experience(self, result)
+    )
+    samples, *_ = make_generator({0: [1, 0], 1: [0, 0, 0, 1]}).generate_samples(**GENERATE)
+    assert samples.ledger.drawn == 6 and len(made) == len(samples) == 4
 
 
 @pytest.mark.parametrize(("train_batch", "kept"), [(2, 6), (4, 4), (5, 5)])
