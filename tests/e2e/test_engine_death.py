@@ -12,39 +12,10 @@ from typing import Any
 import pytest
 from books import PARTIAL, PPO, SEQ, check_books
 from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
+from deadly_rewards import REWARDS
 from interrupted_runs import Interruption, interrupt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
-
-REWARDS = """
-import os, pathlib, signal, threading
-import psutil
-from openrlhf_ada.reward import arithmetic
-
-DONE, VICTIM, CALLS, LOCK = pathlib.Path({done!r}), {victim!r}, [], threading.Lock()
-
-def is_core(process):
-    # It cannot rename itself in every environment: below make it stays what multiprocessing started.
-    try:
-        told = process.name() + " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
-    return "EngineCor" in told or "spawn_main" in told
-
-def kill_one():
-    me = psutil.Process()
-    victim = me if VICTIM == "actor" else next(filter(is_core, me.children()))
-    DONE.write_text(str(victim.pid))
-    os.kill(victim.pid, signal.SIGKILL)
-
-def reward_func(queries, prompts, labels):
-    with LOCK:
-        CALLS.append(1)
-        if len(CALLS) >= {call} and not DONE.exists():
-            kill_one()
-    return arithmetic.reward_func(queries, prompts, labels)
-"""
-"""Kills an engine's process, or vLLM's core below it, when that has answered so often; once."""
 
 LONGER = SEQ | {"actor__adam__lr": 1e-3, "data__max_samples": 64}
 
