@@ -1,5 +1,5 @@
-"""vLLM loads this (entry point `vllm.general_plugins`) in each of its processes: their start can be followed, and they
-must not outlive their parent.
+"""vLLM loads this (entry point `vllm.general_plugins`) in each of its processes: their start can be followed, on a CPU
+they may use AMX, and they must not outlive their parent.
 
 An engine core whose Ray actor is killed is re-parented and goes on, holding a core and gigabytes. Linux can end a
 process when its parent ends; asking for it in the child itself needs no cooperation of the parent. Only engines of our
@@ -22,8 +22,15 @@ RUN_VARIABLE = "OPENRLHF_ADA_RUN"
 
 
 def register() -> None:
-    """Let a start be followed; end this process with its parent, if it is one of vLLM's sub-processes."""
+    """Let a start be followed, and a CPU be used; end this process with its parent, if it is one of vLLM's
+    sub-processes in a run of ours."""
+    from vllm.platforms import current_platform
+
     keep_last_line()
+    if current_platform.is_cpu():
+        from openrlhf_ada.platforms.cpu_amx import ask_for_amx
+
+        ask_for_amx()
     parent = multiprocessing.parent_process()
     if parent is None or RUN_VARIABLE not in os.environ:
         return

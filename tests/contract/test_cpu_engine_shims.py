@@ -20,6 +20,7 @@ import vllm
 from openrlhf.trainer.ray import vllm_engine
 from vllm.config import ParallelConfig, VllmConfig
 from vllm.plugins import DEFAULT_PLUGINS_GROUP
+from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor import Executor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
@@ -28,6 +29,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.platforms import cpu, cpu_engine, cpu_executor, vllm_plugin
+from openrlhf_ada.platforms.cpu_amx import ask_for_amx
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
 from openrlhf_ada.platforms.cpu_executor import OneProcessExecutor, TensorParallelExecutor
@@ -155,6 +157,24 @@ def test_plugin_leaves_other_programs_engines_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(vllm_plugin.multiprocessing, "parent_process", lambda: SimpleNamespace(pid=-1))
     monkeypatch.setattr(vllm_plugin.ctypes, "CDLL", None)
     vllm_plugin.register()
+
+
+def test_vllm_uses_amx_without_asking_for_it() -> None:
+    """tests/e2e/test_engine.py has an engine whose first step has few tokens."""
+    assert "supports_amx = torch.cpu._is_amx_tile_supported()" in inspect.getsource(cpu_attn)
+    for path in Path(vllm.__file__).parent.rglob("*.py"):
+        assert "_init_amx" not in path.read_text(encoding="utf-8"), "then vLLM asks itself"
+
+
+@pytest.mark.parametrize(("has_it", "may_use_it"), [(True, True), (True, False), (False, False)])
+def test_amx_is_asked_for_and_not_used_where_linux_refuses(
+    monkeypatch: pytest.MonkeyPatch, has_it: bool, may_use_it: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_it)
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: asked.append(True) or may_use_it)
+    ask_for_amx()
+    assert (asked, torch.cpu._is_amx_tile_supported()) == ([True] * has_it, may_use_it)
 
 
 PARENT = """

@@ -83,6 +83,10 @@ async def main():
     out = {"capacity": await engine.capacity(), "start": sorted(lines)}
     out["sockets"] = [path.is_socket() for path in pathlib.Path(rewards).with_name("sockets").iterdir()]
 
+    # Few tokens in the engine's first step: on a processor with AMX, vLLM's core would die of it.
+    await engine.submit([job(0, prompt="1+1=")], setup(1))
+    out["first"] = [a.num_tokens for a in (await gather(engine, 1)).values()]
+
     # More than the engine computes in a step, several times over.
     await engine.submit([job(i, seed=i, prompt=f"{i:03}+{i:03}=" * 6) for i in range(128)], setup(4))
     crowd = await gather(engine, 128)
@@ -187,6 +191,10 @@ def test_sample_depends_on_its_seed_alone(seen: dict[str, Any]) -> None:
     assert seen["rewards"] == [1.0] * 4
     slots, speculation = seen["capacity"]
     assert slots >= speculation > 0
+
+
+def test_an_engine_may_begin_with_few_tokens(seen: dict[str, Any]) -> None:
+    assert seen["first"] == [1]
 
 
 def test_prompts_beyond_a_steps_token_budget_wait(seen: dict[str, Any]) -> None:
