@@ -43,7 +43,7 @@ test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/e2e tests/gpu
 
-check: $(READY) ## lint, and the fast unit and contract tests: a minute and a half
+check: $(READY) ## lint, and the fast unit and contract tests: under two minutes
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
 
 quick-tests: $(READY) ## the tests of `make check` alone

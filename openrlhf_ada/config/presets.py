@@ -56,10 +56,10 @@ steps, here as a share of all steps. All methods have this recipe, so that they 
 where the published GRPO script and the paper's text differ. A critic's flags keep OpenRLHF's defaults.
 """
 
-POSITIVE_FROM = 0.7
-"""Scores from here on count as positive, as in the recipe."""
+POSITIVE_ABOVE = 0.7
+"""Scores greater than this are positive, as in the recipe."""
 
-SEQ = _ada(mode="seq", wave=8, max_samples=32, positive_threshold=POSITIVE_FROM)
+SEQ = _ada(mode="seq", wave=8, max_samples=32, positive_threshold=POSITIVE_ABOVE)
 """The rest is the default of mode seq: `balanced` groups, baseline `pool`, no correction."""
 
 
@@ -71,13 +71,13 @@ def _trains(n: int, estimator: str = "dr_grpo") -> Flags:
 
 def _fixed(n: int, **flags: Any) -> Flags:
     """n rollouts of every prompt."""
-    return _ada(mode="seq", exit="fixed", max_samples=n, positive_threshold=POSITIVE_FROM, **flags)
+    return _ada(mode="seq", exit="fixed", max_samples=n, positive_threshold=POSITIVE_ABOVE, **flags)
 
 
 def _split(mean: int, allocation: str, **flags: Any) -> Flags:
     """`mean` rollouts of a prompt on average, all trained."""
     return _ada(
-        mode="est", budget=float(mean), allocation=allocation, select="all", positive_threshold=POSITIVE_FROM, **flags
+        mode="est", budget=float(mean), allocation=allocation, select="all", positive_threshold=POSITIVE_ABOVE, **flags
     )
 
 
@@ -92,7 +92,7 @@ def _chosen(choice: str) -> Flags:
 def _gated(pilot: int, most: int, low: float, high: float) -> Flags:
     """The first rollouts decide whether a prompt gets `most`, all trained, or is replaced."""
     gate = _ada(mode="seq", exit="gate", pilot=pilot, gate_low=low, gate_high=high, max_samples=most)
-    kept = _ada(select="random", unresolved="refill", positive_threshold=POSITIVE_FROM)
+    kept = _ada(select="random", unresolved="refill", positive_threshold=POSITIVE_ABOVE)
     return gate | kept | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"])
 
 
@@ -169,7 +169,7 @@ METHODS: dict[str, Method] = {
         RECIPE
         | _trains(1, "flash_reinforce")
         | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="all", baseline="blend", estimator="rating")
-        | _ada(positive_threshold=POSITIVE_FROM)
+        | _ada(positive_threshold=POSITIVE_ABOVE)
         | {"rollout.batch_size": 768, "train.batch_size": RECIPE["train.batch_size"], "train.max_epochs": 2},
         "2.7 rollouts a prompt if all pass rates are equally frequent. About as many rollouts per step as the "
         "recipe, in updates of the same size. On average 256 per step are left out to fill whole updates",
@@ -254,7 +254,9 @@ METHODS: dict[str, Method] = {
         "AERO (arXiv 2602.14338), constants from a third party's code",
         RECIPE
         | _trains(8)
-        | _ada(mode="seq", exit="pos", wave=2, max_samples=16, baseline="posterior", positive_threshold=POSITIVE_FROM),
+        | _ada(
+            mode="seq", exit="pos", wave=2, max_samples=16, baseline="posterior", positive_threshold=POSITIVE_ABOVE
+        ),
         "samples that AERO leaves out share the others' weight: the same expected update, without the saving",
     ),
     "pilot-commit": Method(

@@ -34,6 +34,7 @@ from openrlhf_ada.weights.sender import (
     ADMITTING,
     PREPARING,
     RECEIVING,
+    STARTING,
     EngineGoneError,
     WeightSync,
     ask_all,
@@ -175,6 +176,7 @@ class AdaActorTrainer(HostPolicyTrainer):
             )
         is_first = torch.distributed.get_rank() == 0
         if is_first:
+            ask_all(engines, "ready", STARTING, limit_s=None)
             ask_all(engines, "begin_shared", PREPARING, sums=sums)
         has_adapters = isinstance(self.actor.model.module, PeftModel)
         sent: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Between processes of any kind, by torch's gloo. It cannot be interrupted, so it is asked again and again."""
+"""Weights by torch's gloo, which runs on any machine."""
 
 from __future__ import annotations
 

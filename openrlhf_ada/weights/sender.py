@@ -143,16 +143,16 @@ class WeightSync:
 
 
 def ask_all(
-    engines: Mapping[int, Any], method: str, phase: str, *args: Any, limit_s: float = LIMIT_S, **kwargs: Any
+    engines: Mapping[int, Any], method: str, phase: str, *args: Any, limit_s: float | None = LIMIT_S, **kwargs: Any
 ) -> dict[int, Any]:
     """What these engines, by number, answer to the call of `method`. Raises RayError where one fails, as Ray does, and
-    WeightSyncError naming those that do not answer within `limit_s`.
+    WeightSyncError naming those that do not answer within `limit_s`; None: they may take for ever, as at a start.
     """
     refs = _ask(engines, method, *args, **kwargs)
     answered = cast(list[Any], ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)[0])
     ray.get(answered)
     if len(answered) < len(refs):
-        raise _silence_error(refs, phase, limit_s)
+        raise _silence_error(refs, phase, cast(float, limit_s))
     return {number: ray.get(ref) for number, ref in refs.items()}
 
 

@@ -287,5 +287,6 @@ def test_training_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         comparison = arena_agreement.Comparison(args, Results(args.out, CONDITIONS, ["pos"]), lock)
         start = subprocess.Popen
         monkeypatch.setattr(subprocess, "Popen", lambda command, **given: start(["false"], **given))
-        with pytest.raises(UnfinishedTrainingError, match=r"of pos-seed0 ended with status 1\. See .*train\.log"):
+        message = r"training of pos-seed0 ended with status 1\. See .*train\.log"
+        with pytest.raises(UnfinishedTrainingError, match=message):
             comparison._run_real(Cell("pos", 0, REAL))

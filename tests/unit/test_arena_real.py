@@ -357,7 +357,8 @@ def test_failed_training_is_reported(
     campaign: arena_real.Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaign, "_command", lambda cell, run_dir: ["false"])
-    with pytest.raises(arena_real.UnfinishedTrainingError, match="of pos-seed0 ended with status 1 before its budget"):
+    message = "training of pos-seed0 ended with status 1 before its budget"
+    with pytest.raises(arena_real.UnfinishedTrainingError, match=message):
         campaign._train(Cell("pos", 0), tmp_path / "run")
 
 

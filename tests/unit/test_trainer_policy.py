@@ -53,12 +53,9 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rank: int = 0, uses_ipc: bool = False) -> None:
         self.sent: list[tuple[str, Any]] = []
-        self.answering: int | None = None
         monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
         monkeypatch.setattr(ray, "get", lambda ref, timeout=None: ref)
-        monkeypatch.setattr(
-            ray, "wait", lambda refs, num_returns, timeout, **_: (refs[: self.answering], refs[self.answering :])
-        )
+        monkeypatch.setattr(ray, "wait", lambda refs, num_returns, timeout, **_: (refs, []))
         monkeypatch.setattr(module, "torch_dist_barrier_and_cuda_sync", lambda: self.sent.append(("barrier", None)))
         self.names = ["a0", "b0"]
         self.engines = [
@@ -233,12 +230,20 @@ def test_over_ipc_merged_weights_and_versions_are_sent(monkeypatch: pytest.Monke
 
 
 def test_over_ipc_an_engine_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is up: a first start may take as long as it takes."""
     world = World(monkeypatch, uses_ipc=True)
-    world.answering = 1
-    for engine, ref in zip(world.engines, "ab", strict=True):
+    waits: list[tuple[list[Any], float | None]] = []
+
+    def wait(refs: list[Any], num_returns: int, timeout: float | None, **_: Any) -> tuple[list[Any], list[Any]]:
+        waits.append((refs, timeout))
+        return (refs, []) if timeout is None else (refs[:1], refs[1:])
+
+    monkeypatch.setattr(ray, "wait", wait)
+    for engine, ref in zip(world.engines, ("began 0", "began 1"), strict=True):
         engine.begin_shared = Remote(lambda sums, ref=ref: ref)
     with pytest.raises(WeightSyncError, match=r"^vLLM engine 1: no answer for 300 s while preparing for an update"):
         world.trainer.broadcast_to_vllm()
+    assert waits[:2] == [(["a0", "b0"], None), (["began 0", "began 1"], 300.0)]
 
 
 @pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by configuration"])
