@@ -26,7 +26,7 @@ PACKED = Path(__file__).parent / "results"
 PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
 
-DRAWN = (REFERENCE, "dapo", "pos", "balance", "est", "rated-pos")
+DRAWN = (REFERENCE, "counted", "pos", "balance", "est", "rated-pos")
 """Methods that have a colour of their own in every figure; the cheapest gets one as well."""
 
 
@@ -45,14 +45,17 @@ def pack(
 ) -> None:
     """Write the trials of a task that count: each once, in differences. `methods`: by the cost tuned for.
 
-    What the file holds of other methods and costs stays. Raises ValueError where its seeds, budget or seconds differ.
+    What the file holds of other methods and costs stays, and so does its reference: another processor rounds
+    otherwise, and the ratios of all methods would move. Raises ValueError where its seeds, budget or seconds differ.
     """
     header = {"task": task, "seeds": seeds, "budget": budget, "version": TRIAL_VERSION, "cost model": cost_model()}
     plans, trials = _kept_in(file, header)
     for cost, names in methods.items():
         finals = finals_of(results, task, names, seeds, budget, cost)
-        plans[cost] = plans.get(cost, {}) | dict(finals.settings)
-        for cell in final_cells(results, [task], list(finals.runs), seeds, budget, cost):
+        kept = plans.setdefault(cost, {})
+        new = [name for name in finals.runs if name != REFERENCE or name not in kept]
+        kept |= {name: finals.settings[name] for name in new}
+        for cell in final_cells(results, [task], new, seeds, budget, cost):
             trials[_key(asdict(cell))] = asdict(cell) | _columns(results.by_cell[cell])
     planned = [
         (method, *setting, seed, costs.unit_of(cost))

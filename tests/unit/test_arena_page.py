@@ -154,6 +154,17 @@ def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path)
         pack(results, "graded", {"rollouts": ["pos"]}, 7, BUDGET, file)
 
 
+def test_packing_keeps_the_reference(results: Results, tmp_path: Path) -> None:
+    """Of a campaign on another processor: with another reference the ratios of all methods would move."""
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    before = unpack(file)["rollouts"].runs[REFERENCE]
+    for seed in range(SEEDS):
+        results.add(cell(REFERENCE, seed, BUDGET, "rollouts"), curve(0.02, seed))
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    assert unpack(file)["rollouts"].runs[REFERENCE] == before
+
+
 def test_readme_says_what_the_results_say() -> None:
     """Seconds to the target beside GRPO with n = 4; a dash where the method was not run."""
     ratio: dict[tuple[str, str], float] = {}
