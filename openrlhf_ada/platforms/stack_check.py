@@ -155,6 +155,8 @@ def ray_findings(
 def try_ray(command: tuple[str, ...] = (sys.executable, "-c", START_RAY), seconds: float = RAY_START_S) -> Finding:
     """In a process of its own, which takes what it has started along when it ends."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    # Not buffered: the last line is the one that was written last.
+    environment["PYTHONUNBUFFERED"] = "1"
     child = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

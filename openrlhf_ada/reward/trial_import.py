@@ -73,7 +73,8 @@ def _files(args: SimpleNamespace) -> list[tuple[str, str, str]]:
 def _started(flag: str, value: str, file: str) -> Iterator[_Trial]:
     with tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, file],
+            # Not buffered: what the file has printed is read although it ends the process.
+            [sys.executable, "-u", "-c", CHILD, file],
             stdin=subprocess.DEVNULL,
             stdout=result,
             stderr=output,
