@@ -43,11 +43,11 @@ test: $(READY) lint ## every test, with the real Ray, DeepSpeed and vLLM
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/contract
 	@$(BIN)/pytest -q --numprocesses=2 --dist=loadfile tests/e2e tests/gpu
 
-check: $(READY) ## lint, and the fast unit and contract tests: under two minutes
+check: $(READY) ## lint, and the fast unit and contract tests: about 80 s on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick-tests
 
 quick-tests: $(READY) ## the tests of `make check` alone
-	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "not e2e and not slow" tests/unit tests/contract
+	@$(BIN)/pytest -q --numprocesses=2 --dist=worksteal -m "not e2e and not slow" tests/unit tests/contract
 
 gpu-rehearsal: $(READY) ## what a CPU can show of the paths on GPUs (docs/gpu.md): up to half an hour
 	@$(BIN)/pytest -q $(SIDE_BY_SIDE) -m "rehearsal and not e2e" tests/unit tests/contract

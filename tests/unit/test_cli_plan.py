@@ -128,6 +128,7 @@ def test_methods_come_in_the_order_that_was_measured(tmp_path: Path, engine: Pat
     assert "Compare methods by this" in shown and "…" not in shown, "no column is cut"
 
 
+@pytest.mark.slow
 def test_measured_ratios_are_those_of_the_page_on_its_machine() -> None:
     """And training that costs nothing leaves methods apart that only train more often."""
     by_task = [unpack(PACKED / f"{task}.jsonl.gz")["seconds"] for task in ("graded", "hard")]
@@ -138,6 +139,7 @@ def test_measured_ratios_are_those_of_the_page_on_its_machine() -> None:
     assert seconds_to_target(STEP_MODELS["seconds-7b"])["rated-pos"] > found["rated-pos"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "rated-pos", "maxrl"])
 @pytest.mark.parametrize("budget", [40, 48])
 def test_what_is_recommended_fits_and_is_accepted_by_training(

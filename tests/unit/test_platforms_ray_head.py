@@ -67,6 +67,7 @@ def test_one_that_died_is_named_with_its_signal(
     assert gcs.wait() == -sent, "its status is left to who has started it"
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_is_told_and_then_lost(gcs: subprocess.Popen[bytes], address: str) -> None:
     notes: list[str] = []
     verdict = verdict_after(signal.SIGSTOP, gcs, notes, address)

@@ -83,6 +83,7 @@ def killed_at(moment: int, root: Path, what: Callable[[], None]) -> bool:
     return os.WIFSIGNALED(status)
 
 
+@pytest.mark.slow
 def test_whenever_it_is_killed_a_whole_checkpoint_is_left(tmp_path: Path) -> None:
     """With one to keep. Before the new one counts it is the former; from then on the new one."""
     found: list[str] = []
@@ -103,6 +104,7 @@ def test_whenever_it_is_killed_a_whole_checkpoint_is_left(tmp_path: Path) -> Non
     assert min(switch, len(found) - switch) >= 8
 
 
+@pytest.mark.slow
 def test_whenever_the_first_is_killed_the_run_starts_anew_or_goes_on(tmp_path: Path) -> None:
     for moment in range(1, 1000):
         root = tmp_path / str(moment)
