@@ -50,6 +50,7 @@ SETTINGS = {
     "lognormal": (None, 64),
     "128": (128, 64),
     "4096": (4096, 64),
+    "lognormal, messages of 128": (None, 128),
     "lognormal, messages of 16": (None, 16),
     "4096, messages of 16": (4096, 16),
 }
