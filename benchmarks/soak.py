@@ -36,6 +36,9 @@ EPISODE_STEPS = 2
 FLAGS = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "ckpt.save_steps": 100, "ckpt.max_num": 2}
 # Steps stay alike: a policy that learns is sampled more and more.
 FLAGS["actor.adam.lr"] = 1e-12
+KERNELS = 64
+"""Of oneDNN, kept by each process. It keeps 1,024, each for one shape of its matrices: with answers of all lengths that
+cache fills for thousands of steps, and would hide what does not end."""
 LOOK_S = 5.0
 FLAT, FLAT_MIB = 1.05, 1.0
 ROLES = {
@@ -91,7 +94,7 @@ def measure(steps: int) -> Points:
         toy = write_toy(ROOT / ".cache")
         words = toy_flags(toy, run, **FLAGS, **{"train.num_episodes": steps // EPISODE_STEPS})
         program = Path(sys.executable).with_name("openrlhf-ada")
-        environment = os.environ | {TEMPLATE_VARIABLE: OFF}
+        environment = os.environ | {TEMPLATE_VARIABLE: OFF, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KERNELS)}
         started = subprocess.Popen([program, "train", *words], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
         while started.poll() is None:
             look(psutil.Process(started.pid), max((row["step"] for row in rows_of(run)), default=0), found)
