@@ -169,7 +169,7 @@ def test_the_report_has_machine_versions_paths_and_failures(run: Run, tmp_path: 
     assert f"- GPUs: 1 x {H100}" in report
     assert re.search(r"^- Machine: Linux \S+ \S+, \d+ processors, \d+ GiB of memory$", report, re.M)
     assert re.search(
-        r"^- Versions: Python 3\.11\.\d+, openrlhf-ada \S+, openrlhf 0\.11\.2, .*torch 2\.13", report, re.M
+        r"^- Versions: Python 3\.1[12]\.\d+, openrlhf-ada \S+, openrlhf 0\.11\.2, .*torch 2\.13", report, re.M
     )
     assert str(tmp_path) not in report and os.uname().nodename not in report
     found = results(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from typing import Any
 
 import pytest
@@ -55,8 +56,12 @@ def test_common_modules_can_be_imported() -> None:
 
 
 def test_deep_recursion_is_possible_on_request() -> None:
-    code = "import sys\nfrom functools import lru_cache\nsys.setrecursionlimit(10**6)\n@lru_cache(None)\n"
-    assert output(code + "def f(n): return n and 1 + f(n - 1)\nprint(f(30000))") == "30000\n"
+    code = "import sys\nfrom functools import lru_cache\nsys.setrecursionlimit(10**6)\n"
+    function = "def f(n): return n and 1 + f(n - 1)\nprint(f(30000))"
+    assert output(code + function) == "30000\n"
+    if sys.version_info < (3, 12):
+        # Python 3.12 has a limit for functions written in C that programs cannot raise (docs/rewards.md).
+        assert output(code + "@lru_cache(None)\n" + function) == "30000\n"
 
 
 @pytest.mark.slow

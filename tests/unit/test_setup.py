@@ -497,13 +497,15 @@ def test_pre_commit_hooks_have_the_pinned_versions() -> None:
     assert found == [f"{name}=={pinned[name]}" for name in ("ruff", "ruff", "codespell")]
 
 
-def test_ci_runs_check_and_test_on_python_3_11() -> None:
+def test_ci_runs_check_and_test_on_both_versions_of_python() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     job = jobs["make"]
     assert {"run": "make audit"} in jobs["audit"]["steps"] and len(jobs) == 2
-    assert job["strategy"]["matrix"] == {"target": ["check", "test"]}
+    assert job["strategy"]["matrix"] == {"target": ["check", "test"], "python": ["3.11", "3.12"]}
     assert {"run": "make ${{ matrix.target }}"} in job["steps"]
-    assert [step["with"]["python-version"] for step in job["steps"] if "with" in step] == ["3.11"]
+    assert [step["with"]["python-version"] for step in job["steps"] if "setup-python" in step.get("uses", "")] == [
+        "${{ matrix.python }}"
+    ]
 
 
 @pytest.mark.parametrize("form", ["bug", "feature", "method"])
