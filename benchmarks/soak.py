@@ -37,8 +37,8 @@ FLAGS = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "ckpt.save_ste
 # Steps stay alike: a policy that learns is sampled more and more.
 FLAGS["actor.adam.lr"] = 1e-12
 KERNELS = 64
-"""Of oneDNN, kept by each process. It keeps 1,024, each for one shape of its matrices: with answers of all lengths that
-cache fills for thousands of steps, and would hide what does not end."""
+"""Of oneDNN, kept by each process. It keeps 1,024, each for one shape of its matrices: with answers of all lengths
+that cache fills for thousands of steps, and would hide what does not end."""
 LOOK_S = 5.0
 FLAT, FLAT_MIB = 1.05, 1.0
 ROLES = {
