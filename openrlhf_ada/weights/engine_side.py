@@ -13,8 +13,7 @@ from openrlhf_ada.weights.receiver import BACKEND, PolicyWeightsExtension
 from openrlhf_ada.weights.shared import SharedWeightsExtension
 
 FROM_DISK = -1
-"""Version of an engine that samples with the weights it was started with, as nobody trains."""
-
+"""Version of the weights that an engine is started with. It samples with them only where nobody trains."""
 
 DYING_S = 5.0
 """Seconds in which vLLM's core knows that a worker has died, after a call to that worker has failed."""
@@ -55,6 +54,7 @@ class ReceivesWeights:
         """To be called when the actor is made."""
         self._admitted = asyncio.Event()
         self._has_begun = False
+        self.version = FROM_DISK
 
     async def admitted(self) -> None:
         """Return when the weights are confirmed ones."""

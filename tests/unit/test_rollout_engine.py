@@ -79,10 +79,11 @@ def test_rollouts_to_speculate_follow_the_device(
     assert asyncio.run(actor.capacity()) == (slots, speculation)
 
 
-def make_actor(execute: Execute, llm: Llm | None = None) -> Any:
+def make_actor(execute: Execute, llm: Llm | None = None, *, has_weights: bool = True) -> Any:
     actor: Any = AdaRolloutActor.__new__(AdaRolloutActor)
     actor.open_gate()
-    actor._admit(3)
+    if has_weights:
+        actor._admit(3)
     actor.llm = TrackedEngine(llm or Llm(), actor)
     actor.executor = SimpleNamespace(execute=lambda **call: execute(call["llm_engine"].llm))
     actor._running, actor._ended = {}, asyncio.Queue()
@@ -225,15 +226,19 @@ def test_rewards_that_hang_do_not_hold_up_others(monkeypatch: pytest.MonkeyPatch
     assert asyncio.run(scenario())[0].error == ""
 
 
-def test_reset_clears_everything() -> None:
+@pytest.mark.parametrize("has_weights", [True, False], ids=["sampling", "just-started"])
+def test_reset_clears_everything(has_weights: bool) -> None:
+    """Also jobs that came before the policy's weights, from a driver that had not noticed the death before."""
+
     async def scenario() -> None:
-        actor = make_actor(turn, Llm(delay_s=9.0))
+        actor = make_actor(turn, Llm(delay_s=9.0), has_weights=has_weights)
         await actor.submit([JOB], setup(60.0))
         old = asyncio.ensure_future(actor.answers())
         await asyncio.sleep(0.05)
         await actor.reset()
         assert not actor._running and actor._ended.empty()
         actor.llm._llm.delay_s = 0.0
+        actor._admit(3)
         assert (await answer_of(actor)).num_tokens == 3, "its answer goes to who asks now"
         old.cancel()
 
