@@ -146,6 +146,10 @@ ESTIMATORS: Table[Callable[[Floats, Floats], Floats]] = Table()
 """--algo.advantage.estimator, those that take groups selected from a pool: (r - b, rewards) -> advantages."""
 
 
+WHITENED = ("gae", "reinforce_baseline")
+"""Estimators whose advantages OpenRLHF normalises over the whole batch, but for --algo.advantage.no_std_norm."""
+
+
 @ESTIMATORS.add("flash_reinforce")
 @ESTIMATORS.add("reinforce_baseline")
 @ESTIMATORS.add("rloo")

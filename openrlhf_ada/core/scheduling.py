@@ -162,7 +162,7 @@ class Scheduler(Generic[Payload]):
     `lose` or `acknowledge_abort`. What these return is to be aborted.
 
     `least_chance`: a sample is speculated on only if it is needed with at least this probability.
-    `given_up`: prompts closed so far because a rollout got no score, in order of time.
+    In order of time: `closed`, by their policy, so far; `given_up`, because a rollout got no score.
     """
 
     def __init__(
@@ -172,6 +172,7 @@ class Scheduler(Generic[Payload]):
         self.num_sent = 0
         self.num_outstanding = 0
         self.num_tokens = 0
+        self.closed: list[FinishedPool[Payload]] = []
         self.given_up: list[FinishedPool[Payload]] = []
         self._policy = policy
         self._speculates = name == "stream"
@@ -354,6 +355,7 @@ class Scheduler(Generic[Payload]):
             complete: list[_OpenPrompt[Payload]] = []
             for prompt, action in zip(prompts, actions, strict=True):
                 if isinstance(action, Close):
+                    self.closed.append(prompt.finished)
                     needless += self._close(prompt)
                     continue
                 self._ask_for(prompt, action.count)

@@ -214,6 +214,11 @@ METRICS: dict[str, Metric] = {
         "in asynchronous training after an engine was restarted.",
         "Above 0 in synchronous training: a bug.",
     ),
+    "ada/overlapped": Metric(
+        "share, 0 to 1",
+        "Share of the trained rollouts whose gradients were computed while others were sampled. With `ada.overlap`.",
+        "Near 0: prompts are closed late, or micro-batches are so large that few groups make no part.",
+    ),
     "ada/surprisal": Metric(
         "nats per token",
         "Mean of -log π over the sampled tokens of the trained rollouts, which estimates the policy's entropy. That "

@@ -31,11 +31,14 @@ from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import ChosenPrompts, PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.records import RolloutBatch
+from openrlhf_ada.rollout.records import RolloutBatch, TaggedExperience, tagged_samples
 from openrlhf_ada.rollout.responses import ResponseReader, sampling_params
 
 PromptValues = Callable[[Sequence[str]], Sequence[float]]
 """A critic's value of every prompt."""
+
+OnClosed = Callable[[Sequence[list[TaggedExperience]]], None]
+"""Gets the trained samples of prompts that have been sampled to the end, while others of the step are sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class SamplingOptions:
     also give log-probabilities (0: never). `known_counts`: draws and positives by row, from before the run.
     `threshold`: makes scores of raw scores, and learns from the first `first_scores` samples of every prompt; None
     where they are in [0, 1]. `score`: scores answers, where the engines have no reward function. `chooser`: chooses
-    prompts; None where all are sampled in the loader's order.
+    prompts; None where all are sampled in the loader's order. `on_closed`: where closed groups are trained early.
     """
 
     plan: BatchPlan
@@ -75,6 +78,7 @@ class SamplingOptions:
     first_scores: int = 1
     score: ScoreAnswers | None = None
     chooser: PromptChooser | None = None
+    on_closed: OnClosed | None = None
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -247,10 +251,32 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
         look = partial(scheduler.progress, self.options.plan.group_size)
-        progress = partial(self.options.on_progress, look)
+        hand_over = self._hand_over(batch, scheduler, generate_kwargs)
+
+        def progress() -> None:
+            self.options.on_progress(look)
+            hand_over()
+
         on_give_up = partial(self._on_prompt_failed, batch)
         run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
         batch.add(scheduler, partial(self._build, batch.requests), at)
+
+    def _hand_over(
+        self, batch: Batch, scheduler: Scheduler[Result], generate_kwargs: dict[str, Any]
+    ) -> Callable[[], None]:
+        """To be called while prompts are sampled: tells `on_closed` of those that are done since the last call."""
+        on_closed, to_experience = self.options.on_closed, self._reader(generate_kwargs).experience
+        num_told = 0
+
+        def call() -> None:
+            nonlocal num_told
+            closed = scheduler.closed[num_told:]
+            num_told += len(closed)
+            if on_closed is not None and closed:
+                groups = [(finished, self._build(batch.requests, finished.pool)) for finished in closed]
+                on_closed([tagged_samples(group, finished.payloads, to_experience) for finished, group in groups])
+
+        return call
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
         """Fresh prompts in place of given-up and, within the limit, of unresolved ones; does the episode end here?

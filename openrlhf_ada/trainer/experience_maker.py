@@ -10,6 +10,7 @@ from openrlhf.models.utils import compute_reward
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
+from openrlhf_ada.core.advantages import WHITENED
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.collapse import surprisal
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
@@ -17,9 +18,6 @@ from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
-
-WHITENED = ("gae", "reinforce_baseline")
-"""Estimators whose advantages the host normalises over the whole batch afterwards."""
 
 
 class GroupedExperienceMaker(RemoteExperienceMaker):
@@ -46,9 +44,13 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
     """
 
     def __init__(self, host: RemoteExperienceMaker, *, uses_critic: bool = True) -> None:
-        """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training."""
+        """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training.
+
+        `earlier`: parts of the same step that were made before (--ada_overlap).
+        """
         super().__init__(*_parts(host, uses_critic=uses_critic))
         self.group_scale = 1.0
+        self.earlier: list[Experience] = []
         self.gap: LogprobGap | None = None
         self.surprisal: float | None = None
         self._tags: list[SampleTag] = []
@@ -69,8 +71,8 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         Raises LogprobGapError where the engines sampled from something else than the policy.
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
         """
-        self.gap = logprob_gap(experiences)
-        self.surprisal = surprisal(experiences)
+        self.gap = logprob_gap([*self.earlier, *experiences])
+        self.surprisal = surprisal([*self.earlier, *experiences])
         if self.gap is not None:
             check_gap(self.gap, self.args.ada.logprob_stop)
         for experience in experiences:

@@ -137,13 +137,17 @@ class RecordedTraining(HostTrainer):
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
-        status, next_step = train(rollout_samples, global_step)
+        status, next_step = train(self.left_to_train(rollout_samples), global_step)
         # Only the policy needs it; it is not a figure.
         status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
             self._note_critic_use(status)
         return status, next_step
+
+    def left_to_train(self, rollout_samples: Any) -> Any:
+        """Of a step's samples. To be overridden where some are trained while others are sampled."""
+        return rollout_samples
 
     def _begin_step(self, version: int) -> None:
         groups = [self.actor_model_group]

@@ -19,7 +19,12 @@ from openrlhf_ada.host.classes import first_process
 from openrlhf_ada.rollout.engine_connections import Restore
 from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.samples_generator import AdaptiveSamplesGenerator, PromptValues, SamplingOptions
+from openrlhf_ada.rollout.samples_generator import (
+    AdaptiveSamplesGenerator,
+    OnClosed,
+    PromptValues,
+    SamplingOptions,
+)
 from openrlhf_ada.rollout.sampling_progress import SamplingProgress
 from openrlhf_ada.trainer.recorder import emit, note
 
@@ -30,10 +35,11 @@ def make_generator(
     prompt_values: PromptValues | None,
     restore_engine: Restore,
     score: ScoreAnswers | None = None,
+    on_closed: OnClosed | None = None,
 ) -> RecordedGenerator:
     """In place of the host's own. Mode off: the host's generator, which then also counts.
 
-    `score`: asks the reward model, in a run that has one.
+    `score`: asks the reward model, in a run that has one. `on_closed`: see `SamplingOptions`.
     """
     args = host.args
     settings = settings_of(args)
@@ -61,6 +67,7 @@ def make_generator(
         on_progress=SamplingProgress(partial(emit, args, "sampling")),
         on_note=partial(note, args),
         chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,
+        on_closed=on_closed,
     )
     return AdaptiveSamplesGenerator(host, policy, options)
 

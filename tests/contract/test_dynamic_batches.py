@@ -1,4 +1,5 @@
-"""Micro-batches by tokens (--train.dynamic_batch_enable): every sample is trained once, with its weight.
+"""Micro-batches by tokens (--train.dynamic_batch_enable), and steps in parts (--ada_overlap): every sample is trained
+once, with its weight.
 
 The host's splitting, balancing, replay buffer and trainer in two processes: see tests/support/dynamic_training.py.
 Of packing, flash-attn's kernels are left out: tests/gpu/test_packing.py.
@@ -22,7 +23,8 @@ from shared_results import printed_once
 pytestmark = pytest.mark.rehearsal
 
 ROOT = Path(__file__).parents[2]
-DYNAMIC = [name for name in CASES if not name.startswith("fixed")]
+DYNAMIC = [name for name in CASES if not name.startswith(("fixed", "parts"))]
+PARTS = [name for name in CASES if name.startswith("parts")]
 WHOLE = [name for name in DYNAMIC if name != "host"]
 
 
@@ -73,7 +75,19 @@ def test_micro_batch_split_keeps_sample_weights(found: dict[str, list[dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fixed", "dynamic", "packed"])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_step_are_the_whole_step(found: dict[str, list[dict[str, Any]]], name: str) -> None:
+    """Though the first parts are divided by totals that are guessed from a quarter of the samples."""
+    whole, parts = (found[name.replace("parts", kind)][0] for kind in ("fixed", "parts"))
+    assert parts["optimizer_steps"] == 1
+    size = max(map(abs, whole["moved"]))
+    assert size > 0.01
+    assert parts["moved"] == pytest.approx(whole["moved"], abs=1e-3 * size)
+    assert parts["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fixed", "dynamic", "packed", "parts"])
 def test_own_losses_divide_by_totals_of_all_processes(found: dict[str, list[dict[str, Any]]], kind: str) -> None:
     """In one step a constant per sample is the mean over tokens, times tokens / (samples x constant)."""
     mean = found[f"{kind}, ZeRO 2, token-mean"][0]["grad_norm"]

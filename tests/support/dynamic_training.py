@@ -35,15 +35,20 @@ PROMPT = 2
 FIRST_ID = 8
 """Sample i begins with token FIRST_ID + i."""
 
+KINDS = ("fixed", "dynamic", "packed", "parts")
+"""`parts`: a step in three parts, as with --ada_overlap, in micro-batches of fixed size."""
+
+GROUPS_OF_PARTS = ((2,), (0, 3), (1,))
+
 CASES: dict[str, dict[str, Any]] = (
     {
         f"{kind}, ZeRO {stage}, {loss}": {"kind": kind, "stage": stage, "loss": loss, "batch": len(LENGTHS)}
-        for stage, loss, kind in product((2, 3), ("token-mean", "seq-mean-token-mean"), ("fixed", "dynamic", "packed"))
+        for stage, loss, kind in product((2, 3), ("token-mean", "seq-mean-token-mean"), KINDS)
     }
     | {
         f"{kind}, {rest}": {"kind": kind, "loss": "token-mean", "batch": len(LENGTHS)} | settings
         for rest, settings in {"ZeRO 1": {"stage": 1}, "ZeRO 2, clipped": {"stage": 2, "max_norm": 0.5}}.items()
-        for kind in ("fixed", "dynamic")
+        for kind in (("fixed", "dynamic") if settings["stage"] == 1 else ("fixed", "dynamic", "parts"))
     }
     | {
         f"{kind}, {ada_loss}": {
@@ -53,7 +58,7 @@ CASES: dict[str, dict[str, Any]] = (
             "batch": len(LENGTHS),
             "ada_loss": ada_loss,
         }
-        for ada_loss, kind in product(("sequence-constant", "prompt-mean"), ("fixed", "dynamic", "packed"))
+        for ada_loss, kind in product(("sequence-constant", "prompt-mean"), KINDS)
     }
     | {
         "host": {"kind": "host", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS)},
@@ -146,7 +151,7 @@ class Run:
         from openrlhf_ada.platforms import cpu
         from openrlhf_ada.trainer.policy import AdaActorTrainer
 
-        self.rank, self.is_dynamic = rank, kind != "fixed"
+        self.rank, self.is_dynamic, self.in_parts = rank, kind not in ("fixed", "parts"), kind == "parts"
         args = self.args = flags(folder, stage, loss, batch, ada_loss, dynamic=self.is_dynamic)
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
@@ -169,8 +174,6 @@ class Run:
 
     def train(self) -> dict[str, Any]:
         before = self.weights()
-        for experience in self.share(self.maker().make_experience_batch(samples())):
-            self.trainer.replay_buffer.append(experience)
         seen: list[dict[str, Any]] = []
         step = self.trainer.training_step
 
@@ -179,7 +182,7 @@ class Run:
             return step(experience, *rest)
 
         self.trainer.training_step = recorded
-        status = self.trainer.ppo_train(0.0)
+        status = self.train_in_parts() if self.in_parts else self.train_on(samples())
         after = self.weights()
         return {
             "seen": seen,
@@ -189,6 +192,28 @@ class Run:
             "grad_norm": status["actor_grad_norm"],
             "moved": [float(v) for name in before for v in (after[name] - before[name]).flatten()[:50]],
         }
+
+    def train_on(self, chosen: list[Any]) -> dict[str, float]:
+        for experience in self.share(self.maker().make_experience_batch(chosen)):
+            self.trainer.replay_buffer.append(experience)
+        status = self.trainer.ppo_train(0.0)
+        if self.in_parts:
+            self.trainer.replay_buffer.clear()
+        return status
+
+    def train_in_parts(self) -> dict[str, float]:
+        from openrlhf_ada.config.loss_rules import averages_over_tokens
+        from openrlhf_ada.config.settings import settings_of
+        from openrlhf_ada.trainer.overlap import estimated_totals, exact_totals
+
+        *early, last = [[s for s in samples() if s.tag.key in keys] for keys in GROUPS_OF_PARTS]
+        estimate = estimated_totals(early[0], len(LENGTHS))
+        for part in early:
+            self.trainer.totals = estimate
+            assert self.train_on(part) == {}
+        by_token = averages_over_tokens(settings_of(self.args), self.args)
+        self.trainer.totals = exact_totals(samples(), estimate, by_token=by_token)
+        return self.train_on(last)
 
     def maker(self) -> Any:
         from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
