@@ -6,6 +6,7 @@ computed late. Each part of a step goes the host's way: experience, replay buffe
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -28,41 +29,61 @@ class Overlap:
     def __init__(self, unit: int, groups: int, train: Callable[[list[TaggedExperience]], None]) -> None:
         self._unit, self._groups, self._train = unit, groups, train
         self._worker = ThreadPoolExecutor(1, "overlap")
-        self._running: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._is_sampling = True
+        self._calls: list[Future[None]] = []
         self._ready: list[Group] = []
-        self._given: set[tuple[int, int]] = set()
+        self._given: dict[tuple[int, int], float] = {}
         self._num_given = 0
 
     def offer(self, groups: Sequence[Group]) -> None:
         """Of prompts that are closed. Raises what has gone wrong with a part before."""
-        self._ready += groups
-        if self._running is not None:
-            if not self._running.done():
-                return
-            self._running.result()
-        most = min(len(self._ready), self._groups - self._num_given - self._unit)
-        count = most // self._unit * self._unit
-        if count > 0:
+        for call in self._calls:
+            if call.done():
+                call.result()
+        with self._lock:
+            self._ready += groups
+        self._calls.append(self._worker.submit(self._train_ready))
+
+    def _train_ready(self) -> None:
+        part = self._next_part()
+        if part:
+            self._train(part)
+
+    def _next_part(self) -> list[TaggedExperience]:
+        """Of all groups that are ready by now."""
+        with self._lock:
+            most = min(len(self._ready), self._groups - self._num_given - self._unit)
+            count = max(most // self._unit * self._unit, 0) if self._is_sampling else 0
             part = [sample for group in self._ready[:count] for sample in group]
             del self._ready[:count]
             self._num_given += count
-            self._given |= {_identity(sample) for sample in part}
-            self._running = self._worker.submit(self._train, part)
+            self._given |= {_identity(sample): sample.tag.coefficient for sample in part if sample.tag is not None}
+        return part
 
     def rest(self, samples: Sequence[TaggedExperience]) -> list[TaggedExperience]:
         """Those of a whole step's samples that are in no part, once the parts are trained; then begins a new step.
 
-        Raises what has gone wrong with a part, and RuntimeError where parts have samples that the step does not train.
+        Raises what has gone wrong with a part, and RuntimeError where the parts have not been the step's: other
+        samples, or other coefficients.
         """
-        if self._running is not None:
-            self._running.result()
-        rest = [sample for sample in samples if _identity(sample) not in self._given]
-        if len(rest) + len(self._given) != len(samples):
+        with self._lock:
+            self._is_sampling = False
+        for call in self._calls:
+            call.result()
+        known = {_identity(sample): sample.tag.coefficient for sample in samples if sample.tag is not None}
+        others = [identity for identity, coefficient in self._given.items() if known.get(identity) != coefficient]
+        if others:
             raise RuntimeError(
-                f"{len(self._given)} samples were trained while others were sampled, and {len(rest)} of the step's "
-                f"{len(samples)} were not"
+                f"{len(others)} of {len(self._given)} samples that were trained while others were sampled are not "
+                f"trained so in the step, the first of key {others[0][0]}: does the sampling policy depend on what "
+                f"else a step has sampled?"
             )
-        self._running, self._ready, self._given, self._num_given = None, [], set(), 0
+        rest = [sample for sample in samples if _identity(sample) not in self._given]
+        self._begin_step()
         return rest
 
     def in_turn(self, call: Callable[[], Answer]) -> Answer:

@@ -18,8 +18,8 @@ from openrlhf_ada.trainer.overlap import Overlap, estimated_totals, exact_totals
 from openrlhf_ada.trainer.step_parts import LossTotals, StepStatus
 
 
-def group(key: int, n: int = 2) -> list[Any]:
-    return [SimpleNamespace(tag=SampleTag(key, index, 1.0, 1.0)) for index in range(n)]
+def group(key: int, coefficient: float = 1.0) -> list[Any]:
+    return [SimpleNamespace(tag=SampleTag(key, index, coefficient, 1.0)) for index in range(2)]
 
 
 def groups(*keys: int) -> list[list[Any]]:
@@ -38,10 +38,11 @@ class Trainer:
 
     def __init__(self) -> None:
         self.parts: list[list[int]] = []
-        self.may_go_on = threading.Event()
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
         self.may_go_on.set()
 
     def __call__(self, samples: list[Any]) -> None:
+        self.has_begun.set()
         assert self.may_go_on.wait(10)
         self.parts.append(keys_of(samples))
 
@@ -65,13 +66,13 @@ def test_what_is_closed_meanwhile_makes_one_part() -> None:
     train = Trainer()
     train.may_go_on.clear()
     overlap = Overlap(1, 8, train)
-    for key in range(5):
+    overlap.offer(groups(0))
+    train.has_begun.wait(10)
+    for key in range(1, 5):
         overlap.offer(groups(key))
     train.may_go_on.set()
     wait_for_part(overlap)
-    overlap.offer([])
-    wait_for_part(overlap)
-    assert train.parts == [[0], [1, 2, 3, 4]]
+    assert train.parts == [[0], [1, 2, 3, 4]], "without another call: the last rollouts may take long"
 
 
 def test_rest_waits_for_the_part_that_runs_and_begins_a_new_step() -> None:
@@ -79,7 +80,9 @@ def test_rest_waits_for_the_part_that_runs_and_begins_a_new_step() -> None:
     overlap = Overlap(1, 2, train)
     for _ in range(3):
         train.may_go_on.clear()
+        train.has_begun.clear()
         overlap.offer(groups(1, 0))
+        assert train.has_begun.wait(10)
         threading.Timer(0.05, train.may_go_on.set).start()
         assert keys_of(overlap.rest(group(0) + group(1))) == [0]
     assert train.parts == [[1]] * 3
@@ -90,6 +93,7 @@ def test_a_step_without_early_parts_is_left_whole() -> None:
     overlap = Overlap(1, 2, Trainer())
     assert overlap.rest(samples) == samples
     overlap.offer(groups(0))
+    wait_for_part(overlap)
     assert keys_of(overlap.rest(samples)) == [1]
 
 
@@ -105,11 +109,15 @@ def test_what_goes_wrong_with_a_part_is_raised(call: Callable[[Overlap], object]
         call(overlap)
 
 
-def test_samples_that_the_step_does_not_train_are_noticed() -> None:
+@pytest.mark.parametrize("change", ["another sample", "another coefficient"])
+def test_a_part_that_the_step_does_not_train_is_noticed(change: str) -> None:
+    """A policy of a user's own may decide by what else the step has sampled."""
     overlap = Overlap(1, 2, Trainer())
-    overlap.offer(groups(9))
-    with pytest.raises(RuntimeError, match="2 samples were trained while others were sampled, and 4 of the step's 4"):
-        overlap.rest(group(0) + group(1))
+    overlap.offer(groups(1))
+    wait_for_part(overlap)
+    changed = group(2) if change == "another sample" else group(1, coefficient=0.5)
+    with pytest.raises(RuntimeError, match=r"2 of 2 samples .* are not trained so in the step, the first of key 1"):
+        overlap.rest(group(0) + changed)
 
 
 def test_other_calls_take_their_turn_between_parts() -> None:
