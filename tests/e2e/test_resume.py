@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from books import PPO, SEQ
+from books import ASYNC, PARTIAL, PPO, SEQ
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 from interrupted_runs import Interruption, interrupt
 from mlflow import MlflowClient
@@ -98,6 +98,38 @@ def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy,
     weights = [load_file(run / "model" / "model.safetensors") for run in (whole, resumed)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("mode", [ASYNC, PARTIAL], ids=["async", "partial"])
+def test_what_was_sampled_ahead_is_sampled_again(toy: Toy, tmp_path: Path, mode: dict[str, Any]) -> None:
+    """Prompts and counts go on from the checkpoint. The rollouts are those of other weights."""
+    run = tmp_path / "run"
+    flags = FLAGS | {name.replace("__", "."): value for name, value in mode.items()}
+    flags |= {"ada_candidates": None, "eval.steps": None, "eval.n_samples_per_prompt": None}
+    interrupt(toy_flags(toy, run, **flags), "step 3/4", Interruption(signal.SIGINT, 130))
+    before = [sample for sample in read_jsonl(run / "samples.jsonl") if sample["step"] <= 2]
+    train(toy_flags(toy, run, **flags, **{"ckpt.load_enable": True}))
+
+    samples = read_jsonl(run / "samples.jsonl")
+    assert samples[: len(before)] == before, "what was trained before the checkpoint stays"
+    assert [row["step"] for row in steps_of(run)] == [1, 2, 3, 4]
+    assert sorted({(s["step"], s["key"]) for s in samples}) == [(1 + key // BATCH, key) for key in range(4 * BATCH)]
+    counts = PassRateCounts(HALF_LIFE, prior_mean=0.5, prior_strength=2.0, give_up=64)
+    for step in range(1, 5):
+        rows, drawn, positives, predicted = pools_of(samples, step)
+        assert predicted == pytest.approx(counts.predict(rows).tolist(), abs=1e-12), f"step {step}"
+        counts.observe(rows, drawn, positives)
+
+
+def pools_of(samples: list[dict[str, Any]], step: int) -> tuple[list[int], list[int], list[int], list[float]]:
+    """By prompt: its row, rollouts, positives among them, and the pass rate that was predicted."""
+    pools: dict[int, list[dict[str, Any]]] = {}
+    for sample in samples:
+        if sample["step"] == step:
+            pools.setdefault(sample["key"], []).append(sample)
+    rows = [int(pool[0]["prompt_id"]) for pool in pools.values()]
+    positives = [sum(s["metric"] > 0.5 for s in pool) for pool in pools.values()]
+    return rows, [len(pool) for pool in pools.values()], positives, [pool[0]["predicted"] for pool in pools.values()]
 
 
 def check_trackers(run: Path, tensorboard: Path, mlflow: str) -> None:
