@@ -61,7 +61,6 @@ def _of_the_trainer(host: SimpleNamespace) -> Iterator[Refusal]:
 
 
 def _of_the_step(host: SimpleNamespace, settings: Settings, plan: BatchPlan) -> Iterator[Refusal]:
-    early = "--ada_overlap trains groups before it is known"
     total = plan.prompts * plan.group_size
     if plan.train_batch != total:
         yield (
@@ -76,11 +75,14 @@ def _of_the_step(host: SimpleNamespace, settings: Settings, plan: BatchPlan) -> 
     if host.train.dynamic_batch_enable:
         rule = "it deals all samples of a step out to micro-batches, and --ada_overlap trains some before others exist"
         yield "--train.dynamic_batch_enable", True, rule, "Leave one of the two out"
-    if settings.trains_varying:
-        rule = f"a step leaves some samples out by lot at its end, and {early}"
-        yield "--ada_select", "all", rule, "Use --ada_select balanced, or leave --ada_overlap out"
+    if settings.trains_all and (settings.config.mode == "est" or settings.waits):
+        rule = "prompts train different numbers of rollouts, and --ada_overlap counts in groups of one size"
+        yield "--ada_select", settings.select, rule, "Use --ada_select balanced, or leave --ada_overlap out"
+    if host.critic.freezing_steps >= 0:
+        rule = "in its first steps OpenRLHF does not train the policy, and --ada_overlap does"
+        yield "--critic.freezing_steps", host.critic.freezing_steps, rule, "Leave one of the two out"
     if settings.refills:
-        rule = f"prompts with one outcome only are replaced while the step goes on, and {early}"
+        rule = "prompts with one outcome only are replaced at the end, and --ada_overlap has trained them by then"
         yield "--ada_unresolved", "refill", rule, "Use --ada_unresolved keep, or leave --ada_overlap out"
 
 
@@ -92,6 +94,9 @@ def _of_the_loss(host: SimpleNamespace, settings: Settings) -> Iterator[Refusal]
     if advantage.estimator in WHITENED and not advantage.no_std_norm:
         rule = "advantages are divided by their size over the whole step, which is known only at its end"
         yield "--algo.advantage.estimator", advantage.estimator, rule, "Add --algo.advantage.no_std_norm"
+    if host.actor.optim != "adam":
+        rule = "this optimizer reads gradients before DeepSpeed scales what --ada_overlap has accumulated"
+        yield "--actor.optim", host.actor.optim, rule, "Use adam, or leave --ada_overlap out"
     if host.actor.aux_loss_coef > 1e-8:
         rule = "this loss is not divided by a total of the step, as --ada_overlap needs it"
         yield "--actor.aux_loss_coef", host.actor.aux_loss_coef, rule, "Use 0, or leave --ada_overlap out"
@@ -101,5 +106,5 @@ def _of_the_loss(host: SimpleNamespace, settings: Settings) -> Iterator[Refusal]
     remedy = "Use --actor.loss_agg_mode token-mean with --ada_loss host, or leave --ada_overlap out"
     if host.algo.kl.use_loss and host.algo.kl.init_coef > 0:
         yield "--algo.kl.use_loss", True, mixed, remedy
-    if host.actor.entropy_coef:
+    if host.actor.entropy_coef is not None:
         yield "--actor.entropy_coef", host.actor.entropy_coef, mixed, remedy

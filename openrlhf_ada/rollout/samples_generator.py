@@ -38,7 +38,8 @@ PromptValues = Callable[[Sequence[str]], Sequence[float]]
 """A critic's value of every prompt."""
 
 OnClosed = Callable[[Sequence[list[TaggedExperience]]], None]
-"""Gets the trained samples of prompts that have been sampled to the end, while others of the step are sampled."""
+"""Gets the trained samples of prompts that have been sampled to the end, if any, whenever engines have answered while
+others of the step are sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +273,7 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
             nonlocal num_told
             closed = scheduler.closed[num_told:]
             num_told += len(closed)
-            if on_closed is not None and closed:
+            if on_closed is not None:
                 groups = [(finished, self._build(batch.requests, finished.pool)) for finished in closed]
                 on_closed([tagged_samples(group, finished.payloads, to_experience) for finished, group in groups])
 

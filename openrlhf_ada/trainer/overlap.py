@@ -40,18 +40,25 @@ class Overlap:
         self._num_given = 0
 
     def offer(self, groups: Sequence[Group]) -> None:
-        """Of prompts that are closed. Raises what has gone wrong with a part before."""
+        """Of prompts that are closed, if any are. Raises what has gone wrong with a part before."""
         for call in self._calls:
             if call.done():
                 call.result()
-        with self._lock:
-            self._ready += groups
-        self._calls.append(self._worker.submit(self._train_ready))
+        if groups:
+            with self._lock:
+                self._ready += groups
+            self._calls.append(self._worker.submit(self._train_ready))
 
     def _train_ready(self) -> None:
         part = self._next_part()
-        if part:
+        if not part:
+            return
+        try:
             self._train(part)
+        except BaseException:
+            # No other one is trained after it.
+            self._is_sampling = False
+            raise
 
     def _next_part(self) -> list[TaggedExperience]:
         """Of all groups that are ready by now."""
@@ -101,7 +108,8 @@ def _identity(sample: TaggedExperience) -> tuple[int, int]:
 def estimated_totals(experiences: Sequence[Any], samples: int) -> LossTotals:
     """Of a step of so many samples, by the mean length of those that are there."""
     tokens, seen = _counts(experiences)
-    return LossTotals(tokens / seen * samples, float(samples), is_last=False)
+    # Any estimate will do, but 0.
+    return LossTotals(max(tokens, 1.0) / max(seen, 1.0) * samples, float(samples), is_last=False)
 
 
 def exact_totals(samples: Sequence[Any], parts: LossTotals, *, by_token: bool) -> LossTotals:

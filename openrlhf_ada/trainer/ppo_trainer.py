@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import ray
@@ -33,7 +34,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         super().__init__(*args, **kwargs)
         values = None if self.prompt_critic is None else self.prompt_critic.values
         self.overlap: Overlap | None = None
-        if self.ada.overlap:
+        if self.ada.overlap and self.is_adaptive:
             plan, processes = batch_plan(self.args, self.settings), processes_by_model(self.args)["actor"]
             unit = groups_of_a_part(self.args, plan, processes)
             self.overlap = Overlap(unit, self.args.rollout.batch_size, self._train_part)
@@ -87,8 +88,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
 
     def _train_part(self, samples: list[TaggedExperience]) -> None:
         """While others are sampled, in a thread of its own: what the host's training step does, but for the step."""
-        experiences = self.experience_maker.make_experience_batch(samples)
-        self.experience_maker.earlier += experiences
+        experiences = self.experience_maker.make_part(samples)
         policy = self.actor_model_group
         ray.get(policy.async_run_method_batch(method_name="append", experience=experiences))
         if self._part_totals is None:
@@ -99,7 +99,9 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
     def left_to_train(self, rollout_samples: Any) -> Any:
         if self.overlap is None:
             return rollout_samples
+        start = time.monotonic()
         rest = self.overlap.rest(rollout_samples)
+        self._waited_s = time.monotonic() - start
         if self._part_totals is not None:
             by_token = averages_over_tokens(self.settings, self.args)
             totals = exact_totals(rollout_samples, self._part_totals, by_token=by_token)
@@ -114,6 +116,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         if self.overlap is not None:
             early = sum(len(e.index) for e in self.experience_maker.earlier)
             status["ada/overlapped"] = early / len(rollout_samples)
+            status["timing/overlap_wait"] = self._waited_s
             self.experience_maker.earlier, self._part_totals = [], None
         return status, next_step
 

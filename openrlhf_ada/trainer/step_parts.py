@@ -106,7 +106,7 @@ class StepStatus:
         for name in status.keys() - set(OF_THE_OPTIMIZER):
             kind = "token" if self.kinds.get(name) == "token" else "sample"
             divisor = scale if self._is_loss(name) else 1.0
-            weighted = sum(figures[name] / divisor * weight[kind] for figures, weight in early)
+            weighted = sum(figures.get(name, 0.0) / divisor * weight[kind] for figures, weight in early)
             total = sum(weight[kind] for _, weight in parts)
             status[name] = (weighted + status[name] * counts[kind]) / max(total, 1.0)
         return status

@@ -44,14 +44,14 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         "all are trained",
         {"--ada_select": "all", "--actor.lr_scheduler": "constant"},
         "--ada_select is 'all'",
-        "leaves some samples out by lot",
+        "different numbers of rollouts",
         "--ada_select balanced",
     ),
     (
         "refilled",
         {"--ada_unresolved": "refill"},
         "--ada_unresolved is 'refill'",
-        "replaced while the step goes on",
+        "replaced at the end",
         "--ada_unresolved keep",
     ),
     (
@@ -68,13 +68,22 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         "over the whole step",
         "Add --algo.advantage.no_std_norm",
     ),
+    (
+        "est trains all",
+        {"--ada_mode": "est"},
+        "--ada_select is 'all'",
+        "different numbers of rollouts",
+        "--ada_select balanced",
+    ),
+    ("muon", {"--actor.optim": "muon"}, "--actor.optim is 'muon'", "before DeepSpeed scales", "Use adam"),
+    ("frozen", {"--critic.freezing_steps": "0"}, "--critic.freezing_steps is 0", "does not train", "one of the two"),
     ("routers", {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", "total of the step", "Use 0"),
     *[
         (f"{loss}, {name}", {"--ada_loss": loss} | extra, f"--{name} is {value}", "a mean over tokens", "token-mean")
         for loss in ("sequence-constant", "prompt-mean")
         for name, value, extra in (
             ("algo.kl.use_loss", True, TWO_TOKENS_KINDS),
-            ("actor.entropy_coef", 0.1, {"--actor.entropy_coef": "0.1"}),
+            ("actor.entropy_coef", 0.0, {"--actor.entropy_coef": "0"}),
         )
     ],
     (
@@ -98,7 +107,8 @@ def test_refused(refusal: Callable[[Flags], Exception], changes: Flags, head: st
     "changes",
     [
         {},
-        {"--ada_mode": "est", "--ada_budget": "4"},
+        {"--ada_mode": "est", "--ada_budget": "8", "--ada_select": "balanced"},
+        {"--ada_exit": "fixed", "--ada_max_samples": "4", "--ada_select": "all"},
         {"--ada_loss": "sequence-constant"},
         {"--actor.loss_agg_mode": "seq-mean-token-mean", "--ada_correction": "none"},
         TWO_TOKENS_KINDS,

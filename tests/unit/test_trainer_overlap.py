@@ -109,6 +109,24 @@ def test_what_goes_wrong_with_a_part_is_raised(call: Callable[[Overlap], object]
         call(overlap)
 
 
+def test_no_part_is_trained_after_one_that_failed() -> None:
+    train, begun = Trainer(), threading.Event()
+
+    def fail(samples: list[Any]) -> None:
+        begun.set()
+        train(samples)
+        raise RuntimeError("out of memory")
+
+    train.may_go_on.clear()
+    overlap = Overlap(1, 4, fail)
+    overlap.offer(groups(0))
+    assert begun.wait(10)
+    overlap.offer(groups(1))
+    train.may_go_on.set()
+    wait_for_part(overlap)
+    assert train.parts == [[0]]
+
+
 @pytest.mark.parametrize("change", ["another sample", "another coefficient"])
 def test_a_part_that_the_step_does_not_train_is_noticed(change: str) -> None:
     """A policy of a user's own may decide by what else the step has sampled."""
