@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from documents import ROOT, section, spans, tables
 
-from openrlhf_ada.arena import costs
+from openrlhf_ada.arena import costs, real, real_page, real_tables
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
 from openrlhf_ada.arena.tables import REFERENCE, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.arena.trial import Spent
-from openrlhf_ada.cli.arena_page import main
+from openrlhf_ada.cli.arena_page import REAL, main
 from openrlhf_ada.config import presets
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
 METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 PACKED, PAGE = ROOT / "openrlhf_ada" / "arena" / "results", ROOT / "docs" / "arena.md"
 
 
@@ -135,6 +136,28 @@ def test_committed_page_is_of_the_committed_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert inserted(text, render(by_task)) == text, "write it anew: make arena-docs"
     assert sum(file.stat().st_size for file in files if file.exists()) < 2_000_000
+
+
+def test_committed_page_is_of_the_committed_real_results() -> None:
+    conditions = real.read_conditions(PACKED / REAL)
+    assert conditions is not None
+    results = real.Results(PACKED / REAL, conditions, resumes=False)
+    text, marks = PAGE.read_text(encoding="utf-8"), (real_page.FIRST, real_page.LAST)
+    assert inserted(text, real_page.render_real(results), marks) == text, "write it anew: make arena-docs"
+
+
+def test_what_is_said_of_the_language_model_is_what_the_results_say() -> None:
+    conditions = real.read_conditions(PACKED / REAL)
+    assert conditions is not None
+    results = real.Results(PACKED / REAL, conditions, resumes=False)
+    seeds = 1 + max(cell.seed for cell in results.by_cell)
+    rows = {row.method: row for row in real_tables.table(results, ["counted"], seeds)}
+    cost = rows["counted"].cost
+    assert cost is not None
+    said = (
+        f"with {NUMBERS[seeds]} seeds so far: {cost['rollouts'].mean:.2f} of the rollouts of uniform sampling with 8"
+    )
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path) -> None:
