@@ -39,6 +39,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
             unit = groups_of_a_part(self.args, plan, processes)
             self.overlap = Overlap(unit, self.args.rollout.batch_size, self._train_part)
         self._part_totals: LossTotals | None = None
+        self._waited_s = 0.0
         self.samples_generator = make_generator(
             self.samples_generator,
             prompt_values=values,
