@@ -84,7 +84,7 @@ def plan(methods: Sequence[str], seeds: int) -> list[Cell]:
     return [Cell(method, seed) for seed in range(seeds) for method in names]
 
 
-def check(methods: Sequence[str], seeds: int, budget: int, minutes: float | None) -> None:
+def check(methods: Sequence[str], seeds: int, budget: int, rate: float, minutes: float | None) -> None:
     """Raises ValueError for what cannot be run."""
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
@@ -98,6 +98,8 @@ def check(methods: Sequence[str], seeds: int, budget: int, minutes: float | None
             f"--budget {budget}: a run needs at least {LEAST_BUDGET} rollouts for a start, a middle and an end, and "
             f"several thousand to learn. Try 6144"
         )
+    if not 0 < rate < 1:
+        raise ValueError(f"--rate {rate:g}: a learning rate lies between 0 and 1. Leave it out for that of the demo")
     if minutes is not None and minutes <= 0:
         raise ValueError(f"--minutes {minutes:g}: it must be above 0. Leave it out for no limit")
 

@@ -51,7 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "budget": 6144,
     "out": Path("runs/arena-real"),
 }
-ONLY_REAL = ("model", "minutes", "resume")
+ONLY_REAL = ("model", "rate", "minutes", "resume")
 NOT_REAL = ("quick", "tasks", "cost", "processes", "steps")
 EXIT_FAILED = 1
 
@@ -72,10 +72,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--real", action="store_true", help="train a language model with Ray, DeepSpeed and vLLM instead")
     add("--model", choices=tuple(RECIPES), help="what is trained (default smollm2)")
+    add("--rate", type=float, metavar="R", help="learning rate, constant (default: that of the model's demo)")
     add(
         "--minutes", type=float, metavar="M", help="stop after so many minutes; the same call goes on (default: never)"
     )
-    add("--resume", type=Path, metavar="DIR", help="go on with this folder, with its model and budget")
+    add("--resume", type=Path, metavar="DIR", help="go on with this folder, with its model, budget and rate")
 
 
 def check_absent(args: argparse.Namespace) -> None:
@@ -120,9 +121,10 @@ def _results(parser: argparse.ArgumentParser, args: argparse.Namespace, folder: 
     kept = known if args.resume else None
     model = args.model or (kept.model if kept else "smollm2")
     budget = args.budget if args.budget is not None else (kept.budget if kept else DEFAULTS["budget"])
-    check(args.methods, args.seeds, budget, args.minutes)
     recipe = RECIPES[model]
-    conditions = Conditions(model, budget, recipe.learning_rate, recipe.max_prompts, recipe.eval_samples)
+    rate = args.rate if args.rate is not None else (kept.rate if kept else recipe.learning_rate)
+    check(args.methods, args.seeds, budget, rate, args.minutes)
+    conditions = Conditions(model, budget, rate, recipe.max_prompts, recipe.eval_samples)
     results = Results(folder, conditions)
     results.start()
     return results

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -245,6 +246,8 @@ def test_method_without_the_reference_is_not_compared(tmp_path: Path) -> None:
         (["--budget", "100"], "--budget 100: a run needs at least 384 rollouts"),
         (["--budget", "0"], "--budget 0: a run needs at least 384 rollouts"),
         (["--minutes", "0"], "--minutes 0: it must be above 0"),
+        (["--rate", "0"], "--rate 0: a learning rate lies between 0 and 1"),
+        (["--rate", "nan"], "--rate nan: a learning rate lies between 0 and 1"),
         (["--tasks", "graded"], "--tasks does not go with --real"),
         (["--quick"], "--quick does not go with --real"),
     ],
@@ -322,6 +325,19 @@ def test_partial_results_are_reported_as_partial(
     assert not list(tmp_path.glob("runs/*/ckpt")), "checkpoints of finished runs are removed"
     assert main(["--real", "--resume", str(tmp_path), "--methods", "pos", "--seeds", "2"]) == 0
     assert [cell.name for cell in no_training[2:]] == ["uniform-8-seed1"] * 2, "finished runs are kept"
+
+
+def test_rate_is_kept_for_the_folder(
+    no_training: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["--real", "--model", "toy", "--budget", "1024", "--methods", REFERENCE, "--seeds", "1"]
+    assert main([*start, "--rate", "1e-3", "--out", str(tmp_path)]) == 0
+    assert main(["--real", "--resume", str(tmp_path), "--methods", REFERENCE, "--seeds", "1"]) == 0
+    (result,) = Results(tmp_path, replace(CONDITIONS, rate=1e-3)).by_cell.values()
+    assert result["flags"]["actor.adam.lr"] == 1e-3
+    capsys.readouterr()
+    assert main(["--real", "--resume", str(tmp_path), "--rate", "2e-3"]) == 2
+    assert "rate is 0.001 there and 0.002 here" in capsys.readouterr().err
 
 
 @pytest.fixture
