@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -19,8 +20,11 @@ from openrlhf_ada.reporting.run_record import Row, Run
 from openrlhf_ada.simulation.coin_flips import simulate
 
 STEP_ROLLOUTS = 128
-"""Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps. With one
-learning rate for all, no method wins by taking more of them."""
+"""Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps."""
+
+UPDATES = 4
+"""Of the optimiser in a step, as in the published recipe: one pass in four updates, or two passes in two each. With one
+learning rate for all, no method wins by making more of them."""
 
 MEASUREMENTS = 8
 """Evaluations within the budget, beside the one at the start."""
@@ -119,23 +123,25 @@ def rollouts_per_prompt(method: str) -> float:
 
 
 def prompts_per_step(method: str) -> int:
-    """As many as make a step of about STEP_ROLLOUTS."""
-    return max(2, round(STEP_ROLLOUTS / rollouts_per_prompt(method)))
+    """As many as make a step of about STEP_ROLLOUTS, and whose trained rollouts make UPDATES equal parts."""
+    parts = max(1, UPDATES // METHODS[method].passes)
+    whole = parts // math.gcd(parts, METHODS[method].n)
+    return whole * max(1, round(STEP_ROLLOUTS / rollouts_per_prompt(method) / whole))
 
 
 def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
-    """What a run's command line has beside the model, the prompts and the folders. One optimiser step per step, or
-    as many in each of a method's passes."""
+    """What a run's command line has beside the model, the prompts and the folders."""
     method, prompts = METHODS[cell.method], prompts_per_step(cell.method)
     trained = prompts * method.n
+    update = trained * method.passes // max(UPDATES, method.passes)
     return method_flags(method) | {
         "ada_eval_ends": True,
         "algo.advantage.estimator": method.estimator,
         "rollout.batch_size": prompts,
         "rollout.n_samples_per_prompt": method.n,
         "rollout.micro_batch_size": trained,
-        "train.batch_size": trained // method.passes,
-        "train.micro_batch_size": trained // method.passes,
+        "train.batch_size": update,
+        "train.micro_batch_size": update,
         "train.max_epochs": method.passes,
         # Enough even if a prompt had one rollout: the run is ended when its budget is spent.
         "train.num_episodes": -(-conditions.budget // conditions.prompts) + 1,

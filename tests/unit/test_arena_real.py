@@ -23,6 +23,7 @@ from openrlhf_ada.arena.real import (
     METHODS_DEFAULT,
     SETTINGS,
     STEP_ROLLOUTS,
+    UPDATES,
     Cell,
     Conditions,
     Results,
@@ -110,7 +111,8 @@ def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None
     assert {name: getattr(config, name) for name in ada} == ada
     assert settings.refills == expected.refill
     assert args.algo.advantage.estimator == expected.estimator
-    assert args.train.batch_size * expected.passes == args.rollout.batch_size * expected.n, "one step a pass"
+    trained = args.rollout.batch_size * expected.n * expected.passes
+    assert trained == args.train.batch_size * max(UPDATES, expected.passes), "as many updates for all"
     assert (args.actor.adam.lr, args.actor.lr_scheduler) == (CONDITIONS.rate, "constant")
 
 
