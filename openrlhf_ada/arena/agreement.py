@@ -87,11 +87,11 @@ def check(methods: Sequence[str], seeds: int, conditions: Conditions) -> None:
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
         raise ValueError(f"--methods {','.join(unknown)}: there is no such name. Known are {', '.join(METHODS)}")
-    several = [name for name in methods if METHODS[name].passes > 1 or METHODS[name].refill]
+    several = [name for name in methods if METHODS[name].passes * METHODS[name].parts > 1 or METHODS[name].refill]
     if several:
         raise ValueError(
-            f"--methods {','.join(several)}: methods that make several passes or replace prompts are not compared. "
-            f"Try {','.join(METHODS_DEFAULT)}"
+            f"--methods {','.join(several)}: methods of several updates a step or of replaced prompts are not "
+            f"compared. Try {','.join(METHODS_DEFAULT)}"
         )
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: at least 1 is needed, and 3 for an interval")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -26,6 +27,9 @@ PROMPTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 TRIAL_VERSION = 3
 """Raised when a change of code changes what the same trial gives: results of other versions are refused."""
+
+LEAST_STEPS = 3
+"""Of a trial."""
 
 Setting = tuple[float, int]
 """Learning rate, prompts of a step."""
@@ -138,6 +142,18 @@ def _start(task: str, seed: int, folder: Path) -> tuple[World, dict[str, Tensor]
             torch.save(warm_start(world, seed), unfinished)
             unfinished.rename(kept)
     return world, torch.load(kept, weights_only=True)
+
+
+def least_budget(method: str) -> int:
+    """With it, the shortest trial has LEAST_STEPS of the smallest steps, even if each draws the most it may."""
+    from openrlhf_ada.arena.methods import METHODS
+    from openrlhf_ada.arena.trial import REFILL_LIMIT
+
+    settings = METHODS[method].settings(PROMPTS[0])
+    of_prompt = settings.budget if settings.config.mode == "est" else settings.max_samples
+    if METHODS[method].refill:
+        of_prompt *= REFILL_LIMIT
+    return math.ceil(LEAST_STEPS * PROMPTS[0] * of_prompt * max(rung.part for rung in RUNGS))
 
 
 def rung_cells(

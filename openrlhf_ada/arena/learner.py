@@ -185,26 +185,29 @@ class Learner:
         """One answer for each row of the training set; a row may stand there several times."""
         return sample(self.model, PromptBatch.of(self.world.train, rows), self._generator)
 
-    def train(self, answers: Answers, index: Sequence[int], coefficients: Sequence[float], passes: int = 1) -> None:
-        """Up the mean of coefficient x log-probability over the trained answers `index`, in one step.
+    def train(
+        self, answers: Answers, index: Sequence[int], coefficients: Sequence[float], passes: int = 1, parts: int = 1
+    ) -> None:
+        """Up the mean of coefficient x log-probability over the trained answers `index`.
 
-        With more than one pass over the answers, as many steps in each, with PPO's clipped ratio of every token.
+        One update for each of the equal `parts` of each of the `passes`: of several, with PPO's clipped ratio of every
+        token.
         """
         trained = np.flatnonzero(coefficients)
         if not len(trained):
             return
         rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
-        if passes == 1:
+        if passes * parts == 1:
             chosen = torch.from_numpy(trained)
             self._update(_surrogate(self.model, answers, rows[chosen], weights[chosen], None), len(index))
             return
         with torch.no_grad():
             before = self.model.token_log_probs(answers.prompts, answers.tokens)
         for _ in range(passes):
-            for part in np.array_split(self._shuffle.permutation(trained), passes):
+            for part in np.array_split(self._shuffle.permutation(trained), parts):
                 chosen = torch.from_numpy(part)
                 gain = _surrogate(self.model, answers, rows[chosen], weights[chosen], before)
-                self._update(gain, len(index) / passes)
+                self._update(gain, len(index) / parts)
 
     def _update(self, gain: Tensor, size: float) -> None:
         self._optimizer.zero_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ class Method:
     """n: --rollout.n_samples_per_prompt. ada: our flags. estimator: --algo.advantage.estimator.
 
     `refill`: prompts of one outcome are replaced until the step is full (DAPO). `passes`: over the rollouts of a step.
+    `parts`: of a step, with one update each, in each pass.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Method:
     estimator: str = "dr_grpo"
     refill: bool = False
     passes: int = 1
+    parts: int = 1
 
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""
@@ -51,7 +53,7 @@ def _published(name: str, preset: str) -> Method:
     flags, summary = presets.METHODS[preset].flags, presets.METHODS[preset].summary
     ada = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
-    return Method(name, summary, n, ada, estimator, refill=ada.get("unresolved") == "refill")
+    return Method(name, summary, n, ada, estimator, refill=ada.get("unresolved") == "refill", parts=4)
 
 
 _BY_PRESET = (
@@ -96,6 +98,9 @@ _RATED = {"baseline": "blend", "estimator": "rating"}
 _REPEATED = {2: "twice", 4: "four-times"}
 """Passes over the rollouts of a step, in as many updates each: names of such methods."""
 
+IN_FOUR = ("uniform-2", "uniform-4", "uniform-8", "uniform-16", "grpo-4", "pos", "balance", "est", "est-std", "dapo")
+"""Methods that are compared with one update of a step, and with the four of the published recipe."""
+
 
 def _rated() -> Iterator[Method]:
     """Ours: rollouts of a prompt are compared with its rating as well."""
@@ -108,10 +113,10 @@ def _rated() -> Iterator[Method]:
         )
     for passes, name in _REPEATED.items():
         summary, flags = f"rated-1 with {passes} passes over each step", _uniform(1, **_RATED)
-        yield Method(f"rated-1-{name}", summary, estimator="flash_reinforce", passes=passes, **flags)
+        yield Method(f"rated-1-{name}", summary, estimator="flash_reinforce", passes=passes, parts=passes, **flags)
     for n in (2, 4):
         summary, flags = f"rated-{n} with 2 passes over each step", _uniform(n, **_RATED)
-        yield Method(f"rated-{n}-twice", summary, estimator="flash_reinforce", passes=2, **flags)
+        yield Method(f"rated-{n}-twice", summary, estimator="flash_reinforce", passes=2, parts=2, **flags)
     until_right = {"mode": "seq", "exit": "pos", "k_pos": 1, "max_samples": 8, "select": "all", "estimator": "rating"}
     for name, wave, baseline, summary in (
         ("rated-pos", 1, "blend", "one at a time until one is right, at most 8; all trained, rated, 2 passes"),
@@ -119,12 +124,12 @@ def _rated() -> Iterator[Method]:
         ("rated-pos-2-exact", 2, "estimator", "rated-pos-2, compared with the rating alone"),
     ):
         ada = until_right | {"wave": wave, "baseline": baseline}
-        yield Method(name, summary, wave, ada, "flash_reinforce", passes=2)
+        yield Method(name, summary, wave, ada, "flash_reinforce", passes=2, parts=2)
     summary, flags = (
         "rated-2-twice on one in four prompts, chosen by expected spread",
         _uniform(2, candidates=4, **_RATED),
     )
-    yield Method("rated-2-twice-chosen", summary, estimator="flash_reinforce", passes=2, **flags)
+    yield Method("rated-2-twice-chosen", summary, estimator="flash_reinforce", passes=2, parts=2, **flags)
 
 
 def _all() -> Iterator[Method]:
@@ -132,7 +137,9 @@ def _all() -> Iterator[Method]:
         yield Method(f"uniform-{n}", f"{n} rollouts a prompt, all trained", estimator="rloo", **_uniform(n))
     for n, passes in ((2, 2), (4, 2), (4, 4)):
         summary = f"uniform-{n} with {passes} passes over each step"
-        yield Method(f"uniform-{n}-{_REPEATED[passes]}", summary, estimator="rloo", passes=passes, **_uniform(n))
+        yield Method(
+            f"uniform-{n}-{_REPEATED[passes]}", summary, estimator="rloo", passes=passes, parts=passes, **_uniform(n)
+        )
     yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
     yield Method("grpo-8", "8 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(8))
     yield from _rated()
@@ -141,7 +148,7 @@ def _all() -> Iterator[Method]:
     for exit_rule in ("pos", "balance"):
         yield Method(exit_rule, f"Reinforce-Ada, {exit_rule}, 4 trained", n=4, ada=seq | {"exit": exit_rule})
         summary = f"{exit_rule} with 2 passes over each step"
-        yield Method(f"{exit_rule}-twice", summary, n=4, ada=seq | {"exit": exit_rule}, passes=2)
+        yield Method(f"{exit_rule}-twice", summary, n=4, ada=seq | {"exit": exit_rule}, passes=2, parts=2)
         matched = {"objective": f"matched:reinforce-ada-{exit_rule}", "correction": "stratum"}
         yield Method(
             f"uniform-8-as-{exit_rule}",
@@ -151,9 +158,9 @@ def _all() -> Iterator[Method]:
     matched = {"objective": "matched:rated-pos", "correction": "stratum"}
     for n, name in ((2, "counted"), (4, "uniform-4-as-rated-pos")):
         summary = f"{n} rollouts a prompt with the weight that rated-pos has, 2 passes"
-        yield Method(name, summary, **_uniform(n, **matched), passes=2)
+        yield Method(name, summary, **_uniform(n, **matched), passes=2, parts=2)
     summary, flags = "counted with equal weights", _uniform(2, objective="linear", correction="stratum")
-    yield Method("counted-linear", summary, **flags, passes=2)
+    yield Method("counted-linear", summary, **flags, passes=2, parts=2)
     est = {"mode": "est", "budget": 8.0, "select": "all"}
     yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", n=8, ada=est | {"correction": "paper"})
     neyman = {"allocation": "std", "correction": "stratum", "objective": "linear"}
@@ -176,4 +183,9 @@ def _all() -> Iterator[Method]:
         )
 
 
+def _in_four(method: Method) -> Method:
+    return replace(method, name=f"{method.name}-in-four", summary=f"{method.summary}; four updates a step", parts=4)
+
+
 METHODS = {method.name: method for method in _all()}
+METHODS |= {method.name: method for method in map(_in_four, (METHODS[name] for name in IN_FOUR))}

@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.arena.methods import METHODS, Method
-from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.reporting.run_record import Row, Run
 from openrlhf_ada.simulation.coin_flips import simulate
 
 STEP_ROLLOUTS = 128
-"""Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps."""
+"""Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps. Methods
+make as many updates of a step as their names say: compare those that make the same number."""
 
-UPDATES = 4
-"""Of the optimiser in a step, as in the published recipe: one pass in four updates, or two passes in two each. With one
-learning rate for all, no method wins by making more of them."""
+REFERENCE = "uniform-8-in-four"
+"""What methods are compared with: four updates a step, as in the published recipe and in methods of two passes."""
 
 MEASUREMENTS = 8
 """Evaluations within the budget, beside the one at the start."""
@@ -37,7 +36,11 @@ PASS_RATES = (1.0, 1.5)
 
 SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 
-METHODS_DEFAULT = ("uniform-4", REFERENCE, "uniform-16", "dapo", "est", "pos", "balance")
+METHODS_DEFAULT = (
+    *(f"{name}-in-four" for name in ("uniform-4", "uniform-8", "uniform-16", "dapo", "est", "pos", "balance")),
+    "uniform-4-twice",
+    "counted",
+)
 
 SETTINGS, CELLS = "settings.json", "cells.jsonl"
 
@@ -123,8 +126,8 @@ def rollouts_per_prompt(method: str) -> float:
 
 
 def prompts_per_step(method: str) -> int:
-    """As many as make a step of about STEP_ROLLOUTS, and whose trained rollouts make UPDATES equal parts."""
-    parts = max(1, UPDATES // METHODS[method].passes)
+    """As many as make a step of about STEP_ROLLOUTS, and whose trained rollouts make equal parts, one an update."""
+    parts = METHODS[method].parts
     whole = parts // math.gcd(parts, METHODS[method].n)
     return whole * max(1, round(STEP_ROLLOUTS / rollouts_per_prompt(method) / whole))
 
@@ -133,7 +136,7 @@ def cell_flags(cell: Cell, conditions: Conditions) -> Flags:
     """What a run's command line has beside the model, the prompts and the folders."""
     method, prompts = METHODS[cell.method], prompts_per_step(cell.method)
     trained = prompts * method.n
-    update = trained * method.passes // max(UPDATES, method.passes)
+    update = trained // method.parts
     return method_flags(method) | {
         "ada_eval_ends": True,
         "algo.advantage.estimator": method.estimator,

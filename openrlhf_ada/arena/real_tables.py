@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_ada.arena.costs import mean_accuracy
-from openrlhf_ada.arena.real import Result, Results, curve, prompts_per_step, total
-from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE, cost_to
+from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.real import REFERENCE, Result, Results, curve, prompts_per_step, total
+from openrlhf_ada.arena.tables import TARGET_SHARE, cost_to
 from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 COSTS = ("rollouts", "tokens", "seconds")
@@ -99,8 +100,13 @@ def _row(
         gain=interval([_area(ours, budget) - _area(theirs, budget) for ours, theirs in pairs]) if pairs else None,
         cost=cost,
         missed=missed,
-        spent={of: float(np.mean([total(run, of) for run in runs.values()])) for of in SPENT},
+        spent={of: float(np.mean([total(run, of) for run in runs.values()])) * times(name, of) for of in SPENT},
     )
+
+
+def times(method: str, cost: str) -> int:
+    """How often a method spends what a run's record has once: it trains its tokens in every pass."""
+    return METHODS[method].passes if cost == "trained_tokens" and method in METHODS else 1
 
 
 def _accuracy_at(run: Result, budget: float) -> float:

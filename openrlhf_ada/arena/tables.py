@@ -6,28 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from openrlhf_ada.arena.campaign import Result, Results, Setting, final_cells, tuned
 from openrlhf_ada.arena.costs import StepModel, mean_accuracy, spent_as
-
-Floats = NDArray[np.float64]
+from openrlhf_ada.arena.sign_flips import SEEDS_FOR_TEST, Floats, corrected_p
 
 REFERENCE = "uniform-8"
 TARGET_SHARE = 0.8
 """Of the reference's mean gain over the whole budget."""
 
 RESAMPLES = 2000
-EXACT_UP_TO = 12
-"""Differences whose signs are flipped in all ways; of more, FLIPS ways are drawn."""
-
-FLIPS = 20_000
-
-SEEDS_FOR_TEST = 6
-"""With fewer, no result of a sign-flip test is below 0.05."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,33 +182,10 @@ def _in_order(finals: Finals, names: Sequence[str]) -> list[Row]:
 
 
 def corrected_tests(differences: Mapping[str, Floats]) -> dict[str, float | None]:
-    """p of each sign-flip test, corrected for their number (Holm, 1979); None with fewer than SEEDS_FOR_TEST."""
-    if any(len(values) < SEEDS_FOR_TEST for values in differences.values()):
+    """p of each method's paired test, corrected for their number; None with fewer than SEEDS_FOR_TEST."""
+    if not differences or any(len(values) < SEEDS_FOR_TEST for values in differences.values()):
         return dict.fromkeys(differences)
-    return dict(zip(differences, holm([sign_flip_p(values) for values in differences.values()]), strict=True))
-
-
-def sign_flip_p(differences: Floats) -> float:
-    """Two-sided p of mean 0, if each difference might as well have the other sign. Exact up to EXACT_UP_TO of them."""
-    count = len(differences)
-    if count <= EXACT_UP_TO:
-        signs = np.array(list(product((1.0, -1.0), repeat=count)))
-    else:
-        signs = np.random.default_rng(0).choice((1.0, -1.0), size=(FLIPS, count))
-        signs[0] = 1.0
-    means = np.abs(signs @ differences)
-    # The differences as they are count as one of the ways, up to rounding.
-    return float(np.mean(means >= means[0] * (1 - 1e-12)))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Corrected for their number, in their order."""
-    order = np.argsort(p_values, kind="stable")
-    found, highest = [0.0] * len(p_values), 0.0
-    for place, at in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[at]))
-        found[at] = highest
-    return found
+    return dict(zip(differences, corrected_p(np.array(list(differences.values()))), strict=True))
 
 
 def _ratio(ours: Floats, theirs: Floats) -> tuple[float, float, float]:

@@ -96,7 +96,7 @@ class Trial:
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
         coefficients = [c for group in groups for c in group.coefficients]
         passes = self._method.passes
-        self._learner.train(drawn.answers(), index, coefficients, passes)
+        self._learner.train(drawn.answers(), index, coefficients, passes, self._method.parts)
         self._policy.observe(pools)
         self._chooser.end_step(pools)
         self.spent.steps += 1

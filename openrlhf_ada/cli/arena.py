@@ -11,33 +11,44 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Results, check_folder, final_cells, run_cells, rung_cells
+from openrlhf_ada.arena.campaign import (
+    RUNGS,
+    TRIALS,
+    Results,
+    check_folder,
+    final_cells,
+    least_budget,
+    run_cells,
+    rung_cells,
+)
 from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tables import REFERENCE, SEEDS_FOR_TEST, Row, finals_of, ranks, table
+from openrlhf_ada.arena.sign_flips import SEEDS_FOR_TEST
+from openrlhf_ada.arena.tables import REFERENCE, Row, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.cli import arena_agreement, arena_real
 
 PROG = "openrlhf-ada arena"
 
-QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET = (
-    ("uniform-8", "balance", "est", "rated-1"),
-    ("graded",),
-    3,
-    24_000,
-)
+QUICK: dict[str, Any] = {
+    "methods": ["uniform-8", "balance", "est", "counted"],
+    "tasks": ["graded"],
+    "seeds": 3,
+    "budget": 24_000,
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
     if args.agreement:
         return arena_agreement.main(build_parser(), argv)
     if args.real:
         return arena_real.main(build_parser(), argv)
-    if args.quick:
-        args.methods, args.tasks, args.seeds, args.budget = QUICK_METHODS, QUICK_TASKS, QUICK_SEEDS, QUICK_BUDGET
     try:
+        if args.quick:
+            _make_quick(parser, args)
         arena_real.check_absent(args)
         arena_agreement.check_absent(args)
         _check(args)
@@ -109,6 +120,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _make_quick(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Raises ValueError for flags that --quick sets."""
+    for name, value in QUICK.items():
+        if getattr(args, name) != parser.get_default(name):
+            raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
+        setattr(args, name, value)
+
+
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
@@ -121,12 +140,22 @@ def _check(args: argparse.Namespace) -> None:
         ("--cost", args.cost, COSTS),
     ):
         unknown = [name for name in names if name not in known]
+        if not names:
+            raise ValueError(f"{flag} names nothing. Known are {', '.join(known)}")
         if unknown:
             raise ValueError(f"{flag} {','.join(unknown)}: there is no such name. Known are {', '.join(known)}")
     if args.seeds < 3:
         raise ValueError(f"--seeds {args.seeds}: an interval needs at least 3")
     if args.budget < 1000:
         raise ValueError(f"--budget {args.budget}: nothing is learned of so few rollouts. Try 24000")
+    if args.processes < 1:
+        raise ValueError(f"--processes {args.processes}: at least 1 is needed. Leave it out for one per core")
+    most = max([REFERENCE, *args.methods], key=least_budget)
+    if args.budget < least_budget(most):
+        raise ValueError(
+            f"--budget {args.budget}: {most} may draw so many rollouts in a step that some trials would have fewer "
+            f"than three. Give {least_budget(most)} or more, or leave {most} out"
+        )
 
 
 def _show(args: argparse.Namespace, results: Results, methods: Sequence[str]) -> None:

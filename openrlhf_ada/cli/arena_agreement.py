@@ -61,7 +61,7 @@ DEFAULTS: dict[str, Any] = {
     "seeds": 5,
     "out": Path("runs/arena-agreement"),
 }
-FOREIGN = ("quick", "real", "budget", "cost", "model", "resume")
+FOREIGN = ("quick", "real", "budget", "cost", "model", "rate", "resume")
 
 START_VERSION = 1
 """Raised when the same seed gives another starting model."""

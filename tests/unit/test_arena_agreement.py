@@ -241,8 +241,11 @@ def test_committed_page_is_of_the_committed_results() -> None:
     ("flags", "says"),
     [
         (["--methods", "nonsense"], "--methods nonsense: there is no such name"),
-        (["--methods", "rated-1-twice"], "rated-1-twice: methods that make several passes or replace prompts"),
-        (["--methods", "dapo"], "dapo: methods that make several passes or replace prompts"),
+        (
+            ["--methods", "rated-1-twice"],
+            "rated-1-twice: methods of several updates a step or of replaced prompts",
+        ),
+        (["--methods", "dapo"], "dapo: methods of several updates a step or of replaced prompts"),
         (["--tasks", "graded,hard"], "--tasks graded,hard: expected one of graded, hard"),
         (["--seeds", "0"], "--seeds 0: at least 1"),
         (["--steps", "48"], "--steps 48: expected whole passes over the prompts, of 32 steps each. Try 64"),

@@ -24,11 +24,11 @@ from openrlhf_ada.arena.campaign import (
 )
 from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, holm, ranks, sign_flip_p, table
+from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
-from openrlhf_ada.cli.arena import QUICK_METHODS, QUICK_TASKS, main
+from openrlhf_ada.cli.arena import QUICK, main
 
-BUDGET = 1200
+BUDGET = 2400
 BEST = (1e-3, 16)
 SEEDS = 6
 UNITS = ("rollouts", *STEP_MODELS)
@@ -140,18 +140,6 @@ def test_ranks_are_means_over_tasks(results: Results) -> None:
     assert found["pos"].cost == pytest.approx((0.5 * 1.25) ** 0.5)
 
 
-def test_sign_flips_by_hand() -> None:
-    """Of the 8 ways, those of at least the mean 2 are itself and its mirror image."""
-    assert sign_flip_p(np.array([1.0, 2.0, 3.0])) == 2 / 8
-    assert sign_flip_p(np.array([1.0, -1.0])) == 1.0
-    assert sign_flip_p(np.full(40, 1.0)) < 0.001
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-
-
 def test_too_few_seeds_give_no_test() -> None:
     assert corrected_tests({"pos": np.ones(5)}) == {"pos": None}
 
@@ -201,6 +189,12 @@ def test_foreign_line_is_named(tmp_path: Path) -> None:
         (["--cost", "euros"], "--cost euros: there is no such name. Known are rollouts, tokens"),
         (["--seeds", "2"], "an interval needs at least 3"),
         (["--budget", "10"], "nothing is learned of so few rollouts"),
+        (["--budget", "1500", "--methods", "uniform-4,pos"], "Give 2304 or more, or leave pos out"),
+        (["--methods", ""], "--methods names nothing. Known are uniform-2"),
+        (["--tasks", ","], "--tasks names nothing. Known are graded"),
+        (["--cost", ""], "--cost names nothing"),
+        (["--processes", "0"], "--processes 0: at least 1 is needed"),
+        (["--quick", "--methods", "pos"], "--methods does not go with --quick, which sets it"),
     ],
 )
 def test_bad_input_is_refused_at_once(
@@ -220,4 +214,4 @@ def test_table_of_finished_trials_starts_nothing(results: Results, capsys: pytes
 
 
 def test_quick_comparison_is_of_known_names() -> None:
-    assert set(QUICK_METHODS) <= set(METHODS) and set(QUICK_TASKS) <= set(TASKS)
+    assert set(QUICK["methods"]) <= set(METHODS) and set(QUICK["tasks"]) <= set(TASKS)

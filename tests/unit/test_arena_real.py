@@ -21,9 +21,9 @@ from openrlhf_ada.arena.page import PACKED
 from openrlhf_ada.arena.real import (
     CELLS,
     METHODS_DEFAULT,
+    REFERENCE,
     SETTINGS,
     STEP_ROLLOUTS,
-    UPDATES,
     Cell,
     Conditions,
     Results,
@@ -36,7 +36,6 @@ from openrlhf_ada.arena.real import (
 )
 from openrlhf_ada.arena.real_page import FIGURE, FIRST, LAST, render_real
 from openrlhf_ada.arena.real_tables import table, target_of
-from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli import arena_page, arena_real
 from openrlhf_ada.cli.arena import build_parser, main
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
@@ -69,13 +68,13 @@ def step_row(drawn: int) -> dict[str, Any]:
 
 
 def pace(method: str, seed: int) -> list[float]:
-    """`uniform-8` learns .05 a step, `pos` twice as much; seeds differ in where they start."""
+    """The reference learns .05 a step, `pos` twice as much; seeds differ in where they start."""
     return [0.2 + 0.01 * seed + (0.1 if method == "pos" else 0.05) * step for step in range(9)]
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
-    """Three seeds of `uniform-8` and of `pos`."""
+    """Three seeds of the reference and of `pos`."""
     found = Results(tmp_path / "out", CONDITIONS)
     found.start()
     for cell in plan(["pos"], 3):
@@ -92,7 +91,7 @@ def test_whole_seeds_come_first_and_the_reference_with_them() -> None:
     ]
 
 
-QUICKLY_CHECKED = ("uniform-8", "rated-1", "balance")
+QUICKLY_CHECKED = (REFERENCE, "rated-1", "balance")
 """Methods whose command lines are read in the fast tests as well; the slow ones read all."""
 
 
@@ -111,8 +110,8 @@ def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None
     assert {name: getattr(config, name) for name in ada} == ada
     assert settings.refills == expected.refill
     assert args.algo.advantage.estimator == expected.estimator
-    trained = args.rollout.batch_size * expected.n * expected.passes
-    assert trained == args.train.batch_size * max(UPDATES, expected.passes), "as many updates for all"
+    assert args.train.batch_size * expected.parts == args.rollout.batch_size * expected.n, "one update a part"
+    assert args.train.max_epochs == expected.passes
     assert (args.actor.adam.lr, args.actor.lr_scheduler) == (CONDITIONS.rate, "constant")
 
 
@@ -126,6 +125,7 @@ def test_replaced_prompts_count() -> None:
     """8 rollouts at a pass rate of Beta(1, 1.5): all wrong with chance .158, all right with .047; 128 * .795 / 8."""
     assert prompts_per_step(REFERENCE) == 16
     assert prompts_per_step("dapo") == 13
+    assert prompts_per_step("dapo-in-four") == 13
 
 
 def test_budget_is_measured_at_eight_places() -> None:
@@ -181,7 +181,8 @@ def test_run_with_other_flags_is_refused(results: Results) -> None:
     file = results.folder / CELLS
     file.write_text(file.read_text().replace('"rollout.batch_size": 16', '"rollout.batch_size": 32'))
     with pytest.raises(
-        ValueError, match=r"line 1 \(uniform-8-seed0\) has other settings: rollout.batch_size is 32 there and 16 here"
+        ValueError,
+        match=r"line 1 \(uniform-8-in-four-seed0\) has other settings: rollout.batch_size is 32 there and 16 here",
     ):
         Results(results.folder, CONDITIONS)
 
@@ -319,14 +320,14 @@ def test_partial_results_are_reported_as_partial(
     argv = ["--real", "--model", "toy", "--budget", "1024", "--methods", "pos", "--seeds", "2", "--minutes", "5"]
     assert main([*argv, "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "partial: 2 of 4 runs have ended. Left: uniform-8-seed1, pos-seed1" in told
+    assert "partial: 2 of 4 runs have ended. Left: uniform-8-in-four-seed1, pos-seed1" in told
     assert "no intervals for methods with fewer than 3 seeds" in told
     last = json.loads(told.splitlines()[-1])
     assert (last["seeds"], last["runs"], last["planned"]) == ({REFERENCE: 1, "pos": 1}, 2, 4)
     assert len(Results(tmp_path, CONDITIONS).by_cell) == 2
     assert not list(tmp_path.glob("runs/*/ckpt")), "checkpoints of finished runs are removed"
     assert main(["--real", "--resume", str(tmp_path), "--methods", "pos", "--seeds", "2"]) == 0
-    assert [cell.name for cell in no_training[2:]] == ["uniform-8-seed1"] * 2, "finished runs are kept"
+    assert [cell.name for cell in no_training[2:]] == ["uniform-8-in-four-seed1"] * 2, "finished runs are kept"
 
 
 def test_rate_is_kept_for_the_folder(
