@@ -102,12 +102,16 @@ IN_FOUR = ("uniform-2", "uniform-4", "uniform-8", "uniform-16", "grpo-4", "pos",
 """Methods that are compared with one update of a step, and with the four of the published recipe."""
 
 
+def _rollouts(n: int) -> str:
+    return f"{n} rollout{'s' * (n > 1)}"
+
+
 def _rated() -> Iterator[Method]:
     """Ours: rollouts of a prompt are compared with its rating as well."""
     for n in (1, 2, 4):
         yield Method(
             f"rated-{n}",
-            f"{n} rollouts a prompt, compared with its rating and with each other",
+            f"{_rollouts(n)} a prompt, compared with its rating and with each other",
             estimator="flash_reinforce",
             **_uniform(n, **_RATED),
         )
@@ -168,16 +172,19 @@ def _all() -> Iterator[Method]:
     for name, preset in PUBLISHED.items():
         yield _published(name, preset)
     for n in (4, 8):
-        for name, weight in (("share", "none"), ("share-corrected", "inverse")):
+        for name, weight, note in (
+            ("share", "none", ""),
+            ("share-corrected", "inverse", "; weighed by the inverse of their chance"),
+        ):
             yield Method(
                 f"choose-{n}-{name}",
-                f"{n} rollouts each of one in four prompts, chosen by expected spread (weight: {weight})",
+                f"{n} rollouts of each of one in four prompts, chosen by expected spread{note}",
                 estimator="rloo",
                 **_uniform(n, candidates=4, choice_weight=weight),
             )
         yield Method(
             f"choose-{n}-per-token",
-            f"{n} rollouts each of one in four prompts, chosen by expected spread per token",
+            f"{n} rollouts of each of one in four prompts, chosen by expected spread per token",
             estimator="rloo",
             **_uniform(n, candidates=4, choice="std_per_token"),
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 from openrlhf_ada.arena import costs
 from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells
+from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, most_tried, ranks, table
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
             parts += [f"### At equal {cost}", "Not run yet."]
             continue
         ranked = ranks(several)
-        parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked)]
+        parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked), _not_run(several, cost)]
     if several_by_cost["seconds"]:
         parts += ["### What the seconds depend on", _other_seconds(several_by_cost["seconds"])]
     for finals in by_task:
@@ -238,6 +239,12 @@ def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
         body.append([f"`{name}`", *(_cell(of[name]) if name in of else "–" for of in rows), "", "", ""])
     note = "\n\nWithout a rank: methods that were not run on every task." if unranked else ""
     return markdown_table(head, body) + note
+
+
+def _not_run(by_task: Sequence[Finals], cost: str) -> str:
+    run = {name for finals in by_task for name in finals.runs}
+    missing = [f"`{name}`" for name in METHODS if name not in run]
+    return f"Not run at equal {cost} yet: {', '.join(missing) or 'none'}."
 
 
 def _other_seconds(by_task: Sequence[Finals]) -> str:

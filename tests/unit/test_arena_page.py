@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from documents import ROOT, section, spans, tables
 
-from openrlhf_ada.arena import costs, real, real_page, real_tables
+from openrlhf_ada.arena import costs, method_page, real, real_page, real_tables
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
@@ -136,6 +136,11 @@ def test_committed_page_is_of_the_committed_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert inserted(text, render(by_task)) == text, "write it anew: make arena-docs"
     assert sum(file.stat().st_size for file in files if file.exists()) < 2_000_000
+
+
+def test_committed_page_names_the_methods() -> None:
+    text, marks = PAGE.read_text(encoding="utf-8"), (method_page.FIRST, method_page.LAST)
+    assert inserted(text, method_page.render_methods(), marks) == text, "write it anew: make arena-docs"
 
 
 def test_committed_page_is_of_the_committed_real_results() -> None:
