@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.arena.methods import METHODS, Method
+from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.reporting.run_record import Row, Run
 from openrlhf_ada.simulation.coin_flips import simulate
@@ -21,9 +22,6 @@ from openrlhf_ada.simulation.coin_flips import simulate
 STEP_ROLLOUTS = 128
 """Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps. Methods
 make as many updates of a step as their names say: compare those that make the same number."""
-
-REFERENCE = "uniform-8-in-four"
-"""What methods are compared with: four updates a step, as in the published recipe and in methods of two passes."""
 
 MEASUREMENTS = 8
 """Evaluations within the budget, beside the one at the start."""
@@ -37,6 +35,7 @@ PASS_RATES = (1.0, 1.5)
 SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 
 METHODS_DEFAULT = (
+    REFERENCE,
     *(f"{name}-in-four" for name in ("uniform-4", "uniform-8", "uniform-16", "dapo", "est", "pos", "balance")),
     "uniform-4-twice",
     "counted",

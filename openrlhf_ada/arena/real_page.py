@@ -9,9 +9,9 @@ import numpy as np
 
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.page import markdown_table
-from openrlhf_ada.arena.real import REFERENCE, Results, curve
+from openrlhf_ada.arena.real import Results, curve
 from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, table, target_of
-from openrlhf_ada.arena.tables import TARGET_SHARE
+from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE
 
 FIRST, LAST = "<!-- real: written by `make arena-docs` -->", "<!-- end of real -->"
 

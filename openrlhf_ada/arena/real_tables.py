@@ -10,8 +10,8 @@ import numpy as np
 
 from openrlhf_ada.arena.costs import mean_accuracy
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.real import REFERENCE, Result, Results, curve, prompts_per_step, total
-from openrlhf_ada.arena.tables import TARGET_SHARE, cost_to
+from openrlhf_ada.arena.real import Result, Results, curve, prompts_per_step, total
+from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE, cost_to
 from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 COSTS = ("rollouts", "tokens", "seconds")

@@ -21,7 +21,6 @@ from openrlhf_ada.arena.page import PACKED
 from openrlhf_ada.arena.real import (
     CELLS,
     METHODS_DEFAULT,
-    REFERENCE,
     SETTINGS,
     STEP_ROLLOUTS,
     Cell,
@@ -36,6 +35,7 @@ from openrlhf_ada.arena.real import (
 )
 from openrlhf_ada.arena.real_page import FIGURE, FIRST, LAST, render_real
 from openrlhf_ada.arena.real_tables import table, target_of
+from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli import arena_page, arena_real
 from openrlhf_ada.cli.arena import build_parser, main
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
@@ -182,7 +182,7 @@ def test_run_with_other_flags_is_refused(results: Results) -> None:
     file.write_text(file.read_text().replace('"rollout.batch_size": 16', '"rollout.batch_size": 32'))
     with pytest.raises(
         ValueError,
-        match=r"line 1 \(uniform-8-in-four-seed0\) has other settings: rollout.batch_size is 32 there and 16 here",
+        match=r"line 1 \(uniform-8-seed0\) has other settings: rollout.batch_size is 32 there and 16 here",
     ):
         Results(results.folder, CONDITIONS)
 
@@ -320,14 +320,14 @@ def test_partial_results_are_reported_as_partial(
     argv = ["--real", "--model", "toy", "--budget", "1024", "--methods", "pos", "--seeds", "2", "--minutes", "5"]
     assert main([*argv, "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "partial: 2 of 4 runs have ended. Left: uniform-8-in-four-seed1, pos-seed1" in told
+    assert "partial: 2 of 4 runs have ended. Left: uniform-8-seed1, pos-seed1" in told
     assert "no intervals for methods with fewer than 3 seeds" in told
     last = json.loads(told.splitlines()[-1])
     assert (last["seeds"], last["runs"], last["planned"]) == ({REFERENCE: 1, "pos": 1}, 2, 4)
     assert len(Results(tmp_path, CONDITIONS).by_cell) == 2
     assert not list(tmp_path.glob("runs/*/ckpt")), "checkpoints of finished runs are removed"
     assert main(["--real", "--resume", str(tmp_path), "--methods", "pos", "--seeds", "2"]) == 0
-    assert [cell.name for cell in no_training[2:]] == ["uniform-8-in-four-seed1"] * 2, "finished runs are kept"
+    assert [cell.name for cell in no_training[2:]] == ["uniform-8-seed1"] * 2, "finished runs are kept"
 
 
 def test_rate_is_kept_for_the_folder(
