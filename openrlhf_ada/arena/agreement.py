@@ -22,8 +22,9 @@ from openrlhf_ada.reporting.run_record import Run
 LEARNER, REAL = "learner", "real"
 """In one process; with Ray, DeepSpeed and vLLM."""
 
-METHODS_DEFAULT = ("uniform-4", "pos")
-"""A fixed number of rollouts, all trained; and waves until a stop rule holds, of which some are trained."""
+METHODS_DEFAULT = ("uniform-4", "pos", "counted")
+"""A fixed number of rollouts, all trained; waves until a stop rule holds, of which some are trained; and predictions,
+weights and two passes."""
 
 REPEATS = 4
 """Trials in one process for each on the real stack: with other samples, from the same start. They cost seconds."""
@@ -87,11 +88,11 @@ def check(methods: Sequence[str], seeds: int, conditions: Conditions) -> None:
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
         raise ValueError(f"--methods {','.join(unknown)}: there is no such name. Known are {', '.join(METHODS)}")
-    several = [name for name in methods if METHODS[name].passes * METHODS[name].parts > 1 or METHODS[name].refill]
-    if several:
+    refill = [name for name in methods if METHODS[name].refill]
+    if refill:
         raise ValueError(
-            f"--methods {','.join(several)}: methods of several updates a step or of replaced prompts are not "
-            f"compared. Try {','.join(METHODS_DEFAULT)}"
+            f"--methods {','.join(refill)}: methods that replace prompts are not compared. Try "
+            f"{','.join(METHODS_DEFAULT)}"
         )
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: at least 1 is needed, and 3 for an interval")
@@ -143,10 +144,9 @@ def train_flags(method: Method, conditions: Conditions) -> Flags:
         "rollout.batch_size": conditions.prompts,
         "rollout.n_samples_per_prompt": method.n,
         "rollout.micro_batch_size": trained,
-        # One step of the optimiser.
-        "train.batch_size": trained,
-        "train.micro_batch_size": trained,
-        "train.max_epochs": 1,
+        "train.batch_size": trained // method.parts,
+        "train.micro_batch_size": trained // method.parts,
+        "train.max_epochs": method.passes,
         "train.num_episodes": conditions.episodes,
         "algo.advantage.estimator": method.estimator,
         "algo.kl.init_coef": 0,

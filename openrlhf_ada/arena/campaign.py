@@ -25,7 +25,10 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 PROMPTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 """Learning rates, and prompts of a step, that every method is tried with: all pairs."""
 
-TRIAL_VERSION = 3
+TUNING_MARKS = 12
+"""Measurements of a trial that tunes: only its mean accuracy counts."""
+
+TRIAL_VERSION = 4
 """Raised when a change of code changes what the same trial gives: results of other versions are refused."""
 
 LEAST_STEPS = 3
@@ -117,12 +120,13 @@ def run_cell(cell: Cell, folder: Path) -> Result:
 
     from openrlhf_ada.arena.learner import Learner
     from openrlhf_ada.arena.methods import METHODS
-    from openrlhf_ada.arena.trial import Trial
+    from openrlhf_ada.arena.trial import MARKS, Trial
 
     torch.set_num_threads(1)
     world, weights = _start(cell.task, cell.seed, folder)
     learner = Learner(world, weights, cell.rate, cell.seed)
-    curve = Trial(learner, METHODS[cell.method], cell.prompts, cell.seed).run(cell.budget, cell.unit)
+    marks = TUNING_MARKS if cell.seed in [rung.seed for rung in RUNGS] else MARKS
+    curve = Trial(learner, METHODS[cell.method], cell.prompts, cell.seed).run(cell.budget, cell.unit, marks)
     return {"spent": curve.spent, "accuracy": [round(value, 6) for value in curve.accuracy]}
 
 
@@ -223,7 +227,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
 
     ours = {
         "tuning grid": {"rates": RATES, "prompts": PROMPTS, "rungs": [astuple(rung) for rung in RUNGS]},
-        "trials": {"version": TRIAL_VERSION, "marks": MARKS, "refill limit": REFILL_LIMIT},
+        "trials": {"version": TRIAL_VERSION, "marks": (MARKS, TUNING_MARKS), "refill limit": REFILL_LIMIT},
         **{f"task {name}": asdict(TASKS[name]) for name in tasks},
         **{f"method {name}": asdict(METHODS[name]) for name in methods},
     }

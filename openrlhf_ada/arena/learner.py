@@ -193,21 +193,17 @@ class Learner:
         One update for each of the equal `parts` of each of the `passes`: of several, with PPO's clipped ratio of every
         token.
         """
-        trained = np.flatnonzero(coefficients)
-        if not len(trained):
-            return
         rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
-        if passes * parts == 1:
-            chosen = torch.from_numpy(trained)
-            self._update(_surrogate(self.model, answers, rows[chosen], weights[chosen], None), len(index))
-            return
-        with torch.no_grad():
-            before = self.model.token_log_probs(answers.prompts, answers.tokens)
+        before = None
+        if passes * parts > 1:
+            with torch.no_grad():
+                before = self.model.token_log_probs(answers.prompts, answers.tokens)
         for _ in range(passes):
-            for part in np.array_split(self._shuffle.permutation(trained), parts):
-                chosen = torch.from_numpy(part)
-                gain = _surrogate(self.model, answers, rows[chosen], weights[chosen], before)
-                self._update(gain, len(index) / parts)
+            for part in np.array_split(self._shuffle.permutation(len(index)), parts):
+                # The others have no gradient, and count in the mean.
+                chosen = torch.from_numpy(part)[weights[part] != 0]
+                if len(chosen):
+                    self._update(_surrogate(self.model, answers, rows[chosen], weights[chosen], before), len(part))
 
     def _update(self, gain: Tensor, size: float) -> None:
         self._optimizer.zero_grad()

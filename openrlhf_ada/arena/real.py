@@ -36,9 +36,14 @@ SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 
 METHODS_DEFAULT = (
     REFERENCE,
-    *(f"{name}-in-four" for name in ("uniform-4", "uniform-8", "uniform-16", "dapo", "est", "pos", "balance")),
-    "uniform-4-twice",
     "counted",
+    "uniform-4-twice",
+    "uniform-4",
+    "uniform-16",
+    "balance",
+    "pos",
+    "est",
+    "dapo-8",
 )
 
 SETTINGS, CELLS = "settings.json", "cells.jsonl"

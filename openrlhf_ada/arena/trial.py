@@ -21,7 +21,7 @@ REFILL_LIMIT = 3
 THRESHOLD = 0.5
 
 MARKS = 40
-"""Measurements of a run, evenly over its budget."""
+"""Measurements of a run that counts, evenly over its budget."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from documents import ROOT
 from openrlhf_ada.arena.agreement import (
     LEARNER,
     MARKS,
-    METHODS_DEFAULT,
     REAL,
     REPEATS,
     TRIALS,
@@ -44,6 +43,7 @@ from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.trainer.preflight import check_without_files
 
 CONDITIONS = Conditions()
+COMPARED = ("uniform-4", "pos")
 NOISE = (0.0, 0.001, -0.001)
 """By seed, on the real stack."""
 
@@ -59,13 +59,13 @@ def result(cell: Cell, shift: float = 0.0) -> dict[str, Any]:
 
 def trials(shift: float = 0.0) -> dict[Cell, dict[str, Any]]:
     """Three seeds; the real stack's accuracy is higher by `shift`."""
-    cells = plan(METHODS_DEFAULT, 3, LEARNER) + plan(METHODS_DEFAULT, 3, REAL)
+    cells = plan(COMPARED, 3, LEARNER) + plan(COMPARED, 3, REAL)
     return {cell: result(cell, shift + NOISE[cell.seed] if cell.stack == REAL else 0.0) for cell in cells}
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
-    found = Results(tmp_path / "out", CONDITIONS, METHODS_DEFAULT)
+    found = Results(tmp_path / "out", CONDITIONS, COMPARED)
     found.start()
     for of in trials().values():
         found.add(of)
@@ -75,7 +75,7 @@ def results(tmp_path: Path) -> Results:
 # -- what makes the two equal -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS_DEFAULT)
+@pytest.mark.parametrize("method", COMPARED)
 def test_command_line_is_valid_and_trains_as_the_learner_does(method: str) -> None:
     folder, expected = Path("/nowhere"), METHODS[method]
     flags = flags_of_any_run(TOY, folder, folder, folder) | train_flags(expected, CONDITIONS)
@@ -124,7 +124,7 @@ def by_name(rows: list[Row], method: str) -> dict[str, Row]:
 
 def test_equal_tracks_agree() -> None:
     """Differences of 0, .1 and -.1 points: their mean is 0 and their interval 4.303 * .1 / sqrt(3) = .248 wide."""
-    rows = by_name(table(trials(), METHODS_DEFAULT), "uniform-4")
+    rows = by_name(table(trials(), COMPARED), "uniform-4")
     final = rows["final accuracy"]
     assert (final.seeds, final.learner, final.real) == (3, pytest.approx(0.52), pytest.approx(0.52))
     assert (final.difference.low, final.difference.high) == pytest.approx((-0.00248, 0.00248), abs=1e-5)
@@ -134,7 +134,7 @@ def test_equal_tracks_agree() -> None:
 
 def test_difference_beyond_the_margin_is_not_agreement() -> None:
     """All measurements but the first are higher by 3 points: the mean over 16 stretches by 3 * 15.5 / 16."""
-    rows = by_name(table(trials(0.03), METHODS_DEFAULT), "pos")
+    rows = by_name(table(trials(0.03), COMPARED), "pos")
     assert rows["final accuracy"].difference.mean == pytest.approx(0.03)
     assert rows["mean accuracy"].difference.mean == pytest.approx(0.03 * 15.5 / 16)
     assert rows["final accuracy"].agrees is False and rows["rollouts"].agrees is True
@@ -152,19 +152,19 @@ def test_interval_that_is_too_wide_is_not_agreement() -> None:
 
 def test_two_seeds_have_no_verdict() -> None:
     few = {cell: of for cell, of in trials().items() if cell.seed < 2}
-    assert {(row.agrees, row.verdict) for row in table(few, METHODS_DEFAULT)} == {(None, "too few seeds")}
+    assert {(row.agrees, row.verdict) for row in table(few, COMPARED)} == {(None, "too few seeds")}
 
 
 def test_seeds_of_one_track_alone_do_not_count() -> None:
     partial = {cell: of for cell, of in trials().items() if cell.stack == LEARNER or cell.seed == 1}
-    assert {row.seeds for row in table(partial, METHODS_DEFAULT)} == {1}
-    assert table({cell: of for cell, of in trials().items() if cell.stack == LEARNER}, METHODS_DEFAULT) == []
+    assert {row.seeds for row in table(partial, COMPARED)} == {1}
+    assert table({cell: of for cell, of in trials().items() if cell.stack == LEARNER}, COMPARED) == []
 
 
 def test_both_tracks_say_what_the_second_method_gains() -> None:
     """.01 more for each measurement: .08 on average."""
     for stack in (LEARNER, REAL):
-        gain = contrast(trials(), METHODS_DEFAULT, stack)
+        gain = contrast(trials(), COMPARED, stack)
         assert gain is not None and gain.mean == pytest.approx(0.08)
 
 
@@ -172,29 +172,29 @@ def test_both_tracks_say_what_the_second_method_gains() -> None:
 
 
 def test_finished_trials_are_read_again(results: Results) -> None:
-    again = Results(results.folder, CONDITIONS, METHODS_DEFAULT)
+    again = Results(results.folder, CONDITIONS, COMPARED)
     assert again.by_cell == results.by_cell
-    assert again.missing(plan(METHODS_DEFAULT, 4, REAL)) == [Cell(m, 3, REAL) for m in METHODS_DEFAULT]
+    assert again.missing(plan(COMPARED, 4, REAL)) == [Cell(m, 3, REAL) for m in COMPARED]
 
 
 def test_another_method_may_come_later(results: Results) -> None:
     Results(results.folder, CONDITIONS, ["rated-2"]).start()
-    assert len(Results(results.folder, CONDITIONS, METHODS_DEFAULT).by_cell) == 6 * (REPEATS + 1)
+    assert len(Results(results.folder, CONDITIONS, COMPARED).by_cell) == 6 * (REPEATS + 1)
 
 
 def test_folder_of_other_settings_is_refused(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"conditions, has other settings: steps is 32 there and 64 here"):
-        Results(results.folder, Conditions(steps=64), METHODS_DEFAULT)
+        Results(results.folder, Conditions(steps=64), COMPARED)
     monkeypatch.setattr("openrlhf_ada.arena.agreement.MAX_NORM", 2.0)
     with pytest.raises(ValueError, match=r"uniform-4, has other settings: actor.max_norm is 1.0 there and 2.0 here"):
-        Results(results.folder, CONDITIONS, METHODS_DEFAULT)
+        Results(results.folder, CONDITIONS, COMPARED)
 
 
 @pytest.mark.parametrize(("line", "says"), [("{", "line 1 is no result"), ("{}", "line 1 is no result")])
 def test_foreign_line_is_named(line: str, says: str, results: Results) -> None:
     (results.folder / TRIALS).write_text(line + "\n")
     with pytest.raises(ValueError, match=says):
-        Results(results.folder, CONDITIONS, METHODS_DEFAULT)
+        Results(results.folder, CONDITIONS, COMPARED)
 
 
 def test_small_file_keeps_all_trials(results: Results, tmp_path: Path) -> None:
@@ -241,11 +241,7 @@ def test_committed_page_is_of_the_committed_results() -> None:
     ("flags", "says"),
     [
         (["--methods", "nonsense"], "--methods nonsense: there is no such name"),
-        (
-            ["--methods", "rated-1-twice"],
-            "rated-1-twice: methods of several updates a step or of replaced prompts",
-        ),
-        (["--methods", "dapo"], "dapo: methods of several updates a step or of replaced prompts"),
+        (["--methods", "dapo"], "dapo: methods that replace prompts are not compared"),
         (["--tasks", "graded,hard"], "--tasks graded,hard: expected one of graded, hard"),
         (["--seeds", "0"], "--seeds 0: at least 1"),
         (["--steps", "48"], "--steps 48: expected whole passes over the prompts, of 32 steps each. Try 64"),
@@ -269,7 +265,7 @@ def test_steps_need_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_finished_comparison_is_shown_again(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-    args = build_parser().parse_args(["--agreement", "--methods", ",".join(METHODS_DEFAULT), "--seeds", "3"])
+    args = build_parser().parse_args(["--agreement", "--methods", ",".join(COMPARED), "--seeds", "3"])
     arena_agreement._show(args, results)
     out = capsys.readouterr().out
     told = json.loads(out.splitlines()[-1])

@@ -91,7 +91,7 @@ def test_whole_seeds_come_first_and_the_reference_with_them() -> None:
     ]
 
 
-QUICKLY_CHECKED = (REFERENCE, "rated-1", "balance")
+QUICKLY_CHECKED = (REFERENCE, "rated", "balance")
 """Methods whose command lines are read in the fast tests as well; the slow ones read all."""
 
 
@@ -124,8 +124,7 @@ def test_steps_draw_about_the_same(method: str) -> None:
 def test_replaced_prompts_count() -> None:
     """8 rollouts at a pass rate of Beta(1, 1.5): all wrong with chance .158, all right with .047; 128 * .795 / 8."""
     assert prompts_per_step(REFERENCE) == 16
-    assert prompts_per_step("dapo") == 13
-    assert prompts_per_step("dapo-in-four") == 13
+    assert prompts_per_step("dapo-8") == 13
 
 
 def test_budget_is_measured_at_eight_places() -> None:

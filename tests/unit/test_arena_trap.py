@@ -78,7 +78,7 @@ def final_rates(trap: Trap, method: str, *, bins: bool = False) -> tuple[float, 
     model = Learner(trap.world, trap.weights, RATE, 0)
     answers = trap.world.train.answers
     answers[trap.is_hard, 0] = PAD
-    trial = Trial(model, METHODS[method], PROMPTS, seed=0)
+    trial = Trial(model, replace(METHODS[method], parts=1), PROMPTS, seed=0)
     if bins:
         trial._chooser = BinsByThompson(trap.is_hard)  # type: ignore[assignment]
     visits, opened, observe = 0, False, trial._policy.observe
