@@ -14,7 +14,7 @@ import numpy as np
 from openrlhf_ada.arena import costs
 from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, most_tried, ranks, table
+from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, ranks, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -248,8 +248,7 @@ def _not_run(by_task: Sequence[Finals], cost: str) -> str:
 
 
 def _other_seconds(by_task: Sequence[Finals]) -> str:
-    """Geometric means over the tasks on which most methods were run, for the same trials under other assumptions."""
-    by_task = most_tried(by_task)
+    """Geometric means over all tasks, for the same trials under other assumptions."""
     over = "Geometric means over " + ", ".join(f"`{finals.task}`" for finals in by_task) + ":\n\n"
     columns = ["seconds", *costs.OTHER_SECONDS]
     found = [{rank.method: rank.cost for rank in ranks([replace(f, cost=name) for f in by_task])} for name in columns]

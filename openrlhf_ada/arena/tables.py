@@ -170,12 +170,6 @@ def ranks(by_task: Sequence[Finals]) -> list[Rank]:
     return sorted(found, key=lambda rank: (rank.rank, rank.cost))
 
 
-def most_tried(by_task: Sequence[Finals]) -> list[Finals]:
-    """The tasks on which most methods were run."""
-    most = max(len(finals.runs) for finals in by_task)
-    return [finals for finals in by_task if len(finals.runs) == most]
-
-
 def _in_order(finals: Finals, names: Sequence[str]) -> list[Row]:
     rows = {row.method: row for row in table(finals)}
     return [rows[name] for name in names]

@@ -75,7 +75,7 @@ def results(tmp_path: Path) -> Results:
 # -- what makes the two equal -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", COMPARED)
+@pytest.mark.parametrize("method", [*COMPARED, "counted"])
 def test_command_line_is_valid_and_trains_as_the_learner_does(method: str) -> None:
     folder, expected = Path("/nowhere"), METHODS[method]
     flags = flags_of_any_run(TOY, folder, folder, folder) | train_flags(expected, CONDITIONS)
