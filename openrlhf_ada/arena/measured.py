@@ -12,8 +12,8 @@ from openrlhf_ada.arena.tasks import TASKS
 
 
 def seconds_to_target(machine: StepModel) -> dict[str, float]:
-    """By preset of --ada_method that was run on every task: seconds to the target over those of uniform sampling with 8
-    (geometric mean). Learning rates and sizes of steps are those tuned for the page's seconds."""
+    """By preset of --ada_method that was run on every task: seconds to the target over those of uniform sampling with
+    8 (geometric mean). Learning rates and sizes of steps are those tuned for the page's seconds."""
     files = [file for task in TASKS if (file := PACKED / f"{task}.jsonl.gz").exists()]
     by_task = [finals["seconds"] for finals in map(unpack, files) if "seconds" in finals]
     found = {rank.method: rank.cost for rank in ranks([replace(finals, cost=machine) for finals in by_task])}
