@@ -10,8 +10,8 @@ import numpy as np
 
 from openrlhf_ada.arena.agreement import LEARNER, MARKS, REAL, Cell, Conditions, Result
 from openrlhf_ada.arena.agreement_tables import COST_MARGIN, MARGIN, Row, contrast, curves, table
+from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.page import markdown_table
 from openrlhf_ada.arena.real_tables import Interval
 
 FIRST, LAST = "<!-- agreement: written by `make arena-docs` -->", "<!-- end of agreement -->"

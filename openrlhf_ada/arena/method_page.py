@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS, OF_PRESET, Method
-from openrlhf_ada.arena.page import markdown_table
 from openrlhf_ada.arena.real import method_flags
 
 FIRST, LAST = "<!-- methods: written by `make arena-docs` -->", "<!-- end of methods -->"

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ada.arena import costs
+from openrlhf_ada.arena.aim import render_aim
 from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells
+from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, ranks, table
 
@@ -177,6 +179,7 @@ def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
             continue
         ranked = ranks(several)
         parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked), _not_run(several, cost)]
+        parts += [render_aim(several)]
     if several_by_cost["seconds"]:
         parts += ["### What the seconds depend on", _other_seconds(several_by_cost["seconds"])]
     for finals in by_task:
@@ -281,12 +284,6 @@ def _task_table(finals: Finals) -> str:
 
 def _p(value: float | None) -> str:
     return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table of these cells."""
-    rule = "|".join("---" for _ in head)
-    return "\n".join(["| " + " | ".join(head) + " |", f"|{rule}|", *("| " + " | ".join(row) + " |" for row in body)])
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

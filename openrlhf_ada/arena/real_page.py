@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.page import markdown_table
 from openrlhf_ada.arena.real import Results, curve
 from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, table, target_of
 from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE

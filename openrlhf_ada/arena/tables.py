@@ -137,8 +137,8 @@ def table(finals: Finals) -> Sequence[Row]:
     for name, runs in finals.runs.items():
         costs, missed = finals.to_target[name]
         final = float(np.mean([run["accuracy"][-1] for run in runs]))
-        ratio = _ratio(costs, reference)
-        rows.append(Row(name, *finals.settings[name], *ratio, tests.get(name), missed, finals.area(name), final))
+        ours = ratio(costs, reference)
+        rows.append(Row(name, *finals.settings[name], *ours, tests.get(name), missed, finals.area(name), final))
     return sorted(rows, key=lambda row: row.cost)
 
 
@@ -182,7 +182,7 @@ def corrected_tests(differences: Mapping[str, Floats]) -> dict[str, float | None
     return dict(zip(differences, corrected_p(np.array(list(differences.values()))), strict=True))
 
 
-def _ratio(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
+def ratio(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
     """Ratio of means with its 95 % interval; both arrays are by seed."""
     rng = np.random.default_rng(0)
     picks = rng.integers(0, len(ours), (RESAMPLES, len(ours)))

@@ -1,0 +1,87 @@
+"""Is the aim reached? Ours beside GRPO with n = 4, and beside the cheapest uniform sampling of each task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openrlhf_ada.arena.markdown import markdown_table
+from openrlhf_ada.arena.tables import Finals, ratio
+
+OURS = ("counted", "rated-pos")
+
+GRPO = "grpo-4"
+
+_NUMBERS = ("2", "4", "8", "16", "32", "4-at-once", "8-at-once", "2-twice", "4-twice", "8-twice")
+
+UNIFORM = tuple(f"uniform-{number}" for number in _NUMBERS)
+"""As many rollouts of every prompt, of equal weight: trained in one update of a step, in four, or in two passes."""
+
+AT_MOST = {GRPO: 0.5, "uniform": 2 / 3}
+"""Of their cost to the target."""
+
+SHARE_OF_TASKS = 2 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """`cost`: of ours to the target over that of `other`, `low` to `high`: its 95 % interval (paired bootstrap)."""
+
+    other: str
+    cost: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.cost:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def beside(finals: Finals, ours: str, other: str) -> Beside:
+    """On the same worlds."""
+    return Beside(other, *ratio(finals.to_target[ours][0], finals.to_target[other][0]))
+
+
+def cheapest_uniform(finals: Finals) -> str:
+    """Of those that were run, by mean cost. It is chosen by the very trials that ours is then compared with, so it is
+    a little luckier than it should be."""
+    run = [name for name in UNIFORM if name in finals.runs]
+    return min(run, key=lambda name: float(finals.to_target[name][0].mean()))
+
+
+def reached(finals: Finals, ours: str) -> bool:
+    """Both bounds, on this task."""
+    to_grpo, to_uniform = beside(finals, ours, GRPO), beside(finals, ours, cheapest_uniform(finals))
+    return to_grpo.cost <= AT_MOST[GRPO] and to_uniform.cost <= AT_MOST["uniform"]
+
+
+def render_aim(by_task: Sequence[Finals]) -> str:
+    """A table and a sentence for each of ours. Tasks without GRPO or one of ours are left out."""
+    parts: list[str] = []
+    for ours in OURS:
+        several = [finals for finals in by_task if {ours, GRPO} <= finals.runs.keys()]
+        if not several:
+            continue
+        met = [f"`{finals.task}`" for finals in several if reached(finals, ours)]
+        needed = math.ceil(SHARE_OF_TASKS * len(several))
+        verdict = "reached" if len(met) >= needed else "missed"
+        where = f", {', '.join(met)}" if met else ""
+        parts += [
+            f"The aim is at most {AT_MOST[GRPO]:.2f} of `{GRPO}` and {AT_MOST['uniform']:.2f} of the cheapest uniform "
+            f"sampling, on {needed} of {len(several)} tasks. `{ours}` has **{verdict}** it: {len(met)} of "
+            f"{len(several)}{where}.",
+            _table(several, ours),
+        ]
+    return "\n\n".join(parts)
+
+
+def _table(by_task: Sequence[Finals], ours: str) -> str:
+    uniform = {finals.task: cheapest_uniform(finals) for finals in by_task}
+    head = [f"`{ours}` beside", *(f"`{finals.task}`" for finals in by_task)]
+    body = [
+        [f"`{GRPO}`", *(beside(finals, ours, GRPO).text for finals in by_task)],
+        ["the cheapest uniform", *(beside(finals, ours, uniform[finals.task]).text for finals in by_task)],
+        ["which is", *(f"`{uniform[finals.task]}`" for finals in by_task)],
+    ]
+    return markdown_table(head, body)

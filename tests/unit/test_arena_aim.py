@@ -1,0 +1,54 @@
+"""Ours beside GRPO and the cheapest uniform sampling: against trials whose costs are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from openrlhf_ada.arena.aim import beside, cheapest_uniform, reached, render_aim
+from openrlhf_ada.arena.tables import REFERENCE, Finals
+
+SEEDS = 4
+
+
+def finals(rollouts: Mapping[str, int], task: str = "graded") -> Finals:
+    """Every method's accuracy rises evenly from 0 to 1 over so many rollouts; the reference sets the target."""
+    runs = {
+        name: [
+            {"spent": [{"rollouts": drawn * at // 10} for at in range(11)], "accuracy": [at / 10 for at in range(11)]}
+            for _ in range(SEEDS)
+        ]
+        for name, drawn in rollouts.items()
+    }
+    return Finals(task, "rollouts", dict.fromkeys(rollouts, (1e-3, 8)), runs)
+
+
+COSTS = {REFERENCE: 2000, "grpo-4": 1600, "uniform-4-twice": 1000, "uniform-8-as-pos": 100, "counted": 600}
+
+
+def test_uniform_sampling_has_equal_weights() -> None:
+    """A control with another weight of prompts is none."""
+    assert cheapest_uniform(finals(COSTS)) == "uniform-4-twice"
+
+
+def test_costs_are_beside_both() -> None:
+    of = finals(COSTS)
+    assert beside(of, "counted", "grpo-4").cost == pytest.approx(600 / 1600)
+    assert beside(of, "counted", "uniform-4-twice").text == "0.60 (0.60 to 0.60)"
+    assert reached(of, "counted")
+
+
+@pytest.mark.parametrize("changed", [{"grpo-4": 1100}, {"uniform-4-twice": 800}])
+def test_both_bounds_are_needed(changed: dict[str, int]) -> None:
+    assert not reached(finals(COSTS | changed), "counted")
+
+
+def test_aim_is_reached_on_two_tasks_of_three() -> None:
+    good, bad = finals(COSTS), finals(COSTS | {"grpo-4": 1100}, "hard")
+    text = render_aim([good, bad, finals(COSTS, "format")])
+    assert "on 2 of 3 tasks. `counted` has **reached** it: 2 of 3, `graded`, `format`." in text
+    assert "`counted` has **missed** it: 1 of 2, `graded`." in render_aim([good, bad])
+    assert "`rated-pos`" not in text, "it was not run"
+    assert "| `grpo-4` | 0.38 (0.38 to 0.38) | 0.55 (0.55 to 0.55) | 0.38 (0.38 to 0.38) |" in text
+    assert "| which is | `uniform-4-twice` |" in text
