@@ -248,20 +248,28 @@ def prediction_table() -> str:
 
 
 def matched_table() -> str:
-    """Markdown: mean of the weight of --ada_objective matched:reinforce-ada-balance at the counts' prediction.
+    """Markdown: of --ada_objective matched:reinforce-ada-balance, 8 rollouts a visit."""
+    return _by_visit("balance", "reinforce-ada-balance", 8, 0.005)
 
-    8 rollouts a visit, prior of mean 1/2 worth two rollouts, as in the first visits of a run; exact.
+
+def counted_table() -> str:
+    """Markdown: of --ada_method counted."""
+    return _by_visit("rated-pos", "rated-pos", 2, 0.02)
+
+
+def _by_visit(name: str, preset: str, n: int, floor: float) -> str:
+    """Mean of the weight of that preset at the counts' prediction, `n` rollouts a visit.
+
+    Prior of mean 1/2 worth two rollouts, as in the first visits of a run; exact.
     """
-    settings = settings_of(
-        exit="fixed", max_samples=8, correction="stratum", objective="matched:reinforce-ada-balance"
-    )
+    settings = settings_of(exit="fixed", max_samples=n, correction="stratum", objective=f"matched:{preset}")
 
     def mean_weight(p: float, visits: int) -> float:
-        n = 8 * visits
-        chances = [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
-        return sum(c * settings.objective.weight((k + 1) / (n + 2), 0.005) for k, c in enumerate(chances))
+        drawn = n * visits
+        chances = [math.comb(drawn, k) * p**k * (1 - p) ** (drawn - k) for k in range(drawn + 1)]
+        return sum(c * settings.objective.weight((k + 1) / (drawn + 2), floor) for k, c in enumerate(chances))
 
-    header = ["p", "`balance`", *(f"after {visits} visits" for visits in (0, 1, 2, 5, 20))]
+    header = ["p", f"`{name}`", *(f"after {visits} visits" for visits in (0, 1, 2, 5, 20))]
     lines = [
         [
             f"{p:g}".removeprefix("0"),
@@ -378,7 +386,7 @@ def main() -> None:
     for aim in AIMS:
         print(f"\nEffective weight, {aim}\n{weights_table(aim)}\n\nVariance and noise, {aim}\n{variance_table(aim)}")
     print(f"\nMethods by name\n{named_weights_table()}\n\nTheir rollouts\n{named_cost_table()}")
-    print(f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n\nMatched\n{matched_table()}\n")
+    print(f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n\nMatched\n{matched_table()}\n\n{counted_table()}\n")
     weights = {
         aim: {name: [at(p).effective for p in RATES] for name, at in rows.items()} for aim, rows in AIMS.items()
     }

@@ -54,7 +54,7 @@ def test_every_preset_is_in_the_table(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["cost_table", "prediction_table", "matched_table"])
+@pytest.mark.parametrize("table", ["cost_table", "prediction_table", "matched_table", "counted_table"])
 def test_costs_and_predictions_match_the_benchmark(table: str, figures: ModuleType) -> None:
     assert getattr(figures, table)() in TEXT, "print them anew: python benchmarks/algorithm_figures.py"
 
