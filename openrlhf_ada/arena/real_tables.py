@@ -71,6 +71,15 @@ def table(results: Results, methods: Sequence[str], seeds: int) -> list[Row]:
     return sorted(rows, key=lambda row: (row.method != REFERENCE, -row.gain.mean if row.gain else 0.0))
 
 
+def beside(results: Results, method: str, other: str, seeds: int) -> Row | None:
+    """A method's row with `other` in the reference's place, to the same target. None without a seed that both have."""
+    ours, theirs = results.of(method, seeds), results.of(other, seeds)
+    target = target_of(results, seeds)
+    if target is None or not ours.keys() & theirs.keys():
+        return None
+    return _row(method, ours, theirs, float(results.conditions.budget), target)
+
+
 def target_of(results: Results, seeds: int) -> float | None:
     """The accuracy to reach: a share of the reference's mean gain over the budget. None without a run of it."""
     runs = results.of(REFERENCE, seeds).values()

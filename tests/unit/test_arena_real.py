@@ -34,7 +34,7 @@ from openrlhf_ada.arena.real import (
     rollouts_per_prompt,
 )
 from openrlhf_ada.arena.real_page import FIGURE, FIRST, LAST, render_real
-from openrlhf_ada.arena.real_tables import table, target_of
+from openrlhf_ada.arena.real_tables import beside, table, target_of
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli import arena_page, arena_real
 from openrlhf_ada.cli.arena import build_parser, main
@@ -423,7 +423,7 @@ def test_page_says_what_the_runs_say(results: Results) -> None:
 def test_page_says_what_is_missing(results: Results) -> None:
     del results.by_cell[Cell("pos", 2)]
     text = render_real(results)
-    assert "partial: `pos` have fewer than 3 seeds" in text
+    assert "partial. Fewer than 3 seeds, and so no interval: `pos`." in text
     results.by_cell.clear()
     with pytest.raises(ValueError, match=f"no run of {REFERENCE} has ended"):
         render_real(results)
@@ -453,3 +453,17 @@ def test_results_of_an_earlier_version_are_shown_and_not_resumed(results: Result
     with pytest.raises(ValueError, match="has other settings: ada_eval_ends"):
         Results(results.folder, results.conditions)
     assert Results(results.folder, results.conditions, resumes=False).by_cell.keys() == results.by_cell.keys()
+
+
+def test_page_compares_ours_with_its_control(tmp_path: Path) -> None:
+    """Of the other methods' costs to the reference's target, the control's is a half more than ours."""
+    found = Results(tmp_path / "out", CONDITIONS)
+    found.start()
+    for seed in range(3):
+        for method, step in ((REFERENCE, 0.05), ("counted", 0.1), ("uniform-4-twice", 0.066667)):
+            accuracy = [0.2 + step * at for at in range(9)]
+            found.add(Cell(method, seed), record(tmp_path / f"{method}{seed}", accuracy))
+    row = beside(found, "counted", "uniform-4-twice", 3)
+    assert row and row.cost and row.cost["rollouts"].mean == pytest.approx(2 / 3, rel=0.01)
+    assert "`counted` takes **0.67** (0.67 to 0.67) of its rollouts" in render_real(found)
+    assert beside(found, "pos", "counted", 3) is None
