@@ -148,7 +148,9 @@ def draw_real(results: Results, out_png: Path) -> None:
         for spent, accuracy in curves:
             axes.plot(spent, accuracy, color=f"C{number}", linewidth=0.5, alpha=0.5)
         mean = np.mean([np.interp(at, *one) for one in curves], axis=0)
-        axes.plot(at, mean, color=f"C{number}", linewidth=2, label=f"{method}, {len(curves)} seeds")
+        axes.plot(
+            at, mean, color=f"C{number}", linewidth=2, label=f"{method}, {len(curves)} seed{'s' * (len(curves) > 1)}"
+        )
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     axes.legend(frameon=False, loc="lower right")
     out_png.parent.mkdir(parents=True, exist_ok=True)
