@@ -295,7 +295,7 @@ def base_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return arguments
 
 
-RECOMMENDED = [spans(row[1])[0] for row in next(tables(section(TEXT, "In short")))[1:]]
+RECOMMENDED = [spans(row[1])[0] for table in tables(section(TEXT, "In short")) for row in table[1:]]
 
 
 @pytest.mark.parametrize("flags", RECOMMENDED)
