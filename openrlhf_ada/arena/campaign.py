@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from openrlhf_ada.arena.tasks import World
 
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 PROMPTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 """Learning rates, and prompts of a step, that every method is tried with: all pairs."""
 
