@@ -219,13 +219,15 @@ METHODS: dict[str, Method] = {
         RECIPE
         | _trains(8, "rloo")
         | _split(8, "vip", min_samples=4, max_samples=32, baseline="loo", correction="stratum", objective="linear"),
-        "counts predict, not a Gaussian process; every prompt weighs the same, as the paper analyses",
+        "counts predict, not a Gaussian process; every prompt weighs the same, as the paper analyses; without the "
+        "term that only the released code has (7e-4 n log p)",
     ),
     "knapsack": Method(
         "8 rollouts a prompt on average, 2 to 128, split by the expected number of groups with two outcomes",
         "Knapsack RL (arXiv 2509.25849)",
         RECIPE | _trains(8, "group_norm") | _split(8, "knapsack", min_samples=2, max_samples=128, correction="none"),
-        "fading counts, not those of the last epoch; no prediction is 0 or 1; advantages are not clipped at 5",
+        "fading counts, not those of the last epoch; no prediction is 0 or 1; advantages are not clipped at 5; the "
+        "first rollout above the least number has its own value, which the released code overrates",
     ),
     "gvm": Method(
         "8 rollouts a prompt on average, in proportion to 1/√(p + .001/p); positives are trained",
@@ -247,7 +249,7 @@ METHODS: dict[str, Method] = {
         RECIPE
         | _trains(16, "group_norm")
         | _split(16, "hit", pilot=4, min_samples=4, max_samples=64, correction="none"),
-        "the cap of 64 is ours; sizes from a replication",
+        "formula and sizes from a replication, not checked against the paper; the cap of 64 is ours",
     ),
     "aero": Method(
         "8 rollouts a prompt, then 2 at a time until one positive, at most 16; prompts of one outcome are trained too",
