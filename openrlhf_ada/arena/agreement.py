@@ -17,6 +17,7 @@ import openrlhf_ada.arena.exact_answer as reward_file
 from openrlhf_ada.arena.methods import METHODS, Method
 from openrlhf_ada.arena.real import Flags, check_equal, method_flags
 from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.config.presets import RECIPE
 from openrlhf_ada.reporting.run_record import Run
 
 LEARNER, REAL = "learner", "real"
@@ -35,7 +36,9 @@ MARKS = 16
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Of AdamW, as torch has them, whose defaults the learner uses. OpenRLHF's second beta is 0.95."""
 
-MAX_NORM = 1.0
+MAX_NORM: float = RECIPE["actor.max_norm"]
+CLIP: tuple[float, float] = RECIPE["actor.eps_clip_low_high"]
+"""As in the learner."""
 
 SETTINGS, TRIALS = "settings.json", "trials.jsonl"
 
@@ -158,6 +161,7 @@ def train_flags(method: Method, conditions: Conditions) -> Flags:
         "actor.adam.eps": EPSILON,
         "actor.adam.weight_decay": 0.0,
         "actor.max_norm": MAX_NORM,
+        "actor.eps_clip_low_high": CLIP,
         "actor.lr_scheduler": "constant",
         # The weights are what is measured; a training of minutes is not resumed, but repeated.
         "ckpt.save_hf": True,
