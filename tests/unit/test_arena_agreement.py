@@ -82,7 +82,7 @@ def test_command_line_is_valid_and_trains_as_the_learner_does(method: str) -> No
     args, config = parse(words(flags), check_without_files)
     assert resolve(config, args).group_size == expected.n
     assert {name: getattr(config, name) for name in expected.ada} == expected.ada
-    assert args.train.batch_size == args.train.micro_batch_size == 32 * expected.n // expected.parts, "an update a part"
+    assert args.train.batch_size == args.train.micro_batch_size == 32 * expected.n // expected.parts, "one a part"
     assert (args.train.max_epochs, list(args.actor.eps_clip_low_high)) == (expected.passes, [0.2, 0.28])
     assert (args.ada.loss, args.ada.loss_length, args.actor.loss_agg_mode) == ("sequence-constant", 1, "token-mean")
     adam = args.actor.adam

@@ -156,7 +156,7 @@ def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.M
     check_folder(tmp_path, ["hard"], ["balance"])
     monkeypatch.setattr("openrlhf_ada.arena.campaign.RATES", (1e-3,))
     with pytest.raises(
-        ValueError, match=r"another tuning grid \(rates: \[0.0003, 0.001, 0.003, 0.01\] there, \[0.001\] here"
+        ValueError, match=r"another tuning grid \(rates: \[0.0001, 0.0003, 0.001, 0.003\] there, \[0.001\] here"
     ):
         check_folder(tmp_path, ["graded"], ["pos"])
 

@@ -88,6 +88,21 @@ def test_step_follows_the_coefficients() -> None:
     assert change[0] > 0 > change[3]
 
 
+@pytest.mark.parametrize(("passes", "parts"), [(1, 4), (2, 2)])
+def test_every_part_of_every_pass_is_an_update(passes: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of coefficient 0 count in the mean of their part. Nothing is updated here, so PPO's ratios stay 1 and a
+    part's objective is the sum of its coefficients at every position."""
+    world = make_world(TASKS[SMALL], 0)
+    learner = Learner(world, model_of(SMALL).state_dict(), 1e-3, 0)
+    updates: list[tuple[float, float]] = []
+    monkeypatch.setattr(learner, "_update", lambda gain, size: updates.append((float(gain), size)))
+    answers = learner.sample(range(16))
+    learner.train(answers, list(range(16)), [1.0, 0.0] * 8, passes, parts)
+    assert len(updates) == passes * parts and {size for _, size in updates} == {16 / parts}
+    positions = answers.tokens.shape[1]
+    assert sum(gain for gain, _ in updates) == pytest.approx(passes * 8 * positions)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_keeps_its_books(name: str) -> None:
