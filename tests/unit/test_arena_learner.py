@@ -95,7 +95,7 @@ def test_every_part_of_every_pass_is_an_update(passes: int, parts: int, monkeypa
     world = make_world(TASKS[SMALL], 0)
     learner = Learner(world, model_of(SMALL).state_dict(), 1e-3, 0)
     updates: list[tuple[float, float]] = []
-    monkeypatch.setattr(learner, "_update", lambda gain, size: updates.append((float(gain), size)))
+    monkeypatch.setattr(learner, "_update", lambda gain, size: updates.append((gain.item(), size)))
     answers = learner.sample(range(16))
     learner.train(answers, list(range(16)), [1.0, 0.0] * 8, passes, parts)
     assert len(updates) == passes * parts and {size for _, size in updates} == {16 / parts}
