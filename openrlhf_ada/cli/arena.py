@@ -55,8 +55,9 @@ def main(argv: Sequence[str]) -> int:
         methods = list(dict.fromkeys([REFERENCE, *args.methods]))
         check_folder(args.out, args.tasks, methods)
         results = Results(args.out / TRIALS)
-        for cost in args.cost:
-            _run(args, results, methods, cost)
+        with arena_real.sigterm_as_interrupt():
+            for cost in args.cost:
+                _run(args, results, methods, cost)
     except ValueError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
