@@ -171,6 +171,10 @@ def _all() -> Iterator[Method]:
     yield Method("est-std", "n as sqrt(p (1 - p)), linear objective", n=8, ada=est | neyman)
     for name, preset in PUBLISHED.items():
         yield _published(name, preset)
+    yield from _choosing()
+
+
+def _choosing() -> Iterator[Method]:
     for n in (4, 8):
         for name, weight, note in (
             ("share", "none", ""),
