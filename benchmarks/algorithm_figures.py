@@ -386,7 +386,9 @@ def main() -> None:
     for aim in AIMS:
         print(f"\nEffective weight, {aim}\n{weights_table(aim)}\n\nVariance and noise, {aim}\n{variance_table(aim)}")
     print(f"\nMethods by name\n{named_weights_table()}\n\nTheir rollouts\n{named_cost_table()}")
-    print(f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n\nMatched\n{matched_table()}\n\n{counted_table()}\n")
+    print(
+        f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n\nMatched\n{matched_table()}\n\n{counted_table()}\n"
+    )
     weights = {
         aim: {name: [at(p).effective for p in RATES] for name, at in rows.items()} for aim, rows in AIMS.items()
     }

@@ -109,9 +109,13 @@ def run_cells(cells: Iterable[Cell], results: Results, processes: int) -> Iterat
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
         cell_of = {pool.submit(run_cell, cell, results.folder): cell for cell in missing}
-        for future in as_completed(cell_of):
-            results.add(cell_of[future], future.result())
-            yield cell_of[future]
+        try:
+            for future in as_completed(cell_of):
+                results.add(cell_of[future], future.result())
+                yield cell_of[future]
+        finally:
+            # After an interruption: only trials that run now are waited for.
+            pool.shutdown(cancel_futures=True)
 
 
 def run_cell(cell: Cell, folder: Path) -> Result:

@@ -55,8 +55,9 @@ def main(argv: Sequence[str]) -> int:
         methods = list(dict.fromkeys([REFERENCE, *args.methods]))
         check_folder(args.out, args.tasks, methods)
         results = Results(args.out / TRIALS)
-        for cost in args.cost:
-            _run(args, results, methods, cost)
+        with arena_real.sigterm_as_interrupt():
+            for cost in args.cost:
+                _run(args, results, methods, cost)
     except ValueError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
@@ -122,10 +123,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _make_quick(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Raises ValueError for flags that --quick sets."""
-    for name, value in QUICK.items():
+    for name in QUICK:
         if getattr(args, name) != parser.get_default(name):
             raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
-        setattr(args, name, value)
+    vars(args).update(QUICK)
 
 
 def _names(text: str) -> list[str]:

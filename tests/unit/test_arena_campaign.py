@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from itertools import product
 from pathlib import Path
 
@@ -149,6 +150,17 @@ def test_trials_that_are_kept_are_not_repeated(results: Results, tmp_path: Path)
     assert again.by_cell == results.by_cell
     cells = rung_cells(again, ["graded"], [REFERENCE, "pos"], BUDGET, "rollouts", 1)
     assert list(run_cells(cells, again, 2)) == []
+
+
+@pytest.mark.slow
+def test_interrupted_campaign_starts_no_other_trial(tmp_path: Path) -> None:
+    """One runs, and two more are on their way to the process; the other nine are not begun."""
+    results = Results(tmp_path / TRIALS)
+    cells = [Cell("graded", "uniform-4", 1e-3, 8, seed=0, budget=budget) for budget in range(100, 112)]
+    running = run_cells(cells, results, 1)
+    next(running)
+    running.close()
+    assert len(results.by_cell) == 1 and not multiprocessing.active_children()
 
 
 def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
