@@ -82,10 +82,10 @@ PUBLISHED = {"dapo-16": "dapo"} | {name: name for name in _BY_PRESET}
 """Presets by their names here."""
 
 OF_PRESET = {preset: name for name, preset in PUBLISHED.items()} | {
-    "grpo": "grpo-4",
-    "reinforce-ada-pos": "pos",
-    "reinforce-ada-balance": "balance",
-    "reinforce-ada-est": "est",
+    "grpo": "grpo-4-in-four",
+    "reinforce-ada-pos": "pos-in-four",
+    "reinforce-ada-balance": "balance-in-four",
+    "reinforce-ada-est": "est-in-four",
     "rated": "rated-1-twice",
     "rated-pos": "rated-pos",
     "counted": "counted",
