@@ -154,12 +154,14 @@ def test_trials_that_are_kept_are_not_repeated(results: Results, tmp_path: Path)
 
 @pytest.mark.slow
 def test_interrupted_campaign_starts_no_other_trial(tmp_path: Path) -> None:
-    """One runs, and two more are on their way to the process; the other nine are not begun."""
+    """One has ended, and the process has begun the next or has it in its queue. Each begins by making its starting
+    model."""
     results = Results(tmp_path / TRIALS)
-    cells = [Cell("graded", "uniform-4", 1e-3, 8, seed=0, budget=budget) for budget in range(100, 112)]
+    cells = [Cell("graded", "uniform-4", 1e-3, 8, seed, budget=100) for seed in range(12)]
     running = run_cells(cells, results, 1)
     next(running)
     running.close()
+    assert 1 <= len(list(tmp_path.glob("starts/*.pt"))) <= 4
     assert len(results.by_cell) == 1 and not multiprocessing.active_children()
 
 

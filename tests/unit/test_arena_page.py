@@ -198,7 +198,7 @@ FOUR_UPDATES = json.loads((ROOT / "benchmarks" / "results" / "arena_four_updates
 
 def beside_grpo(task: str, method: str) -> str:
     of = FOUR_UPDATES[task]
-    return f"{np.mean(of[method]['seconds_to_target']) / np.mean(of['grpo-4']['seconds_to_target']):.2f}"
+    return f"{np.mean(of[method]['seconds_to_target']) / np.mean(of['grpo-4-in-four']['seconds_to_target']):.2f}"
 
 
 def test_readme_says_what_the_results_say() -> None:
@@ -207,7 +207,8 @@ def test_readme_says_what_the_results_say() -> None:
     names = [spans(cell)[0] for cell in header[1:]]
     assert names[:2] == ["counted", "rated-pos"] and "balance" in names
     said = {spans(row[0])[0]: row[1:] for row in rows}
-    assert said == {task: [beside_grpo(task, name) for name in names] for task in FOUR_UPDATES}
+    in_four = [f"{name}-in-four" if f"{name}-in-four" in METHODS_HERE else name for name in names]
+    assert said == {task: [beside_grpo(task, name) for name in in_four] for task in FOUR_UPDATES}
 
 
 def test_page_says_what_four_updates_gave() -> None:
