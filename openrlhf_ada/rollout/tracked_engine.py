@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, NamedTuple
 
 from vllm.sampling_params import RequestOutputKind
@@ -62,8 +64,9 @@ current_rollout: ContextVar[Rollout | None] = ContextVar("rollout", default=None
 class TrackedEngine:
     """vLLM's engine. `generate` finds the calling task's rollout, uses its seed, and waits for confirmed weights.
 
-    Everything else is vLLM's. `weights`: knows the policy version. `tokens_only`: the executor reads token ids and
-    their log-probabilities alone, so vLLM need not make anything else.
+    Everything else is vLLM's, but that nothing is answered once its core has died. `weights`: knows the policy
+    version. `tokens_only`: the executor reads token ids and their log-probabilities alone, so vLLM need not make
+    anything else.
     """
 
     def __init__(self, llm: Any, weights: ReceivesWeights, *, tokens_only: bool = False) -> None:
@@ -72,7 +75,8 @@ class TrackedEngine:
         self._tokens_only = tokens_only
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
+        found = getattr(self._llm, name)
+        return _silent_in_death(found) if inspect.iscoroutinefunction(found) else found
 
     async def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
         """As vLLM's, without an output per token, which nobody reads."""
@@ -107,5 +111,24 @@ class TrackedEngine:
             async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
                 yield output
         except EngineDeadError:
-            # This process is about to end. Wait for that, or it would count as a failure of the rollout.
-            await asyncio.Event().wait()
+            await _end_of_process()
+
+
+def _silent_in_death(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """This call of vLLM's; where its core has died, nothing is answered."""
+
+    @wraps(call)
+    async def answer(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await call(*args, **kwargs)
+        except EngineDeadError:
+            await _end_of_process()
+
+    return answer
+
+
+async def _end_of_process() -> None:
+    """vLLM's core has died, and this process is about to end with it. Whoever has asked learns from Ray that the
+    engine is gone, which starts it again; vLLM's error would count as a failure of the rollout, or end the run.
+    """
+    await asyncio.Event().wait()

@@ -66,6 +66,15 @@ def follow(last_line, lines, started):
     while not started.wait(0.002):
         lines.add(last_line.read_text())
 
+async def ends_in(call, limit_s):
+    try:
+        await asyncio.wait_for(call, limit_s)
+    except TimeoutError:
+        return False
+    except Exception as error:
+        return repr(error)
+    return True
+
 async def main():
     engine = AdaRolloutActor.__new__(AdaRolloutActor)
     with followed_start() as last_line:
@@ -161,6 +170,17 @@ async def main():
     in_reward = (await gather(engine, 1))[0]
     out["stopped_in_reward"] = [in_reward.result is None, in_reward.num_tokens, time.monotonic() - start < 1]
     out["left"] = [engine.get_num_unfinished_requests(), len(engine._running), engine._ended.qsize()]
+
+    # Without the watch, which would end this process.
+    engine._watch.cancel()
+    for process in engine.llm.engine_core.resources.engine_manager.processes:
+        process.kill()
+    while not engine.llm.errored:
+        await asyncio.sleep(0.01)
+    calls = {name: getattr(engine, name) for name in ("pause_generation", "resume_generation", "sleep", "wake_up")}
+    calls |= {"begin_update": engine.begin_update, "reset_prefix_cache": engine.reset_prefix_cache}
+    answered = dict(zip(calls, await asyncio.gather(*(ends_in(call(), 0.5) for call in calls.values()))))
+    out["answered_when_dead"] = [name for name, ended in answered.items() if ended]
     # On a busy machine vLLM prints that it did not end in time; the last line is ours.
     engine.llm.shutdown()
     print(json.dumps(out))
@@ -241,3 +261,8 @@ def test_what_vllm_does_while_it_starts_is_seen(seen: dict[str, Any]) -> None:
     lines = [line for line in seen["start"] if line]
     assert any("load" in line and "model" in line for line in lines), lines
     assert len(lines) >= 3
+
+
+def test_nothing_is_answered_once_vllms_core_is_dead(seen: dict[str, Any]) -> None:
+    """Its process ends in a moment. Whoever asked then learns from Ray that the engine is gone, and waits for it."""
+    assert seen["answered_when_dead"] == []
