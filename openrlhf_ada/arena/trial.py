@@ -12,6 +12,7 @@ from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
 from openrlhf_ada.config.choosing import make_chooser
+from openrlhf_ada.config.settings import make_policy
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import PromptPool, Sample
 
@@ -26,7 +27,7 @@ MARKS = 40
 
 @dataclass(slots=True)
 class Spent:
-    """What a run has used. `tokens`: of answers; `trained`: rollouts with a place in the loss, once for each pass.
+    """What a run has used. `tokens`: of answers; `trained`: rollouts that the policy computes, in each pass.
 
     `batches`: [prompts, rollouts] of each wave of each batch of prompts of a step, summed over steps. The second batch
     and later ones are those that replace prompts.
@@ -68,8 +69,10 @@ class Trial:
 
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
-        self._policy: Policy = method.policy(prompts)
-        self._chooser = make_chooser(method.settings(prompts), self._policy, len(learner.world.train), seed)
+        settings = method.settings(prompts)
+        self._skips_zeros = settings.config.skip_zeros
+        self._policy: Policy = make_policy(settings)
+        self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
         self._rng = np.random.default_rng([seed, 4])
         self._key = 0
         self.spent = Spent()
@@ -96,12 +99,13 @@ class Trial:
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
         coefficients = [c for group in groups for c in group.coefficients]
         passes = self._method.passes
+        computed = [i for i, c in zip(index, coefficients, strict=True) if c or not self._skips_zeros]
         self._learner.train(drawn.answers(), index, coefficients, passes, self._method.parts)
         self._policy.observe(pools)
         self._chooser.end_step(pools)
         self.spent.steps += 1
-        self.spent.trained += passes * len(index)
-        self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[index].sum())
+        self.spent.trained += passes * len(computed)
+        self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[computed].sum())
 
     def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""

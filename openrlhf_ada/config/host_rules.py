@@ -16,6 +16,7 @@ from openrlhf_ada.config.overlap_rules import check_overlap
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.score_rules import check_scores, with_scores
 from openrlhf_ada.config.settings import Settings, resolve
+from openrlhf_ada.config.skip_rules import check_skip_zeros
 from openrlhf_ada.config.weight_rules import check_weights
 from openrlhf_ada.core.advantages import ESTIMATORS, GROUP_ESTIMATORS
 from openrlhf_ada.core.batches import BatchPlan
@@ -61,6 +62,8 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
     if settings.trains_varying:
         _check_varying(config, host, settings)
     _check_batches(host, settings)
+    if config.skip_zeros:
+        check_skip_zeros(settings, host)
     if config.overlap:
         check_overlap(host, settings, batch_plan(host, settings), _processes(host, "actor"))
 

@@ -227,6 +227,14 @@ def _unread(s: Settings) -> Iterator[Problem]:
         yield "--ada_baseline", c.baseline, "PPO's baseline is its critic", "Leave it out"
     if c.baseline is not None and Need.NO_BASELINE in CORRECTIONS[s.correction].needs:
         yield "--ada_baseline", c.baseline, f"--ada_correction {s.correction} has no baseline", "Leave it out"
+    if c.baseline_rounding and (s.in_ppo or Need.PREDICTION not in BASELINES[s.baseline].needs):
+        predicted = [name for name, piece in BASELINES.items() if Need.PREDICTION in piece.needs]
+        yield (
+            "--ada_baseline_rounding",
+            c.baseline_rounding,
+            f"it rounds a pass rate that is known before sampling, and the baseline is {s.baseline!r}",
+            f"Use --ada_baseline {' or '.join(predicted)} without a critic of PPO, or leave it out",
+        )
 
 
 def _candidates(s: Settings) -> Iterator[Problem]:

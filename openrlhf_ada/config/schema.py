@@ -289,6 +289,19 @@ class SamplingFlags:
         "for the others.",
         choices=BASELINES,
     )
+    baseline_rounding: float = flag(
+        0.0,
+        "In a predicted baseline, pass rates below this count as 0 and those above 1 minus this as 1. What is optimised "
+        "stays the same, and rollouts that come out as expected get the coefficient 0: with --ada_skip_zeros they cost "
+        "no training.",
+        metavar="RATE",
+        allowed=(lambda v: 0.0 <= v <= 0.5, "it is a pass rate from 0 to 0.5", "Try 0.2"),
+    )
+    skip_zeros: bool = flag(
+        False,
+        "The policy does not compute rollouts whose coefficient is 0. They count in the loss as if it had, with the "
+        "mean length of the step.",
+    )
     select: str | None = flag(
         None,
         "Which n rollouts of a pool are trained. balanced: half positive where possible. random. max_variance: those "

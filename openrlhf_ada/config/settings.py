@@ -319,6 +319,7 @@ def _builder(settings: Settings, **options: Any) -> GroupBuilder:
         correction=settings.correction,
         objective=settings.objective,
         floor=config.floor,
+        rounding=config.baseline_rounding,
         graded=settings.scores == "raw",
         **options,
     )

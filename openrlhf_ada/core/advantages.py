@@ -37,6 +37,7 @@ class Drawn:
 
     `rate`: the pass rate that the baseline needs, and `strength`, the rollouts that a predicted one is worth.
     `scale`: what an outcome that the pool does not show is worth. `size`: N, samples of the whole pool.
+    `rounding`: rates below it are 0 in a predicted baseline, and those above 1 - `rounding` are 1.
     """
 
     rewards: Floats
@@ -45,6 +46,19 @@ class Drawn:
     strength: float
     scale: RewardScale
     size: int
+    rounding: float = 0.0
+
+    def worth(self, rates: Floats) -> Floats:
+        """Expected rewards at these pass rates, predicted without the samples that they are for; shape (N,).
+
+        Any b that a sample has no part in leaves r - b unbiased. With b = 0 instead of p, r - b varies by p instead of
+        p (1 - p), and the 1 - p of the rollouts that are wrong need no training.
+        """
+        certain = np.where(rates > 1.0 - self.rounding, 1.0, rates)
+        rates = np.where(rates < self.rounding, 0.0, certain)
+        worth_pos = float(self.rewards[self.positive].mean()) if self.positive.any() else self.scale.positive
+        worth_neg = float(self.rewards[~self.positive].mean()) if not self.positive.all() else self.scale.negative
+        return rates * worth_pos + (1.0 - rates) * worth_neg
 
 
 BASELINES: Table[Callable[[Drawn], Floats]] = Table()
@@ -85,7 +99,7 @@ def mean_at_rate(drawn: Drawn) -> Floats:
     The rate of `unbiased` is the pool's without stopping bias (`StoppingPlan.unbiased_rate`), that of `estimator`
     is predicted from outcomes of earlier steps, that of `critic` by a critic.
     """
-    return drawn.rewards - _worth(drawn, np.full(len(drawn.rewards), drawn.rate))
+    return drawn.rewards - drawn.worth(np.full(len(drawn.rewards), drawn.rate))
 
 
 @BASELINES.add("blend", needs=_PREDICTED | {Need.COUNTED_RATE}, lacks=_OUTSIDE)
@@ -96,15 +110,7 @@ def blend(drawn: Drawn) -> Floats:
     leave-one-out, with one rollout the prediction. Unbiased where N is fixed, as the sample itself has no part in it.
     """
     others = (drawn.positive.sum() - drawn.positive) + drawn.strength * drawn.rate
-    return drawn.rewards - _worth(drawn, others / (drawn.strength + len(drawn.rewards) - 1))
-
-
-def _worth(drawn: Drawn, rates: Floats) -> Floats:
-    """Expected rewards at these pass rates, shape (N,)."""
-    rewards, positive = drawn.rewards, drawn.positive
-    worth_pos = float(rewards[positive].mean()) if positive.any() else drawn.scale.positive
-    worth_neg = float(rewards[~positive].mean()) if not positive.all() else drawn.scale.negative
-    return rates * worth_pos + (1.0 - rates) * worth_neg
+    return drawn.rewards - drawn.worth(others / (drawn.strength + len(drawn.rewards) - 1))
 
 
 @BASELINES.add("none", lacks=_OUTSIDE)

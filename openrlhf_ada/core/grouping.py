@@ -49,6 +49,7 @@ class GroupBuilder:
         objective: f.
         floor: smallest pass rate at which f' is taken.
         allocated: u(p), the weight that comes from drawing (and keeping) more; 1 where groups are equally large.
+        rounding: see `advantages.Drawn`; for predicted baselines.
         graded: rewards say more than the outcome (raw scores), so samples of one outcome differ in what they teach.
     """
 
@@ -59,6 +60,7 @@ class GroupBuilder:
     objective: Objective | TabulatedObjective = field(default_factory=Objective)
     floor: float = 0.0
     allocated: Callable[[float], float] = lambda p: 1.0
+    rounding: float = 0.0
     graded: bool = False
 
     def build(
@@ -122,7 +124,7 @@ class GroupBuilder:
             if self._weighs and not self.graded and not self._is_resolved(scores):
                 # f' multiplies what a pool of one outcome says of that outcome, not partial credit within it.
                 rewards = np.full_like(rewards, rewards.mean())
-            drawn = Drawn(rewards, positive, point, strength, scale or RewardScale(), len(rewards))
+            drawn = Drawn(rewards, positive, point, strength, scale or RewardScale(), len(rewards), self.rounding)
             advantages = self._advantages(scores, drawn, index)
             strata = self._stratum_factors(positive[index], share)
         samples = KeptSamples(

@@ -15,6 +15,7 @@ from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.collapse import surprisal
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
 from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
+from openrlhf_ada.trainer.skipped_rollouts import hide, show
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
@@ -55,6 +56,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         self.gap: LogprobGap | None = None
         self.surprisal: float | None = None
         self._tags: list[SampleTag] = []
+        self._lengths: list[int] = []
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples: Sequence[TaggedExperience]) -> list[Experience]:
@@ -63,6 +65,9 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         if None in tags:
             raise ValueError(f"sample {tags.index(None)} of the batch carries no group tag")
         self._tags = [tag for tag in tags if tag is not None]
+        self._lengths = [sample.sequences.shape[1] for sample in rollout_samples]
+        if self.args.ada.skip_zeros:
+            hide(rollout_samples, [tag.coefficient for tag in self._tags])
         return super().make_experience_batch(rollout_samples)
 
     def make_part(self, rollout_samples: Sequence[TaggedExperience]) -> list[Experience]:
@@ -83,6 +88,9 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
         """
         self.gap = logprob_gap([*self.earlier, *experiences])
+        if self.args.ada.skip_zeros:
+            for experience in experiences:
+                show(experience, [self._lengths[i] for i in experience.index])
         self.surprisal = surprisal([*self.earlier, *experiences])
         if self.gap is not None and not self._is_part:
             check_gap(self.gap, self.args.ada.logprob_stop)

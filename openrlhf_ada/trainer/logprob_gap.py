@@ -35,13 +35,15 @@ class LogprobGap:
 def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     """Of a batch in micro-batches with `action_log_probs`, `rollout_log_probs` and `action_mask`, shape (B, A) each.
 
-    None where the engines were not asked for theirs.
+    None where the engines were not asked for theirs, or all rollouts are hidden (`skipped_rollouts.hide`).
     """
     if any(experience.rollout_log_probs is None for experience in experiences):
         return None
     gaps = torch.cat(
-        [(e.action_log_probs - e.rollout_log_probs).float()[e.action_mask.bool()] for e in experiences]
+        [(e.action_log_probs - e.rollout_log_probs).float()[_computed_actions(e)] for e in experiences]
     )  # fmt: skip
+    if not len(gaps):
+        return None
     return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(gaps.exp().mean()))
 
 
@@ -54,3 +56,8 @@ def check_gap(gap: LogprobGap, limit: float) -> None:
             f"and --ada_logprob_stop is {limit:g}: the engines' weights are not the policy's, or they compute "
             f"something else. --ada_verify_sync always finds tensors that arrive wrongly."
         )
+
+
+def _computed_actions(experience: Any) -> torch.Tensor:
+    """Which tokens the policy has computed, shape (B, A), bool: it leaves out what is not attended to."""
+    return experience.action_mask.bool() & experience.attention_mask.any(dim=1, keepdim=True)

@@ -27,6 +27,7 @@ from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
+from openrlhf_ada.trainer.skipped_rollouts import log_probs_of_rest, rest_of_training
 from openrlhf_ada.trainer.step_parts import LossTotals, TrainsInParts
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
@@ -99,6 +100,8 @@ class AdaActorTrainer(TrainsInParts):
         loss_batch_info = self.of_whole_step(loss_batch_info)
         if self.args.ada.loss != "host":
             loss_batch_info = self._average_losses(experience, step, loss_batch_info)
+        if self.args.ada.skip_zeros:
+            experience = rest_of_training(experience)
         before = self.actor.model.global_steps
         with self._finite.step(experience):
             status = super().training_step(experience, kl_ctl, step, loss_batch_info)
@@ -331,6 +334,24 @@ class AdaPolicyActor(HostPolicyActor):
         if is_first:
             export_whole(model, self.tokenizer, tensors, path)
         torch_dist_barrier_and_cuda_sync()
+
+    def forward(
+        self,
+        sequences: torch.Tensor,
+        action_mask: torch.Tensor,
+        attention_mask: torch.Tensor,
+        mm_train_inputs_list: list[Any] | None = None,
+    ) -> torch.Tensor:
+        """The host's log-probabilities of all actions, shape (B, A); 0 for rollouts that are to be skipped."""
+        if not self.strategy.args.ada.skip_zeros:
+            return super().forward(
+                sequences, action_mask, attention_mask, mm_train_inputs_list=mm_train_inputs_list
+            )
+        forward = super().forward
+        return log_probs_of_rest(
+            lambda *shown: forward(*shown[:3], mm_train_inputs_list=shown[3]),
+            *(sequences, action_mask, attention_mask, mm_train_inputs_list or []),
+        )
 
     def begin_step(self, version: int) -> None:
         """A training step begins, after which the weights are of this version."""

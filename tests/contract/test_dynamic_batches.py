@@ -23,7 +23,9 @@ from shared_results import printed_once
 pytestmark = pytest.mark.rehearsal
 
 ROOT = Path(__file__).parents[2]
-DYNAMIC = [name for name in CASES if not name.startswith(("fixed", "parts"))]
+SKIPPED = [name for name in CASES if name.startswith("skipped")]
+OTHERS = [name for name in CASES if not name.startswith(("skipped", "computed"))]
+DYNAMIC = [name for name in OTHERS if not name.startswith(("fixed", "parts"))]
 PARTS = [name for name in CASES if name.startswith("parts")]
 WHOLE = [name for name in DYNAMIC if name != "host"]
 
@@ -35,7 +37,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", OTHERS)
 def test_every_sample_is_trained_once_with_its_coefficient(found: dict[str, list[dict[str, Any]]], name: str) -> None:
     batches = [batch for of_process in found[name] for batch in of_process["seen"]]
     assert sorted(i for batch in batches for i in batch["ids"]) == list(range(len(LENGTHS)))
@@ -84,6 +86,17 @@ def test_parts_of_a_step_are_the_whole_step(found: dict[str, list[dict[str, Any]
     assert size > 0.01
     assert parts["moved"] == pytest.approx(whole["moved"], abs=1e-3 * size)
     assert parts["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SKIPPED)
+def test_skipped_zeros_change_no_gradient(found: dict[str, list[dict[str, Any]]], name: str) -> None:
+    """Rollouts of coefficient 0 count in the average, in whichever micro-batch they are; two processes, two updates."""
+    of_all, of_rest = (found[name.replace("skipped", kind)][0] for kind in ("computed", "skipped"))
+    size = max(map(abs, of_all["moved"]))
+    assert size > 0.01
+    assert of_rest["moved"] == pytest.approx(of_all["moved"], abs=1e-5 * size)
+    assert of_rest["grad_norm"] == pytest.approx(of_all["grad_norm"], rel=1e-4)
 
 
 @pytest.mark.slow

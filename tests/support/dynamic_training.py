@@ -40,6 +40,16 @@ KINDS = ("fixed", "dynamic", "packed", "parts")
 
 GROUPS_OF_PARTS = ((2,), (0, 3), (1,))
 
+ZEROS: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {
+    "fixed, ZeRO 2": ("fixed", 2, "token-mean", len(LENGTHS), {}),
+    "fixed, ZeRO 3": ("fixed", 3, "seq-mean-token-mean", len(LENGTHS), {}),
+    "fixed, two steps": ("fixed", 2, "token-mean", len(LENGTHS) // 2, {}),
+    "dynamic, ZeRO 2": ("dynamic", 2, "token-mean", len(LENGTHS), {"ada_loss": "prompt-mean"}),
+    "dynamic, ZeRO 3": ("dynamic", 3, "token-mean", len(LENGTHS), {"max_norm": 0.5}),
+    "packed, ZeRO 2": ("packed", 2, "token-mean", len(LENGTHS), {}),
+}
+"""Steps in which five of eight coefficients are 0: kind, stage, loss, rollouts of an update, and more."""
+
 CASES: dict[str, dict[str, Any]] = (
     {
         f"{kind}, ZeRO {stage}, {loss}": {"kind": kind, "stage": stage, "loss": loss, "batch": len(LENGTHS)}
@@ -61,14 +71,19 @@ CASES: dict[str, dict[str, Any]] = (
         for ada_loss, kind in product(("sequence-constant", "prompt-mean"), KINDS)
     }
     | {
+        f"{zeros}, {rest}": {"kind": kind, "stage": stage, "loss": loss, "batch": batch, "zeros": zeros, **more}
+        for rest, (kind, stage, loss, batch, more) in ZEROS.items()
+        for zeros in ("computed", "skipped")
+    }
+    | {
         "host": {"kind": "host", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS)},
         "two steps": {"kind": "packed", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS) // 2},
     }
 )
 
 
-def coefficient(sample: int) -> float:
-    return (-1) ** sample * (1 + sample / 8)
+def coefficient(sample: int, *, zeros: bool = False) -> float:
+    return 0.0 if zeros and sample % 8 in (0, 1, 3, 6, 7) else (-1) ** sample * (1 + sample / 8)
 
 
 def critic_weight(sample: int) -> float:
@@ -142,6 +157,7 @@ class Run:
         batch: int,
         max_norm: float = 0.0,
         ada_loss: str = "host",
+        zeros: str = "",
     ) -> None:
         import torch
         from openrlhf.cli.train_ppo_ray import get_strategy
@@ -151,9 +167,11 @@ class Run:
         from openrlhf_ada.platforms import cpu
         from openrlhf_ada.trainer.policy import AdaActorTrainer
 
+        self.zeros = zeros
         self.rank, self.is_dynamic, self.in_parts = rank, kind not in ("fixed", "parts"), kind == "parts"
         args = self.args = flags(folder, stage, loss, batch, ada_loss, dynamic=self.is_dynamic)
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
+        args.ada.skip_zeros = zeros == "skipped"
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
         self.strategy = get_strategy(args)
         self.strategy.setup_distributed()
@@ -182,7 +200,7 @@ class Run:
             return step(experience, *rest)
 
         self.trainer.training_step = recorded
-        status = self.train_in_parts() if self.in_parts else self.train_on(samples())
+        status = self.train_in_parts() if self.in_parts else self.train_on(samples(zeros=bool(self.zeros)))
         after = self.weights()
         return {
             "seen": seen,
@@ -219,6 +237,7 @@ class Run:
         from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 
         from openrlhf_ada.trainer.experience_maker import AdaptiveExperienceMaker
+        from openrlhf_ada.trainer.skipped_rollouts import log_probs_of_rest
 
         actor = self.actor
 
@@ -228,11 +247,15 @@ class Run:
             def make_experience(self, samples_list: Any) -> Any:
                 import torch
 
-                for experience in samples_list:
+                def log_probs(sequences: Any, action_mask: Any, attention_mask: Any, images: list[Any]) -> Any:
+                    inputs = (sequences, action_mask, attention_mask)
+                    return actor(*(t.to(torch.cuda.current_device()) for t in inputs)).cpu()
+
+                for e in samples_list:
                     with torch.no_grad():
-                        inputs = (experience.sequences, experience.action_mask, experience.attention_mask)
-                        experience.action_log_probs = actor(*(t.to(torch.cuda.current_device()) for t in inputs)).cpu()
-                    experience.kl = torch.zeros_like(experience.action_log_probs)
+                        inputs = (e.sequences, e.action_mask, e.attention_mask)
+                        e.action_log_probs = log_probs_of_rest(log_probs, *inputs, [])
+                    e.kl = torch.zeros_like(e.action_log_probs)
                 return samples_list
 
         groups = dict.fromkeys(
@@ -264,7 +287,7 @@ class Run:
         return whole
 
 
-def samples() -> list[Any]:
+def samples(*, zeros: bool = False) -> list[Any]:
     """In an order that has nothing to do with their lengths, as pools give them."""
     import torch
 
@@ -282,7 +305,7 @@ def samples() -> list[Any]:
                 sequences=tokens, attention_mask=torch.ones_like(tokens), action_mask=mask,
                 rewards=torch.tensor([0.0]), total_length=torch.tensor([float(length)]),
                 info={"reward": torch.tensor([0.0])},
-                tag=SampleTag(i // 4, i % 4, coefficient(i), critic_weight(i)),
+                tag=SampleTag(i // 4, i % 4, coefficient(i, zeros=zeros), critic_weight(i)),
             )
         )  # fmt: skip
     return made

@@ -1,0 +1,116 @@
+"""--ada_skip_zeros: the policy does not compute rollouts whose coefficient is 0.
+
+Such a rollout adds nothing to a gradient but its place in the average, which the host takes from masks of the whole
+micro-batch, before a row is left out. So the gradient is the same, at the price of the other rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SHORT = 2
+"""Tokens of what is computed where nothing has to be: all processes take part in every pass."""
+
+
+def hide(samples: Sequence[Any], coefficients: Sequence[float]) -> None:
+    """Mark these rollouts for `log_probs_of_rest`, where the coefficient is 0: nothing of theirs is attended to.
+
+    Batches by tokens (--train.dynamic_batch_enable) count SHORT tokens for them.
+    """
+    for sample, coefficient in zip(samples, coefficients, strict=True):
+        if coefficient == 0.0:
+            sample.attention_mask = torch.zeros_like(sample.attention_mask)
+            sample.total_length = torch.full_like(sample.total_length, SHORT)
+
+
+def show(experience: Any, lengths: Sequence[int]) -> None:
+    """Undo `hide` in a micro-batch, but for the lengths. `lengths`: tokens of each of its rows, from the left."""
+    positions = torch.arange(experience.attention_mask.shape[1])
+    shown = positions < torch.tensor(lengths).unsqueeze(1)
+    experience.attention_mask = shown.to(experience.attention_mask.dtype)
+
+
+def log_probs_of_rest(
+    forward: Callable[..., Tensor], sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, images: list[Any]
+) -> Tensor:
+    """What `forward` gives of the rows that are not hidden, and 0 for the others; shape (B, A).
+
+    `forward`: of these tensors and images, whose columns of padding may be missing. `images`: none, or B.
+    """
+    values = torch.zeros(action_mask.shape)
+    rows = attention_mask.any(dim=1).nonzero().flatten()
+    if not len(rows):
+        # An image has its place in the tokens.
+        length = sequences.shape[1] if images else SHORT
+        forward(sequences[:1, :length], *_all_shown(action_mask, attention_mask, length), images[:1])
+        return values
+    unused = attention_mask.shape[1] - _width(attention_mask[rows])
+    shown = [tensor[rows, : tensor.shape[1] - unused] for tensor in (sequences, action_mask, attention_mask)]
+    computed = forward(*shown, [images[row] for row in rows.tolist()] if images else images)
+    values[rows, : computed.shape[1]] = computed.float()
+    return values
+
+
+def _all_shown(action_mask: Tensor, attention_mask: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Of one row of that length."""
+    return torch.ones_like(action_mask[:1, : length - 1]), torch.ones_like(attention_mask[:1, :length])
+
+
+def rest_of_training(experience: Any) -> Any:
+    """The rows of a training micro-batch whose advantages are not all 0, without columns of padding.
+
+    Where all are 0: one of them, cut down to its first action unless it has an image, which has a place in the tokens.
+    """
+    rows = (experience.advantages * experience.action_mask).any(dim=1).nonzero().flatten()
+    if not len(rows):
+        one = _of_rows(experience, torch.zeros(1, dtype=torch.long, device=rows.device))
+        return one if any(one.mm_train_inputs or ()) else _first_action(one)
+    if len(rows) == len(experience.advantages):
+        return experience
+    rest = _of_rows(experience, rows)
+    width = _width(rest.attention_mask)
+    return _of_columns(rest, 0, width, rest.attention_mask.shape[1])
+
+
+def _width(attention_mask: Tensor) -> int:
+    """Columns up to the last that a row attends to."""
+    return int(attention_mask.any(dim=0).nonzero().max()) + 1
+
+
+def _first_action(experience: Any) -> Any:
+    """One row, of two tokens: the first action and the one before it."""
+    tokens, actions = experience.sequences.shape[1], experience.action_mask.shape[1]
+    first = int(experience.action_mask.long().argmax(dim=1)) + tokens - actions - 1
+    return _of_columns(experience, first, first + SHORT, tokens)
+
+
+def _of_columns(experience: Any, start: int, stop: int, tokens: int) -> Any:
+    """Tokens from `start` to `stop` of so many. What belongs to actions has no column for the first token."""
+    short: dict[str, Any] = {}
+    for field in fields(experience):
+        value = getattr(experience, field.name)
+        if experience.is_step_tensor_field(field.name) and isinstance(value, Tensor):
+            before = tokens - value.shape[1]
+            short[field.name] = value[:, start : stop - before]
+    return replace(experience, **short)
+
+
+def _of_rows(experience: Any, rows: Tensor) -> Any:
+    """These rows of everything that has one."""
+    size, chosen = len(experience.sequences), rows.tolist()
+
+    def of(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: of(inner) for name, inner in value.items()}
+        if isinstance(value, Tensor) and value.dim() and len(value) == size:
+            return value[rows.to(value.device)]
+        if isinstance(value, list) and len(value) == size:
+            return [value[row] for row in chosen]
+        return value
+
+    return replace(experience, **{field.name: of(getattr(experience, field.name)) for field in fields(experience)})
