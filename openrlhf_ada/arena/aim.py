@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_ada.arena.markdown import markdown_table
+from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import Finals, ratio
 
 OURS = ("counted", "rated-pos")
 
 GRPO = "grpo-4"
 
-_NUMBERS = ("2", "4", "8", "16", "32", "4-at-once", "8-at-once", "2-twice", "4-twice", "8-twice")
-
-UNIFORM = tuple(f"uniform-{number}" for number in _NUMBERS)
-"""As many rollouts of every prompt, of equal weight: trained in one update of a step, in four, or in two passes."""
+UNIFORM = tuple(name for name in METHODS if name.startswith("uniform-") and "-as-" not in name)
+"""As many rollouts of every prompt, of equal weight: in one update of a step, in four or in eight, in one pass or in two,
+with and without computing rollouts of advantage 0."""
 
 AT_MOST = {GRPO: 0.5, "uniform": 2 / 3}
 """Of their cost to the target."""

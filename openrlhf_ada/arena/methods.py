@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +94,10 @@ OF_PRESET = {name: name for name in PUBLISHED} | {
 TWICE: dict[str, Any] = {"passes": 2, "parts": 2}
 """Two passes, in as many updates as one pass in four."""
 
+SKIP: dict[str, Any] = {"skip_zeros": True}
+
+ROUNDED: dict[str, Any] = {"baseline_rounding": 0.3} | SKIP
+
 
 def _uniforms() -> Iterator[Method]:
     for n in (2, 4, 8, 16, 32):
@@ -104,7 +108,16 @@ def _uniforms() -> Iterator[Method]:
     for n in (2, 4, 8):
         summary = f"uniform-{n} with 2 passes over each step"
         yield Method(f"uniform-{n}-twice", summary, estimator="rloo", **_uniform(n), **TWICE)
-    yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
+    grpo = {"estimator": "group_norm", **_uniform(4)}
+    yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", **grpo)
+
+
+def _skipping() -> Iterator[Method]:
+    """The same updates, of which rollouts without an advantage are no part."""
+    for method in _uniforms():
+        if method.name in ("uniform-4", "uniform-8", "uniform-4-twice", "uniform-8-twice", "grpo-4"):
+            summary = f"{method.name}; rollouts of advantage 0 are not computed"
+            yield replace(method, name=f"{method.name}-skip", summary=summary, ada=method.ada | SKIP)
 
 
 def _ours() -> Iterator[Method]:
@@ -116,14 +129,25 @@ def _ours() -> Iterator[Method]:
     until_right = {"mode": "seq", "exit": "pos", "k_pos": 1, "max_samples": 8, "wave": 1, "select": "all"}
     summary = "one at a time until one is right, at most 8; all trained, rated, 2 passes"
     yield Method("rated-pos", summary, 1, until_right | rated, "flash_reinforce", **TWICE)
+    yield from _counted()
+
+
+def _counted() -> Iterator[Method]:
+    """`counted`, what it is without one of its parts, and what each part is alone."""
     weight = {"objective": "matched:rated-pos", "correction": "stratum"}
-    for n, name in ((2, "counted"), (4, "uniform-4-as-rated-pos")):
-        summary = f"{n} rollouts a prompt, compared with its counts, with the weight that rated-pos has; 2 passes"
-        yield Method(name, summary, **_uniform(n, **weight), **TWICE)
+    compared = "compared with its counts, with the weight that rated-pos has; 2 passes"
+    rounded = f"{compared} of 4 updates; expected outcomes are not trained"
+    yield Method("counted", f"2 rollouts a prompt, {rounded}", **_uniform(2, **weight, **ROUNDED), passes=2)
+    for n, name in ((2, "counted-unrounded"), (4, "uniform-4-as-rated-pos")):
+        yield Method(name, f"{n} rollouts a prompt, {compared}", **_uniform(n, **weight), **TWICE)
+    summary = "counted in as many updates as the others"
+    yield Method("counted-in-four", summary, **_uniform(2, **weight, **ROUNDED), **TWICE)
     linear = {"objective": "linear", "correction": "stratum"}
-    yield Method("counted-linear", "counted with equal weights", **_uniform(2, **linear), **TWICE)
+    yield Method("counted-linear", "counted with equal weights", **_uniform(2, **linear, **ROUNDED), passes=2)
     summary = "counted on one in four prompts, chosen by expected spread"
-    yield Method("counted-chosen", summary, **_uniform(2, candidates=4, **weight), **TWICE)
+    yield Method("counted-chosen", summary, **_uniform(2, candidates=4, **weight, **ROUNDED), passes=2)
+    summary = "uniform-4-twice-skip in as many updates as counted"
+    yield Method("uniform-4-twice-in-eight", summary, estimator="rloo", **_uniform(4, **SKIP), passes=2)
 
 
 def _adaptive() -> Iterator[Method]:
@@ -165,6 +189,7 @@ def _choosing() -> Iterator[Method]:
 
 def _all() -> Iterator[Method]:
     yield from _uniforms()
+    yield from _skipping()
     yield from _ours()
     yield from _adaptive()
     for name in PUBLISHED:

@@ -176,13 +176,14 @@ METHODS: dict[str, Method] = {
     ),
     "counted": Method(
         "two rollouts a prompt, compared with the pass rate that the prompt's counts predict, and weighed as "
-        "`rated-pos` weighs it; two passes over each step",
+        "`rated-pos` weighs it; two passes over each step; rollouts that come out as expected are not trained",
         "this package; its parts: SPO (arXiv 2509.13232) for a baseline from earlier steps, MaxRL (arXiv 2602.02710) "
         "for log p as far as some rollouts reach, PPO for passes",
         RECIPE
         | _trains(2)
         | _fixed(2, select="all", baseline="estimator", correction="stratum", objective="matched:rated-pos")
-        | {"rollout.batch_size": RATED_PROMPTS // 2, "train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
+        | _ada(baseline_rounding=0.3, skip_zeros=True)
+        | {"rollout.batch_size": RATED_PROMPTS // 2, "train.batch_size": RATED_PROMPTS // 4, "train.max_epochs": 2},
         "as many rollouts per step as the recipe, from twice as many prompts",
     ),
     "dapo": Method(
