@@ -219,6 +219,12 @@ METRICS: dict[str, Metric] = {
         "Share of the trained rollouts whose gradients were computed while others were sampled. With `ada.overlap`.",
         "Near 0: prompts are closed late, or micro-batches are so large that few groups make no part.",
     ),
+    "ada/skipped": Metric(
+        "share, 0 to 1",
+        "Share of the trained rollouts that the policy does not compute, since their coefficient is 0. With "
+        "`ada.skip_zeros`; figures that begin with `trained/`, surprisal and gap are then of the others.",
+        "Falls when fewer prompts come out as expected: training takes longer.",
+    ),
     "ada/surprisal": Metric(
         "nats per token",
         "Mean of -log π over the sampled tokens of the trained rollouts, which estimates the policy's entropy. That "

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from openrlhf_ada.trainer.skipped_rollouts import computed_actions
+
 FALLEN = 0.1
 """A score below this share of what it was before may be a collapse."""
 
@@ -86,7 +88,9 @@ def chance_of_fall(mean: float, before: float, prompts: int) -> float:
 
 def surprisal(experiences: Sequence[Any]) -> float | None:
     """Mean of -log π over the sampled tokens of micro-batches with `action_log_probs` and `action_mask`, shape (B, A)
-    each: an estimate of the policy's entropy per token. None where nothing was sampled."""
-    sums = [float(-(e.action_log_probs.float() * e.action_mask).sum()) for e in experiences]
-    tokens = sum(int(e.action_mask.sum()) for e in experiences)
+    each: an estimate of the policy's entropy per token. None where nothing was sampled, or all is hidden.
+    """
+    computed = [computed_actions(e) for e in experiences]
+    sums = [float(-(e.action_log_probs.float() * of).sum()) for e, of in zip(experiences, computed, strict=True)]
+    tokens = sum(int(of.sum()) for of in computed)
     return sum(sums) / tokens if tokens else None

@@ -88,10 +88,10 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
         """
         self.gap = logprob_gap([*self.earlier, *experiences])
+        self.surprisal = surprisal([*self.earlier, *experiences])
         if self.args.ada.skip_zeros:
             for experience in experiences:
                 show(experience, [self._lengths[i] for i in experience.index])
-        self.surprisal = surprisal([*self.earlier, *experiences])
         if self.gap is not None and not self._is_part:
             check_gap(self.gap, self.args.ada.logprob_stop)
         for experience in experiences:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from openrlhf_ada.trainer.skipped_rollouts import computed_actions
+
 
 class LogprobGapError(RuntimeError):
     """The engines sample from something else than the policy; nothing was trained on it."""
@@ -40,7 +42,7 @@ def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     if any(experience.rollout_log_probs is None for experience in experiences):
         return None
     gaps = torch.cat(
-        [(e.action_log_probs - e.rollout_log_probs).float()[_computed_actions(e)] for e in experiences]
+        [(e.action_log_probs - e.rollout_log_probs).float()[computed_actions(e)] for e in experiences]
     )  # fmt: skip
     if not len(gaps):
         return None
@@ -56,8 +58,3 @@ def check_gap(gap: LogprobGap, limit: float) -> None:
             f"and --ada_logprob_stop is {limit:g}: the engines' weights are not the policy's, or they compute "
             f"something else. --ada_verify_sync always finds tensors that arrive wrongly."
         )
-
-
-def _computed_actions(experience: Any) -> torch.Tensor:
-    """Which tokens the policy has computed, shape (B, A), bool: it leaves out what is not attended to."""
-    return experience.action_mask.bool() & experience.attention_mask.any(dim=1, keepdim=True)

@@ -28,6 +28,11 @@ def hide(samples: Sequence[Any], coefficients: Sequence[float]) -> None:
             sample.total_length = torch.full_like(sample.total_length, SHORT)
 
 
+def computed_actions(experience: Any) -> Tensor:
+    """Which actions of a micro-batch are of rollouts that are not hidden, shape (B, A), bool."""
+    return experience.action_mask.bool() & experience.attention_mask.any(dim=1, keepdim=True)
+
+
 def show(experience: Any, lengths: Sequence[int]) -> None:
     """Undo `hide` in a micro-batch, but for the lengths. `lengths`: tokens of each of its rows, from the left."""
     positions = torch.arange(experience.attention_mask.shape[1])

@@ -58,6 +58,7 @@ def step_metrics(record: StepRecord, settings: Settings, version: int) -> dict[s
             (*_counts(g, threshold), _weight_of(g, threshold, n, in_ppo)) for g in groups
         ),
         **_grading_metrics(everything),
+        **_skipped(groups, settings),
         **record.figures,
     }
 
@@ -78,6 +79,11 @@ def _signal(record: StepRecord, settings: Settings) -> dict[str, float]:
         uniform = sum(is_spread(g.pool.scores[: settings.first_wave]) for g in everything)
         shares["ada/signal_share_uniform"] = uniform / len(everything)
     return shares
+
+
+def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, float]:
+    coefficients = [c for group in groups for c in _trained(group).coefficients]
+    return {"ada/skipped": coefficients.count(0.0) / len(coefficients)} if settings.config.skip_zeros else {}
 
 
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:

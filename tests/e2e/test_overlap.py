@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from books import SEQ
 from conftest import Toy, check_ledger, read_jsonl, steps_of, toy_flags, train
 from deadly_rewards import REWARDS
-from safetensors.torch import load_file
+from moved_weights import ONE_STEP, check_same_step
 
 from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 
@@ -20,14 +19,6 @@ PARTS = SEQ | {"rollout__micro_batch_size": 4, "train__micro_batch_size": 4, "ac
 """A part is as small as the groups of two prompts."""
 
 OVERLAP = {"ada_overlap": True}
-
-# So large an epsilon that the optimizer's step is the gradient. Adam makes a sign of the slightest one.
-ONE_STEP = {
-    "data__max_samples": 16,
-    "actor__adam__lr": 1e5,
-    "actor__adam__eps": 1e6,
-    "actor__lr_scheduler": "constant",
-}
 
 SAME = (
     "trained/return",
@@ -59,14 +50,7 @@ def test_weights_are_those_of_a_run_that_waits(
     assert rollouts(tmp_path / "overlaps") == rollouts(tmp_path / "waits")
     for figure in SAME:
         assert overlaps[figure] == pytest.approx(waits[figure], rel=1e-3, abs=1e-5), figure
-    before = load_file(toy.model / "model.safetensors")
-    moved = {
-        name: {key: value.float() - before[key].float() for key, value in weights.items()}
-        for name in runs
-        if (weights := load_file(tmp_path / name / "model" / "model.safetensors"))
-    }
-    for key, step in moved["waits"].items():
-        assert torch.linalg.norm(moved["overlaps"][key] - step) <= 1e-3 * torch.linalg.norm(step), key
+    check_same_step(toy.model, tmp_path / "waits", tmp_path / "overlaps")
 
 
 def test_an_engine_that_dies_gets_its_weights_between_two_parts(toy: Toy, tmp_path: Path) -> None:

@@ -182,3 +182,33 @@ def test_comparing_samples_with_each_other_too_changes_that_weight_by_less_than_
                 weight += chance * (right - others) * (1 / p if right else -1 / (1 - p)) / 2
         assert sequential_weight(policy, p).effective == pytest.approx(weight)
         assert weight == pytest.approx((1 - (1 - p) ** 8) / (1 - (1 - p) ** 2), rel=0.1)
+
+
+@pytest.mark.parametrize("rounding", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("objective", ["linear", "log"])
+def test_rounding_a_predicted_baseline_changes_no_weight(objective: str, rounding: float) -> None:
+    """Any b that a sample has no part in gives the same expected update; below the rounding it varies 1/(1 - p) as
+    much, and only the share p of the samples has a coefficient."""
+    whole = Selection("all", 2, THRESHOLD)
+    chosen = {"baseline": "estimator", "correction": "stratum", "objective": Objective(objective), "floor": 0.01}
+    exact, rounded = (GroupBuilder(whole, "dr_grpo", rounding=value, **chosen) for value in (0.0, rounding))
+    for p in (0.02, 0.09, 0.25, 0.45, 0.55, 0.8, 0.95):
+        before, after = drawn_weight(exact, 2, p), drawn_weight(rounded, 2, p)
+        assert after.effective == pytest.approx(before.effective)
+        rare = min(p, 1 - p)
+        growth = 1 / (1 - rare) if rare < rounding else 1.0
+        assert after.square == pytest.approx(growth * before.square)
+
+
+@pytest.mark.parametrize(("scores", "predicted", "zeros"), [((0, 0, 1), 0.2, 2), ((1, 1, 0), 0.8, 2), ((0, 1), 0.5, 0)])
+@pytest.mark.parametrize("baseline", ["estimator", "blend"])
+def test_expected_outcomes_have_no_coefficient(
+    scores: tuple[int, ...], predicted: float, zeros: int, baseline: str
+) -> None:
+    whole, pool = Selection("all", len(scores), THRESHOLD), pool_of(scores)
+    # The prediction is worth more than the other rollouts.
+    pool.strength = 1e6
+    group = GroupBuilder(whole, "dr_grpo", baseline=baseline, rounding=0.3).build(
+        pool, np.random.default_rng(0), predicted=predicted
+    )
+    assert group.coefficients.count(0.0) == zeros

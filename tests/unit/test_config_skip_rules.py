@@ -1,0 +1,74 @@
+"""--ada_skip_zeros and --ada_baseline_rounding are refused where they would change what is optimised.
+
+Every case runs the real parser. That skipping changes no gradient: tests/contract/test_dynamic_batches.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from refusals import check_refusal
+
+from openrlhf_ada.cli.train_ppo_ray import parse
+
+Flags = dict[str, str | None]
+
+SKIP: Flags = {"--ada_skip_zeros": ""}
+
+DR_GRPO: Flags = {"--algo.advantage.estimator": "dr_grpo"}
+
+ROUNDED: Flags = DR_GRPO | {"--ada_baseline": "estimator", "--ada_baseline_rounding": "0.3"}
+
+OVERLAP: Flags = {
+    "--ada_overlap": "",
+    "--train.batch_size": "64",
+    "--rollout.batch_size": "16",
+    "--rollout.micro_batch_size": "8",
+    "--train.micro_batch_size": "4",
+}
+
+REFUSED: list[tuple[str, Flags, str, str, str]] = [
+    # id, flags, flag in front of the message with its value, part of the rule, part of the remedy
+    ("PPO", SKIP | {"--algo.advantage.estimator": "gae"}, "--algo.advantage.estimator is 'gae'", "critic", "Leave it"),
+    (
+        "KL",
+        SKIP | {"--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "1"},
+        "--algo.kl.init_coef is 0.1",
+        "the KL penalty counts every rollout",
+        "leave --ada_skip_zeros out",
+    ),
+    ("entropy", SKIP | {"--actor.entropy_coef": "0.1"}, "--actor.entropy_coef is 0.1", "every rollout", "Leave it out"),
+    ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", "every rollout", "Leave it"),
+    ("overlap", SKIP | OVERLAP, "--ada_overlap is True", "skipped rollouts have none", "leave --ada_skip_zeros out"),
+    (
+        "own mean",
+        {"--ada_baseline": "pool", "--ada_baseline_rounding": "0.3"},
+        "--ada_baseline_rounding is 0.3",
+        "the baseline is 'pool'",
+        "Use --ada_baseline estimator",
+    ),
+    ("beyond half", ROUNDED | {"--ada_baseline_rounding": "0.6"}, "--ada_baseline_rounding is 0.6", "0 to 0.5", "0.2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "head", "rule", "remedy"), [pytest.param(*case, id=name) for name, *case in REFUSED]
+)
+def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str, rule: str, remedy: str) -> None:
+    check_refusal(refusal(flags), head, rule, remedy)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        SKIP,
+        SKIP | ROUNDED,
+        SKIP | DR_GRPO | {"--ada_baseline": "blend", "--ada_baseline_rounding": "0.5"},
+        SKIP | DR_GRPO | {"--ada_mode": "est", "--ada_baseline_rounding": "0.2"},
+        SKIP | {"--train.async_enable": ""},
+        SKIP | {"--ada_loss": "prompt-mean"},
+    ],
+)
+def test_accepted(argv_with: Callable[[Flags], list[str]], flags: Flags) -> None:
+    assert parse(argv_with(flags))[0].ada.skip_zeros
