@@ -15,8 +15,8 @@ OURS = ("counted", "rated-pos")
 GRPO = "grpo-4"
 
 UNIFORM = tuple(name for name in METHODS if name.startswith("uniform-") and "-as-" not in name)
-"""As many rollouts of every prompt, of equal weight: in one update of a step, in four or in eight, in one pass or in two,
-with and without computing rollouts of advantage 0."""
+"""As many rollouts of every prompt, of equal weight: in one update of a step, in four or in eight, in one pass or in
+two, with and without computing rollouts of advantage 0."""
 
 AT_MOST = {GRPO: 0.5, "uniform": 2 / 3}
 """Of their cost to the target."""

@@ -62,6 +62,11 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
     if settings.trains_varying:
         _check_varying(config, host, settings)
     _check_batches(host, settings)
+    _check_short_cuts(config, host, settings)
+
+
+def _check_short_cuts(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
+    """Flags that change when gradients are computed, or of which rollouts, and not what they are."""
     if config.skip_zeros:
         check_skip_zeros(settings, host)
     if config.overlap:

@@ -344,9 +344,7 @@ class AdaPolicyActor(HostPolicyActor):
     ) -> torch.Tensor:
         """The host's log-probabilities of all actions, shape (B, A); 0 for rollouts that are to be skipped."""
         if not self.strategy.args.ada.skip_zeros:
-            return super().forward(
-                sequences, action_mask, attention_mask, mm_train_inputs_list=mm_train_inputs_list
-            )
+            return super().forward(sequences, action_mask, attention_mask, mm_train_inputs_list=mm_train_inputs_list)
         forward = super().forward
         return log_probs_of_rest(
             lambda *shown: forward(*shown[:3], mm_train_inputs_list=shown[3]),

@@ -91,7 +91,7 @@ def test_parts_of_a_step_are_the_whole_step(found: dict[str, list[dict[str, Any]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SKIPPED)
 def test_skipped_zeros_change_no_gradient(found: dict[str, list[dict[str, Any]]], name: str) -> None:
-    """Rollouts of coefficient 0 count in the average, in whichever micro-batch they are; two processes, two updates."""
+    """Rollouts of coefficient 0 count in the average, in whichever micro-batch they are; in two processes."""
     of_all, of_rest = (found[name.replace("skipped", kind)][0] for kind in ("computed", "skipped"))
     size = max(map(abs, of_all["moved"]))
     assert size > 0.01

@@ -38,7 +38,13 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         "the KL penalty counts every rollout",
         "leave --ada_skip_zeros out",
     ),
-    ("entropy", SKIP | {"--actor.entropy_coef": "0.1"}, "--actor.entropy_coef is 0.1", "every rollout", "Leave it out"),
+    (
+        "entropy",
+        SKIP | {"--actor.entropy_coef": "0.1"},
+        "--actor.entropy_coef is 0.1",
+        "every rollout",
+        "Leave it out",
+    ),
     ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", "every rollout", "Leave it"),
     ("overlap", SKIP | OVERLAP, "--ada_overlap is True", "skipped rollouts have none", "leave --ada_skip_zeros out"),
     (

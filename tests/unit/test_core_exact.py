@@ -200,7 +200,9 @@ def test_rounding_a_predicted_baseline_changes_no_weight(objective: str, roundin
         assert after.square == pytest.approx(growth * before.square)
 
 
-@pytest.mark.parametrize(("scores", "predicted", "zeros"), [((0, 0, 1), 0.2, 2), ((1, 1, 0), 0.8, 2), ((0, 1), 0.5, 0)])
+@pytest.mark.parametrize(
+    ("scores", "predicted", "zeros"), [((0, 0, 1), 0.2, 2), ((1, 1, 0), 0.8, 2), ((0, 1), 0.5, 0)]
+)
 @pytest.mark.parametrize("baseline", ["estimator", "blend"])
 def test_expected_outcomes_have_no_coefficient(
     scores: tuple[int, ...], predicted: float, zeros: int, baseline: str
