@@ -90,7 +90,7 @@ def test_best_setting_has_most_accuracy_on_the_tuning_worlds(cost: str, results:
 
 def test_every_rung_tries_the_best_of_the_one_before(results: Results) -> None:
     tried = [rung_cells(results, ["graded"], ["pos"], BUDGET, "rollouts", at) for at in range(len(RUNGS))]
-    assert [len(cells) for cells in tried] == [rung.tried for rung in RUNGS] == [32, 8, 3]
+    assert [len(cells) for cells in tried] == [rung.tried for rung in RUNGS] == [len(RATES) * len(PROMPTS), 8, 3]
     for cells, rung in zip(tried, RUNGS, strict=True):
         assert {(cell.seed, cell.budget) for cell in cells} == {(rung.seed, BUDGET // rung.part)}
         assert BEST in {(cell.rate, cell.prompts) for cell in cells}

@@ -50,6 +50,9 @@ def value_of(args: SimpleNamespace, dotted: str) -> Any:
 
 
 def as_text(value: Any) -> list[str]:
+    """What follows the flag; a switch has nothing."""
+    if value is True:
+        return []
     return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
 
 
@@ -114,8 +117,9 @@ def test_warm_up_of_400_steps_is_10_steps(name: str) -> None:
     # The only one that trains more than n: 1 + 1/2 + ... + 1/8 a prompt, if all pass rates are equally frequent.
     trained = sum(1 / n for n in range(1, 9)) if name == "rated-pos" else flags["rollout.n_samples_per_prompt"]
     updates = int(flags["rollout.batch_size"] * trained / flags["train.batch_size"])
-    # `rated` and `counted` make two passes in half as many updates each, `rated-pos` in as many.
-    assert updates * flags["train.max_epochs"] == (8 if name == "rated-pos" else 4), "mini-batches of 128 prompts"
+    # `rated` makes two passes in half as many updates each, `rated-pos` and `counted` in as many.
+    expected = 8 if name in ("rated-pos", "counted") else 4
+    assert updates * flags["train.max_epochs"] == expected, "mini-batches of 128 prompts"
     assert 400 * updates * flags["actor.lr_warmup_ratio"] == 10 * updates
 
 

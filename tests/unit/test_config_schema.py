@@ -52,6 +52,8 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "objective_power": ("0.5", 0.5),
     "correction": ("stratum", "stratum"),
     "baseline": ("unbiased", "unbiased"),
+    "baseline_rounding": ("0.3", 0.3),
+    "skip_zeros": ("", True),
     "select": ("max_variance", "max_variance"),
     "unresolved": ("refill", "refill"),
     "refill_limit": ("9", 9),
