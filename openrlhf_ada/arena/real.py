@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.arena.methods import METHODS, Method
-from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.reporting.run_record import Row, Run
 from openrlhf_ada.simulation.coin_flips import simulate
+
+REFERENCE = "uniform-4-twice"
+"""Uniform sampling with as many passes as ours make. All are compared with it."""
 
 STEP_ROLLOUTS = 128
 """Rollouts that a step of every method draws on average, so that at an equal budget all take as many steps. Methods
@@ -37,7 +39,7 @@ SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 METHODS_DEFAULT = (
     REFERENCE,
     "counted",
-    "uniform-4-twice",
+    "uniform-8",
     "uniform-4",
     "uniform-16",
     "balance",

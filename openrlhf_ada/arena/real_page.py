@@ -9,16 +9,13 @@ import numpy as np
 
 from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.real import Results, curve
-from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, beside, table, target_of
-from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE
+from openrlhf_ada.arena.real import REFERENCE, Results, curve
+from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Interval, Row, table, target_of
+from openrlhf_ada.arena.tables import TARGET_SHARE
 
 FIRST, LAST = "<!-- real: written by `make arena-docs` -->", "<!-- end of real -->"
 
 FIGURE = "arena-real.png"
-
-OURS, CONTROL = "counted", "uniform-4-twice"
-"""They differ in nothing but rollouts of a prompt, prediction and weight."""
 
 MODELS = {"smollm2": "SmolLM2-135M-Instruct", "toy": "The demo's toy"}
 
@@ -35,7 +32,6 @@ def render_real(results: Results) -> str:
         f"{results.conditions.rate:g}. The target is {target:.1%}: {TARGET_SHARE:.0%} of the gain of `{REFERENCE}`. "
         f"{_how_many(rows)}",
         _gains(rows),
-        *_beside(results, seeds),
         _spent(rows),
         f"![Accuracy by rollouts on the real stack](images/{FIGURE})",
     ]
@@ -71,17 +67,6 @@ def _gains(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     return markdown_table(head, body)
-
-
-def _beside(results: Results, seeds: int) -> list[str]:
-    row = beside(results, OURS, CONTROL, seeds)
-    if row is None or row.gain is None or row.cost is None:
-        return []
-    costs = ", ".join(f"{_ratio(value, row)} of its {cost}" for cost, value in row.cost.items())
-    return [
-        f"Beside `{CONTROL}`, which makes as many passes and updates, `{OURS}` takes {costs}. Its mean accuracy "
-        f"differs by {_points(row.gain)}."
-    ]
 
 
 def _spent(rows: Sequence[Row]) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 
 from openrlhf_ada.arena.costs import mean_accuracy
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.real import Result, Results, curve, prompts_per_step, total
-from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE, cost_to
+from openrlhf_ada.arena.real import REFERENCE, Result, Results, curve, prompts_per_step, total
+from openrlhf_ada.arena.tables import TARGET_SHARE, cost_to
 from openrlhf_ada.reporting.quantiles import t_quantile_975
 
 COSTS = ("rollouts", "tokens", "seconds")
@@ -69,15 +69,6 @@ def table(results: Results, methods: Sequence[str], seeds: int) -> list[Row]:
     target = target_of(results, seeds)
     rows = [_row(name, of_method, runs[REFERENCE], budget, target) for name, of_method in runs.items() if of_method]
     return sorted(rows, key=lambda row: (row.method != REFERENCE, -row.gain.mean if row.gain else 0.0))
-
-
-def beside(results: Results, method: str, other: str, seeds: int) -> Row | None:
-    """A method's row with `other` in the reference's place, to the same target. None without a seed that both have."""
-    ours, theirs = results.of(method, seeds), results.of(other, seeds)
-    target = target_of(results, seeds)
-    if target is None or not ours.keys() & theirs.keys():
-        return None
-    return _row(method, ours, theirs, float(results.conditions.budget), target)
 
 
 def target_of(results: Results, seeds: int) -> float | None:

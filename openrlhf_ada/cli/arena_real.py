@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from openrlhf_ada.arena.real import (
     METHODS_DEFAULT,
+    REFERENCE,
     SETTINGS,
     Cell,
     Conditions,
@@ -32,7 +33,6 @@ from openrlhf_ada.arena.real import (
     rollouts_until,
 )
 from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Row, table, target_of
-from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.platforms.shared_start import one_ray, one_template

@@ -21,6 +21,7 @@ from openrlhf_ada.arena.page import PACKED
 from openrlhf_ada.arena.real import (
     CELLS,
     METHODS_DEFAULT,
+    REFERENCE,
     SETTINGS,
     STEP_ROLLOUTS,
     Cell,
@@ -34,8 +35,7 @@ from openrlhf_ada.arena.real import (
     rollouts_per_prompt,
 )
 from openrlhf_ada.arena.real_page import FIGURE, FIRST, LAST, render_real
-from openrlhf_ada.arena.real_tables import beside, table, target_of
-from openrlhf_ada.arena.tables import REFERENCE
+from openrlhf_ada.arena.real_tables import table, target_of
 from openrlhf_ada.cli import arena_page, arena_real
 from openrlhf_ada.cli.arena import build_parser, main
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
@@ -123,7 +123,7 @@ def test_steps_draw_about_the_same(method: str) -> None:
 
 def test_replaced_prompts_count() -> None:
     """8 rollouts at a pass rate of Beta(1, 1.5): all wrong with chance .158, all right with .047; 128 * .795 / 8."""
-    assert prompts_per_step(REFERENCE) == 16
+    assert prompts_per_step("uniform-8") == 16
     assert prompts_per_step("dapo-8") == 13
 
 
@@ -178,10 +178,10 @@ def test_folder_of_other_conditions_is_refused(results: Results) -> None:
 
 def test_run_with_other_flags_is_refused(results: Results) -> None:
     file = results.folder / CELLS
-    file.write_text(file.read_text().replace('"rollout.batch_size": 16', '"rollout.batch_size": 32'))
+    file.write_text(file.read_text().replace('"rollout.batch_size": 32', '"rollout.batch_size": 16'))
     with pytest.raises(
         ValueError,
-        match=r"line 1 \(uniform-8-seed0\) has other settings: rollout.batch_size is 32 there and 16 here",
+        match=r"line 1 \(uniform-4-twice-seed0\) has other settings: rollout.batch_size is 16 there and 32 here",
     ):
         Results(results.folder, CONDITIONS)
 
@@ -319,7 +319,7 @@ def test_partial_results_are_reported_as_partial(
     argv = ["--real", "--model", "toy", "--budget", "1024", "--methods", "pos", "--seeds", "2", "--minutes", "5"]
     assert main([*argv, "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "partial: 2 of 4 runs have ended. Left: uniform-8-seed1, pos-seed1" in told
+    assert "partial: 2 of 4 runs have ended. Left: uniform-4-twice-seed1, pos-seed1" in told
     assert "no intervals for methods with fewer than 3 seeds" in told
     last = json.loads(told.splitlines()[-1])
     assert (last["seeds"], last["runs"], last["planned"]) == ({REFERENCE: 1, "pos": 1}, 2, 4)
@@ -453,17 +453,3 @@ def test_results_of_an_earlier_version_are_shown_and_not_resumed(results: Result
     with pytest.raises(ValueError, match="has other settings: ada_eval_ends"):
         Results(results.folder, results.conditions)
     assert Results(results.folder, results.conditions, resumes=False).by_cell.keys() == results.by_cell.keys()
-
-
-def test_page_compares_ours_with_its_control(tmp_path: Path) -> None:
-    """Of the other methods' costs to the reference's target, the control's is a half more than ours."""
-    found = Results(tmp_path / "out", CONDITIONS)
-    found.start()
-    for seed in range(3):
-        for method, step in ((REFERENCE, 0.05), ("counted", 0.1), ("uniform-4-twice", 0.066667)):
-            accuracy = [0.2 + step * at for at in range(9)]
-            found.add(Cell(method, seed), record(tmp_path / f"{method}{seed}", accuracy))
-    row = beside(found, "counted", "uniform-4-twice", 3)
-    assert row and row.cost and row.cost["rollouts"].mean == pytest.approx(2 / 3, rel=0.01)
-    assert "`counted` takes **0.67** (0.67 to 0.67) of its rollouts" in render_real(found)
-    assert beside(found, "pos", "counted", 3) is None
