@@ -203,7 +203,7 @@ def test_foreign_line_is_named(tmp_path: Path) -> None:
         (["--cost", "euros"], "--cost euros: there is no such name. Known are rollouts, tokens"),
         (["--seeds", "2"], "an interval needs at least 3"),
         (["--budget", "10"], "nothing is learned of so few rollouts"),
-        (["--budget", "1000", "--methods", "uniform-4,pos"], "Give 1152 or more, or leave pos out"),
+        (["--budget", "1500", "--methods", "uniform-4,pos"], "Give 2304 or more, or leave pos out"),
         (["--methods", ""], "--methods names nothing. Known are uniform-2"),
         (["--tasks", ","], "--tasks names nothing. Known are graded"),
         (["--cost", ""], "--cost names nothing"),

@@ -326,7 +326,7 @@ def test_partial_results_are_reported_as_partial(
     assert len(Results(tmp_path, CONDITIONS).by_cell) == 2
     assert not list(tmp_path.glob("runs/*/ckpt")), "checkpoints of finished runs are removed"
     assert main(["--real", "--resume", str(tmp_path), "--methods", "pos", "--seeds", "2"]) == 0
-    assert [cell.name for cell in no_training[2:]] == ["uniform-8-seed1"] * 2, "finished runs are kept"
+    assert [cell.name for cell in no_training[2:]] == [f"{REFERENCE}-seed1"] * 2, "finished runs are kept"
 
 
 def test_rate_is_kept_for_the_folder(
