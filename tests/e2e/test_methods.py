@@ -29,7 +29,11 @@ def sizes(name: str) -> dict[str, Any]:
     """A step of 8 prompts in one update. What the method says itself is left to it."""
     flags = METHODS[name].flags
     n = flags["rollout.n_samples_per_prompt"]
-    free: dict[str, Any] = {"algo__advantage__estimator": None, "rollout__n_samples_per_prompt": None, "algo__kl__init_coef": None}
+    free: dict[str, Any] = {
+        "algo__advantage__estimator": None,
+        "rollout__n_samples_per_prompt": None,
+        "algo__kl__init_coef": None,
+    }
     limit = {"ada_refill_limit": 2 * PROMPTS} if "ada.refill_limit" in flags else {}
     small = {"rollout__micro_batch_size": PROMPTS, "train__micro_batch_size": PROMPTS, "data__max_samples": 32}
     return free | limit | small | {"rollout__batch_size": PROMPTS, "train__batch_size": PROMPTS * n}
