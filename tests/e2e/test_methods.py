@@ -1,0 +1,53 @@
+"""Every published method by name (`--ada_method`) trains the toy on the real stack, with exact books."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Toy, read_jsonl, steps_of, toy_flags, train
+
+from openrlhf_ada.config.presets import METHODS
+
+pytestmark = pytest.mark.e2e
+
+ELSEWHERE = {
+    "reinforce-ada-pos": "test_modes.py",
+    "reinforce-ada-balance": "test_adaptive_training.py",
+    "reinforce-ada-est": "test_modes.py",
+    "reinforce-ada-est-critic": "test_modes.py",
+    "grpo": "test_off_equals_host.py",
+    "ppo": "test_modes.py",
+}
+"""Methods whose flags other tests give one by one."""
+
+PROMPTS = 8
+
+
+def sizes(name: str) -> dict[str, Any]:
+    """A step of 8 prompts in one update. What the method says itself is left to it."""
+    flags = METHODS[name].flags
+    n = flags["rollout.n_samples_per_prompt"]
+    free: dict[str, Any] = {
+        "algo__advantage__estimator": None,
+        "rollout__n_samples_per_prompt": None,
+        "algo__kl__init_coef": None,
+    }
+    limit = {"ada_refill_limit": 2 * PROMPTS} if "ada.refill_limit" in flags else {}
+    small = {"rollout__micro_batch_size": PROMPTS, "train__micro_batch_size": PROMPTS, "data__max_samples": 32}
+    return free | limit | small | {"rollout__batch_size": PROMPTS, "train__batch_size": PROMPTS * n}
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ELSEWHERE])
+def test_method_trains_by_its_name(toy: Toy, tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    train(toy_flags(toy, run, ada_method=name, **sizes(name)))
+    steps, samples = steps_of(run), read_jsonl(run / "samples.jsonl")
+    assert steps
+    for row in steps:
+        drawn = [sample for sample in samples if sample["step"] == row["step"]]
+        assert row["ada/drawn"] == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
+        assert row["ada/drawn"] - row["ada/aborted"] == len(drawn)
+        assert row["ada/kept"] == sum(sample["kept"] for sample in drawn) > 0
+        assert row["actor_grad_norm"] > 0
