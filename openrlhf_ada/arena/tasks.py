@@ -76,6 +76,14 @@ TASKS = {
             {1: 0.3, 2: 0.4, 3: 0.3},
             tag_skill=0.1,
         ),
+        Task(
+            "many",
+            "graded, with eight times as many prompts and four times as many functions: each prompt is seen a few times",
+            (0.3, 1.0),
+            {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1},
+            num_functions=256,
+            num_train=8192,
+        ),
     )
 }
 
