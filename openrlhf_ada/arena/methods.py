@@ -94,7 +94,7 @@ OF_PRESET = {name: name for name in PUBLISHED} | {
 TWICE: dict[str, Any] = {"passes": 2, "parts": 2}
 """Two passes, in as many updates as one pass in four."""
 
-SKIP: dict[str, Any] = {"skip_zeros": True}
+SKIP: dict[str, Any] = {"zeros": "skip"}
 
 ROUNDED: dict[str, Any] = {"baseline_rounding": 0.3} | SKIP
 

@@ -78,7 +78,7 @@ TASKS = {
         ),
         Task(
             "many",
-            "graded, with eight times as many prompts and four times as many functions: each prompt is seen a few times",
+            "graded, with 8 times the prompts and 4 times the functions: each prompt is seen a few times",
             (0.3, 1.0),
             {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1},
             num_functions=256,

@@ -70,7 +70,7 @@ class Trial:
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
         settings = method.settings(prompts)
-        self._skips_zeros = settings.config.skip_zeros
+        self._skips_zeros = settings.config.zeros == "skip"
         self._policy: Policy = make_policy(settings)
         self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
         self._rng = np.random.default_rng([seed, 4])

@@ -67,7 +67,7 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
 
 def _check_short_cuts(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
     """Flags that change when gradients are computed, or of which rollouts, and not what they are."""
-    if config.skip_zeros:
+    if config.zeros == "skip":
         check_skip_zeros(settings, host)
     if config.overlap:
         check_overlap(host, settings, batch_plan(host, settings), _processes(host, "actor"))

@@ -36,6 +36,8 @@ from openrlhf_ada.core.stopping import EXITS
 
 LOSSES = ("host", "sequence-constant", "prompt-mean")
 
+ZEROS = ("compute", "skip")
+
 MATCHED = "matched:"
 """Prefix of an objective that is another run's."""
 
@@ -293,14 +295,15 @@ class SamplingFlags:
         0.0,
         "In a predicted baseline, pass rates below this count as 0 and those above 1 minus this as 1. What is "
         "optimised stays the same, and rollouts that come out as expected get the coefficient 0: with "
-        "--ada_skip_zeros they cost no training.",
+        "--ada_zeros skip they cost no training.",
         metavar="RATE",
         allowed=(lambda v: 0.0 <= v <= 0.5, "it is a pass rate from 0 to 0.5", "Try 0.2"),
     )
-    skip_zeros: bool = flag(
-        False,
-        "The policy does not compute rollouts whose coefficient is 0. They count in the loss as if it had, with the "
-        "mean length of the step.",
+    zeros: str = flag(
+        "compute",
+        "Trained rollouts whose coefficient is 0. compute: as all others. skip: the policy does not compute them; the "
+        "gradient is the same, since they still count where the loss is averaged.",
+        choices=ZEROS,
     )
     select: str | None = flag(
         None,

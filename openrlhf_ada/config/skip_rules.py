@@ -1,4 +1,4 @@
-"""--ada_skip_zeros: where a rollout of coefficient 0 has no part in any gradient, so that nothing need be computed."""
+"""--ada_zeros skip: where a rollout of coefficient 0 has no part in any gradient, so that nothing need be computed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def check_skip_zeros(settings: Settings, host: SimpleNamespace) -> None:
     """Raises ConfigError. `host`: the host's parsed namespace, nested by dots."""
     if settings.config.overlap:
         rule = "log-probabilities of a whole step are compared at its end, and skipped rollouts have none"
-        raise ConfigError("--ada_overlap", True, rule, "Leave it out, or leave --ada_skip_zeros out")
+        raise ConfigError("--ada_overlap", True, rule, "Leave it out, or use --ada_zeros compute")
     for name, value, why in _part_of_zeros(settings, host):
         rule = f"{why}, so rollouts of coefficient 0 must be computed too"
-        raise ConfigError(name, value, rule, "Leave it out, or leave --ada_skip_zeros out")
+        raise ConfigError(name, value, rule, "Leave it out, or use --ada_zeros compute")
 
 
 def _part_of_zeros(settings: Settings, host: SimpleNamespace) -> Iterator[tuple[str, object, str]]:

@@ -222,7 +222,7 @@ METRICS: dict[str, Metric] = {
     "ada/skipped": Metric(
         "share, 0 to 1",
         "Share of the trained rollouts that the policy does not compute, since their coefficient is 0. With "
-        "`ada.skip_zeros`; figures that begin with `trained/`, surprisal and gap are then of the others.",
+        "`ada.zeros skip`; figures that begin with `trained/`, surprisal and gap are then of the others.",
         "Falls when fewer prompts come out as expected: training takes longer.",
     ),
     "ada/surprisal": Metric(

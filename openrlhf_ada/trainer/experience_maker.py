@@ -66,7 +66,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             raise ValueError(f"sample {tags.index(None)} of the batch carries no group tag")
         self._tags = [tag for tag in tags if tag is not None]
         self._lengths = [sample.sequences.shape[1] for sample in rollout_samples]
-        if self.args.ada.skip_zeros:
+        if self.args.ada.zeros == "skip":
             hide(rollout_samples, [tag.coefficient for tag in self._tags])
         return super().make_experience_batch(rollout_samples)
 
@@ -89,7 +89,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         """
         self.gap = logprob_gap([*self.earlier, *experiences])
         self.surprisal = surprisal([*self.earlier, *experiences])
-        if self.args.ada.skip_zeros:
+        if self.args.ada.zeros == "skip":
             for experience in experiences:
                 show(experience, [self._lengths[i] for i in experience.index])
         if self.gap is not None and not self._is_part:

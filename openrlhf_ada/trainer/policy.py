@@ -100,7 +100,7 @@ class AdaActorTrainer(TrainsInParts):
         loss_batch_info = self.of_whole_step(loss_batch_info)
         if self.args.ada.loss != "host":
             loss_batch_info = self._average_losses(experience, step, loss_batch_info)
-        if self.args.ada.skip_zeros:
+        if self.args.ada.zeros == "skip":
             experience = rest_of_training(experience)
         before = self.actor.model.global_steps
         with self._finite.step(experience):
@@ -343,7 +343,7 @@ class AdaPolicyActor(HostPolicyActor):
         mm_train_inputs_list: list[Any] | None = None,
     ) -> torch.Tensor:
         """The host's log-probabilities of all actions, shape (B, A); 0 for rollouts that are to be skipped."""
-        if not self.strategy.args.ada.skip_zeros:
+        if self.strategy.args.ada.zeros != "skip":
             return super().forward(sequences, action_mask, attention_mask, mm_train_inputs_list=mm_train_inputs_list)
         forward = super().forward
         return log_probs_of_rest(

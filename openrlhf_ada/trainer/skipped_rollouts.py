@@ -1,4 +1,4 @@
-"""--ada_skip_zeros: the policy does not compute rollouts whose coefficient is 0.
+"""--ada_zeros skip: the policy does not compute rollouts whose coefficient is 0.
 
 Such a rollout adds nothing to a gradient but its place in the average, which the host takes from masks of the whole
 micro-batch, before a row is left out. So the gradient is the same, at the price of the other rollouts.

@@ -83,7 +83,7 @@ def _signal(record: StepRecord, settings: Settings) -> dict[str, float]:
 
 def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, float]:
     coefficients = [c for group in groups for c in _trained(group).coefficients]
-    return {"ada/skipped": coefficients.count(0.0) / len(coefficients)} if settings.config.skip_zeros else {}
+    return {"ada/skipped": coefficients.count(0.0) / len(coefficients)} if settings.config.zeros == "skip" else {}
 
 
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class Run:
         self.rank, self.is_dynamic, self.in_parts = rank, kind not in ("fixed", "parts"), kind == "parts"
         args = self.args = flags(folder, stage, loss, batch, ada_loss, dynamic=self.is_dynamic)
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
-        args.ada.skip_zeros = zeros == "skipped"
+        args.ada.zeros = "skip" if zeros == "skipped" else "compute"
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
         self.strategy = get_strategy(args)
         self.strategy.setup_distributed()

@@ -53,7 +53,7 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "correction": ("stratum", "stratum"),
     "baseline": ("unbiased", "unbiased"),
     "baseline_rounding": ("0.3", 0.3),
-    "skip_zeros": ("", True),
+    "zeros": ("skip", "skip"),
     "select": ("max_variance", "max_variance"),
     "unresolved": ("refill", "refill"),
     "refill_limit": ("9", 9),

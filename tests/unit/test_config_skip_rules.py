@@ -1,4 +1,4 @@
-"""--ada_skip_zeros and --ada_baseline_rounding are refused where they would change what is optimised.
+"""--ada_zeros skip and --ada_baseline_rounding are refused where they would change what is optimised.
 
 Every case runs the real parser. That skipping changes no gradient: tests/contract/test_dynamic_batches.py.
 """
@@ -14,7 +14,7 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 
 Flags = dict[str, str | None]
 
-SKIP: Flags = {"--ada_skip_zeros": ""}
+SKIP: Flags = {"--ada_zeros": "skip"}
 
 DR_GRPO: Flags = {"--algo.advantage.estimator": "dr_grpo"}
 
@@ -36,7 +36,7 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         SKIP | {"--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "1"},
         "--algo.kl.init_coef is 0.1",
         "the KL penalty counts every rollout",
-        "leave --ada_skip_zeros out",
+        "use --ada_zeros compute",
     ),
     (
         "entropy",
@@ -46,7 +46,7 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         "Leave it out",
     ),
     ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", "every rollout", "Leave it"),
-    ("overlap", SKIP | OVERLAP, "--ada_overlap is True", "skipped rollouts have none", "leave --ada_skip_zeros out"),
+    ("overlap", SKIP | OVERLAP, "--ada_overlap is True", "skipped rollouts have none", "use --ada_zeros compute"),
     (
         "own mean",
         {"--ada_baseline": "pool", "--ada_baseline_rounding": "0.3"},
@@ -77,4 +77,15 @@ def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str,
     ],
 )
 def test_accepted(argv_with: Callable[[Flags], list[str]], flags: Flags) -> None:
-    assert parse(argv_with(flags))[0].ada.skip_zeros
+    assert parse(argv_with(flags))[0].ada.zeros == "skip"
+
+
+def test_a_method_that_skips_can_be_told_to_compute(argv_with: Callable[[Flags], list[str]]) -> None:
+    """Its flags are defaults."""
+    kl: Flags = {"--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "1", "--ada_zeros": "compute"}
+    sizes: Flags = DR_GRPO | {
+        "--rollout.n_samples_per_prompt": "2",
+        "--rollout.batch_size": "128",
+        "--train.batch_size": "64",
+    }
+    assert parse(argv_with({"--ada_method": "counted"} | sizes | kl))[0].ada.zeros == "compute"

@@ -1,4 +1,4 @@
-"""--ada_skip_zeros: the weights are those of a run that computes every rollout, and half of them are left out."""
+"""--ada_zeros skip: the weights are those of a run that computes every rollout, and half of them are left out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_weights_are_those_of_a_run_that_computes_all(
     monkeypatch.setenv(DTYPE_VARIABLE, "float32")
     all_of_them, rest = tmp_path / "all", tmp_path / "rest"
     train(toy_flags(toy, all_of_them, **ROUNDED, **ONE_STEP))
-    train(toy_flags(toy, rest, **ROUNDED, **ONE_STEP, ada_skip_zeros=True))
+    train(toy_flags(toy, rest, **ROUNDED, **ONE_STEP, ada_zeros="skip"))
     coefficients = [sample["coefficient"] for sample in read_jsonl(rest / "samples.jsonl")]
     assert coefficients == [sample["coefficient"] for sample in read_jsonl(all_of_them / "samples.jsonl")]
     assert 0 < sum(map(bool, coefficients)) < len(coefficients)
