@@ -120,6 +120,8 @@ def test_surprisal_estimates_the_entropy() -> None:
     tokens = torch.multinomial(log_probs.exp(), 40_000, replacement=True).reshape(400, 100)
     padding = torch.full((400, 20), -99.0)
     mask = torch.cat([torch.ones(400, 100), torch.zeros(400, 20)], dim=1).bool()
-    batch = SimpleNamespace(action_log_probs=torch.cat([log_probs[tokens], padding], dim=1), action_mask=mask)
+    batch = SimpleNamespace(
+        action_log_probs=torch.cat([log_probs[tokens], padding], dim=1), action_mask=mask, attention_mask=mask
+    )
     deviation = float(log_probs[tokens].std()) / math.sqrt(40_000)
     assert surprisal([batch]) == pytest.approx(entropy, abs=5 * deviation)

@@ -17,6 +17,7 @@ def micro_batch(policy: list[list[float]], engine: list[list[float]] | None, mas
         action_log_probs=torch.tensor(policy),
         rollout_log_probs=None if engine is None else torch.tensor(engine),
         action_mask=torch.tensor(mask),
+        attention_mask=torch.tensor([[1, *of] for of in mask]),
     )
 
 
@@ -31,6 +32,15 @@ def test_gap_covers_sampled_tokens_of_all_micro_batches() -> None:
     assert gap is not None
     assert (gap.mean, gap.maximum) == pytest.approx((0.5, 1.0))
     assert gap.ratio_mean == pytest.approx((math.exp(0.5) + 1 + math.exp(-1)) / 3)
+
+
+def test_hidden_rollouts_have_no_gap() -> None:
+    """--ada_zeros skip: the policy has not computed them."""
+    hidden = micro_batch([[0.0]], [[-5.0]], [[1]])
+    hidden.attention_mask[:] = 0
+    gap = logprob_gap([micro_batch([[-1.0]], [[-1.5]], [[1]]), hidden])
+    assert gap is not None and gap.mean == pytest.approx(0.5)
+    assert logprob_gap([hidden]) is None
 
 
 def test_without_the_engines_figures_there_is_no_gap() -> None:
