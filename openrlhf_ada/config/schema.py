@@ -293,9 +293,9 @@ class SamplingFlags:
     )
     baseline_rounding: float = flag(
         0.0,
-        "In a predicted baseline, pass rates below this count as 0 and those above 1 minus this as 1. What is "
-        "optimised stays the same, and rollouts that come out as expected get the coefficient 0: with "
-        "--ada_zeros skip they cost no training.",
+        "In a predicted baseline, pass rates below this count as 0 and those above 1 minus this as 1. Rollouts that "
+        "come out as expected get the coefficient 0, and with --ada_zeros skip they cost no training. What is "
+        "optimised stays the same with --ada_correction stratum, and where all or random rollouts are trained.",
         metavar="RATE",
         allowed=(lambda v: 0.0 <= v <= 0.5, "it is a pass rate from 0 to 0.5", "Try 0.2"),
     )

@@ -15,7 +15,7 @@ from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.collapse import surprisal
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
 from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
-from openrlhf_ada.trainer.skipped_rollouts import hide, show
+from openrlhf_ada.trainer.skipped_rollouts import hide, show, skips_zeros
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""
@@ -66,7 +66,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             raise ValueError(f"sample {tags.index(None)} of the batch carries no group tag")
         self._tags = [tag for tag in tags if tag is not None]
         self._lengths = [sample.sequences.shape[1] for sample in rollout_samples]
-        if self.args.ada.zeros == "skip":
+        if skips_zeros(self.args.ada):
             hide(rollout_samples, [tag.coefficient for tag in self._tags])
         return super().make_experience_batch(rollout_samples)
 
@@ -89,7 +89,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         """
         self.gap = logprob_gap([*self.earlier, *experiences])
         self.surprisal = surprisal([*self.earlier, *experiences])
-        if self.args.ada.zeros == "skip":
+        if skips_zeros(self.args.ada):
             for experience in experiences:
                 show(experience, [self._lengths[i] for i in experience.index])
         if self.gap is not None and not self._is_part:

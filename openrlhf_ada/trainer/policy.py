@@ -27,7 +27,7 @@ from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
-from openrlhf_ada.trainer.skipped_rollouts import log_probs_of_rest, rest_of_training
+from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten, skips_zeros
 from openrlhf_ada.trainer.step_parts import LossTotals, TrainsInParts
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
@@ -100,14 +100,26 @@ class AdaActorTrainer(TrainsInParts):
         loss_batch_info = self.of_whole_step(loss_batch_info)
         if self.args.ada.loss != "host":
             loss_batch_info = self._average_losses(experience, step, loss_batch_info)
-        if self.args.ada.zeros == "skip":
-            experience = rest_of_training(experience)
+        experience, is_idle = self._rest(experience)
         before = self.actor.model.global_steps
         with self._finite.step(experience):
             status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         if self.average is not None and self.actor.model.global_steps > before:
             self.average.update()
-        return status
+        return status | {"num_samples": IDLE, "num_action_tokens": IDLE} if is_idle else status
+
+    def ppo_train(self, kl_ctl: float) -> dict[str, float]:
+        """The host's. The rollouts that are there are this process's."""
+        if skips_zeros(self.args.ada):
+            shorten(self.replay_buffer.items)
+        return super().ppo_train(kl_ctl)
+
+    def _rest(self, experience: Any) -> tuple[Any, bool]:
+        """What is to be computed of a micro-batch, and whether that is nothing."""
+        if not skips_zeros(self.args.ada):
+            return experience, False
+        rest = rest_of_training(experience)
+        return rest, not (rest.advantages * rest.action_mask).any()
 
     def _average_losses(self, experience: Any, step: int, loss_batch_info: Any) -> Any:
         """Scale the advantages as --ada_loss asks; returns the totals, which the host would compute only later."""
@@ -343,7 +355,7 @@ class AdaPolicyActor(HostPolicyActor):
         mm_train_inputs_list: list[Any] | None = None,
     ) -> torch.Tensor:
         """The host's log-probabilities of all actions, shape (B, A); 0 for rollouts that are to be skipped."""
-        if self.strategy.args.ada.zeros != "skip":
+        if not skips_zeros(self.strategy.args.ada):
             return super().forward(sequences, action_mask, attention_mask, mm_train_inputs_list=mm_train_inputs_list)
         forward = super().forward
         return log_probs_of_rest(

@@ -17,15 +17,24 @@ SHORT = 2
 """Tokens of what is computed where nothing has to be: all processes take part in every pass."""
 
 
+IDLE = 1e-6
+"""How many rollouts and tokens a micro-batch counts for in a step's figures where nothing had to be computed: above 0,
+since all processes' micro-batches may be such."""
+
+
+def skips_zeros(ada: Any) -> bool:
+    """`ada`: our flags. Mode off trains as the host does."""
+    return ada.mode != "off" and ada.zeros == "skip"
+
+
 def hide(samples: Sequence[Any], coefficients: Sequence[float]) -> None:
     """Mark these rollouts for `log_probs_of_rest`, where the coefficient is 0: nothing of theirs is attended to.
 
-    Batches by tokens (--train.dynamic_batch_enable) count SHORT tokens for them.
+    Their lengths stay: the host deals rollouts out to processes and updates by them, and these are to be the same.
     """
     for sample, coefficient in zip(samples, coefficients, strict=True):
         if coefficient == 0.0:
             sample.attention_mask = torch.zeros_like(sample.attention_mask)
-            sample.total_length = torch.full_like(sample.total_length, SHORT)
 
 
 def computed_actions(experience: Any) -> Tensor:
@@ -34,10 +43,19 @@ def computed_actions(experience: Any) -> Tensor:
 
 
 def show(experience: Any, lengths: Sequence[int]) -> None:
-    """Undo `hide` in a micro-batch, but for the lengths. `lengths`: tokens of each of its rows, from the left."""
+    """Undo `hide` in a micro-batch. `lengths`: tokens of each of its rows, from the left."""
     positions = torch.arange(experience.attention_mask.shape[1])
     shown = positions < torch.tensor(lengths).unsqueeze(1)
     experience.attention_mask = shown.to(experience.attention_mask.dtype)
+
+
+def shorten(items: Sequence[Any]) -> None:
+    """Let micro-batches by tokens (--train.dynamic_batch_enable) count SHORT tokens for rollouts, one an item, that are
+    not to be computed. To be called when they are dealt out to processes.
+    """
+    for item in items:
+        if not (item.advantages * item.action_mask).any():
+            item.total_length = torch.full_like(item.total_length, SHORT)
 
 
 def log_probs_of_rest(
@@ -70,11 +88,11 @@ def rest_of_training(experience: Any) -> Any:
     """The rows of a training micro-batch whose advantages are not all 0, without columns of padding.
 
     Where all are 0: one of them, cut down to its first action unless it has an image, which has a place in the tokens.
+    A batch without any action stays as it is.
     """
     rows = (experience.advantages * experience.action_mask).any(dim=1).nonzero().flatten()
     if not len(rows):
-        one = _of_rows(experience, torch.zeros(1, dtype=torch.long, device=rows.device))
-        return one if any(one.mm_train_inputs or ()) else _first_action(one)
+        return _idle(experience)
     if len(rows) == len(experience.advantages):
         return experience
     rest = _of_rows(experience, rows)
@@ -85,6 +103,22 @@ def rest_of_training(experience: Any) -> Any:
 def _width(attention_mask: Tensor) -> int:
     """Columns up to the last that a row attends to."""
     return int(attention_mask.any(dim=0).nonzero().max()) + 1
+
+
+def _idle(experience: Any) -> Any:
+    """One row with an action, of those with an image if there are any."""
+    acting = experience.action_mask.any(dim=1).nonzero().flatten()
+    if not len(acting):
+        return experience
+    images = experience.mm_train_inputs or [None] * len(experience.sequences)
+    seeing = [row for row in acting.tolist() if images[row]]
+    one = _of_rows(experience, acting.new_tensor(seeing[:1]) if seeing else acting[:1])
+    one = one if seeing else _first_action(one)
+    # The policy has computed nothing of it, and no ratio may become infinite.
+    one.action_log_probs = torch.zeros_like(one.action_log_probs)
+    if one.rollout_log_probs is not None:
+        one.rollout_log_probs = torch.zeros_like(one.rollout_log_probs)
+    return one
 
 
 def _first_action(experience: Any) -> Any:

@@ -17,6 +17,7 @@ from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
+from openrlhf_ada.trainer.skipped_rollouts import skips_zeros
 
 MOST_CAUSES = 8
 """Causes of scores below 1 that a step's row counts, the most frequent."""
@@ -83,7 +84,7 @@ def _signal(record: StepRecord, settings: Settings) -> dict[str, float]:
 
 def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, float]:
     coefficients = [c for group in groups for c in _trained(group).coefficients]
-    return {"ada/skipped": coefficients.count(0.0) / len(coefficients)} if settings.config.zeros == "skip" else {}
+    return {"ada/skipped": coefficients.count(0.0) / len(coefficients)} if skips_zeros(settings.config) else {}
 
 
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:

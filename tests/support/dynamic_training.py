@@ -46,6 +46,7 @@ ZEROS: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {
     "fixed, two steps": ("fixed", 2, "token-mean", len(LENGTHS) // 2, {}),
     "dynamic, ZeRO 2": ("dynamic", 2, "token-mean", len(LENGTHS), {"ada_loss": "prompt-mean"}),
     "dynamic, ZeRO 3": ("dynamic", 3, "token-mean", len(LENGTHS), {"max_norm": 0.5}),
+    "dynamic, two steps": ("dynamic", 2, "token-mean", len(LENGTHS) // 2, {}),
     "packed, ZeRO 2": ("packed", 2, "token-mean", len(LENGTHS), {}),
 }
 """Steps in which five of eight coefficients are 0: kind, stage, loss, rollouts of an update, and more."""
@@ -171,7 +172,7 @@ class Run:
         self.rank, self.is_dynamic, self.in_parts = rank, kind not in ("fixed", "parts"), kind == "parts"
         args = self.args = flags(folder, stage, loss, batch, ada_loss, dynamic=self.is_dynamic)
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
-        args.ada.zeros = "skip" if zeros == "skipped" else "compute"
+        args.ada.mode, args.ada.zeros = "seq", "skip" if zeros == "skipped" else "compute"
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
         self.strategy = get_strategy(args)
         self.strategy.setup_distributed()

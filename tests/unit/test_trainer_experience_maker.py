@@ -51,7 +51,7 @@ def make_maker(estimator: str, *, micro_batch: int = 4, kl_coef: float = 0.0, **
                 **({"estimator": estimator, "gamma": 1.0, "lambd": 1.0, "no_std_norm": False} | advantage)
             )
         ),
-        ada=SimpleNamespace(zeros="compute"),
+        ada=SimpleNamespace(mode="seq", zeros="compute"),
         rollout=SimpleNamespace(micro_batch_size=micro_batch, n_samples_per_prompt=N),
         train=SimpleNamespace(dynamic_batch_enable=False),
         reward=SimpleNamespace(clip_range=(-10, 10)),

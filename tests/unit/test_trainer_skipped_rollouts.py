@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_ada.trainer.skipped_rollouts import hide, log_probs_of_rest, rest_of_training, show
+from openrlhf_ada.trainer.skipped_rollouts import (
+    hide,
+    log_probs_of_rest,
+    rest_of_training,
+    shorten,
+    show,
+    skips_zeros,
+)
 
 LENGTHS = (3, 5, 4)
 PROMPT = 2
@@ -75,16 +83,49 @@ def singles() -> list[Any]:
     ]
 
 
-def test_hidden_rollouts_count_two_tokens_and_are_shown_again() -> None:
+def test_hidden_rollouts_are_shown_again_and_keep_their_lengths() -> None:
+    """The host deals rollouts out by their lengths."""
     samples = singles()
     hide(samples, [0.0, 1.0, 0.0])
-    assert [float(sample.total_length) for sample in samples] == [2, 5, 2]
     assert [int(sample.attention_mask.sum()) for sample in samples] == [0, 5, 0]
+    assert [float(sample.total_length) for sample in samples] == list(LENGTHS)
     together = batch((0.0, 0.0, 0.0))
     expected = together.attention_mask.clone()
     together.attention_mask[[0, 2]] = 0
     show(together, LENGTHS)
     assert torch.equal(together.attention_mask, expected)
+
+
+def test_micro_batches_by_tokens_count_two_for_a_rollout_that_is_skipped() -> None:
+    items = [
+        Experience(
+            advantages=torch.tensor([0.0, value]),
+            action_mask=torch.tensor([0, 1]),
+            total_length=torch.tensor(9.0),
+        )
+        for value in (0.0, -1.0)
+    ]
+    shorten(items)
+    assert [float(item.total_length) for item in items] == [2, 9]
+
+
+def test_mode_off_skips_nothing() -> None:
+    """There the host's own advantages are trained, and its other losses."""
+    assert not skips_zeros(SimpleNamespace(mode="off", zeros="skip"))
+    assert skips_zeros(SimpleNamespace(mode="est", zeros="skip"))
+    assert not skips_zeros(SimpleNamespace(mode="est", zeros="compute"))
+
+
+def test_what_is_computed_in_vain_has_an_action_and_no_ratio() -> None:
+    """The first rollout has no token. What the policy has not computed is 0, and the engine may say anything."""
+    whole = batch((0.0, 0.0, 0.0))
+    whole.action_mask[0] = 0
+    whole.rollout_log_probs = torch.full((3, 4), -300.0)
+    rest = rest_of_training(whole)
+    assert rest.sequences.tolist() == [[11, 12]] and rest.action_mask.tolist() == [[1]]
+    assert rest.action_log_probs.tolist() == rest.rollout_log_probs.tolist() == [[0.0]]
+    whole.action_mask[:] = 0
+    assert rest_of_training(whole) is whole
 
 
 @pytest.mark.parametrize("images", [[], ["x", "y", "z"]])
