@@ -50,8 +50,8 @@ def show(experience: Any, lengths: Sequence[int]) -> None:
 
 
 def shorten(items: Sequence[Any]) -> None:
-    """Let micro-batches by tokens (--train.dynamic_batch_enable) count SHORT tokens for rollouts, one an item, that are
-    not to be computed. To be called when they are dealt out to processes.
+    """Let micro-batches by tokens (--train.dynamic_batch_enable) count SHORT tokens for rollouts that are not to be
+    computed. `items`: one rollout each, when they are dealt out to processes.
     """
     for item in items:
         if not (item.advantages * item.action_mask).any():

@@ -37,6 +37,7 @@ def make_args(estimator: str, n: int, **reward: Any) -> SimpleNamespace:
         rollout=SimpleNamespace(micro_batch_size=3, n_samples_per_prompt=n, batch_size=5, max_new_tokens=LONGEST),
         train=SimpleNamespace(dynamic_batch_enable=False),
         data=SimpleNamespace(max_len=64),
+        ada=SimpleNamespace(mode="seq", zeros="compute"),
         reward=SimpleNamespace(**({"clip_range": (-10, 10), "overlong_buffer_len": None} | reward)),
     )
 

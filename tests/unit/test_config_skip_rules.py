@@ -85,7 +85,9 @@ def test_a_method_that_skips_can_be_told_to_compute(argv_with: Callable[[Flags],
     kl: Flags = {"--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "1", "--ada_zeros": "compute"}
     sizes: Flags = DR_GRPO | {
         "--rollout.n_samples_per_prompt": "2",
-        "--rollout.batch_size": "128",
-        "--train.batch_size": "64",
+        "--rollout.batch_size": "2",
+        "--rollout.micro_batch_size": "1",
+        "--train.batch_size": "4",
+        "--train.micro_batch_size": "1",
     }
     assert parse(argv_with({"--ada_method": "counted"} | sizes | kl))[0].ada.zeros == "compute"

@@ -61,6 +61,7 @@ def make_maker() -> TableMaker:
         algo=SimpleNamespace(advantage=advantage),
         rollout=SimpleNamespace(micro_batch_size=64, n_samples_per_prompt=N),
         train=SimpleNamespace(dynamic_batch_enable=False),
+        ada=SimpleNamespace(mode="seq", zeros="compute"),
         reward=SimpleNamespace(clip_range=(-10, 10)),
     )
     host: Any = SimpleNamespace(

@@ -35,7 +35,7 @@ class Engine:
 def trainer_of(cls: Any, *, dynamic: bool) -> Any:
     trainer = cls.__new__(cls)
     trainer.args = SimpleNamespace(
-        train=SimpleNamespace(dynamic_batch_enable=dynamic), ada=SimpleNamespace(loss="host")
+        train=SimpleNamespace(dynamic_batch_enable=dynamic), ada=SimpleNamespace(loss="host", mode="off")
     )
     trainer.replay_buffer = SimpleNamespace(dynamic_optimizer_step=ENDS)
     trainer.critic = Engine()

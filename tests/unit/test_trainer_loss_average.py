@@ -87,7 +87,7 @@ class Strategy:
 
 def arguments(loss: str, *, dynamic: bool = False, **actor: Any) -> SimpleNamespace:
     return SimpleNamespace(
-        ada=SimpleNamespace(loss=loss, loss_length=LENGTH),
+        ada=SimpleNamespace(loss=loss, loss_length=LENGTH, mode="seq", zeros="compute"),
         actor=SimpleNamespace(**{"entropy_coef": ENTROPY, "aux_loss_coef": 0.0} | actor),
         algo=SimpleNamespace(kl=SimpleNamespace(use_loss=True, init_coef=KL, estimator="k1", unbiased_gradient=False)),
         rollout=SimpleNamespace(n_samples_per_prompt=N),

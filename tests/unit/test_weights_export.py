@@ -57,7 +57,7 @@ class Run:
                 max_mem=1000,
             ),
             ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=sleeps),
-            ada=SimpleNamespace(loss="host", trust_remote_code=True),
+            ada=SimpleNamespace(loss="host", mode="off", trust_remote_code=True),
             actor=SimpleNamespace(model_name_or_path="model", num_nodes=1),
         )
         strategy = SimpleNamespace(args=args, save_model=lambda actor, tokenizer, path: self.exported.append(path))
