@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracked import numbers
 
-from openrlhf_ada.arena.real import CELLS
+from openrlhf_ada.arena.real import CELLS, REFERENCE
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.estimators import PassRateCounts
@@ -180,13 +180,13 @@ def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: P
     say = ["arena", "--real", "--seeds", "1"]
     log = Path(running()).with_name(LOG)
     start = log.stat().st_size
-    train([*say, "--model", "toy", "--budget", str(budget), "--methods", "uniform-8", "--out", str(out)], CLI)
+    train([*say, "--model", "toy", "--budget", str(budget), "--methods", REFERENCE, "--out", str(out)], CLI)
     first = (out / CELLS).read_text()
     done = train([*say, "--resume", str(out), "--methods", "balance"], CLI)
 
     assert (out / CELLS).read_text().startswith(first)
     results = read_jsonl(out / CELLS)
-    assert [result["method"] for result in results] == ["uniform-8", "balance"]
+    assert [result["method"] for result in results] == [REFERENCE, "balance"]
     for result in results:
         assert result["evaluations"]["step"] == list(range(len(result["by_step"]["rollouts"]) + 1))
         # A step or two may end before the run is told to.
@@ -194,7 +194,7 @@ def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: P
         assert min(result["by_step"]["sampling_seconds"] + result["by_step"]["training_seconds"]) > 0
     assert set(results[0]["by_step"]["rollouts"]) == {128}
     told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["runs"], told["planned"], told["seeds"]) == (2, 2, {"uniform-8": 1, "balance": 1})
+    assert (told["runs"], told["planned"], told["seeds"]) == (2, 2, {REFERENCE: 1, "balance": 1})
     assert not list(out.glob("runs/*/ckpt")), "of no use any more"
     trainings = [line for line in log.read_text()[start:].splitlines() if "openrlhf_ada.cli.main train" in line]
     assert [" forked " in line for line in trainings] == [True, True], trainings
