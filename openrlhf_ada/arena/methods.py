@@ -95,8 +95,10 @@ TWICE: dict[str, Any] = {"passes": 2, "parts": 2}
 """Two passes, in as many updates as one pass in four."""
 
 SKIP: dict[str, Any] = {"zeros": "skip"}
+"""Rollouts without an advantage are not computed."""
 
 ROUNDED: dict[str, Any] = {"baseline_rounding": 0.3} | SKIP
+"""Nor are those that come out as expected."""
 
 
 def _uniforms() -> Iterator[Method]:
@@ -108,8 +110,7 @@ def _uniforms() -> Iterator[Method]:
     for n in (2, 4, 8):
         summary = f"uniform-{n} with 2 passes over each step"
         yield Method(f"uniform-{n}-twice", summary, estimator="rloo", **_uniform(n), **TWICE)
-    grpo = {"estimator": "group_norm", **_uniform(4)}
-    yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", **grpo)
+    yield Method("grpo-4", "4 rollouts a prompt, over the standard deviation", estimator="group_norm", **_uniform(4))
 
 
 def _skipping() -> Iterator[Method]:
@@ -118,6 +119,8 @@ def _skipping() -> Iterator[Method]:
         if method.name in ("uniform-4", "uniform-8", "uniform-4-twice", "uniform-8-twice", "grpo-4"):
             summary = f"{method.name}; rollouts of advantage 0 are not computed"
             yield replace(method, name=f"{method.name}-skip", summary=summary, ada=method.ada | SKIP)
+    summary = "uniform-4-twice-skip in as many updates as counted"
+    yield Method("uniform-4-twice-in-eight", summary, estimator="rloo", **_uniform(4, **SKIP), passes=2)
 
 
 def _ours() -> Iterator[Method]:
@@ -146,8 +149,6 @@ def _counted() -> Iterator[Method]:
     yield Method("counted-linear", "counted with equal weights", **_uniform(2, **linear, **ROUNDED), passes=2)
     summary = "counted on one in four prompts, chosen by expected spread"
     yield Method("counted-chosen", summary, **_uniform(2, candidates=4, **weight, **ROUNDED), passes=2)
-    summary = "uniform-4-twice-skip in as many updates as counted"
-    yield Method("uniform-4-twice-in-eight", summary, estimator="rloo", **_uniform(4, **SKIP), passes=2)
 
 
 def _adaptive() -> Iterator[Method]:

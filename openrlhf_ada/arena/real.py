@@ -218,12 +218,13 @@ def _training_seconds(row: Row) -> float:
 _BY_STEP = {
     "rollouts": lambda row: row["ada/drawn"],
     "tokens": lambda row: row["ada/drawn_tokens"],
-    "trained_tokens": lambda row: row["ada/kept_tokens"],
+    "trained_tokens": lambda row: row["ada/kept_tokens"] - row.get("ada/skipped_tokens", 0),
     "sampling_seconds": lambda row: row["timing/generation"],
     "training_seconds": _training_seconds,
     "seconds": lambda row: row["ada/step_s"],
 }
-"""`seconds`: all of the step, weights to the engine included, evaluation not."""
+"""`trained_tokens`: that the policy computes. `seconds`: all of the step, weights to the engine included, evaluation not.
+"""
 
 
 def _rounded(value: float) -> float:

@@ -8,6 +8,7 @@ by prompts: what is learned on one helps others, and held-out prompts ask for th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,22 +47,19 @@ class Task:
         return max(self.lengths) + 1 + (self.tag_skill is not None)
 
 
+GRADED: dict[str, Any] = {"skill": (0.3, 1.0), "lengths": {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1}}
+"""Pass rates from 0 to 1."""
+
 TASKS = {
     task.name: task
     for task in (
-        Task(
-            "graded",
-            "pass rates from 0 to 1",
-            (0.3, 1.0),
-            {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1},
-        ),
+        Task("graded", "pass rates from 0 to 1", **GRADED),
         Task("hard", "most prompts below 0.1", (0.25, 0.6), {2: 0.15, 3: 0.35, 4: 0.35, 5: 0.15}),
         Task(
             "unsolvable",
             "graded, and three of ten training prompts have a label that nothing meets",
-            (0.3, 1.0),
-            {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1},
             unsolvable=0.3,
+            **GRADED,
         ),
         Task(
             "curriculum",
@@ -79,10 +77,9 @@ TASKS = {
         Task(
             "many",
             "graded, with 8 times the prompts and 4 times the functions: each prompt is seen a few times",
-            (0.3, 1.0),
-            {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1},
             num_functions=256,
             num_train=8192,
+            **GRADED,
         ),
     )
 }

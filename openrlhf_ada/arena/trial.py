@@ -13,6 +13,7 @@ from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.settings import make_policy
+from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import PromptPool, Sample
 
@@ -70,7 +71,7 @@ class Trial:
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
         settings = method.settings(prompts)
-        self._skips_zeros = settings.config.zeros == "skip"
+        self._skips_zeros = skips_zeros(settings.config)
         self._policy: Policy = make_policy(settings)
         self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
         self._rng = np.random.default_rng([seed, 4])

@@ -15,6 +15,7 @@ from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import Settings, make_policy, positive_above, resolve
+from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.reporting.run_record import Run, read_run
@@ -127,8 +128,8 @@ def steps_of(
     first = scenario.steps[0].answer
     if settings.remembers and isinstance(first, SyntheticRollouts):
         return list(_learning(settings, scheduler, cluster, first, len(scenario.steps[0].keys), num_steps))
-    policy = make_policy(settings)
-    return [forecast(policy, s.pools(), s.answer, scheduler, cluster) for s in scenario.steps]
+    policy, skips = make_policy(settings), skips_zeros(settings.config)
+    return [forecast(policy, s.pools(), s.answer, scheduler, cluster, skips_zeros=skips) for s in scenario.steps]
 
 
 def _learning(
@@ -141,7 +142,7 @@ def _learning(
         rows = {step * size + i: choice.row for i, choice in enumerate(chooser.take(size))}
         pools = [PromptPool(key, row=row) for key, row in rows.items()]
         answer = lambda request, rows=rows: prompts.visit(request, rows[request.key])  # noqa: E731
-        yield forecast(policy, pools, answer, scheduler, cluster)
+        yield forecast(policy, pools, answer, scheduler, cluster, skips_zeros=skips_zeros(settings.config))
         chooser.end_step(pools)
 
 

@@ -16,7 +16,7 @@ from openrlhf_ada.config.overlap_rules import check_overlap
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.score_rules import check_scores, with_scores
 from openrlhf_ada.config.settings import Settings, resolve
-from openrlhf_ada.config.skip_rules import check_skip_zeros
+from openrlhf_ada.config.skip_rules import check_skip_zeros, skips_zeros
 from openrlhf_ada.config.weight_rules import check_weights
 from openrlhf_ada.core.advantages import ESTIMATORS, GROUP_ESTIMATORS
 from openrlhf_ada.core.batches import BatchPlan
@@ -67,7 +67,7 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
 
 def _check_short_cuts(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
     """Flags that change when gradients are computed, or of which rollouts, and not what they are."""
-    if config.zeros == "skip":
+    if skips_zeros(config):
         check_skip_zeros(settings, host)
     if config.overlap:
         check_overlap(host, settings, batch_plan(host, settings), _processes(host, "actor"))

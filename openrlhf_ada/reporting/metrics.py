@@ -225,6 +225,11 @@ METRICS: dict[str, Metric] = {
         "`ada.zeros skip`; figures that begin with `trained/`, surprisal and gap are then of the others.",
         "Falls when fewer prompts come out as expected: training takes longer.",
     ),
+    "ada/skipped_tokens": Metric(
+        "tokens",
+        "Response tokens of the trained rollouts that the policy does not compute. With `ada.zeros skip`.",
+        "Beside `ada/kept_tokens`: what training is spared.",
+    ),
     "ada/surprisal": Metric(
         "nats per token",
         "Mean of -log π over the sampled tokens of the trained rollouts, which estimates the policy's entropy. That "

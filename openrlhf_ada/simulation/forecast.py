@@ -34,7 +34,7 @@ class Cluster:
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """One step's sampling of `prompts`. `tokens`: of all `rollouts`, `wasted_tokens`: of those that entered no pool,
-    `trained_tokens`: of the `trained` rollouts, which have a place in the loss.
+    `trained_tokens`: of the `trained` rollouts, which the policy computes for the loss.
 
     `signal_share`: share of prompts whose pools have more than one outcome. `work_seconds`: seconds for the same pools
     if it were known from the start which rollouts are needed. `floor_seconds`: a lower bound for every schedule of
@@ -66,8 +66,12 @@ def forecast(
     cluster: Cluster,
     *,
     least_chance: float = LEAST_CHANCE,
+    skips_zeros: bool = False,
 ) -> Forecast:
-    """Sample these pools, which come empty, as a run would; the policy sees the result as after a training step."""
+    """Sample these pools, which come empty, as a run would; the policy sees the result as after a training step.
+
+    `skips_zeros`: rollouts of coefficient 0 are not computed (`config/skip_rules.py`).
+    """
     fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
     state = Scheduler[None](policy, pools, scheduler, least_chance=least_chance)
     finished = run(state, fleet, cluster.limits)
@@ -77,8 +81,9 @@ def forecast(
     rng = np.random.default_rng(0)
     kept: list[int] = []
     for entry in finished:
-        drawn = entry.pool.samples
-        kept += [drawn[i].num_tokens for i in policy.build(entry.pool, rng).indices]
+        drawn, group = entry.pool.samples, policy.build(entry.pool, rng)
+        of_group = zip(group.indices, group.coefficients, strict=True)
+        kept += [drawn[i].num_tokens for i, coefficient in of_group if coefficient or not skips_zeros]
     policy.observe([entry.pool for entry in finished])
     return Forecast(
         prompts=len(finished),

@@ -10,12 +10,13 @@ from openrlhf.models.utils import compute_reward
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
+from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.advantages import WHITENED
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.collapse import surprisal
 from openrlhf_ada.trainer.logprob_gap import LogprobGap, check_gap, logprob_gap
 from openrlhf_ada.trainer.loss_average import info_column, note_group_tokens
-from openrlhf_ada.trainer.skipped_rollouts import hide, show, skips_zeros
+from openrlhf_ada.trainer.skipped_rollouts import hide, show
 
 CRITIC_WEIGHT = "ada_critic_weight"
 """Key in Experience.info: the stratum factor with which the critic's loss weighs a sample, shape (B,)."""

@@ -15,6 +15,7 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from openrlhf.utils.loss_utils import get_loss_batch_info
 from peft import PeftModel
 
+from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.config.weight_rules import has_experts
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code
@@ -27,7 +28,7 @@ from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
-from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten, skips_zeros
+from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
 from openrlhf_ada.trainer.step_parts import LossTotals, TrainsInParts
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights

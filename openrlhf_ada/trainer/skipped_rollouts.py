@@ -16,15 +16,9 @@ from torch import Tensor
 SHORT = 2
 """Tokens of what is computed where nothing has to be: all processes take part in every pass."""
 
-
 IDLE = 1e-6
 """How many rollouts and tokens a micro-batch counts for in a step's figures where nothing had to be computed: above 0,
 since all processes' micro-batches may be such."""
-
-
-def skips_zeros(ada: Any) -> bool:
-    """`ada`: our flags. Mode off trains as the host does."""
-    return ada.mode != "off" and ada.zeros == "skip"
 
 
 def hide(samples: Sequence[Any], coefficients: Sequence[float]) -> None:

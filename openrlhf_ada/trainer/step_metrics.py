@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config.settings import Settings
+from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.advantages import BASELINES, is_spread
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.reporting.histograms import allocation_by_pass_rate, draws_histogram, mean_by_pass_rate
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
-from openrlhf_ada.trainer.skipped_rollouts import skips_zeros
 
 MOST_CAUSES = 8
 """Causes of scores below 1 that a step's row counts, the most frequent."""
@@ -83,8 +83,17 @@ def _signal(record: StepRecord, settings: Settings) -> dict[str, float]:
 
 
 def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, float]:
-    coefficients = [c for group in groups for c in _trained(group).coefficients]
-    return {"ada/skipped": coefficients.count(0.0) / len(coefficients)} if skips_zeros(settings.config) else {}
+    """What of the trained rollouts the policy does not compute."""
+    if not skips_zeros(settings.config):
+        return {}
+    trained = [(group.pool, _trained(group)) for group in groups]
+    tokens = [
+        pool.samples[i].num_tokens
+        for pool, of in trained
+        for i, c in zip(of.indices, of.coefficients, strict=True)
+        if c == 0.0
+    ]
+    return {"ada/skipped": len(tokens) / sum(len(of.indices) for _, of in trained), "ada/skipped_tokens": sum(tokens)}
 
 
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:

@@ -42,6 +42,8 @@ def test_weights_are_those_of_a_run_that_computes_all(
     (of_all,), (of_rest,) = steps_of(all_of_them), steps_of(rest)
     assert of_rest["actor_grad_norm"] == pytest.approx(of_all["actor_grad_norm"], rel=1e-3)
     assert of_rest["ada/skipped"] == coefficients.count(0.0) / len(coefficients) > 0.25
+    samples = read_jsonl(rest / "samples.jsonl")
+    assert of_rest["ada/skipped_tokens"] == sum(sample["tokens"] for sample in samples if not sample["coefficient"])
     assert (of_rest["ada/drawn"], of_rest["ada/kept"]) == (of_all["ada/drawn"], of_all["ada/kept"])
     # Of tokens that policy and engine compute in different precision.
     assert 0 < of_rest["ada/logprob_gap_mean"] < 0.1 and of_rest["ada/surprisal"] > 0

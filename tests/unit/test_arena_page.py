@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 
@@ -207,6 +208,52 @@ def test_readme_says_what_the_results_say() -> None:
     run = {task: unpack(file)["seconds"] for task, file in files.items() if file.exists()}
     said = {spans(row[0])[0]: row[1:] for row in rows}
     assert said == {task: [beside_grpo(finals, name) for name in names] for task, finals in run.items()}
+
+
+def in_seconds(task: str) -> Finals:
+    return unpack(PACKED / f"{task}.jsonl.gz")["seconds"]
+
+
+def to_reference(finals: Finals, method: str) -> str:
+    return f"{finals.to_target[method][0].mean() / finals.to_target[REFERENCE][0].mean():.2f}"
+
+
+def test_page_says_what_each_part_of_counted_gives() -> None:
+    """In its first table, beside uniform-8."""
+    _, *rows = next(tables(section(PAGE.read_text(encoding="utf-8"), "Results")))
+    said = {spans(row[0])[0]: row[1:] for row in rows}
+    assert len(said) == 5
+    assert said == {name: [to_reference(in_seconds(task), name) for task in ("graded", "hard")] for name in said}
+
+
+@pytest.mark.parametrize("page", ["docs/arena.md", "docs/choosing.md", "docs/decisions.md"])
+def test_pages_say_what_counted_takes_of_grpo(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    figures = [beside_grpo(in_seconds(task), "counted") for task in ("graded", "hard", "unsolvable", "format")]
+    listed = f"{', '.join(figures[:-1])} and {figures[-1]}"
+    assert listed in text or listed.replace("0.", ".") in text
+
+
+def test_counted_has_more_right_at_the_end_than_others() -> None:
+    """As the pages say, but for its own form without rounding on one task."""
+    for task in ("graded", "hard", "unsolvable", "format"):
+        ends = {name: np.mean([run["accuracy"][-1] for run in runs]) for name, runs in in_seconds(task).runs.items()}
+        better = [name for name, end in ends.items() if end > ends["counted"]]
+        assert better == (["counted-unrounded"] if task == "graded" else [])
+
+
+def test_designs_that_lost_are_what_their_record_says() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "arena_designs.json").read_text())
+    of = {name: np.mean(trials["seconds_to_target"]) for name, trials in kept["designs"]["hard"].items()}
+    shares = {name: f"{seconds / of[REFERENCE]:.2f}" for name, seconds in of.items()}
+    text = " ".join((ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").split())
+    by_chance, both = shares["a quarter, by chance"], shares["a quarter, by chance, eight updates"]
+    assert f"loses more by noise than it saves: {by_chance}, and {both} in eight updates" in text
+    assert f"Rounding at .2 takes {shares['rounding .2']}, and {shares['rounding .2, eight updates']} in eight" in text
+    assert f"takes {shares['rated-pos, rounding .2']} instead of" in text
+    small = kept["mean_accuracy_by_prompts_of_a_step"]["uniform-4-twice"]
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"{100 * small['4']:.1f} % on average with 4 and {100 * small['8']:.1f} with 8" in page
 
 
 def test_rated_pos_of_the_arena_is_the_preset() -> None:

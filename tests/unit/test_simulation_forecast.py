@@ -67,6 +67,23 @@ def test_recorded_answers_come_first() -> None:
         RecordedRollouts({0: []}, positive_above=0.5)
 
 
+def test_skipped_zeros_are_sampled_and_not_trained() -> None:
+    """Groups of one outcome, whose coefficients are 0."""
+    answer = SyntheticRollouts(alpha=0.3, beta=2.0, median=40.0, spread=0.8, longest=400, seed=3)
+    found = [
+        forecast(
+            sequential(1, 1, n=4, wave=4, cap=4),
+            [PromptPool(key, row=key) for key in range(40)],
+            *(answer, "stream", Cluster(1, ENGINE, speculation=16)),
+            skips_zeros=skips,
+        )
+        for skips in (False, True)
+    ]
+    whole, rest = found
+    assert whole.trained == 160 and rest.trained == round(4 * 40 * rest.signal_share) < 160
+    assert rest.trained_tokens < whole.trained_tokens and rest.tokens == whole.tokens
+
+
 # -- forecasts ----------------------------------------------------------------------------------------------------
 
 

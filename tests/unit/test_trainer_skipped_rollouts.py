@@ -9,13 +9,13 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.trainer.skipped_rollouts import (
     hide,
     log_probs_of_rest,
     rest_of_training,
     shorten,
     show,
-    skips_zeros,
 )
 
 LENGTHS = (3, 5, 4)
