@@ -223,8 +223,8 @@ _BY_STEP = {
     "training_seconds": _training_seconds,
     "seconds": lambda row: row["ada/step_s"],
 }
-"""`trained_tokens`: that the policy computes. `seconds`: all of the step, weights to the engine included, evaluation not.
-"""
+"""`trained_tokens`: what the policy computes. `seconds`: all of the step, weights to the engine included, without an
+evaluation."""
 
 
 def _rounded(value: float) -> float:
