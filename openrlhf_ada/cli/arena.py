@@ -34,7 +34,7 @@ QUICK: dict[str, Any] = {
     "methods": ["uniform-8", "balance", "est", "counted"],
     "tasks": ["graded"],
     "seeds": 3,
-    "budget": 16_000,
+    "budget": 10_000,
 }
 
 
