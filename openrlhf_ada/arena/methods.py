@@ -121,6 +121,8 @@ def _skipping() -> Iterator[Method]:
             yield replace(method, name=f"{method.name}-skip", summary=summary, ada=method.ada | SKIP)
     summary = "uniform-4-twice-skip in as many updates as counted"
     yield Method("uniform-4-twice-in-eight", summary, estimator="rloo", **_uniform(4, **SKIP), passes=2)
+    summary = "grpo-4 in as many updates as counted"
+    yield Method("grpo-4-in-eight", summary, estimator="group_norm", parts=8, **_uniform(4))
 
 
 def _ours() -> Iterator[Method]:
@@ -137,7 +139,8 @@ def _ours() -> Iterator[Method]:
 
 def _counted() -> Iterator[Method]:
     """`counted`, what it is without one of its parts, and what each part is alone."""
-    weight = {"objective": "matched:rated-pos", "correction": "stratum"}
+    counts = {"half_life": 200.0, "correction": "stratum"}
+    weight = {"objective": "matched:rated-pos"} | counts
     compared = "compared with its counts, with the weight that rated-pos has; 2 passes"
     rounded = f"{compared} of 4 updates; expected outcomes are not trained"
     yield Method("counted", f"2 rollouts a prompt, {rounded}", **_uniform(2, **weight, **ROUNDED), passes=2)
@@ -145,7 +148,7 @@ def _counted() -> Iterator[Method]:
         yield Method(name, f"{n} rollouts a prompt, {compared}", **_uniform(n, **weight), **TWICE)
     summary = "counted in as many updates as the others"
     yield Method("counted-in-four", summary, **_uniform(2, **weight, **ROUNDED), **TWICE)
-    linear = {"objective": "linear", "correction": "stratum"}
+    linear = {"objective": "linear"} | counts
     yield Method("counted-linear", "counted with equal weights", **_uniform(2, **linear, **ROUNDED), passes=2)
     summary = "counted on one in four prompts, chosen by expected spread"
     yield Method("counted-chosen", summary, **_uniform(2, candidates=4, **weight, **ROUNDED), passes=2)

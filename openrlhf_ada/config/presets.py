@@ -182,7 +182,7 @@ METHODS: dict[str, Method] = {
         RECIPE
         | _trains(2)
         | _fixed(2, select="all", baseline="estimator", correction="stratum", objective="matched:rated-pos")
-        | _ada(baseline_rounding=0.3, zeros="skip")
+        | _ada(half_life=200.0, baseline_rounding=0.3, zeros="skip")
         | {"rollout.batch_size": RATED_PROMPTS // 2, "train.batch_size": RATED_PROMPTS // 4, "train.max_epochs": 2},
         "as many rollouts per step as the recipe, from twice as many prompts",
     ),
