@@ -157,11 +157,15 @@ def test_what_is_said_of_the_language_model_is_what_the_results_say() -> None:
     assert conditions is not None
     results = real.Results(PACKED / REAL, conditions, resumes=False)
     seeds = 1 + max(cell.seed for cell in results.by_cell)
-    (row,) = [row for row in real_tables.table(results, ["counted-unrounded"], seeds) if row.method != real.REFERENCE]
-    assert row.cost and row.seeds == seeds
-    cost = row.cost["rollouts"]
-    said = f"with {NUMBERS[seeds]} seeds: {cost.mean:.2f} ({cost.low:.2f} to {cost.high:.2f}) of the rollouts"
-    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    rows = {row.method: row for row in real_tables.table(results, ["counted-unrounded", "counted"], seeds)}
+    unrounded, one = rows["counted-unrounded"], rows["counted"]
+    assert unrounded.cost and one.cost and (unrounded.seeds, one.seeds) == (seeds, 1)
+    cost = unrounded.cost["rollouts"]
+    readme, page = (" ".join(file.read_text(encoding="utf-8").split()) for file in (ROOT / "README.md", PAGE))
+    assert f"with {NUMBERS[seeds]} seeds: {cost.mean:.2f} ({cost.low:.2f} to {cost.high:.2f}) of the rollouts" in readme
+    rollouts, seconds = (f"{one.cost[name].mean:.2f}" for name in ("rollouts", "seconds"))
+    assert f"One seed of `counted` itself took {rollouts}" in readme
+    assert f"one seed, takes {rollouts} of the rollouts and {seconds} of the seconds" in page
 
 
 def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path) -> None:
@@ -229,17 +233,17 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
 @pytest.mark.parametrize("page", ["docs/arena.md", "docs/choosing.md", "docs/decisions.md"])
 def test_pages_say_what_counted_takes_of_grpo(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    figures = [beside_grpo(in_seconds(task), "counted") for task in ("graded", "hard", "unsolvable", "format")]
+    figures = [beside_grpo(in_seconds(task), "counted") for task in TASKS]
     listed = f"{', '.join(figures[:-1])} and {figures[-1]}"
     assert listed in text or listed.replace("0.", ".") in text
 
 
 def test_counted_has_more_right_at_the_end_than_others() -> None:
-    """As the pages say, but for its own form without rounding on one task."""
-    for task in ("graded", "hard", "unsolvable", "format"):
+    """As the pages say, but for its own forms on one task."""
+    for task in TASKS:
         ends = {name: np.mean([run["accuracy"][-1] for run in runs]) for name, runs in in_seconds(task).runs.items()}
-        better = [name for name, end in ends.items() if end > ends["counted"]]
-        assert better == (["counted-unrounded"] if task == "graded" else [])
+        better = sorted(name for name, end in ends.items() if end > ends["counted"])
+        assert better == (["counted-in-four", "counted-unrounded"] if task == "graded" else [])
 
 
 def test_designs_that_lost_are_what_their_record_says() -> None:
