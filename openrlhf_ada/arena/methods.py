@@ -150,6 +150,10 @@ def _counted() -> Iterator[Method]:
     yield Method("counted-in-four", summary, **_uniform(2, **weight, **ROUNDED), **TWICE)
     linear = {"objective": "linear"} | counts
     yield Method("counted-linear", "counted with equal weights", **_uniform(2, **linear, **ROUNDED), passes=2)
+    # Counts are forgotten at once, and what is left is the mean over the prompts of the last step.
+    by_mean = weight | ROUNDED | {"half_life": 0.01}
+    summary = "counted without counts: every prompt is predicted by the mean of all"
+    yield Method("counted-by-mean", summary, **_uniform(2, **by_mean), passes=2)
     summary = "counted on one in four prompts, chosen by expected spread"
     yield Method("counted-chosen", summary, **_uniform(2, candidates=4, **weight, **ROUNDED), passes=2)
 
