@@ -215,7 +215,7 @@ def _in_short(ranked: Sequence[Rank]) -> str:
         f"- {title}: " + (", ".join(f"`{rank.method}` {rank.cost:.2f}" for rank in found) or "none") + "."
         for title, found in groups.items()
     ]
-    return "\n".join(lines)
+    return "\n\n".join(["Of the methods that were run on every task:", "\n".join(lines)])
 
 
 def _sure(rank: Rank) -> bool:

@@ -162,7 +162,8 @@ def test_what_is_said_of_the_language_model_is_what_the_results_say() -> None:
     assert unrounded.cost and one.cost and (unrounded.seeds, one.seeds) == (seeds, 1)
     cost = unrounded.cost["rollouts"]
     readme, page = (" ".join(file.read_text(encoding="utf-8").split()) for file in (ROOT / "README.md", PAGE))
-    assert f"with {NUMBERS[seeds]} seeds: {cost.mean:.2f} ({cost.low:.2f} to {cost.high:.2f}) of the rollouts" in readme
+    share = f"{cost.mean:.2f} ({cost.low:.2f} to {cost.high:.2f}) of the rollouts"
+    assert f"with {NUMBERS[seeds]} seeds: {share}" in readme
     rollouts, seconds = (f"{one.cost[name].mean:.2f}" for name in ("rollouts", "seconds"))
     assert f"One seed of `counted` itself took {rollouts}" in readme
     assert f"one seed, takes {rollouts} of the rollouts and {seconds} of the seconds" in page
@@ -226,8 +227,30 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
     """In its first table, beside uniform-8."""
     _, *rows = next(tables(section(PAGE.read_text(encoding="utf-8"), "Results")))
     said = {spans(row[0])[0]: row[1:] for row in rows}
-    assert len(said) == 5
+    assert len(said) == 6
     assert said == {name: [to_reference(in_seconds(task), name) for task in ("graded", "hard")] for name in said}
+
+
+def visits(finals: Finals, at_end: bool = False) -> float:
+    """Mean visits of a prompt by `counted` to the target, or in the whole budget."""
+    runs = finals.runs["counted"]
+    found = [-1 if at_end else int(np.argmax(np.array(run["accuracy"]) >= finals.target)) for run in runs]
+    spent = [run["spent"][at]["rollouts"] for run, at in zip(runs, found, strict=True)]
+    return float(np.mean(spent)) / METHODS_HERE["counted"].n / TASKS[finals.task].num_train
+
+
+def test_page_says_after_how_many_visits_counted_is_there() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    few = [visits(in_seconds(task)) for task in TASKS if task not in ("curriculum", "many")]
+    many = in_seconds("many")
+    by_mean = "counted-by-mean"
+    assert f"after {min(few):.0f} to {max(few):.0f} visits of a prompt on average" in page
+    assert f"(`curriculum`: {visits(in_seconds('curriculum')):.0f})" in page
+    assert f"On `many` that is after {visits(many):.1f} visits" in page
+    assert to_reference(many, "counted") == to_reference(many, by_mean) and "0.31 with both" in page
+    ends = {name: 100 * np.mean([run["accuracy"][-1] for run in runs]) for name, runs in many.runs.items()}
+    at_end = visits(many, at_end=True)
+    assert f"{ends['counted']:.1f} % are right with them, after {at_end:.1f} visits, and {ends[by_mean]:.1f}" in page
 
 
 @pytest.mark.parametrize("page", ["docs/arena.md", "docs/choosing.md", "docs/decisions.md"])
