@@ -227,7 +227,7 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
     """In its first table, beside uniform-8."""
     _, *rows = next(tables(section(PAGE.read_text(encoding="utf-8"), "Results")))
     said = {spans(row[0])[0]: row[1:] for row in rows}
-    assert len(said) == 6
+    assert len(said) == 7
     assert said == {name: [to_reference(in_seconds(task), name) for task in ("graded", "hard")] for name in said}
 
 
