@@ -231,6 +231,13 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
     assert said == {name: [to_reference(in_seconds(task), name) for task in ("graded", "hard")] for name in said}
 
 
+@pytest.mark.parametrize("page", ["docs/arena.md", "docs/decisions.md"])
+def test_pages_say_what_published_methods_cost(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    for name in ("balance", "balance-1-1", "pos", "est"):
+        assert " and ".join(to_reference(in_seconds(task), name) for task in ("graded", "hard")) in text
+
+
 def visits(finals: Finals, at_end: bool = False) -> float:
     """Mean visits of a prompt by `counted` to the target, or in the whole budget."""
     runs = finals.runs["counted"]
