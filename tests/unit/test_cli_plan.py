@@ -17,6 +17,7 @@ from openrlhf_ada.arena.costs import STEP_MODELS
 from openrlhf_ada.arena.measured import seconds_to_target
 from openrlhf_ada.arena.page import PACKED, unpack
 from openrlhf_ada.arena.tables import ranks
+from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.cli.main import main as program
 from openrlhf_ada.cli.plan import PLANNED, main
 from openrlhf_ada.cli.scenario import method_settings
@@ -131,7 +132,7 @@ def test_methods_come_in_the_order_that_was_measured(tmp_path: Path, engine: Pat
 @pytest.mark.slow
 def test_measured_ratios_are_those_of_the_page_on_its_machine() -> None:
     """And training that costs nothing leaves methods apart that only train more often."""
-    by_task = [unpack(PACKED / f"{task}.jsonl.gz")["seconds"] for task in ("graded", "hard", "unsolvable", "format")]
+    by_task = [unpack(PACKED / f"{task}.jsonl.gz")["seconds"] for task in TASKS]
     page = {rank.method: rank.cost for rank in ranks(by_task)}
     found = seconds_to_target(STEP_MODELS["seconds"])
     assert found["rated-pos"] == pytest.approx(page["rated-pos"])
