@@ -139,8 +139,7 @@ def _ours() -> Iterator[Method]:
 
 def _counted() -> Iterator[Method]:
     """`counted`, what it is without one of its parts, and what each part is alone."""
-    counts = {"half_life": 200.0, "correction": "stratum"}
-    weight = {"objective": "matched:rated-pos"} | counts
+    weight = {"objective": "matched:rated-pos", "correction": "stratum", "half_life": 200.0}
     compared = "compared with its counts, with the weight that rated-pos has; 2 passes"
     rounded = f"{compared} of 4 updates; expected outcomes are not trained"
     yield Method("counted", f"2 rollouts a prompt, {rounded}", **_uniform(2, **weight, **ROUNDED), passes=2)
@@ -148,7 +147,7 @@ def _counted() -> Iterator[Method]:
         yield Method(name, f"{n} rollouts a prompt, {compared}", **_uniform(n, **weight), **TWICE)
     summary = "counted in as many updates as the others"
     yield Method("counted-in-four", summary, **_uniform(2, **weight, **ROUNDED), **TWICE)
-    linear = {"objective": "linear"} | counts
+    linear = weight | {"objective": "linear"}
     yield Method("counted-linear", "counted with equal weights", **_uniform(2, **linear, **ROUNDED), passes=2)
     # Counts are forgotten at once, and what is left is the mean over the prompts of the last step.
     by_mean = weight | ROUNDED | {"half_life": 0.01}

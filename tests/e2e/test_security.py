@@ -20,8 +20,11 @@ KEYS = {
     "OPENAI_API_KEY": "sk-markeropenai",
 }
 
-RAY = ("gcs_server", "raylet", "ray::", "monitor.py", "dashboard.py", "openrlhf_ada.cli.train_ppo_ray")
-"""In the command line of who may listen beyond loopback: Ray has no setting for one address."""
+RAY = ("gcs_server", "raylet", "ray::", "site-packages/ray/", "openrlhf_ada.cli.train_ppo_ray")
+"""In the command line of who may listen beyond loopback: Ray has no setting for one address.
+
+Ray's own programs are below its package's folder; an agent shows its command line where it could not take a title.
+"""
 
 REQUEST = b"POST %s HTTP/1.1\r\nHost: ray\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
 JOB = b'{"entrypoint": "touch %s"}'

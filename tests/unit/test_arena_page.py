@@ -299,3 +299,13 @@ def test_rated_pos_of_the_arena_is_the_preset() -> None:
     assert ours.ada["k_pos"] == ours.settings(8).k_pos == 1, "as by default"
     assert (ours.n, ours.passes) == (preset["rollout.n_samples_per_prompt"], preset["train.max_epochs"])
     assert ours.estimator == preset["algo.advantage.estimator"]
+
+
+def test_counted_of_the_arena_is_the_preset() -> None:
+    """But for the sizes of a step and the threshold; a wave is of all rollouts, and counts predict by default."""
+    preset, ours = presets.METHODS["counted"].flags, METHODS_HERE["counted"]
+    flags = {name.removeprefix("ada."): value for name, value in preset.items() if name.startswith("ada.")}
+    assert flags | {"wave": 2} == ours.ada | {"positive_threshold": 0.7, "baseline": ours.settings(8).baseline}
+    assert (ours.n, ours.passes) == (preset["rollout.n_samples_per_prompt"], preset["train.max_epochs"])
+    assert ours.estimator == preset["algo.advantage.estimator"]
+    assert ours.parts == preset["rollout.batch_size"] * ours.n / preset["train.batch_size"]
