@@ -291,6 +291,31 @@ def test_designs_that_lost_are_what_their_record_says() -> None:
     assert f"{100 * small['4']:.1f} % on average with 4 and {100 * small['8']:.1f} with 8" in page
 
 
+def test_variants_of_counted_are_what_their_record_says() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "arena_variants.json").read_text())
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    of = {
+        (task, name.removeprefix("counted, "), int(prompts)): 100 * found["mean_accuracy"]
+        for task, by_name in kept.items()
+        for name, by_prompts in by_name.items()
+        for prompts, found in by_prompts.items()
+    }
+    fast, slow, slowest, ratings = (
+        of["graded", name, 8] for name in ("half-life 50", "half-life 200", "half-life 1000", "ratings")
+    )
+    assert f"{fast:.1f} % on average over 24,000 rollouts of `graded`, {slow:.1f} with 200 and {slowest:.1f}" in page
+    assert f"learned less with them: {ratings:.1f} % there" in page
+    for task, name, prompts in of:
+        if name == "half-life 200":
+            assert of[task, name, prompts] > max(of[task, other, prompts] for other in ("half-life 50", "ratings"))
+            gain = of[task, "half-life 1000", prompts] - of[task, name, prompts]
+            assert -0.1 < gain < 0.5 or prompts == 8, "half a point at most"
+    many = {prompts: of["many", "uniform-4-twice-skip", prompts] for prompts in (512, 1024, 2048)}
+    assert f"{many[1024]:.1f} % on average over two tuning worlds, {many[2048]:.1f} with 2,048 prompts" in page
+    rates = [found["rate"] for task in ("many", "unsolvable") for found in kept[task]["uniform-4-twice-skip"].values()]
+    assert set(rates) == {0.003}, "larger ones gave less"
+
+
 def test_rated_pos_of_the_arena_is_the_preset() -> None:
     """But for the sizes of a step, which are tuned here, and the threshold of scores that are 0 or 1."""
     preset, ours = presets.METHODS["rated-pos"].flags, METHODS_HERE["rated-pos"]
