@@ -206,7 +206,8 @@ def adapt_strategy(deepspeed_strategy: Any) -> None:
         optimizer = config.get("optimizer")
         if optimizer is not None and optimizer["type"] == "AdamW":
             # DeepSpeed's own AdamW for CPUs is compiled on first use and needs a C++ compiler.
-            optimizer["params"]["torch_adam"] = True
+            # Unfused, torch's reads and writes all weights once for each of its operations.
+            optimizer["params"] |= {"torch_adam": True, "fused": True}
         return config
 
     deepspeed_strategy.get_train_ds_config = train_config_on_cpu

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ _FULL_ATTENTION = {"llama", "qwen2", "qwen3"}
 
 _FIXED_ROPE = {"default", "linear", "llama3", "yarn"}
 """Rotary embeddings that depend on a token's position alone; others look at the longest position of the batch."""
+
+SHORT_ROW = 128
+"""Tokens up to which torch's plain attention is used where gradients are needed in bfloat16: its flash attention for
+CPUs takes two to four times as long backward."""
 
 
 def adapt_actor(actor_module: Any) -> None:
@@ -101,14 +106,25 @@ def _forward_merged(actor: Any, merged: MergedBatch, action_mask: Any, log_probs
 
     dtype = next(actor.model.parameters()).dtype
     bias = torch.zeros(merged.visible.shape, dtype=dtype).masked_fill_(~merged.visible, torch.finfo(dtype).min)
-    output = actor.model(
-        merged.tokens,
-        attention_mask=bias,
-        position_ids=merged.positions,
-        logits_to_keep=merged.logits_to_keep,
-    )
+    with _attention(merged.tokens.shape[1], dtype):
+        output = actor.model(
+            merged.tokens,
+            attention_mask=bias,
+            position_ids=merged.positions,
+            logits_to_keep=merged.logits_to_keep,
+        )
     output["logits"] = output["logits"].to(torch.float32)
     predicted = output["logits"][merged.group, merged.place] / actor.temperature
     log_probs = log_probs_from_logits(predicted[None], merged.labels[None])[0]
     result = log_probs.new_zeros(action_mask.shape).index_put((merged.row, merged.column), log_probs)
     return result * action_mask.float(), output
+
+
+def _attention(num_tokens: int, dtype: Any) -> AbstractContextManager[None]:
+    """The faster of torch's kernels, for rows of so many tokens."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    if torch.is_grad_enabled() and dtype is torch.bfloat16 and num_tokens <= SHORT_ROW:
+        return sdpa_kernel(SDPBackend.MATH)
+    return nullcontext()

@@ -159,6 +159,26 @@ def test_shared_prompts_keep_log_probs_and_gradients(name: str, case: str) -> No
         torch.testing.assert_close(gradient, reference, rtol=1e-3, atol=1e-5)
 
 
+def test_plain_attention_of_short_rows_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As near to those in single precision as torch's other kernel comes."""
+    batch = MERGED["groups of four"]
+    gradients: dict[str, torch.Tensor] = {}
+    for name, dtype, longest in (
+        ("exact", torch.float32, 0),
+        ("flash", torch.bfloat16, 0),
+        ("plain", torch.bfloat16, 128),
+    ):
+        monkeypatch.setattr(cpu_forward, "SHORT_ROW", longest)
+        actor = family("llama")
+        actor.temperature = 1.0
+        actor.model.to(dtype)
+        actor(**batch).sum().backward()
+        gradients[name] = torch.cat([p.grad.float().flatten() for p in actor.parameters()])
+    errors = {name: float((gradients[name] - gradients["exact"]).norm()) for name in ("flash", "plain")}
+    assert 0 < errors["plain"] < 1.5 * errors["flash"] < 0.1 * float(gradients["exact"].norm())
+    assert errors["plain"] != errors["flash"], "another kernel"
+
+
 def test_answers_with_environment_turns() -> None:
     """The mask has a gap; what the environment said is part of the answer's past and has no log-probability."""
     batch = merged_batch([9], [[5, 5, 5, 5]])

@@ -139,7 +139,7 @@ def test_deepspeed_uses_the_processors_precision(dtype: str, monkeypatch: pytest
 
 def test_adamw_is_torchs() -> None:
     config = host_strategy.get_train_ds_config(**TRAIN_CONFIG)
-    assert config["optimizer"] == {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+    assert config["optimizer"] == {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True, "fused": True}}
     assert "optimizer" not in host_strategy.get_train_ds_config(offload=False)
     muon = {"type": "Muon", "params": {}}
     assert host_strategy.get_train_ds_config(offload=False, optim_config=muon)["optimizer"] == {
