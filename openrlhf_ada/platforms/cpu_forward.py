@@ -120,7 +120,7 @@ def _forward_merged(actor: Any, merged: MergedBatch, action_mask: Any, log_probs
     return result * action_mask.float(), output
 
 
-def _attention(num_tokens: int, dtype: Any) -> AbstractContextManager[None]:
+def _attention(num_tokens: int, dtype: Any) -> AbstractContextManager[object]:
     """The faster of torch's kernels, for rows of so many tokens."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
