@@ -316,6 +316,22 @@ def test_variants_of_counted_are_what_their_record_says() -> None:
     assert set(rates) == {0.003}, "larger ones gave less"
 
 
+def test_page_says_how_varied_answers_stay() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "arena_diversity.json").read_text())
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+
+    def said(name: str, what: str) -> str:
+        return " and ".join(f"{100 * kept[task][name][what]:.1f}" for task in ("graded", "hard"))
+
+    assert f"for {said('counted', 'eight')} % with `counted`, and for {said('grpo-4', 'eight')} with GRPO" in page
+    assert f"far more often: {said('counted', 'one')} %, against {said('grpo-4', 'one')}" in page
+    assert f"is ahead: {said('balance', 'eight')}, with {said('balance', 'one')} for one" in page
+    assert f"At the end of a step {said('counted', 'outside')} %" in page
+    assert f"with GRPO {said('grpo-4', 'outside')}" in page
+    for by_name in kept.values():
+        assert max(by_name, key=lambda name: by_name[name]["eight"]) == "balance"
+
+
 def test_rated_pos_of_the_arena_is_the_preset() -> None:
     """But for the sizes of a step, which are tuned here, and the threshold of scores that are 0 or 1."""
     preset, ours = presets.METHODS["rated-pos"].flags, METHODS_HERE["rated-pos"]
