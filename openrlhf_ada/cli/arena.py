@@ -27,6 +27,7 @@ from openrlhf_ada.arena.sign_flips import SEEDS_FOR_TEST
 from openrlhf_ada.arena.tables import REFERENCE, Row, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.cli import arena_agreement, arena_real
+from openrlhf_ada.cli.progress_line import progress_line
 
 PROG = "openrlhf-ada arena"
 
@@ -81,10 +82,10 @@ def _run(args: argparse.Namespace, results: Results, methods: Sequence[str], cos
     for what, cells in [*stages, ("comparing", finals)]:
         planned = cells()
         done = sum(cell in results.by_cell for cell in planned)
-        for _ in run_cells(planned, results, args.processes):
-            done += 1
-            print(f"\r{cost}, {what}: {done} of {len(planned)} trials", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+        with progress_line() as show:
+            for _ in run_cells(planned, results, args.processes):
+                done += 1
+                show(f"{cost}, {what}: {done} of {len(planned)} trials")
 
 
 def build_parser() -> argparse.ArgumentParser:

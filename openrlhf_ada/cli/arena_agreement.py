@@ -46,6 +46,7 @@ from openrlhf_ada.cli.arena_real import (
     sigterm_as_interrupt,
 )
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
+from openrlhf_ada.cli.progress_line import progress_line
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
 from openrlhf_ada.platforms import cpu
@@ -160,19 +161,19 @@ class Comparison:
         """Starting models and prompts of all seeds."""
         task, seeds = self._conditions.task, range(self._args.seeds)
         made = [pool.submit(make_start, task, seed, self._start(seed), self._data(seed)) for seed in seeds]
-        for number, future in enumerate(as_completed(made), start=1):
-            future.result()
-            _say(f"starting models: {number} of {len(made)}")
-        print(file=sys.stderr)
+        with progress_line() as show:
+            for number, future in enumerate(as_completed(made), start=1):
+                future.result()
+                show(f"starting models: {number} of {len(made)}")
 
     def _run_learner(self, pool: ProcessPoolExecutor) -> None:
         cells = plan(self._args.methods, self._args.seeds, LEARNER)
         missing = self._results.missing(cells)
         running = [pool.submit(learner_trial, cell, self._conditions, self._start(cell.seed)) for cell in missing]
-        for number, future in enumerate(as_completed(running), start=len(cells) - len(missing) + 1):
-            self._results.add(future.result())
-            _say(f"in one process: {number} of {len(cells)} trials")
-        print(file=sys.stderr)
+        with progress_line() as show:
+            for number, future in enumerate(as_completed(running), start=len(cells) - len(missing) + 1):
+                self._results.add(future.result())
+                show(f"in one process: {number} of {len(cells)} trials")
 
     def _run_real(self, cell: Cell) -> None:
         """One training from its start to its end, and the accuracy of the weights that it has saved."""
@@ -191,11 +192,11 @@ class Comparison:
                 env=os.environ | {DTYPE_VARIABLE: "float32"},
             )
         try:
-            while process.poll() is None:
-                _say(f"on the real stack: {self._progress(cell, run_dir)}")
-                time.sleep(POLL_S)
+            with progress_line() as show:
+                while process.poll() is None:
+                    show(f"on the real stack: {self._progress(cell, run_dir)}")
+                    time.sleep(POLL_S)
         finally:
-            print(file=sys.stderr)
             end_training(process)
         if process.returncode:
             raise UnfinishedTrainingError(
@@ -246,10 +247,6 @@ def make_start(task: str, seed: int, model: Path, data: Path) -> None:
     for name, prompts in (("train", world.train), ("heldout", world.held_out)):
         if not (data / f"{name}.jsonl").exists():
             write_jsonl(data / f"{name}.jsonl", rows_of(prompts))
-
-
-def _say(text: str) -> None:
-    print(f"\r{text}", end="", file=sys.stderr, flush=True)
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

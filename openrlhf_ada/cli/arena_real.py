@@ -34,6 +34,7 @@ from openrlhf_ada.arena.real import (
 )
 from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Row, table, target_of
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
+from openrlhf_ada.cli.progress_line import progress_line
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.platforms.shared_start import one_ray, one_template
 from openrlhf_ada.platforms.template import python
@@ -192,20 +193,20 @@ class Campaign:
                 command, stdout=log, stderr=log, start_new_session=True, pass_fds=[self._lock.fileno()]
             )
         try:
-            while time.monotonic() < self._deadline:
-                status = process.poll()
-                run = _read(run_dir)
-                self._say(cell, run)
-                if self._has_spent_budget(run):
-                    return
-                if status is not None:
-                    raise UnfinishedTrainingError(
-                        f"the training of {cell.name} ended with status {status} before its budget was spent. See "
-                        f"{run_dir / LOG}; --resume {self._results.folder} tries again"
-                    )
-                time.sleep(POLL_S)
+            with progress_line() as show:
+                while time.monotonic() < self._deadline:
+                    status = process.poll()
+                    run = _read(run_dir)
+                    show(self._progress(cell, run))
+                    if self._has_spent_budget(run):
+                        return
+                    if status is not None:
+                        raise UnfinishedTrainingError(
+                            f"the training of {cell.name} ended with status {status} before its budget was spent. See "
+                            f"{run_dir / LOG}; --resume {self._results.folder} tries again"
+                        )
+                    time.sleep(POLL_S)
         finally:
-            print(file=sys.stderr)
             end_training(process)
 
     def _command(self, cell: Cell, run_dir: Path) -> list[str]:
@@ -222,16 +223,11 @@ class Campaign:
         flags: Flags = paths | cell_flags(cell, conditions) | ({"ckpt.load_enable": True} if goes_on else {})
         return [python(), "-m", "openrlhf_ada.cli.main", "train", *words(flags)]
 
-    def _say(self, cell: Cell, run: Run | None) -> None:
+    def _progress(self, cell: Cell, run: Run | None) -> str:
         done = sum(known in self._results.by_cell for known in self._cells)
         drawn = rollouts_until(run, run.steps[-1]["step"]) if run and run.steps else 0
-        print(
-            f"\r{done} of {len(self._cells)} runs; {cell.name}: {drawn:,} of {self._results.conditions.budget:,} "
-            f"rollouts",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
+        budget = self._results.conditions.budget
+        return f"{done} of {len(self._cells)} runs; {cell.name}: {drawn:,} of {budget:,} rollouts"
 
 
 def _checkpoints(run_dir: Path) -> Path:

@@ -403,7 +403,7 @@ def test_no_training_is_left_behind(
         campaign._deadline = 0.0
         campaign._train(Cell("pos", 0), tmp_path / "run")
     else:
-        monkeypatch.setattr(campaign, "_say", mock.Mock(side_effect=KeyboardInterrupt))
+        monkeypatch.setattr(campaign, "_progress", mock.Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             campaign._train(Cell("pos", 0), tmp_path / "run")
     assert [process.returncode for process in started] == [-signal.SIGTERM]
