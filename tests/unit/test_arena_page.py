@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from documents import ROOT, section, spans, tables
 
-from openrlhf_ada.arena import costs, method_page, real, real_page, real_tables
+from openrlhf_ada.arena import aim, costs, method_page, real, real_page, real_tables
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
@@ -198,7 +198,7 @@ def test_packing_keeps_the_reference(results: Results, tmp_path: Path) -> None:
 
 
 def beside_grpo(finals: Finals, method: str) -> str:
-    """Of a task's seconds to the target."""
+    """Of a task's cost to the target."""
     if method not in finals.runs:
         return "–"
     return f"{finals.to_target[method][0].mean() / finals.to_target['grpo-4'][0].mean():.2f}"
@@ -217,6 +217,10 @@ def test_readme_says_what_the_results_say() -> None:
 
 def in_seconds(task: str) -> Finals:
     return unpack(PACKED / f"{task}.jsonl.gz")["seconds"]
+
+
+def in_rollouts(task: str) -> Finals:
+    return unpack(PACKED / f"{task}.jsonl.gz")["rollouts"]
 
 
 def to_reference(finals: Finals, method: str) -> str:
@@ -267,6 +271,32 @@ def test_pages_say_what_counted_takes_of_grpo(page: str) -> None:
     figures = [beside_grpo(in_seconds(task), "counted") for task in TASKS]
     listed = f"{', '.join(figures[:-1])} and {figures[-1]}"
     assert listed in text or listed.replace("0.", ".") in text
+
+
+@pytest.mark.parametrize("page", ["docs/arena.md", "docs/decisions.md"])
+def test_pages_say_what_counted_takes_of_grpos_rollouts(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    figures = [beside_grpo(in_rollouts(task), "counted") for task in TASKS]
+    assert f"{', '.join(figures[:-1])} and {figures[-1]}" in text
+    least, most = min(figures), max(figures)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"In rollouts, tuned for them, it takes {least} to {most} of GRPO" in readme
+    choosing = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").replace(" .", " 0.")
+    assert f"Of GRPO's rollouts it takes {least} to {most}" in choosing
+    by_task = dict(zip(TASKS, figures, strict=True))
+    others = [figure for task, figure in by_task.items() if task not in ("graded", "hard")]
+    assert f"`counted`: {by_task['graded']} and {by_task['hard']}; and {min(others)} to {max(others)}" in choosing
+
+
+def test_page_says_on_which_tasks_the_aim_is_reached() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    seconds, rollouts = (
+        {task for task in TASKS if aim.reached(finals(task), "counted")} for finals in (in_seconds, in_rollouts)
+    )
+    assert f"*In seconds* `counted` reaches it on {NUMBERS[len(seconds)]} of the six" in page
+    assert f"*In rollouts* it reaches it on {NUMBERS[len(rollouts)]} of the six" in page
+    both = [f"`{task}`" for task in TASKS if task in seconds & rollouts]
+    assert f"*In both at once* it reaches it on {', '.join(both[:-1])} and {both[-1]}" in page
 
 
 def test_counted_has_more_right_at_the_end_than_others() -> None:
