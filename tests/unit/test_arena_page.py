@@ -13,6 +13,7 @@ from documents import ROOT, section, spans, tables
 from openrlhf_ada.arena import aim, costs, method_page, real, real_page, real_tables
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
+from openrlhf_ada.arena.methods import PUBLISHED
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
 from openrlhf_ada.arena.tables import REFERENCE, Finals, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
@@ -238,9 +239,26 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
 @pytest.mark.parametrize("page", ["docs/arena.md", "docs/decisions.md"])
 def test_pages_say_what_published_methods_cost(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    more = ("dapo", "speed", "vip", "maxrl") if page == "docs/arena.md" else ()
-    for name in ("balance", "balance-1-1", "pos", "est", *more):
+    more = ("maxrl", "uniform-2", "uniform-2-twice", "uniform-16") if page == "docs/arena.md" else ()
+    for name in ("balance", "balance-1-1", "pos", "est", "gvm", *more):
         assert " and ".join(to_reference(in_seconds(task), name) for task in ("graded", "hard")) in text
+
+
+def test_page_lists_published_methods_from_the_cheapest_to_the_dearest() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    tasks = [in_seconds(task) for task in ("graded", "hard")]
+    names = [
+        name for name in PUBLISHED if name not in ("maxrl", "gvm") and all(name in finals.runs for finals in tasks)
+    ]
+    shares = {name: [float(to_reference(finals, name)) for finals in tasks] for name in names}
+    exact = {name: np.prod([finals.to_target[name][0].mean() for finals in tasks]) for name in names}
+    listed = ", ".join(f"`{name}`" for name in sorted(names, key=lambda name: exact[name]))
+    assert f"From the cheapest to the dearest: {listed}." in page
+    (low, high), (low_hard, high_hard) = ((min(of), max(of)) for of in zip(*shares.values(), strict=True))
+    assert f"cost {low:.2f} to {high:.2f} of `uniform-8` on `graded` and {low_hard:.2f} to {high_hard:.2f}" in page
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    nearest = " and ".join(beside_grpo(finals, "gvm") for finals in tasks)
+    assert f"GVM-RAFT comes nearest: {nearest} on `graded` and `hard`" in readme
 
 
 def visits(finals: Finals, at_end: bool = False) -> float:
@@ -304,7 +322,7 @@ def test_counted_has_more_right_at_the_end_than_others() -> None:
     for task in TASKS:
         ends = {name: np.mean([run["accuracy"][-1] for run in runs]) for name, runs in in_seconds(task).runs.items()}
         better = sorted(name for name, end in ends.items() if end > ends["counted"])
-        assert better == (["counted-in-four", "counted-unrounded"] if task == "graded" else [])
+        assert better == (["counted-in-four", "counted-unrounded", "gvm"] if task == "graded" else [])
 
 
 def test_designs_that_lost_are_what_their_record_says() -> None:
