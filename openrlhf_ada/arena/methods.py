@@ -201,6 +201,14 @@ def _all() -> Iterator[Method]:
     yield from _adaptive()
     for name in PUBLISHED:
         yield _published(name)
+    gvm = _published("gvm")
+    skipping = replace(
+        gvm, name="gvm-skip", summary="gvm; answers that are not right are not computed", ada=gvm.ada | SKIP
+    )
+    yield skipping
+    yield replace(
+        skipping, name="gvm-twice-skip", summary="gvm-skip in as many passes and updates as counted", passes=2
+    )
     yield from _choosing()
 
 
