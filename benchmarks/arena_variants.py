@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -21,6 +20,7 @@ from statistics import mean
 from openrlhf_ada.arena.campaign import TRIALS, Cell, Results, run_cells
 from openrlhf_ada.arena.costs import budget_of, unit_of
 from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.cli.progress_line import progress_line
 
 RESULTS = Path(__file__).parent / "results" / "arena_variants.json"
 
@@ -81,9 +81,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/arena-variants"), metavar="DIR")
     results = Results(parser.parse_args().out / TRIALS)
-    for done, _ in enumerate(run_cells(all_cells(), results, os.cpu_count() or 1), start=1):
-        print(f"\r{done} trials", end="", file=sys.stderr)
-    print(file=sys.stderr)
+    planned = list(all_cells())
+    done = sum(cell in results.by_cell for cell in planned)
+    with progress_line() as show:
+        for _ in run_cells(planned, results, os.cpu_count() or 1):
+            done += 1
+            show(f"{done} of {len(planned)} trials")
     found = figures(results)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found))

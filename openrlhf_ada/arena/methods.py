@@ -182,6 +182,15 @@ def _adaptive() -> Iterator[Method]:
     yield Method("dapo-8", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
 
 
+def _gvm() -> Iterator[Method]:
+    """What skipping and a second pass give it."""
+    gvm = _published("gvm")
+    skipping = replace(gvm, name="gvm-skip", summary="gvm; wrong answers are not computed", ada=gvm.ada | SKIP)
+    yield skipping
+    summary = "gvm-skip in as many passes and updates as counted"
+    yield replace(skipping, name="gvm-twice-skip", summary=summary, passes=2)
+
+
 def _choosing() -> Iterator[Method]:
     for n in (4, 8):
         chosen = f"{n} rollouts of each of one in four prompts, chosen by expected spread"
@@ -201,14 +210,7 @@ def _all() -> Iterator[Method]:
     yield from _adaptive()
     for name in PUBLISHED:
         yield _published(name)
-    gvm = _published("gvm")
-    skipping = replace(
-        gvm, name="gvm-skip", summary="gvm; answers that are not right are not computed", ada=gvm.ada | SKIP
-    )
-    yield skipping
-    yield replace(
-        skipping, name="gvm-twice-skip", summary="gvm-skip in as many passes and updates as counted", passes=2
-    )
+    yield from _gvm()
     yield from _choosing()
 
 

@@ -26,8 +26,8 @@ _FIXED_ROPE = {"default", "linear", "llama3", "yarn"}
 """Rotary embeddings that depend on a token's position alone; others look at the longest position of the batch."""
 
 SHORT_ROW = 128
-"""Tokens up to which torch's plain attention is used where gradients are needed in bfloat16: its flash attention for
-CPUs takes two to four times as long backward."""
+"""Tokens up to which torch's plain attention trains faster in bfloat16 than its flash attention for CPUs
+(benchmarks/cpu_attention.py)."""
 
 
 def adapt_actor(actor_module: Any) -> None:
