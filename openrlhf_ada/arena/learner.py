@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from openrlhf_ada.arena.tasks import END, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, World
+from openrlhf_ada.arena.tasks import END, FREE, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, World
 from openrlhf_ada.config.presets import RECIPE
 
 WIDTH = 64
@@ -146,7 +146,7 @@ def joined(parts: Sequence[Answers]) -> Answers:
 def sample(model: AnswerModel, prompts: PromptBatch, generator: torch.Generator) -> Answers:
     """One answer for each prompt, at temperature 1."""
     tokens = model.sample(prompts, generator)
-    right = (tokens == prompts.answers).all(dim=1)
+    right = ((tokens == prompts.answers) | (prompts.answers == FREE)).all(dim=1)
     return Answers(prompts, tokens, right, until_end(tokens).sum(dim=1))
 
 
@@ -157,9 +157,10 @@ def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tenso
 
 @torch.no_grad()
 def pass_rates(model: AnswerModel, prompts: Prompts) -> np.ndarray:
-    """Exact: there is one right answer, and this is its probability. float64, shape (R,)."""
+    """Exact: the probability of the one right answer, or of what all right answers begin with. float64, shape (R,)."""
     batch = PromptBatch.of(prompts)
-    return log_probs(model, batch, batch.answers).double().exp().numpy()
+    checked = torch.where(batch.answers == FREE, PAD, batch.answers)
+    return log_probs(model, batch, checked).double().exp().numpy()
 
 
 class Learner:
@@ -229,7 +230,7 @@ def warm_start(world: World, seed: int) -> dict[str, Tensor]:
     """
     torch.manual_seed(seed)
     model = ChainModel(world.task.num_functions, max(world.task.lengths))
-    warm_up(model, world, seed, WARM_UP)
+    warm_up(model, world, seed, replace(WARM_UP, steps=world.task.warm_up * WARM_UP.steps))
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
@@ -266,5 +267,8 @@ def _imperfect(world: World, rng: np.random.Generator, size: int) -> tuple[np.nd
         symbol = np.where(knows, world.tables[function, symbol], rng.integers(0, NUM_SYMBOLS, size))
         answers[rows[goes_on], at[goes_on]] = symbol[goes_on]
         at += goes_on
+    for _ in range(task.free):
+        answers[rows, at] = rng.integers(0, NUM_SYMBOLS, size)
+        at += 1
     answers[rows, at] = END
     return function, start, length, answers

@@ -20,6 +20,9 @@ NUM_SYMBOLS = 10
 TAG, END, PAD = 10, 11, 12
 """Tokens after the symbols: what a formatted answer begins with, the end, and what follows it."""
 
+FREE = 13
+"""In the place of a token of the right answer: nobody checks it."""
+
 NUM_TOKENS = 12
 """That a model may say."""
 
@@ -30,6 +33,8 @@ class Task:
 
     `lengths`: of chains, with their shares. `unsolvable`: share of training prompts whose label no answer can meet.
     `tag_skill`: how often the starting model begins with the tag that an answer must begin with; None without a tag.
+    `free`: symbols that the starting model says after the chain, each as likely as the others. Nobody checks them.
+    `warm_up`: how many times the usual number of supervised steps the starting model has.
     """
 
     name: str
@@ -41,10 +46,12 @@ class Task:
     num_held_out: int = 512
     unsolvable: float = 0.0
     tag_skill: float | None = None
+    free: int = 0
+    warm_up: int = 1
 
     @property
     def max_tokens(self) -> int:
-        return max(self.lengths) + 1 + (self.tag_skill is not None)
+        return (self.tag_skill is not None) + max(self.lengths) + self.free + 1
 
 
 GRADED: dict[str, Any] = {"skill": (0.3, 1.0), "lengths": {1: 0.2, 2: 0.25, 3: 0.25, 4: 0.2, 6: 0.1}}
@@ -81,13 +88,20 @@ TASKS = {
             num_train=8192,
             **GRADED,
         ),
+        Task(
+            "varied",
+            "graded, with six symbols after the answer that nobody checks: millions of answers to a prompt are right",
+            free=6,
+            warm_up=2,
+            **GRADED,
+        ),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """function, start, length: int64, shapes (R,). answers: int64, shape (R, T), padded after the end."""
+    """function, start, length: int64, shapes (R,). answers: int64, shape (R, T), padded after the end; see FREE."""
 
     function: Ints
     start: Ints
@@ -145,11 +159,13 @@ def _pairs(num_functions: int, count: int, rng: np.random.Generator) -> list[tup
 
 def _prompts(triples: list[tuple[int, int, int]], tables: Ints, task: Task) -> Prompts:
     function, start, length = (np.array(column, dtype=np.int64) for column in zip(*triples, strict=True))
-    answers = np.full((len(triples), task.max_tokens), PAD, dtype=np.int64)
+    rest = FREE if task.free else PAD
+    answers = np.full((len(triples), task.max_tokens), rest, dtype=np.int64)
     for row, (f, symbol, steps) in enumerate(triples):
         said = [] if task.tag_skill is None else [TAG]
         for _ in range(steps):
             symbol = int(tables[f, symbol])
             said.append(symbol)
-        answers[row, : len(said) + 1] = [*said, END]
+        said += [] if task.free else [END]
+        answers[row, : len(said)] = said
     return Prompts(function, start, length, answers)

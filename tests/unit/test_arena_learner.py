@@ -11,7 +11,7 @@ import torch
 from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import ChainModel, Learner, PromptBatch, log_probs, pass_rates, sample, warm_start
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tasks import END, PAD, TASKS, make_world
+from openrlhf_ada.arena.tasks import END, FREE, PAD, TASKS, make_world
 from openrlhf_ada.arena.trial import Trial
 
 SMALL = "graded"
@@ -34,7 +34,7 @@ def test_answers_follow_the_tables(name: str) -> None:
     train, task = world.train, world.task
     assert len(train) == task.num_train and abs(len(world.held_out) - task.num_held_out) <= 3
     for row in range(0, len(train), 37):
-        said = [int(token) for token in train.answers[row] if token != PAD]
+        said = [int(token) for token in train.answers[row] if token not in (PAD, FREE)]
         if not world.solvable[row]:
             assert train.answers[row, 0] == PAD
             continue
@@ -42,7 +42,8 @@ def test_answers_follow_the_tables(name: str) -> None:
         for _ in range(int(train.length[row])):
             symbol = int(world.tables[train.function[row], symbol])
             expected.append(symbol)
-        assert said[int(task.tag_skill is not None) :] == [*expected, END]
+        end = [] if task.free else [END]
+        assert said[int(task.tag_skill is not None) :] == expected + end
 
 
 def test_no_prompt_is_held_out_and_trained() -> None:
@@ -66,6 +67,18 @@ def test_pass_rates_are_those_of_sampling() -> None:
     expected = float(pass_rates(model, world.train)[0])
     share = float((answers.tokens == most).all(dim=1).double().mean())
     assert share == pytest.approx(expected, abs=4 * (expected / 20_000) ** 0.5)
+
+
+def test_what_nobody_checks_leaves_an_answer_right() -> None:
+    """Exact pass rates are those of sampling, and right answers to one prompt differ."""
+    world = make_world(TASKS["varied"], 0)
+    model = model_of("varied")
+    rates = pass_rates(model, world.train)
+    row = int(rates.argmax())
+    answers = sample(model, PromptBatch.of(world.train, [row] * 20_000), torch.Generator().manual_seed(0))
+    length, right = int(world.train.length[row]), answers.tokens[answers.right]
+    assert float(answers.right.double().mean()) == pytest.approx(rates[row], abs=4 * (rates[row] / 20_000) ** 0.5)
+    assert len(torch.unique(right[:, :length], dim=0)) == 1 and len(torch.unique(right, dim=0)) > len(right) / 2
 
 
 def test_unsolvable_prompts_have_pass_rate_zero() -> None:
