@@ -57,6 +57,7 @@ def _published(name: str) -> Method:
 
 
 PUBLISHED = (
+    "raft",
     "dapo",
     "pods",
     "d3s",
@@ -88,6 +89,7 @@ OF_PRESET = {name: name for name in PUBLISHED} | {
     "rated": "rated",
     "rated-pos": "rated-pos",
     "counted": "counted",
+    "first-right": "first-right",
 }
 """Methods here by the presets that they stand for. Sizes of steps are the arena's own."""
 
@@ -131,10 +133,34 @@ def _ours() -> Iterator[Method]:
     for n, name in ((1, "rated"), (2, "rated-2")):
         summary = f"{n} rollout{'s' * (n > 1)} a prompt, compared with its rating and with each other; 2 passes"
         yield Method(name, summary, estimator="flash_reinforce", **_uniform(n, **rated), **TWICE)
-    until_right = {"mode": "seq", "exit": "pos", "k_pos": 1, "max_samples": 8, "wave": 1, "select": "all"}
     summary = "one at a time until one is right, at most 8; all trained, rated, 2 passes"
-    yield Method("rated-pos", summary, 1, until_right | rated, "flash_reinforce", **TWICE)
+    yield Method("rated-pos", summary, 1, _until_right(8) | rated, "flash_reinforce", **TWICE)
     yield from _counted()
+    yield from _right_only()
+
+
+def _until_right(most: int) -> dict[str, Any]:
+    """One rollout of a prompt at a time."""
+    return {"mode": "seq", "exit": "pos", "k_pos": 1, "max_samples": most, "wave": 1, "select": "all"}
+
+
+RIGHT: dict[str, Any] = presets.RIGHT_ONLY
+
+BEST: dict[str, Any] = {"select": "best_random"}
+"""Of a prompt's rollouts the right one, if there is one."""
+
+def _right_only() -> Iterator[Method]:
+    """`first-right`, what it is without one of its parts, and right answers of as many rollouts of every prompt."""
+    for most, name in ((8, "first-right"), (4, "first-right-4"), (16, "first-right-16")):
+        summary = f"one at a time until one is right, at most {most}; that one is trained; 2 passes of 4 updates"
+        yield Method(name, summary, 1, _until_right(most) | BEST | RIGHT, passes=2)
+    yield Method("first-right-once", "first-right with one pass", 1, _until_right(8) | BEST | RIGHT)
+    for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
+        summary = f"right answers of {n} rollouts a prompt, with equal weight; 2 passes of 4 updates"
+        yield Method(name, summary, **_uniform(n, **RIGHT), passes=2)
+    log = RIGHT | {"correction": "positives", "objective": "log"}
+    summary = "raft-8-twice with the weight that first-right has"
+    yield Method("raft-8-as-first-right", summary, **_uniform(8, **log), passes=2)
 
 
 def _counted() -> Iterator[Method]:
@@ -183,12 +209,11 @@ def _adaptive() -> Iterator[Method]:
 
 
 def _gvm() -> Iterator[Method]:
-    """What skipping and a second pass give it."""
-    gvm = _published("gvm")
-    skipping = replace(gvm, name="gvm-skip", summary="gvm; wrong answers are not computed", ada=gvm.ada | SKIP)
-    yield skipping
-    summary = "gvm-skip in as many passes and updates as counted"
-    yield replace(skipping, name="gvm-twice-skip", summary=summary, passes=2)
+    """In as many passes and updates as ours."""
+    gvm = replace(_published("gvm"), passes=2)
+    yield replace(gvm, name="gvm-twice", summary="gvm; 2 passes of 4 updates")
+    summary = "gvm-twice with 4 rollouts a prompt on average"
+    yield replace(gvm, name="gvm-4-twice", summary=summary, n=4, ada=gvm.ada | {"budget": 4.0})
 
 
 def _choosing() -> Iterator[Method]:

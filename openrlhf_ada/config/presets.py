@@ -98,6 +98,9 @@ def _gated(pilot: int, most: int, low: float, high: float) -> Flags:
 
 RATED_PROMPTS = RECIPE["rollout.batch_size"] * RECIPE["rollout.n_samples_per_prompt"]
 
+RIGHT_ONLY: Flags = {"baseline": "none", "correction": "none", "zeros": "skip"}
+"""Positives are trained, with weight 1; nothing else is computed."""
+
 BATCHES = 9
 """Further batches of prompts that DAPO may draw in a step (10 in all in its code)."""
 
@@ -150,8 +153,8 @@ METHODS: dict[str, Method] = {
     "raft": Method(
         "4 rollouts a prompt, the positives are trained with equal weight",
         "RAFT (arXiv 2304.06767; arXiv 2504.11343), the recipe of Reinforce-Ada for the rest",
-        RECIPE | _fixed(4, select="all", baseline="none"),
-        "for rewards of 0 and 1; negatives stay in the batch with weight 0, so the loss is averaged over them too",
+        RECIPE | _fixed(4, select="all", **RIGHT_ONLY),
+        "for rewards of 0 and 1; negatives are not computed, but the loss is averaged over them too",
     ),
     "rated": Method(
         "one rollout a prompt, compared with the prompt's rating; two passes over each step",
@@ -185,6 +188,18 @@ METHODS: dict[str, Method] = {
         | _ada(half_life=200.0, baseline_rounding=0.3, zeros="skip")
         | {"rollout.batch_size": RATED_PROMPTS // 2, "train.batch_size": RATED_PROMPTS // 4, "train.max_epochs": 2},
         "as many rollouts per step as the recipe, from twice as many prompts",
+    ),
+    "first-right": Method(
+        "one rollout of a prompt at a time until one is right, at most 8; that one is trained and nothing else; two "
+        "passes over each step",
+        "this package; its parts: the exit of Reinforce-Ada (arXiv 2510.04996), RAFT (arXiv 2304.06767) for positives "
+        "alone, PPO for passes. It optimises what MaxRL (arXiv 2602.02710) does with 8 rollouts of every prompt",
+        RECIPE
+        | _trains(1)
+        | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="best_random", **RIGHT_ONLY)
+        | _ada(positive_threshold=POSITIVE_ABOVE)
+        | {"rollout.batch_size": 768, "train.batch_size": 768 // 4, "train.max_epochs": 2},
+        "2.7 rollouts a prompt if all pass rates are equally frequent: about as many per step as the recipe",
     ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",
@@ -233,7 +248,7 @@ METHODS: dict[str, Method] = {
     "gvm": Method(
         "8 rollouts a prompt on average, in proportion to 1/√(p + .001/p); positives are trained",
         "GVM-RAFT (arXiv 2505.02391) with all gradient norms 1",
-        RECIPE | _trains(8) | _split(8, "gvm", min_samples=2, max_samples=32, baseline="none", correction="none"),
+        RECIPE | _trains(8) | _split(8, "gvm", **RIGHT_ONLY, min_samples=2, max_samples=32),
         "counts predict, without gradient norms and without pilots every 10 steps; prompts that were never right get "
         "at least 2 rollouts, not none",
     ),
