@@ -153,8 +153,9 @@ def _right_only() -> Iterator[Method]:
     """`first-right`, what it is without one of its parts, and right answers of as many rollouts of every prompt."""
     for most, name in ((8, "first-right"), (4, "first-right-4"), (16, "first-right-16")):
         summary = f"one at a time until one is right, at most {most}; that one is trained; 2 passes of 4 updates"
-        yield Method(name, summary, 1, _until_right(most) | BEST | RIGHT, passes=2)
-    yield Method("first-right-once", "first-right with one pass", 1, _until_right(8) | BEST | RIGHT)
+        yield Method(name, summary, 1, _until_right(most) | BEST | RIGHT, "flash_reinforce", passes=2)
+    once = _until_right(8) | BEST | RIGHT
+    yield Method("first-right-once", "first-right with one pass", 1, once, "flash_reinforce")
     for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
         summary = f"right answers of {n} rollouts a prompt, with equal weight; 2 passes of 4 updates"
         yield Method(name, summary, **_uniform(n, **RIGHT), passes=2)

@@ -75,7 +75,7 @@ def _check_short_cuts(config: AdaConfig, host: SimpleNamespace, settings: Settin
 
 def _check_host_modes(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
     estimator = settings.advantage
-    known = [name for name in ESTIMATORS if name != "flash_reinforce" or settings.compares_with_prediction]
+    known = [name for name in ESTIMATORS if name != "flash_reinforce" or settings.needs_no_others]
     if estimator not in known:
         raise ConfigError(
             "--algo.advantage.estimator",

@@ -113,7 +113,7 @@ def _counts(s: Settings) -> Iterator[Problem]:
 
 
 def _sizes(s: Settings) -> Iterator[Problem]:
-    if s.group_size < 2 and not s.compares_with_prediction:
+    if s.group_size < 2 and not s.needs_no_others:
         yield (
             "--rollout.n_samples_per_prompt",
             s.group_size,

@@ -195,7 +195,7 @@ METHODS: dict[str, Method] = {
         "this package; its parts: the exit of Reinforce-Ada (arXiv 2510.04996), RAFT (arXiv 2304.06767) for positives "
         "alone, PPO for passes. It optimises what MaxRL (arXiv 2602.02710) does with 8 rollouts of every prompt",
         RECIPE
-        | _trains(1)
+        | _trains(1, "flash_reinforce")
         | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="best_random", **RIGHT_ONLY)
         | _ada(positive_threshold=POSITIVE_ABOVE)
         | {"rollout.batch_size": 768, "train.batch_size": 768 // 4, "train.max_epochs": 2},

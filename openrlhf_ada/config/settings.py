@@ -116,10 +116,10 @@ class Settings:
         return Need.PREDICTION in BASELINES[self.baseline].needs
 
     @property
-    def compares_with_prediction(self) -> bool:
-        """Is the baseline there without other rollouts of the prompt?"""
-        predicted = Need.PREDICTION in BASELINES[self.baseline].needs
-        return predicted and self.config.mode == "seq" and not self.in_ppo
+    def needs_no_others(self) -> bool:
+        """Is a rollout compared with a prediction, or with nothing? Then one of a prompt is enough."""
+        alone = self.baseline == "none" or Need.PREDICTION in BASELINES[self.baseline].needs
+        return alone and self.config.mode == "seq" and not self.in_ppo
 
     @property
     def reads_critic(self) -> bool:

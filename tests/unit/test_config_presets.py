@@ -31,6 +31,8 @@ Flags = dict[str, str | None]
 
 every_method = pytest.mark.parametrize("name", METHODS)
 
+OURS = ("rated", "rated-pos", "counted", "first-right")
+
 
 @pytest.fixture
 def argv(valid_flags: Flags, tmp_path: Path) -> list[str]:
@@ -105,7 +107,7 @@ def test_every_preset_has_the_recipe_of_the_run_scripts(name: str) -> None:
         "rollout.top_p": 1.0,
         "algo.kl.init_coef": 0.0,
     }
-    passes = {"train.max_epochs": 2} if name in ("rated", "rated-pos", "counted") else {}
+    passes = {"train.max_epochs": 2} if name in OURS else {}
     flags = METHODS[name].flags
     assert {flag: flags[flag] for flag in published} == published | passes
 
@@ -117,8 +119,8 @@ def test_warm_up_of_400_steps_is_10_steps(name: str) -> None:
     # The only one that trains more than n: 1 + 1/2 + ... + 1/8 a prompt, if all pass rates are equally frequent.
     trained = sum(1 / n for n in range(1, 9)) if name == "rated-pos" else flags["rollout.n_samples_per_prompt"]
     updates = int(flags["rollout.batch_size"] * trained / flags["train.batch_size"])
-    # `rated` makes two passes in half as many updates each, `rated-pos` and `counted` in as many.
-    expected = 8 if name in ("rated-pos", "counted") else 4
+    # Ours make two passes: `rated` in half as many updates each, the others in as many.
+    expected = 8 if name in OURS and name != "rated" else 4
     assert updates * flags["train.max_epochs"] == expected, "mini-batches of 128 prompts"
     assert 400 * updates * flags["actor.lr_warmup_ratio"] == 10 * updates
 
@@ -156,6 +158,7 @@ COMPOSITIONS = {
     "rated": ("fixed", "all", "blend", "none", None, None, "flash_reinforce"),
     "rated-pos": ("pos", "all", "blend", "none", None, None, "flash_reinforce"),
     "counted": ("fixed", "all", "estimator", "stratum", None, None, "dr_grpo"),
+    "first-right": ("pos", "best_random", "none", "none", None, None, "flash_reinforce"),
     "dapo": ("fixed", "random", "pool", "none", None, None, "group_norm"),
     "pods": ("fixed", "max_variance", "kept", "none", None, None, "group_norm"),
     "d3s": ("fixed", "max_variance", "pool", "none", None, None, "group_norm"),
