@@ -21,6 +21,7 @@ reproduce() {
     dapo | hora) group=16 ;;
     rated) group=1 batch=2048 ;;
     rated-pos) group=1 batch=768 by_tokens=0 ;;
+    first-right) group=1 batch=768 ;;
     counted) group=2 batch=1024 ;;
     speed) group=24 ;;
     pilot-commit) group=32 ;;

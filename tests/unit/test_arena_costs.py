@@ -25,6 +25,7 @@ from openrlhf_ada.arena.costs import (
     unit_of,
     wave_seconds,
 )
+from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.simulation.workload import SYNTHETIC
 
@@ -63,6 +64,16 @@ def test_waves_agree_with_the_simulation(
     exit_rule: str, prompts: int, alpha: float, beta: float, derivation: ModuleType
 ) -> None:
     _agrees(derivation, exit_rule, prompts, alpha, beta)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("alpha", "beta"), [(1.5, 1.5), (0.5, 3.5)])
+def test_rollouts_one_at_a_time_agree_with_the_simulation(
+    alpha: float, beta: float, derivation: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of `first-right`, whose 8 waves shrink to single prompts."""
+    monkeypatch.setattr(derivation, "policy", lambda _: METHODS["first-right"].policy(2048))
+    _agrees(derivation, "pos", 2048, alpha, beta)
 
 
 def _agrees(derivation: ModuleType, exit_rule: str, prompts: int, alpha: float, beta: float) -> None:

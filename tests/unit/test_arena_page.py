@@ -405,9 +405,10 @@ def test_page_says_how_varied_answers_stay() -> None:
         assert max(by_name, key=lambda name: by_name[name]["eight"]) == "balance"
 
 
-def test_rated_pos_of_the_arena_is_the_preset() -> None:
+@pytest.mark.parametrize("name", ["rated-pos", "first-right"])
+def test_method_of_the_arena_is_the_preset(name: str) -> None:
     """But for the sizes of a step, which are tuned here, and the threshold of scores that are 0 or 1."""
-    preset, ours = presets.METHODS["rated-pos"].flags, METHODS_HERE["rated-pos"]
+    preset, ours = presets.METHODS[name].flags, METHODS_HERE[name]
     flags = {name.removeprefix("ada."): value for name, value in preset.items() if name.startswith("ada.")}
     assert flags == {name: value for name, value in ours.ada.items() if name != "k_pos"} | {"positive_threshold": 0.7}
     assert ours.ada["k_pos"] == ours.settings(8).k_pos == 1, "as by default"

@@ -37,6 +37,21 @@ def test_group_norm_of_four_uniform_rollouts_is_nearly_flat() -> None:
     assert weights == pytest.approx([1.50, 1.48, 1.46, 1.40], abs=0.005)
 
 
+@pytest.mark.parametrize("most", [1, 4, 8])
+def test_first_right_optimises_log_p_as_far_as_its_rollouts_reach(most: int) -> None:
+    """Over all outcomes of at most N rollouts, by hand: the derivative of the sum of pass@k / k, k = 1 to N. MaxRL's
+    mean of positives (arXiv 2602.02710) has it with N rollouts of every prompt."""
+    options: dict[str, str] = {"baseline": "none", "correction": "none"}
+    policy = Sequential(ExitRule(1, 0, THRESHOLD), 1, most, builder("best_random", 1, "flash_reinforce", **options))
+    maxrl = builder("all", most, correction="positives", objective=Objective("log"))
+    for p in RATES:
+        pass_at_k = sum((1 - p) ** (k - 1) for k in range(1, most + 1))
+        found = sum((1 - p) ** failures * p for failures in range(most))
+        assert sequential_weight(policy, p).effective == pytest.approx(pass_at_k)
+        assert drawn_weight(maxrl, most, p).effective == pytest.approx(pass_at_k)
+        assert found / p == pytest.approx(pass_at_k), "one right answer, of coefficient 1, where one is found"
+
+
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_dr_grpo_optimises_the_pass_rate_up_to_one_in_n(n: int) -> None:
     """Dr. GRPO (arXiv 2503.20783): r - mean(r), which keeps (n - 1)/n of the gradient of p."""
