@@ -8,15 +8,18 @@ from dataclasses import dataclass
 
 from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tables import Finals, ratio
+from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE, Finals, ratio
 
-OURS = ("counted", "rated-pos")
+OURS = ("first-right", "counted", "rated-pos")
 
 GRPO = "grpo-4"
 
 UNIFORM = tuple(name for name in METHODS if name.startswith("uniform-") and "-as-" not in name)
 """As many rollouts of every prompt, of equal weight: in one update of a step, in four or in eight, in one pass or in
 two, with and without computing rollouts of advantage 0."""
+
+RAFT = tuple(name for name in METHODS if name.startswith("raft") and "-as-" not in name)
+"""The same, training right answers only. What ours gain over it is not due to that."""
 
 AT_MOST = {GRPO: 0.5, "uniform": 2 / 3}
 """Of their cost to the target."""
@@ -38,16 +41,22 @@ class Beside:
         return f"{self.cost:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def beside(finals: Finals, ours: str, other: str) -> Beside:
-    """On the same worlds."""
-    return Beside(other, *ratio(finals.to_target[ours][0], finals.to_target[other][0]))
+def beside(finals: Finals, ours: str, other: str, target_of: str = REFERENCE) -> Beside:
+    """On the same worlds. `target_of`: the method whose gain sets the accuracy to reach."""
+    target = finals.target_of(target_of)
+    return Beside(other, *ratio(finals.costs_to(target, ours)[0], finals.costs_to(target, other)[0]))
+
+
+def cheapest(finals: Finals, names: Sequence[str]) -> str | None:
+    """Of those that were run, by mean cost; None if none was. It is chosen by the very trials that ours is then compared
+    with, so it is a little luckier than it should be."""
+    run = [name for name in names if name in finals.runs]
+    return min(run, key=lambda name: float(finals.to_target[name][0].mean()), default=None)
 
 
 def cheapest_uniform(finals: Finals) -> str:
-    """Of those that were run, by mean cost. It is chosen by the very trials that ours is then compared with, so it is
-    a little luckier than it should be."""
-    run = [name for name in UNIFORM if name in finals.runs]
-    return min(run, key=lambda name: float(finals.to_target[name][0].mean()))
+    """The reference is one, so there always is one."""
+    return cheapest(finals, UNIFORM) or REFERENCE
 
 
 def reached(finals: Finals, ours: str) -> bool:
@@ -77,11 +86,23 @@ def render_aim(by_task: Sequence[Finals]) -> str:
 
 
 def _table(by_task: Sequence[Finals], ours: str) -> str:
-    uniform = {finals.task: cheapest_uniform(finals) for finals in by_task}
     head = [f"`{ours}` beside", *(f"`{finals.task}`" for finals in by_task)]
-    body = [
-        [f"`{GRPO}`", *(beside(finals, ours, GRPO).text for finals in by_task)],
-        ["the cheapest uniform", *(beside(finals, ours, uniform[finals.task]).text for finals in by_task)],
-        ["which is", *(f"`{uniform[finals.task]}`" for finals in by_task)],
-    ]
+    body = [[f"`{GRPO}`", *(beside(finals, ours, GRPO).text for finals in by_task)]]
+    for label, names in (("the cheapest uniform", UNIFORM), ("the cheapest RAFT", RAFT)):
+        others = [cheapest(finals, names) for finals in by_task]
+        if any(others):
+            body += _lines(by_task, ours, label, others)
     return markdown_table(head, body)
+
+
+def _lines(by_task: Sequence[Finals], ours: str, label: str, others: Sequence[str | None]) -> list[list[str]]:
+    """To the target, to as much of the other's own gain, and which that is on each task."""
+    cells: dict[str, list[str]] = {label: [], f"the same, to {TARGET_SHARE:.0%} of its own gain": [], "which is": []}
+    for finals, other in zip(by_task, others, strict=True):
+        texts = ["–"] * 3
+        if other is not None:
+            to_own = beside(finals, ours, other, target_of=other)
+            texts = [beside(finals, ours, other).text, to_own.text, f"`{other}`"]
+        for cell, text in zip(cells.values(), texts, strict=True):
+            cell.append(text)
+    return [[name, *cell] for name, cell in cells.items()]

@@ -29,7 +29,7 @@ PACKED = Path(__file__).parent / "results"
 PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
 
-DRAWN = (REFERENCE, "counted", "pos", "balance", "est", "rated-pos")
+DRAWN = (REFERENCE, "first-right", "raft-twice", "counted", "balance", "est")
 """Methods that have a colour of their own in every figure; the cheapest gets one as well."""
 
 

@@ -38,6 +38,8 @@ SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 
 METHODS_DEFAULT = (
     REFERENCE,
+    "first-right",
+    "raft-twice",
     "counted",
     "uniform-8",
     "uniform-4",

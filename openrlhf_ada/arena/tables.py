@@ -40,7 +40,11 @@ class Finals:
     @cached_property
     def target(self) -> float:
         """The accuracy to reach."""
-        curves = [run["accuracy"] for run in self.runs[REFERENCE]]
+        return self.target_of(REFERENCE)
+
+    def target_of(self, method: str) -> float:
+        """Accuracy at the start, and most of this method's mean gain."""
+        curves = [run["accuracy"] for run in self.runs[method]]
         first, last = (float(np.mean([curve[at] for curve in curves])) for at in (0, -1))
         return first + TARGET_SHARE * (last - first)
 
@@ -51,15 +55,16 @@ class Finals:
 
     @cached_property
     def to_target(self) -> dict[str, tuple[Floats, int]]:
-        """By method: (cost to the target by seed, number of seeds that did not reach it).
+        """By method: as `costs_to` the target."""
+        return {method: self.costs_to(self.target, method) for method in self.runs}
+
+    def costs_to(self, target: float, method: str) -> tuple[Floats, int]:
+        """(cost to that accuracy by seed, number of seeds that did not reach it).
 
         These count with the whole budget: the reference's, or their own if it is more.
         """
-        return {method: self._to_target(method) for method in self.runs}
-
-    def _to_target(self, method: str) -> tuple[Floats, int]:
         found = [
-            cost_to(self.target, run["accuracy"], spent)
+            cost_to(target, run["accuracy"], spent)
             for run, spent in zip(self.runs[method], self.spent[method], strict=True)
         ]
         costs = [value if reached else max(value, self.budget) for value, reached in found]

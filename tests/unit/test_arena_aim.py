@@ -52,3 +52,14 @@ def test_aim_is_reached_on_two_tasks_of_three() -> None:
     assert "`rated-pos`" not in text, "it was not run"
     assert "| `grpo-4` | 0.38 (0.38 to 0.38) | 0.55 (0.55 to 0.55) | 0.38 (0.38 to 0.38) |" in text
     assert "| which is | `uniform-4-twice` |" in text
+    assert "the cheapest RAFT" not in text, "it was not run"
+
+
+def test_ours_is_also_beside_right_answers_of_uniform_sampling() -> None:
+    """To the target, and further: to most of what they gain themselves."""
+    of = finals(COSTS | {"raft-twice": 750})
+    text = render_aim([of, finals(COSTS, "hard")])
+    assert "| the cheapest RAFT | 0.80 (0.80 to 0.80) | – |" in text
+    assert of.target_of("raft-twice") >= of.target
+    further = beside(of, "counted", "raft-twice", target_of="raft-twice").text
+    assert f"| the same, to 80% of its own gain | {further} | – |" in text
