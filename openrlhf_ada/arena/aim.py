@@ -48,8 +48,8 @@ def beside(finals: Finals, ours: str, other: str, target_of: str = REFERENCE) ->
 
 
 def cheapest(finals: Finals, names: Sequence[str]) -> str | None:
-    """Of those that were run, by mean cost; None if none was. It is chosen by the very trials that ours is then compared
-    with, so it is a little luckier than it should be."""
+    """Of those that were run, by mean cost; None if none was. It is chosen by the very trials that ours is then
+    compared with, so it is a little luckier than it should be."""
     run = [name for name in names if name in finals.runs]
     return min(run, key=lambda name: float(finals.to_target[name][0].mean()), default=None)
 

@@ -144,22 +144,21 @@ def _until_right(most: int) -> dict[str, Any]:
     return {"mode": "seq", "exit": "pos", "k_pos": 1, "max_samples": most, "wave": 1, "select": "all"}
 
 
-RIGHT: dict[str, Any] = presets.RIGHT_ONLY
+def _first_right(most: int) -> dict[str, Any]:
+    """The best of a prompt's rollouts is the right one, if there is one."""
+    return _until_right(most) | {"select": "best_random"} | presets.RIGHT_ONLY
 
-BEST: dict[str, Any] = {"select": "best_random"}
-"""Of a prompt's rollouts the right one, if there is one."""
 
 def _right_only() -> Iterator[Method]:
     """`first-right`, what it is without one of its parts, and right answers of as many rollouts of every prompt."""
     for most, name in ((8, "first-right"), (4, "first-right-4"), (16, "first-right-16")):
         summary = f"one at a time until one is right, at most {most}; that one is trained; 2 passes of 4 updates"
-        yield Method(name, summary, 1, _until_right(most) | BEST | RIGHT, "flash_reinforce", passes=2)
-    once = _until_right(8) | BEST | RIGHT
-    yield Method("first-right-once", "first-right with one pass", 1, once, "flash_reinforce")
+        yield Method(name, summary, 1, _first_right(most), "flash_reinforce", passes=2)
+    yield Method("first-right-once", "first-right with one pass", 1, _first_right(8), "flash_reinforce")
     for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
         summary = f"right answers of {n} rollouts a prompt, with equal weight; 2 passes of 4 updates"
-        yield Method(name, summary, **_uniform(n, **RIGHT), passes=2)
-    log = RIGHT | {"correction": "positives", "objective": "log"}
+        yield Method(name, summary, **_uniform(n, **presets.RIGHT_ONLY), passes=2)
+    log = presets.RIGHT_ONLY | {"correction": "positives", "objective": "log"}
     summary = "raft-8-twice with the weight that first-right has"
     yield Method("raft-8-as-first-right", summary, **_uniform(8, **log), passes=2)
 

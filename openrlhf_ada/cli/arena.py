@@ -32,7 +32,7 @@ from openrlhf_ada.cli.progress_line import progress_line
 PROG = "openrlhf-ada arena"
 
 QUICK: dict[str, Any] = {
-    "methods": ["uniform-8", "balance", "est", "counted"],
+    "methods": ["uniform-8", "balance", "est", "first-right"],
     "tasks": ["graded"],
     "seeds": 3,
     "budget": 10_000,

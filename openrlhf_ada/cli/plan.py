@@ -37,8 +37,8 @@ USUAL = (
     "reinforce-ada-pos",
     "reinforce-ada-balance",
     "reinforce-ada-est",
-    "rated-pos",
     "counted",
+    "first-right",
 )
 
 PLANNED = tuple(
