@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from documents import ROOT, section, spans, tables
 
-from openrlhf_ada.arena import aim, costs, method_page, real, real_page, real_tables
+from openrlhf_ada.arena import costs, method_page, real, real_page, real_tables
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.methods import PUBLISHED
@@ -247,7 +247,9 @@ def test_page_lists_published_methods_from_the_cheapest_to_the_dearest() -> None
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     tasks = [in_seconds(task) for task in ("graded", "hard")]
     names = [
-        name for name in PUBLISHED if name not in ("maxrl", "gvm", "raft") and all(name in finals.runs for finals in tasks)
+        name
+        for name in PUBLISHED
+        if name not in ("maxrl", "gvm", "raft") and all(name in finals.runs for finals in tasks)
     ]
     shares = {name: [float(to_reference(finals, name)) for finals in tasks] for name in names}
     exact = {name: np.prod([finals.to_target[name][0].mean() for finals in tasks]) for name in names}
