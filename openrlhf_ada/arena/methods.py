@@ -158,7 +158,7 @@ def _right_only() -> Iterator[Method]:
     for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
         summary = f"right answers of {n} rollouts a prompt, with equal weight; 2 passes of 4 updates"
         yield Method(name, summary, **_uniform(n, **presets.RIGHT_ONLY), passes=2)
-    log = presets.RIGHT_ONLY | {"correction": "positives", "objective": "log"}
+    log = {"correction": "positives", "objective": "log"} | SKIP
     summary = "raft-8-twice with the weight that first-right has"
     yield Method("raft-8-as-first-right", summary, **_uniform(8, **log), passes=2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from documents import ROOT, section, spans, tables
 
-from openrlhf_ada.arena import costs, method_page, real, real_page, real_tables
+from openrlhf_ada.arena import aim, costs, method_page, real, real_page, real_tables
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.methods import PUBLISHED
@@ -23,7 +24,7 @@ from openrlhf_ada.config import presets
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
 METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
-NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 PACKED, PAGE = ROOT / "openrlhf_ada" / "arena" / "results", ROOT / "docs" / "arena.md"
 
 
@@ -158,13 +159,21 @@ def test_what_is_said_of_the_language_model_is_what_the_results_say() -> None:
     assert conditions is not None
     results = real.Results(PACKED / REAL, conditions, resumes=False)
     seeds = 1 + max(cell.seed for cell in results.by_cell)
-    rows = {row.method: row for row in real_tables.table(results, ["counted-unrounded", "counted"], seeds)}
+    rows = {
+        row.method: row for row in real_tables.table(results, ["counted-unrounded", "counted", "first-right"], seeds)
+    }
     unrounded, one = rows["counted-unrounded"], rows["counted"]
     assert unrounded.cost and one.cost and (unrounded.seeds, one.seeds) == (seeds, 1)
     cost = unrounded.cost["rollouts"]
     readme, page = (" ".join(file.read_text(encoding="utf-8").split()) for file in (ROOT / "README.md", PAGE))
     share = f"{cost.mean:.2f} ({cost.low:.2f} to {cost.high:.2f}) of the rollouts"
-    assert f"{cost.mean:.2f} ({cost.low:.2f} to {cost.high:.2f})" in readme and share
+    assert f"with {NUMBERS[seeds]} seeds and one learning rate" in readme
+    first = rows["first-right"].cost
+    assert first and rows["first-right"].seeds == seeds
+    of_first = f"{first['rollouts'].mean:.2f} ({first['rollouts'].low:.2f} to {first['rollouts'].high:.2f})"
+    assert f"`first-right` takes {of_first} of the rollouts of `uniform-4-twice`" in readme
+    assert f"without leaving answers out {share.removesuffix(' of the rollouts')}" in readme
+    assert f"`first-right` takes {first['rollouts'].mean:.2f} of the rollouts, and three seeds leave open" in page
     rollouts, seconds = (f"{one.cost[name].mean:.2f}" for name in ("rollouts", "seconds"))
     assert f"one seed, takes {rollouts} of the rollouts and {seconds} of the seconds" in page
 
@@ -239,7 +248,7 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
 def test_pages_say_what_published_methods_cost(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     more = ("maxrl", "uniform-2", "uniform-2-twice", "uniform-16") if page == "docs/arena.md" else ()
-    for name in ("balance", "balance-1-1", "pos", "est", *more):
+    for name in ("balance", "balance-1-1", "pos", "est", "gvm", *more):
         assert " and ".join(to_reference(in_seconds(task), name) for task in ("graded", "hard")) in text
 
 
@@ -292,16 +301,103 @@ def test_pages_say_what_counted_takes_of_grpo(page: str) -> None:
 @pytest.mark.parametrize("page", ["docs/arena.md", "docs/decisions.md"])
 def test_pages_say_what_counted_takes_of_grpos_rollouts(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    figures = [beside_grpo(in_rollouts(task), "counted") for task in TASKS if task != "varied"]
+    run = [task for task in TASKS if task != "varied"]
+    figures = [beside_grpo(in_rollouts(task), "counted") for task in run]
     assert f"{', '.join(figures[:-1])} and {figures[-1]}" in text
     least, most = min(figures), max(figures)
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"In rollouts, tuned for them, `counted` takes {least} to {most} of GRPO" in readme
     choosing = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").replace(" .", " 0.")
     assert f"Of GRPO's rollouts it takes {least} to {most}" in choosing
-    by_task = dict(zip(TASKS, figures, strict=False))
+    by_task = dict(zip(run, figures, strict=True))
     others = [figure for task, figure in by_task.items() if task not in ("graded", "hard")]
     assert f"`counted`: {by_task['graded']} and {by_task['hard']}; and {min(others)} to {max(others)}" in choosing
+
+
+def listed(words: Iterable[str]) -> str:
+    """As a sentence has them."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}"
+
+
+def names_of(tasks: Iterable[str]) -> str:
+    return listed(f"`{task}`" for task in tasks)
+
+
+RUN = ("graded", "hard", "unsolvable", "varied")
+"""Tasks on which `first-right` was run in seconds."""
+
+
+def end_of(task: str, name: str) -> float:
+    """Percent right at the end."""
+    return 100 * float(np.mean([run["accuracy"][-1] for run in in_seconds(task).runs[name]]))
+
+
+@pytest.mark.parametrize("page", ["docs/arena.md", "docs/choosing.md", "docs/decisions.md"])
+def test_pages_say_what_first_right_takes_of_grpo(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split()).replace(" .", " 0.")
+    assert [task for task in TASKS if "first-right" in in_seconds(task).runs] == list(RUN)
+    assert listed(beside_grpo(in_seconds(task), "first-right") for task in RUN) in text
+
+
+def test_first_right_costs_least_but_for_its_own_form() -> None:
+    for task in RUN:
+        spent = {name: found.mean() for name, (found, _) in in_seconds(task).to_target.items()}
+        ahead = [name for name in spent if spent[name] < spent["first-right"]]
+        assert ahead == (["first-right-4"] if task == "graded" else [])
+
+
+def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    for task in RUN:
+        ends = {name: end_of(task, name) for name in in_seconds(task).runs}
+        better = [name for name, end in ends.items() if end > ends["first-right"]]
+        assert better == (["raft-twice"] if task == "unsolvable" else [])
+    ours, grpo = (listed(f"{end_of(task, name):.1f}" for task in RUN) for name in ("first-right", "grpo-4"))
+    assert f"most right at the end, too: {ours} %, where GRPO has {grpo}." in page
+    assert f"`raft-twice` has more on `unsolvable`, {end_of('unsolvable', 'raft-twice'):.1f}" in page
+
+
+@pytest.mark.parametrize("page", ["docs/arena.md", "docs/decisions.md"])
+def test_pages_say_what_first_right_takes_of_raft(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    found = {task: in_seconds(task) for task in RUN}
+    assert {aim.cheapest(finals, aim.RAFT) for finals in found.values()} == {"raft-twice"}
+    to_target = [aim.beside(finals, "first-right", "raft-twice") for finals in found.values()]
+    further = [aim.beside(finals, "first-right", "raft-twice", target_of="raft-twice") for finals in found.values()]
+    for costs_beside in (to_target, further):
+        assert listed(f"{beside.cost:.2f}" for beside in costs_beside) in text
+    assert listed(beside_grpo(finals, "raft-twice") for finals in found.values()) in text
+
+
+def test_page_says_what_gvm_takes_of_grpo_in_two_passes() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    run = [task for task in TASKS if "gvm-twice" in in_seconds(task).runs]
+    assert f"takes {listed(beside_grpo(in_seconds(task), 'gvm-twice') for task in run)} of GRPO (`gvm-twice`" in page
+    assert f"`gvm-twice`; {', '.join(f'`{task}`' for task in run)}" in page
+
+
+def test_page_says_on_which_tasks_the_aim_is_reached() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    seconds = {task for task in TASKS if aim.reached(in_seconds(task), "counted")}
+    rollouts = {task for task in TASKS if task != "varied" and aim.reached(in_rollouts(task), "counted")}
+    first = [task for task in RUN if aim.reached(in_seconds(task), "first-right")]
+    missed = names_of(task for task in TASKS if task not in seconds)
+    assert (
+        f"`first-right` reaches it on {NUMBERS[len(first)]} of the {NUMBERS[len(RUN)]} tasks where it was run" in page
+    )
+    assert f"in seconds on {NUMBERS[len(seconds)]} of the seven, not on {missed}, and in rollouts" in page
+    assert f"in rollouts on {NUMBERS[len(rollouts)]} of the six" in page
+    assert f"In both at once it reaches it on {names_of(task for task in TASKS if task in seconds & rollouts)}" in page
+
+
+def test_counted_has_more_right_at_the_end_than_methods_that_train_wrong_answers_too() -> None:
+    """But for its own forms on one task."""
+    for task in TASKS:
+        of = [name for name in in_seconds(task).runs if not name.startswith(("first-right", "raft", "gvm"))]
+        better = sorted(name for name in of if end_of(task, name) > end_of(task, "counted"))
+        own = {"graded": ["counted-in-four", "counted-unrounded"], "varied": ["uniform-4-twice-skip"]}
+        assert better == own.get(task, [])
 
 
 def test_designs_that_lost_are_what_their_record_says() -> None:
