@@ -37,6 +37,7 @@ USUAL = (
     "reinforce-ada-pos",
     "reinforce-ada-balance",
     "reinforce-ada-est",
+    "rated-pos",
     "counted",
     "first-right",
 )
