@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from openrlhf_ada.platforms.nvml import Driver, Gpu, NoNvmlError, NvmlError, read_driver
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 
 LEAST_CAPABILITY = (8, 0)
 """Of flash-attn and bfloat16."""
@@ -68,7 +70,22 @@ def trouble() -> Trouble | None:
         # The user's wish, or Slurm's.
         return None
     machine = look_at_machine()
-    return explain(machine, look_at_torch(), visible) if machine.shows_gpu else None
+    if not machine.shows_gpu:
+        return None
+    return explain(machine, look_at_torch(), visible) or unreadable_architectures(os.environ.get(ARCHITECTURES, ""))
+
+
+def unreadable_architectures(listed: str) -> Trouble | None:
+    """Of a value of TORCH_CUDA_ARCH_LIST. Images set it for torch, which reads more than DeepSpeed does (DeepSpeed's
+    op_builder/builder.py): with `9.0a` its optimizer would fail to compile once the engines are up."""
+    unread = [name for name in re.split(r"[\s;]+", listed) if name and not re.fullmatch(r"\d+\.\d+(\+PTX)?", name)]
+    if not unread:
+        return None
+    return Trouble(
+        f"{ARCHITECTURES}={listed!r} has {', '.join(unread)}, and DeepSpeed, which compiles its optimizer for these "
+        f"architectures, reads only numbers such as 9.0 or 9.0+PTX",
+        f"Leave the letters out, or unset {ARCHITECTURES}: DeepSpeed then asks the GPU",
+    )
 
 
 def hides_all(visible: str) -> bool:

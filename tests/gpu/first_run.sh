@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# For the first person with a GPU: one test for each path of docs/gpu.md, in ten minutes by our estimate, and a report that can be
+# For a machine with GPUs: one test for each path of docs/gpu.md, in a quarter of an hour with one GPU, and a report that can be
 # pasted into an issue. It names the machine's GPUs, its driver and the versions of packages; no names, no addresses, no
 # keys.
 #

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Toy, read_jsonl, run_script
-from gpu_runs import COLOCATED, ON_GPU, SEQ, check_run, gpu_train
+from gpu_runs import CLOSE_SMOLLM2, COLOCATED, ON_GPU, SEQ, check_run, gpu_train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.e2e]
 
@@ -58,7 +58,7 @@ def test_packed_samples_do_not_see_each_other(smollm2: Toy, tmp_path: Path) -> N
 def test_pools_of_any_length_are_trained_on_one_gpu(smollm2: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     gpu_train(smollm2, run, **COLOCATED | SEQ | LONG | DYNAMIC)
-    check_run(run, steps=2)
+    check_run(run, steps=2, close=CLOSE_SMOLLM2)
     lengths = [s["tokens"] for s in read_jsonl(run / "samples.jsonl") if s["kept"]]
     assert max(lengths) > 4 * min(lengths), "else nothing is shown"
 
@@ -72,7 +72,7 @@ def test_two_processes_share_pools_of_any_length(smollm2: Toy, tmp_path: Path, s
         smollm2, run, **ON_GPU | SEQ | LONG | DYNAMIC, actor__num_gpus_per_node=2, ds__zero_stage=stage,
         rollout__micro_batch_size=8,
     )  # fmt: skip
-    check_run(run, steps=2)
+    check_run(run, steps=2, close=CLOSE_SMOLLM2)
 
 
 @pytest.mark.gpu(2)

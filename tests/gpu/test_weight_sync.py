@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Toy
-from gpu_runs import COLOCATED, ON_GPU, SEQ, check_run, gpu_train
+from gpu_runs import CLOSE_SMOLLM2, COLOCATED, ON_GPU, SEQ, check_run, gpu_train
 from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.gpu, pytest.mark.e2e]
@@ -32,7 +32,7 @@ def test_weights_arrive_by_nccl(toy: Toy, tmp_path: Path, eager: bool | None) ->
 def test_a_model_of_many_buckets_arrives_by_nccl(smollm2: Toy, tmp_path: Path) -> None:
     run = tmp_path / "run"
     gpu_train(smollm2, run, **ON_GPU | SEQ | {"actor__adam__lr": 1e-5})
-    check_run(run, steps=2)
+    check_run(run, steps=2, close=CLOSE_SMOLLM2)
 
 
 @pytest.mark.gpu(3)

@@ -35,6 +35,9 @@ GPU_LIMIT_S = 1500
 CLOSE = 0.05
 """Mean distance of log-probabilities in nats, both sides in bfloat16. With weights of another step it is larger."""
 
+CLOSE_SMOLLM2 = 0.1
+"""Its logits lie above 16, where bfloat16's steps are 0.125: 0.047 and 0.048 on an H200, 0.035 to 0.051 on a CPU."""
+
 
 def gpu_train(toy: Toy, run: Path, **changes: Any) -> str:
     """Run to the end; what it printed."""
@@ -42,7 +45,9 @@ def gpu_train(toy: Toy, run: Path, **changes: Any) -> str:
     return done.stdout + done.stderr
 
 
-def check_run(run: Path, *, steps: int, synchronous: bool = True, refills: bool = False) -> list[dict[str, Any]]:
+def check_run(
+    run: Path, *, steps: int, synchronous: bool = True, refills: bool = False, close: float = CLOSE
+) -> list[dict[str, Any]]:
     """Books are exact, the policy was trained, and the engines had its weights; the steps' figures."""
     rows = steps_of(run)
     if refills:
@@ -53,7 +58,7 @@ def check_run(run: Path, *, steps: int, synchronous: bool = True, refills: bool 
     assert all(np.isfinite(row["policy_loss"]) for row in rows)
     assert any(row["actor_grad_norm"] > 0 for row in rows)
     for row in rows:
-        assert row["ada/logprob_gap_mean"] < (CLOSE if synchronous else 1.0), rows
+        assert row["ada/logprob_gap_mean"] < (close if synchronous else 1.0), rows
     if synchronous:
         versions = {row["step"]: set() for row in rows}
         for sample in read_jsonl(run / "samples.jsonl"):

@@ -18,7 +18,16 @@ from nvml import MISMATCH, FakeNvml, build_library, driver, gpu
 
 from openrlhf_ada.platforms import gpu as gpu_module
 from openrlhf_ada.platforms import gpu_check
-from openrlhf_ada.platforms.gpu import Machine, Torch, Trouble, explain, look_at_machine, look_at_torch, trouble
+from openrlhf_ada.platforms.gpu import (
+    Machine,
+    Torch,
+    Trouble,
+    explain,
+    look_at_machine,
+    look_at_torch,
+    trouble,
+    unreadable_architectures,
+)
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.nvml import NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
@@ -243,6 +252,45 @@ def test_torch_is_asked_only_where_a_gpu_shows(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(bool(torch.version.cuda), reason="of the CPU build")
+def read_by_deepspeed(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its own builder does before it compiles. Raises ValueError."""
+    from deepspeed.ops.op_builder.builder import CUDAOpBuilder
+    from deepspeed.ops.op_builder.fused_adam import FusedAdamBuilder
+
+    assert issubclass(FusedAdamBuilder, CUDAOpBuilder)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
+    builder = FusedAdamBuilder()
+    builder.jit_mode = True
+    builder.compute_capability_args()
+
+
+@pytest.mark.parametrize("listed", ["9.0a", "8.0;9.0a", "8.0 10.0f+PTX", "Hopper"])
+def test_architectures_that_deepspeed_cannot_read_are_named(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As images set them: on an H200 such a run failed a minute after its start, with `invalid literal for int()`."""
+    found = str(unreadable_architectures(listed))
+    assert found.startswith(f"TORCH_CUDA_ARCH_LIST={listed!r} has {re.split('[ ;]', listed)[-1]}, and DeepSpeed")
+    assert found.endswith("Leave the letters out, or unset TORCH_CUDA_ARCH_LIST: DeepSpeed then asks the GPU")
+    with pytest.raises(ValueError, match="invalid literal"):
+        read_by_deepspeed(listed, monkeypatch)
+
+
+@pytest.mark.parametrize("listed", ["9.0", "8.0;9.0+PTX", "8.0 8.6 9.0 10.0 12.0+PTX"])
+def test_architectures_that_deepspeed_reads_are_no_trouble(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unreadable_architectures("") is None
+    assert unreadable_architectures(listed) is None
+    read_by_deepspeed(listed, monkeypatch)
+
+
+def test_a_usable_gpu_with_unreadable_architectures_is_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_module, "look_at_machine", lambda: Machine(driver(gpu()), "580.65.06", True, False))
+    monkeypatch.setattr(gpu_module, "look_at_torch", lambda: USABLE)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
+    assert "9.0a" in str(trouble())
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    assert trouble() is None
+
+
 def test_this_torch_is_a_cpu_build() -> None:
     assert look_at_torch() == Torch(torch.__version__, "", "a build for CPUs")
 
