@@ -1,11 +1,11 @@
 """Does a method buy its accuracy with the variety of its answers? How far does one step move the policy?
 
-python benchmarks/arena_diversity.py      about ten minutes on two cores
+python benchmarks/arena_diversity.py      about a quarter of an hour on two cores
 
 With each method's tuned settings, at equal seconds: what one and eight answers to a held-out prompt get right at the
 end, the entropy of an answer, and the share of a step's trained tokens whose ratio ends outside PPO's clip range.
-Means over three worlds that count. Writes benchmarks/results/arena_diversity.json; its last line is the same as one
-JSON object.
+Means over three worlds that count. Writes benchmarks/results/arena_diversity.json, and measures what it lacks: delete
+it to measure all again. Its last line is the same as one JSON object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,20 @@ from openrlhf_ada.arena.trial import Trial
 RESULTS = Path(__file__).parent / "results" / "arena_diversity.json"
 PACKED = Path(openrlhf_ada.arena.__file__).parent / "results"
 
-NAMES = ("counted", "counted-linear", "uniform-4-twice-skip", "grpo-4", "grpo-4-in-eight", "pos", "balance")
+MEASURED = ("graded", "hard", "varied")
+NAMES = (
+    "first-right",
+    "raft-twice",
+    "counted",
+    "counted-linear",
+    "uniform-4-twice-skip",
+    "grpo-4",
+    "grpo-4-in-eight",
+    "pos",
+    "balance",
+)
+"""Where they were tuned."""
+
 BUDGET, COST, WORLDS, ANSWERS = 24_000, "seconds", (0, 1, 2), 8
 
 
@@ -84,19 +97,20 @@ def measured(learner: Learner, seed: int) -> dict[str, float]:
 
 
 def main() -> None:
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, dict[str, dict[str, float]]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
-        for task in ("graded", "hard"):
+        for task in MEASURED:
             settings = unpack(PACKED / f"{task}.jsonl.gz")[COST].settings
-            calls = {of: pool.submit(run, task, of[0], settings[of[0]], of[1]) for of in product(NAMES, WORLDS)}
-            for name in NAMES:
+            missing = [name for name in NAMES if name in settings and name not in found.get(task, {})]
+            calls = {of: pool.submit(run, task, of[0], settings[of[0]], of[1]) for of in product(missing, WORLDS)}
+            for name in missing:
                 worlds = [calls[name, seed].result() for seed in WORLDS]
                 found.setdefault(task, {})[name] = {
                     what: round(mean(w[what] for w in worlds), 4) for what in worlds[0]
                 }
                 print(task, name, found[task][name], flush=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found))
 
 

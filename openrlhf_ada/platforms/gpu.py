@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,7 +145,10 @@ def _is_gpu(device: Path) -> bool:
 
 
 def look_at_torch() -> Torch:
-    import torch
+    with warnings.catch_warnings():
+        # OpenRLHF requires this package, so its user can do nothing about it.
+        warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
+        import torch
 
     reason = ""
     if torch.version.cuda and not torch.cuda.is_available():

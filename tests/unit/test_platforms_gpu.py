@@ -7,6 +7,8 @@ import dataclasses
 import logging
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -293,6 +295,18 @@ def test_a_usable_gpu_with_unreadable_architectures_is_trouble(monkeypatch: pyte
 
 def test_this_torch_is_a_cpu_build() -> None:
     assert look_at_torch() == Torch(torch.__version__, "", "a build for CPUs")
+
+
+def test_first_lines_of_a_command_are_not_torchs_complaint_of_a_package_that_openrlhf_needs(tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text(
+        "import warnings\nwarnings.warn('The pynvml package is deprecated. Please ...', FutureWarning, stacklevel=2)\n"
+    )
+    for look, told in (("import torch", True), ("import openrlhf_ada.platforms.gpu as m; m.look_at_torch()", False)):
+        done = subprocess.run(
+            [sys.executable, "-c", look],
+            capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        )  # fmt: skip
+        assert ("pynvml" in done.stderr) is told
 
 
 def test_torch_says_itself_why_it_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
