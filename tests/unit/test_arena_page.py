@@ -342,7 +342,9 @@ def test_first_right_costs_least_but_for_its_own_form_and_a_draw() -> None:
         ahead = [name for name in spent if spent[name] < spent["first-right"]]
         assert ahead == {"graded": ["first-right-4"], "many": ["raft-twice"]}.get(task, [])
     many = aim.beside(in_seconds("many"), "first-right", "raft-twice")
-    assert f"`raft-twice` on `many` ({many.cost:.2f} of it, {many.low:.2f} to {many.high:.2f})" in page and many.low < 1
+    assert (
+        f"`raft-twice` on `many` ({many.cost:.2f} of it, {many.low:.2f} to {many.high:.2f})" in page and many.low < 1
+    )
 
 
 def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
@@ -435,20 +437,44 @@ def test_variants_of_counted_are_what_their_record_says() -> None:
     assert set(rates) == {0.003}, "larger ones gave less"
 
 
+DIVERSITY: dict[str, dict[str, dict[str, float]]] = json.loads(
+    (ROOT / "benchmarks" / "results" / "arena_diversity.json").read_text()
+)
+
+
 def test_page_says_how_varied_answers_stay() -> None:
-    kept = json.loads((ROOT / "benchmarks" / "results" / "arena_diversity.json").read_text())
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
 
     def said(name: str, what: str) -> str:
-        return " and ".join(f"{100 * kept[task][name][what]:.1f}" for task in ("graded", "hard"))
+        return " and ".join(f"{100 * DIVERSITY[task][name][what]:.1f}" for task in ("graded", "hard"))
 
     assert f"for {said('counted', 'eight')} % with `counted`, and for {said('grpo-4', 'eight')} with GRPO" in page
     assert f"far more often: {said('counted', 'one')} %, against {said('grpo-4', 'one')}" in page
-    assert f"is ahead: {said('balance', 'eight')}, with {said('balance', 'one')} for one" in page
+    assert f"is ahead of it: {said('balance', 'eight')}, with {said('balance', 'one')} for one" in page
     assert f"At the end of a step {said('counted', 'outside')} %" in page
     assert f"with GRPO {said('grpo-4', 'outside')}" in page
-    for by_name in kept.values():
+    assert f"more often than GRPO's: {said('first-right', 'eight')} %, against {said('grpo-4', 'eight')}" in page
+    for task in ("graded", "hard"):
+        by_name = {name: found for name, found in DIVERSITY[task].items() if name != "first-right"}
         assert max(by_name, key=lambda name: by_name[name]["eight"]) == "balance"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/arena.md", "docs/decisions.md"])
+def test_pages_say_what_variety_first_right_costs(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    varied = DIVERSITY["varied"]
+    ours = varied["first-right"]
+    others = [found for name, found in varied.items() if name != "first-right"]
+
+    def span(what: str, scale: float = 1.0) -> str:
+        return f"{scale * min(of[what] for of in others):.1f} to {scale * max(of[what] for of in others):.1f}"
+
+    assert f"falls from {ours['entropy_at_start']:.1f} nats to {ours['entropy']:.1f}" in text
+    assert f"to {span('entropy')}" in text
+    if page == "docs/arena.md":
+        assert set(varied) == {"first-right", "raft-twice", "counted", "uniform-4-twice-skip", "grpo-4"}
+        assert f"for {100 * ours['eight']:.1f} %, with the others for {span('eight', 100)}" in text
+        assert f"({100 * ours['one']:.1f} %, with the others {span('one', 100)})" in text
 
 
 @pytest.mark.parametrize("name", ["rated-pos", "first-right"])
