@@ -48,6 +48,9 @@ NAMES = (
 )
 """Where they were tuned."""
 
+SLOWER = {"first-right": 1e-3}
+"""Also measured with a smaller learning rate than the tuned one, and the tuned size of a step: `NAME at RATE`."""
+
 BUDGET, COST, WORLDS, ANSWERS = 24_000, "seconds", (0, 1, 2), 8
 
 
@@ -96,14 +99,21 @@ def measured(learner: Learner, seed: int) -> dict[str, float]:
     return {"one": float(rates.mean()), "eight": float(np.mean(1.0 - (1.0 - rates) ** ANSWERS)), "entropy": entropy}
 
 
+def cases_of(task: str) -> dict[str, tuple[str, Setting]]:
+    """What is measured: a method and its setting, by the name in the results."""
+    tuned = unpack(PACKED / f"{task}.jsonl.gz")[COST].settings
+    slower = {f"{name} at {rate:g}": (name, (rate, tuned[name][1])) for name, rate in SLOWER.items()}
+    return {name: (name, tuned[name]) for name in NAMES if name in tuned} | slower
+
+
 def main() -> None:
     found: dict[str, dict[str, dict[str, float]]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
         for task in MEASURED:
-            settings = unpack(PACKED / f"{task}.jsonl.gz")[COST].settings
-            missing = [name for name in NAMES if name in settings and name not in found.get(task, {})]
-            calls = {of: pool.submit(run, task, of[0], settings[of[0]], of[1]) for of in product(missing, WORLDS)}
+            cases = cases_of(task)
+            missing = [case for case in cases if case not in found.get(task, {})]
+            calls = {of: pool.submit(run, task, *cases[of[0]], of[1]) for of in product(missing, WORLDS)}
             for name in missing:
                 worlds = [calls[name, seed].result() for seed in WORLDS]
                 found.setdefault(task, {})[name] = {
