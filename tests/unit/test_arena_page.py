@@ -459,6 +459,22 @@ def test_page_says_how_varied_answers_stay() -> None:
         assert max(by_name, key=lambda name: by_name[name]["eight"]) == "balance"
 
 
+def test_page_says_what_first_right_takes_with_other_costs() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (header, *rows), page = next(tables(section(text, "What the seconds depend on"))), " ".join(text.split())
+    costs = {spans(row[0])[0]: dict(zip(header, row, strict=True)) for row in rows}
+
+    def said(cost: str, *others: str) -> list[str]:
+        return [costs[name][cost] for name in ("first-right", *others)]
+
+    ours, raft, grpo = said("7B on A100", "raft-twice", "grpo-4")
+    assert f"7B on A100 it takes {ours} of `uniform-8`, `raft-twice` {raft} and GRPO {grpo} (geometric means" in page
+    small = listed(said("4 B prompts", "raft-twice", "grpo-4"))
+    assert f"quarter as many prompts a step's fixed time counts more: {small}." in page
+    ours, raft = said("in rounds", "raft-twice")
+    assert f"in rounds, where every wave waits for the last, it takes {ours}, and `raft-twice` {raft}." in page
+
+
 SLOWER = "first-right at 0.001"
 
 
