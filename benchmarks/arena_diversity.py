@@ -1,6 +1,6 @@
 """Does a method buy its accuracy with the variety of its answers? How far does one step move the policy?
 
-python benchmarks/arena_diversity.py      about a quarter of an hour on two cores
+python benchmarks/arena_diversity.py      about twenty minutes on two cores
 
 With each method's tuned settings, at equal seconds: what one and eight answers to a held-out prompt get right at the
 end, the entropy of an answer, and the share of a step's trained tokens whose ratio ends outside PPO's clip range.

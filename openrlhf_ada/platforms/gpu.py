@@ -1,4 +1,4 @@
-"""Why torch cannot use a GPU that this machine has. Without a GPU there is nothing to say: then the CPU is meant."""
+"""Why a run cannot use a GPU that this machine has. Without a GPU there is nothing to say: then the CPU is meant."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Machine:
 
 
 def trouble() -> Trouble | None:
-    """What keeps torch from a GPU of this machine; None where it has one, or there is none to have.
+    """What keeps a run from a GPU of this machine; None where nothing does, or there is none to have.
 
     Torch is imported only where something shows a GPU.
     """

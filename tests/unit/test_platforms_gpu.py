@@ -253,7 +253,6 @@ def test_torch_is_asked_only_where_a_gpu_shows(monkeypatch: pytest.MonkeyPatch) 
     assert found is not None and found.is_cpu_build
 
 
-@pytest.mark.skipif(bool(torch.version.cuda), reason="of the CPU build")
 def read_by_deepspeed(listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As its own builder does before it compiles. Raises ValueError."""
     from deepspeed.ops.op_builder.builder import CUDAOpBuilder
@@ -293,6 +292,7 @@ def test_a_usable_gpu_with_unreadable_architectures_is_trouble(monkeypatch: pyte
     assert trouble() is None
 
 
+@pytest.mark.skipif(bool(torch.version.cuda), reason="of the CPU build")
 def test_this_torch_is_a_cpu_build() -> None:
     assert look_at_torch() == Torch(torch.__version__, "", "a build for CPUs")
 
