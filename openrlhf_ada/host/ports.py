@@ -14,24 +14,40 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 TRIES = 100
 
 
-def free_port() -> int:
-    """A port of this machine that is free now, and will be: nobody gets it who does not name it.
+_held: list[socket.socket] = []
+"""Bound until this process ends: whoever asks for any port, or tries this one, gets another."""
 
-    OpenRLHF takes any free port and uses it seconds later, when Ray may have given it to another of its processes.
+
+def free_port() -> int:
+    """A port of this machine that nobody gets before this process listens on it, seconds later.
+
+    OpenRLHF takes any free port and lets go of it, and Ray may give it to another of its processes.
+    The one who listens must ask for SO_REUSEADDR, as PyTorch and vLLM do. Raises OSError.
     """
     # Not the seeded numbers of a run: two runs would look at the same ports.
     for port in random.SystemRandom().sample(range(FIRST, _last()), TRIES):
-        with socket.socket() as sock:
-            try:
-                sock.bind(("", port))
-            except OSError:
-                continue
+        if _is_held(port):
             return port
     raise OSError(f"{TRIES} ports between {FIRST} and {_last()} are all taken")
 
 
+def _is_held(port: int) -> bool:
+    """Whether it was free, and is held now."""
+    with socket.socket() as probe:
+        try:
+            # Without SO_REUSEADDR, which would let us share a port that another process holds.
+            probe.bind(("", port))
+        except OSError:
+            return False
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("", port))
+    _held.append(sock)
+    return True
+
+
 def _last() -> int:
-    """A machine may give away ports from 1024 on: then none is safe, and these are as good as any."""
+    """A machine may give away ports from 1024 on: then these are as good as any."""
     lowest = int(EPHEMERAL.read_text().split()[0])
     return min(LAST, lowest) if lowest > FIRST + TRIES else LAST
 
