@@ -298,26 +298,46 @@ def test_pages_say_what_counted_takes_of_grpo(page: str) -> None:
     assert listed in text or listed.replace("0.", ".") in text
 
 
-@pytest.mark.parametrize("page", ["docs/arena.md", "docs/decisions.md"])
-def test_pages_say_what_counted_takes_of_grpos_rollouts(page: str) -> None:
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    run = [task for task in TASKS if task != "varied"]
-    figures = [beside_grpo(in_rollouts(task), "counted") for task in run]
-    assert f"{', '.join(figures[:-1])} and {figures[-1]}" in text
-    least, most = min(figures), max(figures)
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"In rollouts, tuned for them, `counted` takes {least} to {most} of GRPO" in readme
-    choosing = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").replace(" .", " 0.")
-    assert f"Of GRPO's rollouts it takes {least} to {most}" in choosing
-    by_task = dict(zip(run, figures, strict=True))
-    others = [figure for task, figure in by_task.items() if task not in ("graded", "hard")]
-    assert f"`counted`: {by_task['graded']} and {by_task['hard']}; and {min(others)} to {max(others)}" in choosing
+@pytest.mark.parametrize("name", ["first-right", "counted"])
+def test_pages_say_what_ours_take_of_grpos_rollouts(name: str) -> None:
+    page, decisions, readme, choosing = (
+        " ".join((ROOT / name).read_text(encoding="utf-8").split()).replace(" .", " 0.")
+        for name in ("docs/arena.md", "docs/decisions.md", "README.md", "docs/choosing.md")
+    )
+    run = [found for found in map(in_rollouts, TASKS) if name in found.runs]
+    assert [found.task for found in run] == [task for task in TASKS if name == "first-right" or task != "varied"]
+    figures = [beside_grpo(found, name) for found in run]
+    assert f"`{name}` takes {listed(figures)}" in page
+    assert f"`{name}` takes {listed(figures)}" in decisions
+    assert f"`{name}` takes {min(figures)} to {max(figures)} of GRPO" in readme[readme.index("In rollouts,") :]
+    fewest = choosing[choosing.index("| fewest rollouts |") :]
+    assert listed(figures) in fewest[: fewest.index("|", 400)]
+    of_uniform = [aim.beside(found, name, aim.cheapest_uniform(found)).cost for found in run]
+    assert f"and {min(of_uniform):.2f} to {max(of_uniform):.2f} of the cheapest uniform" in page
+
+
+def test_page_says_what_first_right_takes_of_others_in_rollouts() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    found = {task: in_rollouts(task) for task in TASKS}
+    of_raft = [aim.beside(finals, "first-right", "raft-twice") for finals in found.values()]
+    assert f"Of `raft-twice` it takes {listed(beside.text.split(' ')[0] for beside in of_raft)}" in page
+    both = {task: finals for task, finals in found.items() if "counted" in finals.runs}
+    dearer = [task for task, finals in both.items() if aim.beside(finals, "first-right", "counted").cost > 1]
+    assert dearer == ["curriculum", "many"] and "Only on `curriculum` and `many` `counted` takes fewer" in page
+    ours, raft = (
+        listed(f"{100 * np.mean([run['accuracy'][-1] for run in f.runs[name]]):.1f}" for f in found.values())
+        for name in ("first-right", "raft-twice")
+    )
+    assert f"At the end {ours} % are right, with `raft-twice` {raft}." in page
+    tight = found["curriculum"]
+    to_grpo, to_uniform = (aim.beside(tight, "first-right", name) for name in (aim.GRPO, aim.cheapest_uniform(tight)))
+    assert f"On `curriculum` only just: {to_grpo.text} and {to_uniform.text}" in page
 
 
 def listed(words: Iterable[str]) -> str:
     """As a sentence has them."""
     *others, last = words
-    return f"{', '.join(others)} and {last}"
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def names_of(tasks: Iterable[str]) -> str:
@@ -379,6 +399,19 @@ def test_pages_say_what_first_right_takes_of_raft(page: str) -> None:
     assert listed(beside_grpo(finals, "raft-twice") for finals in found.values()) in text
 
 
+def test_page_tells_stopping_from_weight() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    found = [in_seconds(task) for task in ("graded", "hard")]
+    same = "raft-8-as-first-right"
+
+    def said(name: str, other: str, target: str = REFERENCE) -> str:
+        return " and ".join(aim.beside(finals, name, other, target).text.split(" ")[0] for finals in found)
+
+    assert f"takes {said(same, 'grpo-4')} of GRPO on `graded` and `hard`" in page
+    assert f"`first-right` takes {said('first-right', same)} of it" in page
+    assert f"costs {said(same, 'raft-twice')} of `raft-twice`" in page
+
+
 def test_page_says_what_gvm_takes_of_grpo_in_two_passes() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     run = [task for task in TASKS if "gvm-twice" in in_seconds(task).runs]
@@ -388,14 +421,35 @@ def test_page_says_what_gvm_takes_of_grpo_in_two_passes() -> None:
 
 def test_page_says_on_which_tasks_the_aim_is_reached() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    seconds = {task for task in TASKS if aim.reached(in_seconds(task), "counted")}
-    rollouts = {task for task in TASKS if task != "varied" and aim.reached(in_rollouts(task), "counted")}
-    missed = names_of(task for task in TASKS if task not in seconds)
-    assert all(aim.reached(in_seconds(task), "first-right") for task in TASKS)
-    assert "*In seconds* `first-right` reaches it on all seven tasks" in page
-    assert f"in seconds on {NUMBERS[len(seconds)]} of the seven, not on {missed}, and in rollouts" in page
-    assert f"in rollouts on {NUMBERS[len(rollouts)]} of the six" in page
-    assert f"In both at once it reaches it on {names_of(task for task in TASKS if task in seconds & rollouts)}" in page
+    seconds, rollouts = (
+        {
+            name: {task for task in TASKS if name in of(task).runs and aim.reached(of(task), name)}
+            for name in ("first-right", "counted")
+        }
+        for of in (in_seconds, in_rollouts)
+    )
+    assert seconds["first-right"] == rollouts["first-right"] == set(TASKS)
+    assert "`first-right` reaches it on all seven tasks, in seconds and in rollouts" in page
+    ours, others = seconds["counted"], rollouts["counted"]
+    missed = names_of(task for task in TASKS if task not in ours)
+    (missed_too,) = (task for task in TASKS if task != "varied" and task not in others)
+    assert f"in seconds on {NUMBERS[len(ours)]} of the seven, not on {missed}," in page
+    assert f"and in rollouts on {NUMBERS[len(others)]} of the six that were run, not on `{missed_too}`." in page
+    assert f"In both at once it reaches it on {names_of(task for task in TASKS if task in ours & others)}" in page
+
+
+def test_page_says_where_raft_is_left_behind_by_a_third() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    left = {
+        target: names_of(
+            task
+            for task in TASKS
+            if aim.beside(in_seconds(task), "first-right", "raft-twice", target).cost <= aim.AT_MOST["uniform"]
+        )
+        for target in (REFERENCE, "raft-twice")
+    }
+    assert f"in seconds it saves a third or more on {left[REFERENCE]} to the target" in page
+    assert f"and on {left['raft-twice']} to 80 % of RAFT's own gain" in page
 
 
 def test_counted_has_more_right_at_the_end_than_methods_that_train_wrong_answers_too() -> None:
