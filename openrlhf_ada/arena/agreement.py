@@ -23,9 +23,8 @@ from openrlhf_ada.reporting.run_record import Run
 LEARNER, REAL = "learner", "real"
 """In one process; with Ray, DeepSpeed and vLLM."""
 
-METHODS_DEFAULT = ("uniform-4", "pos", "counted")
-"""A fixed number of rollouts, all trained; waves until a stop rule holds, of which some are trained; and predictions,
-weights and two passes."""
+METHODS_DEFAULT = ("uniform-4", "first-right")
+"""A fixed number of rollouts, all trained, in four updates; and waves of one until one is right, in eight."""
 
 REPEATS = 4
 """Trials in one process for each on the real stack: with other samples, from the same start. They cost seconds."""

@@ -48,11 +48,14 @@ class ChainLanguageModel(AnswerModel):
         self.llama = llama
 
     def sample(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+        """No answer ends at its first token: OpenRLHF asks vLLM for one token at least (`min_tokens`)."""
         said = prompt_tokens(prompts)
         tokens = torch.full(prompts.answers.shape, PAD)
         speaking = torch.arange(len(said))
         for position in range(tokens.shape[1]):
             logits = self.llama(input_ids=said, use_cache=False, logits_to_keep=1).logits[:, -1]
+            if position == 0:
+                logits[:, END] = -torch.inf
             latest = drawn(logits, generator)
             tokens[speaking, position] = latest
             goes_on = latest != END

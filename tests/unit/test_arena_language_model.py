@@ -115,14 +115,22 @@ def test_log_probabilities_are_those_of_a_padded_batch(world: World, model: Chai
     assert torch.allclose(ours, theirs * until_end(batch.answers), atol=1e-5)
 
 
+def ends_at_once(model: ChainLanguageModel, one: PromptBatch) -> float:
+    """Probability that the answer to one prompt is its end alone."""
+    tokens = torch.full(one.answers.shape, PAD)
+    tokens[:, 0] = END
+    return float(log_probs(model, one, tokens).detach().exp())
+
+
 @pytest.mark.slow
 def test_pass_rates_are_those_of_sampling(world: World, model: ChainLanguageModel) -> None:
+    """But for answers that end at their first token, which are not sampled."""
     batch = PromptBatch.of(world.train, [0] * 20_000)
     answers = sample(model, batch, torch.Generator().manual_seed(0))
     found, counts = torch.unique(answers.tokens, dim=0, return_counts=True)
     most = found[counts.argmax()]
     one = PromptBatch.of(world.train, [0])
-    expected = float(log_probs(model, one, most.unsqueeze(0)).detach().exp())
+    expected = float(log_probs(model, one, most.unsqueeze(0)).detach().exp()) / (1 - ends_at_once(model, one))
     assert int(counts.max()) / 20_000 == pytest.approx(expected, abs=4 * (expected / 20_000) ** 0.5)
 
 
@@ -131,6 +139,12 @@ def test_answers_stop_at_their_end(world: World, model: ChainLanguageModel) -> N
     for tokens, number in zip(answers.tokens.tolist(), answers.num_tokens.tolist(), strict=True):
         assert number == (tokens.index(END) + 1 if END in tokens else len(tokens))
         assert set(tokens[number:]) <= {PAD}
+
+
+def test_no_answer_ends_at_its_first_token_as_on_the_real_stack(world: World, model: ChainLanguageModel) -> None:
+    one = PromptBatch.of(world.train, [0] * 10_000)
+    assert ends_at_once(model, PromptBatch.of(world.train, [0])) > 1 / 1000, "it would be seen"
+    assert int(sample(model, one, torch.Generator().manual_seed(0)).num_tokens.min()) > 1
 
 
 def test_unsolvable_prompts_have_pass_rate_zero(model: ChainLanguageModel) -> None:
