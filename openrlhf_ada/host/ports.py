@@ -13,7 +13,6 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 TRIES = 100
 
-
 _held: list[socket.socket] = []
 """Bound until this process ends: whoever asks for any port, or tries this one, gets another."""
 
@@ -26,13 +25,13 @@ def free_port() -> int:
     """
     # Not the seeded numbers of a run: two runs would look at the same ports.
     for port in random.SystemRandom().sample(range(FIRST, _last()), TRIES):
-        if _is_held(port):
+        if _holds(port):
             return port
     raise OSError(f"{TRIES} ports between {FIRST} and {_last()} are all taken")
 
 
-def _is_held(port: int) -> bool:
-    """Whether it was free, and is held now."""
+def _holds(port: int) -> bool:
+    """Hold it from now on; False if it is taken."""
     with socket.socket() as probe:
         try:
             # Without SO_REUSEADDR, which would let us share a port that another process holds.

@@ -55,7 +55,7 @@ with socket.socket() as sock:
 
 @pytest.mark.parametrize("use_libuv", [True, False])
 def test_nobody_takes_a_port_before_its_processes_meet_there(use_libuv: bool) -> None:
-    """Ray on a machine that gives away ports from 16000 on did, in the seconds between."""
+    """A run ended that way (EADDRINUSE): seconds lie between."""
     port = ports.free_port()
     other = subprocess.run(
         [sys.executable, "-c", IN_ANOTHER_PROCESS, str(port)], capture_output=True, text=True, check=True
