@@ -404,12 +404,13 @@ def test_page_tells_stopping_from_weight() -> None:
     found = [in_seconds(task) for task in ("graded", "hard")]
     same = "raft-8-as-first-right"
 
-    def said(name: str, other: str, target: str = REFERENCE) -> str:
-        return " and ".join(aim.beside(finals, name, other, target).text.split(" ")[0] for finals in found)
-
-    assert f"takes {said(same, 'grpo-4')} of GRPO on `graded` and `hard`" in page
-    assert f"`first-right` takes {said('first-right', same)} of it" in page
-    assert f"costs {said(same, 'raft-twice')} of `raft-twice`" in page
+    stopping, weight = (
+        [aim.beside(finals, *pair) for finals in found] for pair in (("first-right", same), (same, "raft-8-twice"))
+    )
+    took = listed(f"{beside.cost:.2f}" for beside in stopping)
+    assert f"`first-right` takes {took} of it on `graded` and `hard`" in page
+    assert f"with it they take {listed(beside.text for beside in weight)} of that" in page
+    assert max(beside.cost for beside in stopping) < 0.7 < min(beside.cost for beside in weight)
 
 
 def test_page_says_what_gvm_takes_of_grpo_in_two_passes() -> None:
