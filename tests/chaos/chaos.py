@@ -38,6 +38,7 @@ sys.path[:0] = [str(ROOT / "tests" / name) for name in ("chaos", "e2e", "support
 
 from conftest import Toy, forked_python, own_template, read_jsonl, steps_of, toy_flags, write_toy  # noqa: E402
 from page import page  # noqa: E402
+from processes import has_ended  # noqa: E402
 from surroundings import KINDS, Trouble, trouble  # noqa: E402
 
 from openrlhf_ada.cli.run_watch import ENGINE_S  # noqa: E402
@@ -291,7 +292,7 @@ def rollouts(run_dir: Path, steps: Iterable[int]) -> list[tuple[Any, ...]]:
 def _left(started: Sequence[psutil.Process], shared: set[Path]) -> list[str]:
     """Processes and shared memory that the run has left; they are ended and removed."""
     _, alive = psutil.wait_procs(list(set(started)), timeout=LEFT_S)
-    alive = [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    alive = [process for process in alive if not has_ended(process.pid)]
     found = [f"left running: {' '.join(process.cmdline())[:60]}" for process in alive]
     for process in alive:
         process.kill()

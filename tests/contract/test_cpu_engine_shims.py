@@ -18,6 +18,7 @@ import pytest
 import torch
 import vllm
 from openrlhf.trainer.ray import vllm_engine
+from processes import has_ended
 from vllm.config import ParallelConfig, VllmConfig
 from vllm.plugins import DEFAULT_PLUGINS_GROUP
 from vllm.v1.attention.backends import cpu_attn
@@ -202,7 +203,7 @@ def test_engine_process_ends_with_its_parent() -> None:
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait(5)
         _, alive = psutil.wait_procs([child], timeout=5)
-        assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+        assert all(has_ended(process.pid) for process in alive)
     finally:
         parent.stdout.close()
         if child.is_running():

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import has_ended
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms import shared_start
@@ -267,10 +268,6 @@ def start(python: str, before: str = "", **options: Any) -> tuple[subprocess.Pop
     return process, int(process.stdout.readline())
 
 
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("at_first", [signal.SIG_DFL, signal.SIG_IGN])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
@@ -280,7 +277,7 @@ def test_signals_reach_the_forked_process(python: str, number: signal.Signals, a
     process, pid = start(python, before, preexec_fn=lambda: signal.signal(number, at_first))
     process.send_signal(number)
     assert process.wait(WAIT_S) == 33
-    assert gone(pid)
+    assert has_ended(pid)
 
 
 @pytest.mark.slow
@@ -301,7 +298,7 @@ def test_killed_stand_in_takes_the_forked_process_with_it(python: str) -> None:
     process, pid = start(python)
     process.kill()
     process.wait(WAIT_S)
-    until(lambda: gone(pid))
+    until(lambda: has_ended(pid))
 
 
 def test_killed_forked_process_ends_its_stand_in(python: str) -> None:
@@ -329,7 +326,7 @@ def test_forked_process_ends_with_whoever_started_it(python: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """)
     done = call(sys.executable, "-c", program, check=False)
-    until(lambda: gone(int(done.stdout)))
+    until(lambda: has_ended(int(done.stdout)))
 
 
 def test_processes_run_side_by_side(python: str) -> None:
@@ -340,7 +337,7 @@ def test_processes_run_side_by_side(python: str) -> None:
     for process, pid in started:
         process.terminate()
         assert process.wait(WAIT_S) == -signal.SIGTERM
-        assert gone(pid)
+        assert has_ended(pid)
 
 
 @pytest.mark.slow
@@ -383,7 +380,7 @@ def test_nothing_is_left_when_the_template_ends() -> None:
         assert pid is not None
         process, forked = start(python)
     assert process.wait(WAIT_S) == -signal.SIGKILL
-    until(lambda: gone(forked) and gone(pid))
+    until(lambda: has_ended(forked) and has_ended(pid))
     assert not Path(python).parent.exists()
 
 
@@ -398,7 +395,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
     """)
     done = call(sys.executable, "-c", program, check=False)
     owner, forked, python = done.stdout.split()
-    until(lambda: gone(int(owner)) and gone(int(forked)))
+    until(lambda: has_ended(int(owner)) and has_ended(int(forked)))
     until(lambda: not Path(python).parent.exists())
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import poison_grader
 import psutil
 import pytest
+from processes import has_ended
 
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits
@@ -241,15 +242,7 @@ def test_no_process_outlives_its_parent(end: str, tmp_path: Path) -> None:
     while any(mark.items() <= _environment(process).items() for process in psutil.process_iter()):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    """One that has ended is there as a zombie until somebody asks for its status."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert has_ended(pid)
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import has_ended
 from sandboxed import LANDLOCK, LIMITS, SHORT, SYSCALLS, X86_ONLY, cause, output
 
 from openrlhf_ada.reward import sandbox_child, sandbox_template
@@ -268,7 +269,7 @@ def test_a_program_ends_with_the_process_that_grades(tmp_path: Path) -> None:
     grader.kill()
     grader.wait()
     psutil.wait_procs(children, timeout=30)
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert all(has_ended(child.pid) for child in children)
     assert list(tmp_path.iterdir()) == []
 
 
