@@ -79,7 +79,7 @@ def _sentence(kind: str, rows: Sequence[Row], margin: str) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    head = ["method", "", "seeds", "one process", "real stack", "difference", "verdict"]
+    head = ["method", "", "seeds", "one process", "real stack", "difference", "spread", "by chance", "verdict"]
     body = [
         [
             f"`{row.method}`",
@@ -88,6 +88,7 @@ def _table(rows: Sequence[Row]) -> str:
             _number(row, row.learner),
             _number(row, row.real),
             _interval(row.difference, "%" if row.quantity.relative else "points"),
+            *(f"{100 * value:.1f}" for value in (row.spread, row.by_chance)),
             row.verdict,
         ]
         for row in rows

@@ -44,7 +44,8 @@ QUANTITIES = (
 @dataclass(frozen=True, slots=True)
 class Row:
     """One quantity of one method, over the seeds that both tracks have. `difference`: real less learner, by seed; a
-    share of the learner's for costs."""
+    share of the learner's for costs. `spread`: its standard deviation over seeds. `by_chance`: what that would be if
+    both tracks were one, from trials that were repeated in one process; nan with fewer than two of a seed."""
 
     method: str
     quantity: Quantity
@@ -52,6 +53,8 @@ class Row:
     learner: float
     real: float
     difference: Interval
+    spread: float
+    by_chance: float
 
     @property
     def agrees(self) -> bool | None:
@@ -96,12 +99,36 @@ def _pairs(trials: Trials, method: str) -> dict[int, tuple[list[Result], list[Re
 
 
 def _row(method: str, quantity: Quantity, pairs: Mapping[int, tuple[list[Result], list[Result]]]) -> Row:
-    means = np.array([[np.mean([quantity.of(r) for r in side]) for side in both] for both in pairs.values()])
-    difference = means[:, 1] - means[:, 0]
-    if quantity.relative:
-        difference = difference / means[:, 0]
+    values = [
+        [np.array([quantity.of(result) for result in side], dtype=float) for side in both] for both in pairs.values()
+    ]
+    means = np.array([[side.mean() for side in both] for both in values])
+    scale = means[:, 0] if quantity.relative else np.ones(len(means))
+    difference = (means[:, 1] - means[:, 0]) / scale
     learner, real = means.mean(axis=0).tolist()
-    return Row(method, quantity, len(pairs), learner, real, interval(difference.tolist()))
+    return Row(
+        method,
+        quantity,
+        len(pairs),
+        learner,
+        real,
+        interval(difference.tolist()),
+        spread=_deviation(difference),
+        by_chance=_by_chance(values, scale),
+    )
+
+
+def _by_chance(values: Sequence[Sequence[np.ndarray]], scale: np.ndarray) -> float:
+    """A trial of either track varies as repeated trials of one process do."""
+    variances = [
+        (_deviation(one) / by) ** 2 * (1 / len(one) + 1 / len(real))
+        for (one, real), by in zip(values, scale, strict=True)
+    ]
+    return float(np.sqrt(np.mean(variances)))
+
+
+def _deviation(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
 
 
 def contrast(trials: Trials, methods: Sequence[str], stack: str) -> Interval | None:

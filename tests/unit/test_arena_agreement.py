@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections import Counter
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,17 @@ def test_interval_that_is_too_wide_is_not_agreement() -> None:
     assert "**No difference of accuracies is seen**, but more seeds" in render_agreement(CONDITIONS, noisy)
 
 
+def test_chance_is_what_repeats_in_one_process_say() -> None:
+    """Four repeats with a standard deviation of .02, and one run as uncertain: .02 * sqrt(1/4 + 1) = .0224."""
+    noisy = trials()
+    for cell in [cell for cell in noisy if cell.stack == LEARNER]:
+        noisy[cell] = result(cell, 0.02 * (-1.0) ** cell.repeat * sqrt(3 / 4))
+    row = by_name(table(noisy, COMPARED), "pos")["final accuracy"]
+    assert row.by_chance == pytest.approx(0.02 * sqrt(5 / 4))
+    assert row.spread == pytest.approx(0.001), "that of the real stack's seeds"
+    assert by_name(table(noisy, COMPARED), "pos")["rollouts"].by_chance == 0.0
+
+
 def test_two_seeds_have_no_verdict() -> None:
     few = {cell: of for cell, of in trials().items() if cell.seed < 2}
     assert {(row.agrees, row.verdict) for row in table(few, COMPARED)} == {(None, "too few seeds")}
@@ -208,7 +221,7 @@ def test_page_says_what_agrees_and_what_does_not() -> None:
     text = render_agreement(CONDITIONS, trials())
     assert "**The accuracies agree**: all 95 % intervals of the differences are within 2 points" in text
     assert "**The rollouts and tokens agree**" in text and "4 in one process" in text
-    assert "| `pos` | final accuracy | 3 | 68.0% | 68.0% | +0.00 points (-0.25 to +0.25) | agree |" in text
+    assert "| `pos` | final accuracy | 3 | 68.0% | 68.0% | +0.00 points (-0.25 to +0.25) | 0.1 | 0.0 | agree |" in text
     apart = trials()
     for seed in range(3):
         apart[Cell("pos", seed, REAL)] = result(Cell("pos", seed, REAL), 0.03)
@@ -233,6 +246,21 @@ def test_committed_page_is_of_the_committed_results() -> None:
     page = (ROOT / "docs" / "arena.md").read_text(encoding="utf-8")
     kept = unpack(ROOT / "openrlhf_ada" / "arena" / "results" / "agreement.json")
     assert inserted(page, render_agreement(*kept), (FIRST, LAST)) == page, "write it anew: make arena-docs"
+
+
+def test_what_is_said_of_chance_is_what_the_results_say() -> None:
+    _, kept = unpack(ROOT / "openrlhf_ada" / "arena" / "results" / "agreement.json")
+    row = by_name(table(kept, ["uniform-4"]), "uniform-4")["final accuracy"]
+    fallen = Counter(
+        cell.stack
+        for cell, of in kept.items()
+        if cell.method == "uniform-4" and max(of["accuracy"]) - of["accuracy"][-1] >= 0.1
+    )
+    says = " ".join((ROOT / "docs" / "arena.md").read_text(encoding="utf-8").split())
+    assert f"spread by {100 * row.spread:.1f} points, and would by {100 * row.by_chance:.1f} if both" in says
+    assert (fallen[LEARNER], fallen[REAL], row.seeds) == (2, 1, 20)
+    assert "(2 of 80 in one process, 1 of 20 on the real stack)" in says
+    assert row.verdict == "open" and 120 < (1.98 * 100 * row.spread) ** 2 < 130 and "over 120 seeds" in says
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
