@@ -36,6 +36,7 @@ from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Row, table
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
 from openrlhf_ada.cli.progress_line import progress_line
 from openrlhf_ada.config.visible import error_text
+from openrlhf_ada.platforms.children import kill_rest
 from openrlhf_ada.platforms.shared_start import one_ray, one_template
 from openrlhf_ada.platforms.template import python
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
@@ -253,8 +254,7 @@ def end_training(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        for child in psutil.wait_procs(started, timeout=0)[1]:
-            child.kill()
+        kill_rest(started, 0.0)
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

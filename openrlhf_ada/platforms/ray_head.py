@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from openrlhf_ada.platforms.children import children_named
 from openrlhf_ada.reporting.silence import CONTROLLER, STOPPED, WORKING, Process, Silence
 
 if TYPE_CHECKING:
@@ -51,14 +52,10 @@ class RayHead(threading.Thread):
         note: Callable[[str], None],
         last_words: Callable[[], str] = lambda: "",
     ) -> None:
-        import psutil
-
         super().__init__(daemon=True, name="ada-ray-head")
         self._silence, self._note = Silence(silence_s, dead_after_s, 0.0), note
         self._last_words = last_words
-        # Their names now: one that has ended and was waited for has none.
-        children = [(child, child.name()) for child in psutil.Process().children()]
-        self._processes = {child: NAMES[name] for child, name in children if name in NAMES}
+        self._processes = {child: NAMES[name] for child, name in children_named(NAMES)}
         host, _, port = address.rpartition(":")
         self._address, self._refusals = (host.strip("[]"), int(port)), 0
         self._ended = threading.Event()

@@ -25,6 +25,7 @@ from openrlhf_ada.host.ray_session import (
     setup_by,
 )
 from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms.children import children_named, kill_rest
 from openrlhf_ada.platforms.gpu import hidden_as_slots
 from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
@@ -193,11 +194,7 @@ class TerminatedError(BaseException):
 def _give_up_ray() -> None:
     """Its shutdown would wait for what is gone, also at the end of this process, and calls that still wait would end
     the process with a status of their own."""
-    import psutil
-
-    for process in psutil.Process().children():
-        if process.name() in NAMES:
-            process.kill()
+    kill_rest([child for child, _ in children_named(NAMES)], 0.0)
 
     def leave() -> None:
         sys.stdout.flush()
@@ -218,10 +215,7 @@ def shut_down(end_ray: Callable[[], object], after: Collection[int | None]) -> N
     started = [process for process in psutil.Process().children(recursive=True) if process.pid not in after]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_ray()
-    _, alive = psutil.wait_procs(started, timeout=SHUTDOWN_S)
-    for process in alive:
-        process.kill()
-    psutil.wait_procs(alive, timeout=SHUTDOWN_S)
+    psutil.wait_procs(kill_rest(started, SHUTDOWN_S), timeout=SHUTDOWN_S)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import psutil
 import pytest
+from processes import command_line
 
 from openrlhf_ada.host.ray_session import MODE, TOKEN
 from openrlhf_ada.platforms import cpu_setup_worker, shared_start
@@ -37,7 +38,7 @@ def test_one_ray_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     with one_ray():
         _, token, address = SharedRay(*os.environ[SHARED_RAY_VARIABLE].split())
         started = [process for process in below_this_process() if process not in before]
-        lines = [" ".join(process.cmdline()) for process in started]
+        lines = [command_line(process) for process in started]
         assert any("raylet" in line and address in line for line in lines), lines
         assert any("raylet" in line and cpu_setup_worker.__file__ in line for line in lines), lines
         assert len(token) == 64 and not [line for line in lines if token in line]

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from conftest import Toy, toy_flags
 from interrupted_runs import Interruption, interrupt
+from processes import command_line, connections
 
 pytestmark = pytest.mark.e2e
 
@@ -42,11 +43,11 @@ class Looks:
 
     def __call__(self, processes: list[psutil.Process]) -> None:
         for process in processes:
-            line = " ".join(process.cmdline())
+            line = command_line(process)
             self.lines.append(line)
             if "--session-dir=" in line or "--session_dir=" in line:
                 self.session = Path(line.replace("_dir=", "-dir=").partition("--session-dir=")[2].split()[0])
-            for connection in process.net_connections(kind="inet"):
+            for connection in connections(process):
                 if connection.status == psutil.CONN_LISTEN and not connection.laddr.ip.startswith("127."):
                     self.beyond_loopback.append(line)
                     self._ask_to_run(connection.laddr.port)

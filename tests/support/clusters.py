@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from openrlhf_ada.platforms.children import kill_rest
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
 RAY = Path(sys.executable).with_name("ray")
@@ -111,7 +112,7 @@ class Cluster:
         for process in psutil.process_iter(["environ"]):
             environment = process.info["environ"] or {}
             if (environment.get(CLUSTER_VARIABLE), environment.get(NODE_VARIABLE)) == (self._folder, _ip_of(node)):
-                process.kill()
+                kill_rest([process], 0.0)
         node.wait()
         self.nodes.remove(node)
 
@@ -120,8 +121,7 @@ class Cluster:
         for node in reversed(self.nodes):
             node.terminate()
             node.wait(timeout=60)
-        for process in psutil.wait_procs(started, timeout=30)[1]:
-            process.kill()
+        kill_rest(started, 30.0)
 
     def _start(self, gpus: int | None, cpus: int, *flags: str, **variables: str) -> subprocess.Popen[bytes]:
         self._next_ip += 1

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import psutil
 from conftest import LIMIT_S, ROOT, forked_python
+from processes import command_line
 
+from openrlhf_ada.platforms.children import kill_rest
 from openrlhf_ada.platforms.session import SHARED_RAY_VARIABLE
 from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
 
@@ -62,18 +64,17 @@ def interrupt(
     started = [child for child in psutil.Process().children(recursive=True) if child not in before]
     try:
         # vLLM names its engine process where the system lets it, and spawns it in any case.
-        commands = [" ".join(child.cmdline()) for child in started]
+        commands = [command_line(child) for child in started]
         assert any("EngineCore" in command or "multiprocessing.spawn" in command for command in commands), commands
         assert any("raylet" in command for command in commands), commands
         look(started)
         process.send_signal(interruption.sent)
         assert process.wait(timeout=60) == interruption.status
         _, alive = psutil.wait_procs(started, timeout=ENDED_S)
-        assert not alive, [child.cmdline()[:2] for child in alive]
+        assert not alive, [command_line(child)[:200] for child in alive]
     finally:
         process.kill()
-        for child in psutil.wait_procs(started, timeout=0)[1]:
-            child.kill()
+        kill_rest(started, 0.0)
 
 
 def strike(words: list[str], after: str, victim: str, sent: signal.Signals) -> str:
@@ -88,16 +89,15 @@ def strike(words: list[str], after: str, victim: str, sent: signal.Signals) -> s
     said = _read_until(after, process)
     started = [child for child in psutil.Process().children(recursive=True) if child not in before]
     try:
-        (struck,) = [child for child in started if victim in "".join(child.cmdline()[:1])]
+        (struck,) = [child for child in started if victim in command_line(child).partition(" ")[0]]
         struck.send_signal(sent)
         said += process.communicate(timeout=LIMIT_S)[1]
         assert process.returncode == 1, said
         _, alive = psutil.wait_procs(started, timeout=30)
-        assert not alive, [child.cmdline()[:2] for child in alive]
+        assert not alive, [command_line(child)[:200] for child in alive]
     finally:
         process.kill()
-        for child in psutil.wait_procs(started, timeout=0)[1]:
-            child.kill()
+        kill_rest(started, 0.0)
     return said
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from processes import command_line
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.reward import arithmetic, trial_import
@@ -82,5 +83,5 @@ def test_a_file_that_takes_long_is_left_to_the_engine(tmp_path: Path, monkeypatc
     with trial_imports(args_of(str(file))) as finish:
         finish()
     assert time.monotonic() - before < 300
-    commands = [" ".join(child.cmdline()) for child in psutil.Process(os.getpid()).children()]
+    commands = [command_line(child) for child in psutil.Process(os.getpid()).children()]
     assert not any(str(file) in command for command in commands), "its process has ended with the block"
