@@ -130,7 +130,18 @@ def _simulate(scenario: Scenario, args: argparse.Namespace) -> Iterator[dict[str
             schedulers: list[SchedulerName] = ["rounds"] if only_rounds else args.schedulers
             for scheduler in schedulers:
                 steps = steps_of(scenario, settings, scheduler, cluster, args.steps)
-                yield {"policy": name, "scheduler": scheduler, "engines": num_engines} | _mean(steps)
+                row = {"policy": name, "scheduler": scheduler, "engines": num_engines} | _mean(steps)
+                yield row | _with_replacing(scenario, row)
+
+
+def _with_replacing(scenario: Scenario, row: dict[str, Any]) -> dict[str, float]:
+    """For policies that replace prompts of one outcome by fresh ones, which is not simulated: every prompt that is
+    trained costs the rollouts of 1 / signal_share prompts."""
+    name, signal = row["policy"], row["signal_share"]
+    method = METHODS.get(name)
+    own = scenario.config.unresolved if name == "recorded" else None
+    replaces = (method.flags.get("ada.unresolved") if method else own) == "refill"
+    return {"rollouts_per_trained_prompt": row["rollouts_per_prompt"] / signal} if replaces and signal else {}
 
 
 def _mean(steps: Sequence[Forecast]) -> dict[str, float]:
@@ -170,6 +181,12 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
         "\nMean of the steps. ideal s: sampling time if it were known from the start which rollouts are needed. "
         "wasted: share of the tokens that were not needed. signal: share of groups with both outcomes."
     )
+    for name, spent in {row["policy"]: row.get("rollouts_per_trained_prompt") for row in rows}.items():
+        if spent is not None:
+            console.print(
+                f"{name} replaces prompts of one outcome, which is not simulated: it draws about {spent:.3g} rollouts "
+                "for every prompt that it trains."
+            )
     if scenario.recorded_s is not None:
         run = f"recorded ({scenario.config.scheduler}, {scenario.num_engines} engines)"
         console.print(f"{run}: {scenario.recorded_s:.3g} s of sampling per step")

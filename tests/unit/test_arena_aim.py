@@ -49,10 +49,22 @@ def test_aim_is_reached_on_two_tasks_of_three() -> None:
     text = render_aim([good, bad, finals(COSTS, "format")])
     assert "on 2 of 3 tasks. `counted` has **reached** it: 2 of 3, `graded`, `format`." in text
     assert "`counted` has **missed** it: 1 of 2, `graded`." in render_aim([good, bad])
+    assert "2 of 3, `graded`, `format`. The whole 95 % intervals are within these bounds, too." in text
     assert "`rated-pos`" not in text, "it was not run"
     assert "| `grpo-4` | 0.38 (0.38 to 0.38) | 0.55 (0.55 to 0.55) | 0.38 (0.38 to 0.38) |" in text
     assert "| which is | `uniform-4-twice` |" in text
     assert "the cheapest RAFT" not in text, "it was not run"
+
+
+def test_an_interval_beyond_a_bound_is_named() -> None:
+    """A seed that takes longer than GRPO's half, and as much less in another: within on average only."""
+    unsure = finals(COSTS | {"counted": 790})
+    for run, scale in zip(unsure.runs["counted"], (0.5, 1.4, 0.7, 1.0), strict=True):
+        run["spent"] = [{"rollouts": int(at["rollouts"] * scale)} for at in run["spent"]]
+    unsure.runs["uniform-4-twice"] = finals(COSTS | {"uniform-4-twice": 1500}).runs["uniform-4-twice"]
+    assert reached(unsure, "counted") and not reached(unsure, "counted", surely=True)
+    text = render_aim([finals(COSTS, "hard"), unsure])
+    assert "are within these bounds on 1: not on `graded`." in text
 
 
 def test_ours_is_also_beside_right_answers_of_uniform_sampling() -> None:

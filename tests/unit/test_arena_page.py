@@ -480,6 +480,14 @@ def test_page_says_on_which_tasks_the_aim_is_reached() -> None:
     )
     assert seconds["first-right"] == rollouts["first-right"] == set(TASKS)
     assert "`first-right` reaches it on all seven tasks, in seconds and in rollouts" in page
+    unsure = [
+        (of, task)
+        for of in (in_seconds, in_rollouts)
+        for task in TASKS
+        if not aim.reached(of(task), "first-right", surely=True)
+    ]
+    assert unsure == [(in_rollouts, "curriculum")]
+    assert "with the whole 95 % intervals on all but `curriculum` in rollouts" in page
     ours, others = seconds["counted"], rollouts["counted"]
     missed = names_of(task for task in TASKS if task not in ours)
     (missed_too,) = (task for task in TASKS if task != "varied" and task not in others)

@@ -168,6 +168,19 @@ def test_methods_by_name_are_simulated(name: str, tmp_path: Path) -> None:
         assert row["rollouts_per_prompt"] == flags["ada.max_samples"]
 
 
+def test_what_replacing_prompts_costs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DAPO draws 16 for a prompt, and trains those alone that have both outcomes."""
+    out = tmp_path / "out.json"
+    argv = ["--prompts", "64", "--schedulers", "stream", "--policies", "dapo,uniform", "--json", str(out)]
+    assert main(argv) == 0
+    dapo, uniform = json.loads(out.read_text())
+    assert dapo["rollouts_per_prompt"] == 16 and 0 < dapo["signal_share"] < 1
+    assert dapo["rollouts_per_trained_prompt"] == pytest.approx(16 / dapo["signal_share"])
+    assert "rollouts_per_trained_prompt" not in uniform
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"it draws about {16 / dapo['signal_share']:.3g} rollouts for every prompt that it trains" in said
+
+
 def test_chosen_prompts_have_more_signal(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     argv = ["--prompts", "64", "--schedulers", "stream", "--policies", "prime-rl-pools,vip", "--json", str(out)]
