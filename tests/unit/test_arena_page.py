@@ -171,24 +171,43 @@ def test_what_is_said_of_the_language_model_is_what_the_results_say() -> None:
     conditions = real.read_conditions(PACKED / REAL)
     assert conditions is not None
     results = real.Results(PACKED / REAL, conditions, resumes=False)
-    seeds = 1 + max(cell.seed for cell in results.by_cell)
+    names = ["counted-unrounded", "counted", "first-right"]
     rows = {
-        row.method: row for row in real_tables.table(results, ["counted-unrounded", "counted", "first-right"], seeds)
+        row.method: row for row in real_tables.table(results, names, 1 + max(cell.seed for cell in results.by_cell))
     }
-    unrounded, one = rows["counted-unrounded"], rows["counted"]
-    assert unrounded.cost and one.cost and (unrounded.seeds, one.seeds) == (seeds, 1)
-    cost = unrounded.cost["rollouts"]
-    readme, page = (" ".join(file.read_text(encoding="utf-8").split()) for file in (ROOT / "README.md", PAGE))
-    share = f"{cost.mean:.2f} ({cost.low:.2f} to {cost.high:.2f}) of the rollouts"
-    assert f"with {NUMBERS[seeds]} seeds and one learning rate" in readme
-    first = rows["first-right"].cost
-    assert first and rows["first-right"].seeds == seeds
-    of_first = f"{first['rollouts'].mean:.2f} ({first['rollouts'].low:.2f} to {first['rollouts'].high:.2f})"
-    assert f"`first-right` takes {of_first} of the rollouts of `uniform-4-twice`" in readme
-    assert f"without leaving answers out {share.removesuffix(' of the rollouts')}" in readme
-    assert f"`first-right` takes {first['rollouts'].mean:.2f} of the rollouts, and three seeds leave open" in page
-    rollouts, seconds = (f"{one.cost[name].mean:.2f}" for name in ("rollouts", "seconds"))
-    assert f"one seed, takes {rollouts} of the rollouts and {seconds} of the seconds" in page
+    unrounded, one, ours = (rows[name] for name in names)
+    assert unrounded.cost and one.cost and ours.cost and unrounded.gain and ours.gain
+    assert (unrounded.seeds, one.seeds, ours.seeds) == (3, 1, 6)
+    readme, page, choosing, decisions = (
+        " ".join(file.read_text(encoding="utf-8").split())
+        for file in (ROOT / "README.md", PAGE, ROOT / "docs" / "choosing.md", ROOT / "docs" / "decisions.md")
+    )
+    gained, of_unrounded = (
+        (f"{100 * gain.mean:.1f}", f"{100 * gain.low:.1f} to {100 * gain.high:.1f}")
+        for gain in (ours.gain, unrounded.gain)
+        if gain.low is not None and gain.high is not None
+    )
+    assert ours.gain.low is not None and ours.gain.low > 0
+    assert f"`first-right` has {gained[0]} points more right on average over the budget" in readme
+    assert f"than `uniform-4-twice` ({gained[1]}, six seeds)" in readme
+    assert f"leaving answers out {of_unrounded[0]} ({of_unrounded[1]}, three seeds)." in readme
+    assert f"{gained[0]} points more are right than with `uniform-4-twice` ({gained[1]}, six seeds)" in page
+    assert f"{gained[0]} points more right than uniform sampling with two passes" in choosing
+    assert f"{gained[0]} points more right on average over the budget than uniform sampling" in decisions
+    rollouts, seconds = unrounded.cost["rollouts"], unrounded.cost["seconds"]
+    assert f"takes {rollouts.mean:.2f} of the rollouts of uniform sampling** ({spanned(rollouts)})" in page
+    assert f"it takes {seconds.mean:.2f} ({spanned(seconds)})." in page
+    assert f"with as many passes and updates ({spanned(rollouts)})." in decisions
+    ours_rollouts = ours.cost["rollouts"]
+    assert f"takes {ours_rollouts.mean:.2f} of the rollouts, which six seeds do not tell apart from 1" in page
+    assert f"from 1 ({spanned(ours_rollouts)})" in page
+    alone = [f"{one.cost[name].mean:.2f}" for name in ("rollouts", "seconds")]
+    assert "one seed, takes {} of the rollouts and {} of the seconds".format(*alone) in page
+
+
+def spanned(interval: real_tables.Interval) -> str:
+    assert interval.low is not None and interval.high is not None
+    return f"{interval.low:.2f} to {interval.high:.2f}"
 
 
 def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path) -> None:
