@@ -61,21 +61,20 @@ class Finals:
     def costs_to(self, target: float, method: str) -> tuple[Floats, int]:
         """(cost to that accuracy by seed, number of seeds that did not reach it).
 
-        These count with the whole budget: the reference's, or their own if it is more.
+        These count with the whole budget: the reference's, or their own if it is more. A starting model that is there
+        already would cost nothing: it counts with a thousandth of the budget.
         """
         found = [
             cost_to(target, run["accuracy"], spent)
             for run, spent in zip(self.runs[method], self.spent[method], strict=True)
         ]
         costs = [value if reached else max(value, self.budget) for value, reached in found]
-        return np.array(costs), sum(not reached for _, reached in found)
+        return np.maximum(costs, self.budget / 1000), sum(not reached for _, reached in found)
 
     @cached_property
     def log_ratios(self) -> dict[str, Floats]:
         """By method: log of the cost to the target over the reference's on the same world, by seed."""
-        # Where the starting model reaches the target, the cost is 0.
-        least = self.budget / 1000
-        costs = {method: np.log(np.maximum(found, least)) for method, (found, _) in self.to_target.items()}
+        costs = {method: np.log(found) for method, (found, _) in self.to_target.items()}
         return {method: values - costs[REFERENCE] for method, values in costs.items()}
 
     @cached_property

@@ -75,3 +75,12 @@ def test_ours_is_also_beside_right_answers_of_uniform_sampling() -> None:
     assert of.target_of("raft-twice") >= of.target
     further = beside(of, "counted", "raft-twice", target_of="raft-twice").text
     assert f"| the same, to 80% of its own gain | {further} | – |" in text
+
+
+def test_methods_that_learn_nothing_cost_the_same() -> None:
+    """The target is where they start: a cost of 0 would give no ratio."""
+    flat = finals(COSTS)
+    for runs in flat.runs.values():
+        for run in runs:
+            run["accuracy"] = [0.5] * 11
+    assert beside(flat, "counted", "grpo-4").text == "1.00 (1.00 to 1.00)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openrlhf_ada.arena import campaign
 from openrlhf_ada.arena.campaign import (
     PROMPTS,
     RATES,
@@ -229,3 +231,18 @@ def test_table_of_finished_trials_starts_nothing(results: Results, capsys: pytes
 
 def test_quick_comparison_is_of_known_names() -> None:
     assert set(QUICK["methods"]) <= set(METHODS) and set(QUICK["tasks"]) <= set(TASKS)
+
+
+@pytest.mark.slow
+def test_quick_comparison_ends_with_what_each_method_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a quarter of its rollouts and one setting to tune: all stages, and three seeds of four methods."""
+    monkeypatch.setitem(QUICK, "budget", 2400)
+    monkeypatch.setattr(campaign, "RATES", (1e-3,))
+    monkeypatch.setattr(campaign, "PROMPTS", (8,))
+    assert main(["--quick", "--out", str(tmp_path / "out")]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["cost_to_target"].keys() == set(QUICK["methods"]) and last["cost_to_target"]["uniform-8"] == 1.0
+    finals = [cell for cell in Results(tmp_path / "out" / TRIALS).by_cell if cell.budget == 2400]
+    assert {cell.method for cell in finals} == set(QUICK["methods"])
