@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from openrlhf_ada.arena.aim import GRPO
+from openrlhf_ada.arena.aim import GRPO, beside
 from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.tables import Finals
 
@@ -42,7 +42,7 @@ def render_short(by_task: Sequence[Mapping[str, Finals]]) -> str:
 def _of_grpo(finals: Finals | None, name: str) -> str:
     if finals is None or not {name, GRPO} <= finals.runs.keys():
         return "–"
-    return f"{finals.to_target[name][0].mean() / finals.to_target[GRPO][0].mean():.2f}"
+    return f"{beside(finals, name, GRPO).cost:.2f}"
 
 
 def _at_end(finals: Finals | None, name: str) -> str:
