@@ -35,8 +35,9 @@ QUICK: dict[str, Any] = {
     "methods": ["uniform-8", "balance", "est", "first-right"],
     "tasks": ["graded"],
     "seeds": 3,
-    "budget": 10_000,
+    "budget": 5000,
 }
+"""Four and a half minutes on two cores, and twice that with twice the budget."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -237,7 +237,7 @@ def test_quick_comparison_is_of_known_names() -> None:
 def test_quick_comparison_ends_with_what_each_method_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a quarter of its rollouts and one setting to tune: all stages, and three seeds of four methods."""
+    """With half of its rollouts and one setting to tune: all stages, and three seeds of four methods."""
     monkeypatch.setitem(QUICK, "budget", 2400)
     monkeypatch.setattr(campaign, "RATES", (1e-3,))
     monkeypatch.setattr(campaign, "PROMPTS", (8,))
