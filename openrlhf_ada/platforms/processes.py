@@ -92,7 +92,12 @@ def _method(pid: int, proc: Path) -> str:
 
 
 def _title(pid: int, proc: Path) -> str:
-    """That Ray gives a worker; empty for other processes."""
+    """That Ray gives a worker; empty for other processes.
+
+    About one Ray of forty gives none: where a worker has set the first variable of its environment again, whose order
+    is chance, Ray does not find the place for a title.
+    Contract: test_ray_actors.test_workers_have_the_method_that_runs_in_their_titles
+    """
     title = _read(proc / str(pid) / "cmdline").split("\0")[0].strip()
     return title if title.startswith("ray::") else ""
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
@@ -58,7 +59,8 @@ for actor in (killed, ended):
         pass
 while len([row for row in job_actors() if row.state == "DEAD"]) < 2:
     time.sleep(0.1)
-while not look([pids[0]])[pids[0]].runs:
+titled_by = time.monotonic() + 10
+while not look([pids[0]])[pids[0]].runs and time.monotonic() < titled_by:
     time.sleep(0.1)
 rows = job_actors()
 told = {"rows": [[row.class_name, row.pid, row.state, row.lost] for row in rows], "pids": pids}
@@ -68,15 +70,32 @@ print(json.dumps(told))
 """
 
 
-@pytest.mark.slow
-def test_the_table_has_every_actor_with_its_process_and_its_death() -> None:
+def told_by_a_ray() -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", LIVES_AND_DEATHS], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
     )
-    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"rows"')))
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"rows"')))
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    """About one Ray of forty gives no titles: see platforms/processes.py."""
+    for _ in range(3):
+        if (told := told_by_a_ray())["runs"]:
+            break
+    return told
+
+
+@pytest.mark.slow
+def test_workers_have_the_method_that_runs_in_their_titles(told: dict[str, Any]) -> None:
+    assert told["runs"] == "nap"
+
+
+@pytest.mark.slow
+def test_the_table_has_every_actor_with_its_process_and_its_death(told: dict[str, Any]) -> None:
     by_pid = {pid: (name, state, lost) for name, pid, state, lost in told["rows"]}
     lives, killed, ended = told["pids"]
-    assert by_pid[lives] == ("Worker", "ALIVE", "") and told["here"] and told["runs"] == "nap"
+    assert by_pid[lives] == ("Worker", "ALIVE", "") and told["here"]
     assert by_pid[killed][:2] == ("Worker", "DEAD") and "unexpectedly" in by_pid[killed][2]
     assert by_pid[ended] == ("Worker", "DEAD", "")
     assert by_pid[0][1] in ray_actors.STARTS
