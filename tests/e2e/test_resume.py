@@ -80,10 +80,15 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
     assert lines[-1] == f"report: {run}/report.html (the record is beside it)"
 
 
-def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy, tmp_path: Path) -> None:
-    """Two optimizer steps of four micro-batches a step, for policy and critic: their order is the step's own."""
+@pytest.mark.parametrize("choice", ["greso", "pools"])
+def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy, tmp_path: Path, choice: str) -> None:
+    """Two optimizer steps of four micro-batches a step, for policy and critic: their order is the step's own.
+
+    So are the prompts, which are chosen by what earlier visits have shown.
+    """
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     flags = SEQ | PPO | {"train.num_episodes": 2, "ckpt.save_steps": 2, "actor.adam.lr": 1e-3}
+    flags |= {"ada_candidates": CANDIDATES, "ada_choice": choice}
     flags |= {"train.batch_size": 32, "train.micro_batch_size": 8}
     train(toy_flags(toy, whole, **flags))
     shutil.copytree(whole / "ckpt", resumed / "ckpt")
@@ -95,6 +100,11 @@ def test_resumed_run_ends_with_the_weights_of_one_that_was_not_stopped(toy: Toy,
     for expected, found in zip(rows, steps_of(resumed), strict=True):
         for name in ("step", "policy_loss", "critic_loss", "actor_lr", "ada/drawn", "rollout/reward_mean"):
             assert found[name] == expected[name], name
+    chosen = [
+        [(sample["step"], sample["prompt_id"]) for sample in read_jsonl(run / "samples.jsonl") if sample["step"] > 2]
+        for run in (whole, resumed)
+    ]
+    assert chosen[0] == chosen[1] and len({prompt for _, prompt in chosen[0]}) < ROWS
     weights = [load_file(run / "model" / "model.safetensors") for run in (whole, resumed)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

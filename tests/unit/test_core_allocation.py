@@ -133,6 +133,20 @@ def test_neymans_priorities_give_the_least_variance(name: str) -> None:
     assert variance(ours) <= 1.02 * min(variance(s) for s in splits)
 
 
+def test_gvms_split_is_the_least_of_what_it_minimises() -> None:
+    """Brute force over all splits of 16 among 4: the sum of G^2 / (p n (1 + alpha / p^beta)), its G all 1."""
+    p = np.array([0.01, 0.05, 0.3, 0.9])
+    spread = 1.0 / (p * (1.0 + 1e-3 / p**2))
+
+    def minimised(split: tuple[int, ...]) -> float:
+        return float(np.sum(spread / np.array(split)))
+
+    splits = [s for s in itertools.product(range(1, 14), repeat=4) if sum(s) == 16]
+    ours = tuple(allocate(priority("gvm", p, 1e-6), 16, 1, 13, range(4)).tolist())
+    assert minimised(ours) <= 1.02 * min(minimised(s) for s in splits)
+    assert ours[0] < ours[1], "of the hardest it draws less, which 1 / sqrt(p) would not"
+
+
 def test_a_million_prompts() -> None:
     """Bounds and budget at scale; benchmarks/core.py has the time."""
     rates = np.random.default_rng(0).beta(0.5, 1.0, 1_000_000)

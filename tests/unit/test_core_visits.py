@@ -75,6 +75,13 @@ def test_a_short_prompt_is_worth_no_more_than_its_spread_allows() -> None:
     assert np.maximum(value, LEAST_VALUE) == pytest.approx([LEAST_VALUE, 1 / 1.5])
 
 
+def test_vade_is_its_published_gain() -> None:
+    """p (1-p)^2, as shares of the largest, which is 4/27."""
+    rates = np.array([0.0, 0.1, 1 / 3, 0.5, 0.9, 1.0])
+    expected = [0.0, 0.1 * 0.81, 4 / 27, 0.125, 0.9 * 0.01, 0.0]
+    assert CHOICES["vade"].function(of_rates(rates)) * 4 / 27 == pytest.approx(expected)
+
+
 def test_mmr1_mixes_half_and_half() -> None:
     """Chances are those of count/2 places in proportion to p (1-p) and count/2 at random."""
     rates = np.array([0.2, 0.5, 0.5, 0.7, 0.9, 0.05])
