@@ -155,6 +155,8 @@ def _right_only() -> Iterator[Method]:
         summary = f"one at a time until one is right, at most {most}; that one is trained; 2 passes of 4 updates"
         yield Method(name, summary, 1, _first_right(most), "flash_reinforce", passes=2)
     yield Method("first-right-once", "first-right with one pass", 1, _first_right(8), "flash_reinforce")
+    one = "right answers of one rollout a prompt; 2 passes of 4 updates"
+    yield Method("raft-1-twice", one, estimator="flash_reinforce", **_uniform(1, **presets.RIGHT_ONLY), passes=2)
     for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
         summary = f"right answers of {n} rollouts a prompt, with equal weight; 2 passes of 4 updates"
         yield Method(name, summary, **_uniform(n, **presets.RIGHT_ONLY), passes=2)
