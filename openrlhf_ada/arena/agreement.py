@@ -7,14 +7,16 @@ the exact probability of the right answer to each held-out prompt, from the weig
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import openrlhf_ada.arena.exact_answer as reward_file
+from openrlhf_ada.arena.folders import SETTINGS, Result, check_new, make, read_results, read_settings
 from openrlhf_ada.arena.methods import METHODS, Method
+from openrlhf_ada.arena.names import check_names
 from openrlhf_ada.arena.real import Flags, check_equal, method_flags
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.config.presets import RECIPE
@@ -39,10 +41,9 @@ MAX_NORM: float = RECIPE["actor.max_norm"]
 CLIP: tuple[float, float] = RECIPE["actor.eps_clip_low_high"]
 """As in the learner."""
 
-SETTINGS, TRIALS = "settings.json", "trials.jsonl"
-
-Result = dict[str, Any]
-"""A cell's fields, and three lists with a number for each measurement: `accuracy`, `rollouts` and `tokens` so far."""
+TRIALS = "trials.jsonl"
+MEASURED = ("accuracy", "rollouts", "tokens")
+"""In a result, beside the fields of its cell: lists with a number for each measurement, the last two of so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,7 @@ def plan(methods: Sequence[str], seeds: int, stack: str) -> list[Cell]:
 
 def check(methods: Sequence[str], seeds: int, conditions: Conditions) -> None:
     """Raises ValueError for what cannot be compared."""
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown or not methods:
-        raise ValueError(f"--methods {','.join(unknown)}: there is no such name. Known are {', '.join(METHODS)}")
+    check_names("--methods", methods, METHODS)
     refill = [name for name in methods if METHODS[name].refill]
     if refill:
         raise ValueError(
@@ -199,28 +198,21 @@ class Results:
         self.folder, self.conditions = folder, conditions
         self.by_cell: dict[Cell, Result] = {}
         self._settings = _settings(conditions, methods)
-        if (folder / SETTINGS).exists():
-            self._compare_settings()
-        elif folder.is_dir() and any(folder.iterdir()):
-            raise ValueError(f"--out {folder}: it holds something else (there is no {SETTINGS}). Take another folder")
-        for number, result in _lines(folder / TRIALS):
-            try:
-                self.by_cell[Cell(*(result[field.name] for field in fields(Cell)))] = result
-            except KeyError as error:
-                raise ValueError(
-                    f"{folder / TRIALS}, line {number} is no result ({error}). Remove this line"
-                ) from error
+        check_new(folder)
+        self._compare_settings(read_settings(folder, ("conditions",)))
+        names = [field.name for field in fields(Cell)]
+        for _, result in read_results(folder / TRIALS, [*names, *MEASURED]):
+            self.by_cell[Cell(*(result[name] for name in names))] = result
 
-    def _compare_settings(self) -> None:
-        file = self.folder / SETTINGS
-        theirs = json.loads(file.read_text(encoding="utf-8"))
+    def _compare_settings(self, theirs: dict[str, Any]) -> None:
         for name, ours in self._settings.items():
-            check_equal(f"{file}, {name},", theirs.setdefault(name, ours), ours, "Take another --out")
+            where = f"{self.folder / SETTINGS}, {name},"
+            check_equal(where, theirs.setdefault(name, ours), ours, "Take another --out")
         self._settings = theirs
 
     def start(self) -> None:
         """Write the settings."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make(self.folder)
         text = json.dumps(self._settings, indent=1, ensure_ascii=False) + "\n"
         (self.folder / SETTINGS).write_text(text, encoding="utf-8")
 
@@ -242,16 +234,6 @@ def _settings(conditions: Conditions, methods: Sequence[str]) -> dict[str, Any]:
         # Where this package is installed makes no difference.
         flags["reward.remote_url"] = Path(flags["reward.remote_url"]).name
     return json.loads(json.dumps({"conditions": asdict(conditions)} | by_method))
-
-
-def _lines(file: Path) -> Iterator[tuple[int, Result]]:
-    if not file.exists():
-        return
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            yield number, json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{file}, line {number} is no result ({error}). Remove this line") from error
 
 
 def pack(results: Results, file: Path) -> None:

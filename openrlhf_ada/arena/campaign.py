@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ada.arena.costs import COSTS, budget_of, mean_accuracy, unit_of
+from openrlhf_ada.arena.folders import SETTINGS, Result, check_new, make, read_results, read_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,24 +66,19 @@ class Cell:
     unit: str = "rollouts"
 
 
-Result = dict[str, Any]
-"""A cell's fields, with `spent` (a list of objects) and `accuracy` (a list)."""
-
-
 class Results:
-    """A file of JSON lines, one for each trial that has ended. Raises ValueError for a line that is none."""
+    """A file of JSON lines, one for each trial that has ended. Raises ValueError for a line that is none.
+
+    A result has the fields of its cell, `spent` (a list of objects) and `accuracy` (a list).
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.folder = file.parent
         self.by_cell: dict[Cell, Result] = {}
-        if file.exists():
-            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-                try:
-                    result: Result = json.loads(line)
-                    self.by_cell[Cell(**{field.name: result[field.name] for field in fields(Cell)})] = result
-                except (ValueError, KeyError, TypeError) as error:
-                    raise ValueError(f"{file}, line {number} is no result of a trial ({error!r})") from error
+        names = [field.name for field in fields(Cell)]
+        for _, result in read_results(file, [*names, "spent", "accuracy"]):
+            self.by_cell[Cell(**{name: result[name] for name in names})] = result
 
     def add(self, cell: Cell, curve: Result) -> None:
         """Keep it, in memory and on disk."""
@@ -217,7 +213,7 @@ def final_cells(
     ]
 
 
-TRIALS, FINGERPRINTS = "trials.jsonl", "settings.json"
+TRIALS = "trials.jsonl"
 
 
 def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> None:
@@ -237,18 +233,16 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     }
     # As JSON has it: lists for tuples, and text for keys.
     ours = json.loads(json.dumps(ours, default=repr))
-    file = folder / FINGERPRINTS
-    if (folder / TRIALS).exists() and not file.exists():
-        raise ValueError(f"--out {folder}: there are trials, but no {FINGERPRINTS} that says how. Name another folder")
-    theirs: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    check_new(folder)
+    theirs = read_settings(folder, ("tuning grid", "trials"))
     for what, setting in ours.items():
         if theirs.setdefault(what, setting) != setting:
             raise ValueError(
                 f"--out {folder}: its trials were made with another {what} "
                 f"({_difference(theirs[what], setting)}). Name another folder, or remove this one"
             )
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(theirs, indent=1), encoding="utf-8")
+    make(folder)
+    (folder / SETTINGS).write_text(json.dumps(theirs, indent=1), encoding="utf-8")
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

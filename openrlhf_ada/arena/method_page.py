@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openrlhf_ada.arena.markdown import markdown_table
-from openrlhf_ada.arena.methods import METHODS, OF_PRESET, Method
+from openrlhf_ada.arena.methods import FEWER_UPDATES, METHODS, OF_PRESET, Method
 from openrlhf_ada.arena.real import method_flags
 
 FIRST, LAST = "<!-- methods: written by `make arena-docs` -->", "<!-- end of methods -->"
@@ -26,7 +26,8 @@ def _updates(method: Method) -> str:
 
 def _flags(method: Method) -> str:
     if method.name in PRESETS:
-        return f"--ada_method {PRESETS[method.name]}"
+        preset = PRESETS[method.name]
+        return " ".join([f"--ada_method {preset}", *(f"--{n} {v}" for n, v in FEWER_UPDATES.get(preset, {}).items())])
     flags: dict[str, Any] = {
         "rollout.n_samples_per_prompt": method.n,
         "algo.advantage.estimator": method.estimator,

@@ -93,6 +93,9 @@ OF_PRESET = {name: name for name in PUBLISHED} | {
 }
 """Methods here by the presets that they stand for. Sizes of steps are the arena's own."""
 
+FEWER_UPDATES = {"rated-pos": {"train.batch_size": 1024}}
+"""Presets that make more updates of a step than the method here, and with which flags they make as many."""
+
 TWICE: dict[str, Any] = {"passes": 2, "parts": 2}
 """Two passes, in as many updates as one pass in four."""
 
@@ -198,7 +201,7 @@ def _adaptive() -> Iterator[Method]:
     one_each = {"mode": "seq", "exit": "balance", "wave": 4, "max_samples": 32, "k_pos": 1, "k_neg": 1}
     yield Method("balance-1-1", "waves of 4 until one right and one wrong; 4 trained", 4, one_each)
     est = {"mode": "est", "budget": 8.0, "select": "all"}
-    yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", 8, est | {"correction": "paper"})
+    yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", 8, est | {"correction": "paper", "baseline": "pool"})
     yield Method("est-std", "n as sqrt(p (1 - p)), equal weights", 8, est | {"allocation": "std"} | exact)
     for name, objective, has in (
         ("pos", "matched:reinforce-ada-pos", "has"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from itertools import accumulate
@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_ada.arena.folders import SETTINGS, Result, make, read_results, read_settings
 from openrlhf_ada.arena.methods import METHODS, Method
+from openrlhf_ada.arena.names import check_names
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.reporting.run_record import Row, Run
 from openrlhf_ada.simulation.coin_flips import simulate
@@ -50,7 +52,7 @@ METHODS_DEFAULT = (
     "dapo-8",
 )
 
-SETTINGS, CELLS = "settings.json", "cells.jsonl"
+CELLS = "cells.jsonl"
 
 Flags = dict[str, Any]
 """By name without dashes; True is a switch."""
@@ -86,8 +88,8 @@ class Cell:
         return f"{self.method}-seed{self.seed}"
 
 
-Result = dict[str, Any]
-"""A cell's fields, its `flags`, and three objects of lists: `by_step`, `evaluations`."""
+MEASURED = ("flags", "by_step", "evaluations")
+"""In a result, beside the fields of its cell: the last two are objects of lists."""
 
 
 # -- plan -------------------------------------------------------------------------------------------------------------
@@ -99,13 +101,15 @@ def plan(methods: Sequence[str], seeds: int) -> list[Cell]:
     return [Cell(method, seed) for seed in range(seeds) for method in names]
 
 
+def check_minutes(minutes: float | None) -> None:
+    """Raises ValueError."""
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ValueError(f"--minutes {minutes:g}: expected a number above 0. Leave it out for no limit")
+
+
 def check(methods: Sequence[str], seeds: int, budget: int, rate: float, minutes: float | None) -> None:
     """Raises ValueError for what cannot be run."""
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown:
-        raise ValueError(f"--methods {','.join(unknown)}: there is no such name. Known are {', '.join(METHODS)}")
-    if not methods:
-        raise ValueError(f"--methods names no method. Known are {', '.join(METHODS)}")
+    check_names("--methods", methods, METHODS)
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: at least 1 is needed, and 3 for an interval")
     if budget < LEAST_BUDGET:
@@ -115,8 +119,7 @@ def check(methods: Sequence[str], seeds: int, budget: int, rate: float, minutes:
         )
     if not 0 < rate < 1:
         raise ValueError(f"--rate {rate:g}: a learning rate lies between 0 and 1. Leave it out for that of the demo")
-    if minutes is not None and minutes <= 0:
-        raise ValueError(f"--minutes {minutes:g}: it must be above 0. Leave it out for no limit")
+    check_minutes(minutes)
 
 
 @cache
@@ -260,8 +263,9 @@ class Results:
         known = read_conditions(folder)
         if known is not None:
             check_equal(folder / SETTINGS, asdict(known), asdict(conditions), "Take another --out")
-        for number, result in _lines(folder / CELLS):
-            cell = Cell(result["method"], result["seed"])
+        names = [field.name for field in fields(Cell)]
+        for number, result in read_results(folder / CELLS, [*names, *MEASURED]):
+            cell = Cell(*(result[name] for name in names))
             where = f"{folder / CELLS}, line {number} ({cell.name})"
             if resumes and cell.method in METHODS:
                 check_equal(where, result["flags"], _as_json(cell_flags(cell, conditions)), "Remove this line")
@@ -269,7 +273,7 @@ class Results:
 
     def start(self) -> None:
         """Write the settings, if this is a new folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make(self.folder)
         if read_conditions(self.folder) is None:
             text = json.dumps(asdict(self.conditions), indent=2) + "\n"
             (self.folder / SETTINGS).write_text(text, encoding="utf-8")
@@ -288,28 +292,9 @@ class Results:
 
 def read_conditions(folder: Path) -> Conditions | None:
     """Of an existing folder; None without settings. Raises ValueError for a file that holds none."""
-    file = folder / SETTINGS
-    if not file.exists():
-        return None
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return Conditions(**{field.name: found[field.name] for field in fields(Conditions)})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} holds no settings of this command ({error!r}). Take another --out") from error
-
-
-def _lines(file: Path) -> Iterator[tuple[int, Result]]:
-    if not file.exists():
-        return
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            result: Result = json.loads(line)
-            missing = [name for name in ("method", "seed", "flags", "by_step", "evaluations") if name not in result]
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{file}, line {number} is no result of a run ({error!r}). Remove this line") from error
-        if missing:
-            raise ValueError(f"{file}, line {number} is no result of a run: it has no {missing[0]}. Remove this line")
-        yield number, result
+    names = [field.name for field in fields(Conditions)]
+    found = read_settings(folder, names)
+    return Conditions(**{name: found[name] for name in names}) if found else None
 
 
 def check_equal(where: object, theirs: Mapping[str, Any], ours: Mapping[str, Any], remedy: str) -> None:

@@ -23,6 +23,7 @@ from openrlhf_ada.arena.campaign import (
 )
 from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.names import check_names
 from openrlhf_ada.arena.sign_flips import SEEDS_FOR_TEST
 from openrlhf_ada.arena.tables import REFERENCE, Row, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
@@ -42,15 +43,14 @@ QUICK: dict[str, Any] = {
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
+    args = build_parser().parse_args(argv)
     if args.agreement:
         return arena_agreement.main(build_parser(), argv)
     if args.real:
         return arena_real.main(build_parser(), argv)
     try:
         if args.quick:
-            _make_quick(parser, args)
+            _make_quick(argv, args)
         arena_real.check_absent(args)
         arena_agreement.check_absent(args)
         _check(args)
@@ -123,10 +123,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _make_quick(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Raises ValueError for flags that --quick sets."""
+def _make_quick(argv: Sequence[str], args: argparse.Namespace) -> None:
+    """Raises ValueError for flags that --quick sets, whatever their value."""
+    parser = build_parser()
+    parser.set_defaults(**dict.fromkeys(QUICK))
+    given = parser.parse_args(argv)
     for name in QUICK:
-        if getattr(args, name) != parser.get_default(name):
+        if getattr(given, name) is not None:
             raise ValueError(f"--{name} does not go with --quick, which sets it. Leave one of the two out")
     vars(args).update(QUICK)
 
@@ -142,11 +145,7 @@ def _check(args: argparse.Namespace) -> None:
         ("--tasks", args.tasks, TASKS),
         ("--cost", args.cost, COSTS),
     ):
-        unknown = [name for name in names if name not in known]
-        if not names:
-            raise ValueError(f"{flag} names nothing. Known are {', '.join(known)}")
-        if unknown:
-            raise ValueError(f"{flag} {','.join(unknown)}: there is no such name. Known are {', '.join(known)}")
+        check_names(flag, names, known)
     if args.seeds < 3:
         raise ValueError(f"--seeds {args.seeds}: an interval needs at least 3")
     if args.budget < 1000:

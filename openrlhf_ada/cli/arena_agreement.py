@@ -32,7 +32,7 @@ from openrlhf_ada.arena.agreement import (
 )
 from openrlhf_ada.arena.agreement_tables import Row, contrast, table
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.real import Flags
+from openrlhf_ada.arena.real import Flags, check_minutes
 from openrlhf_ada.arena.real_tables import SEEDS_FOR_INTERVAL
 from openrlhf_ada.arena.tasks import TASKS, make_world
 from openrlhf_ada.cli.arena_page import AGREEMENT
@@ -119,8 +119,7 @@ def _results(args: argparse.Namespace, foreign: dict[str, Any]) -> Results:
             raise ValueError(f"--{name} does not go with --agreement. Leave it out")
     if len(args.tasks) != 1 or args.tasks[0] not in TASKS:
         raise ValueError(f"--tasks {','.join(args.tasks)}: expected one of {', '.join(TASKS)}")
-    if args.minutes is not None and args.minutes <= 0:
-        raise ValueError(f"--minutes {args.minutes:g}: it must be above 0. Leave it out for no limit")
+    check_minutes(args.minutes)
     conditions = Conditions(args.tasks[0], **({} if args.steps is None else {"steps": args.steps}))
     check(args.methods, args.seeds, conditions)
     if not cpu.is_needed():

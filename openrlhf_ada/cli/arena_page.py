@@ -14,6 +14,7 @@ from pathlib import Path
 from openrlhf_ada.arena import agreement, method_page, real, real_page, short_page
 from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, draw_agreement, render_agreement
 from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
+from openrlhf_ada.arena.folders import SETTINGS
 from openrlhf_ada.arena.page import PACKED, PAGE_COSTS, draw, inserted, pack, render, task_of, unpack
 from openrlhf_ada.arena.tables import REFERENCE
 from openrlhf_ada.arena.tasks import TASKS
@@ -97,7 +98,7 @@ def is_finished(results: Results, task: str, method: str, seeds: int, budget: in
 
 def keep_real(folder: Path, out: Path) -> None:
     """Copy what is to be kept. Raises FileNotFoundError where no run has ended, before anything is written."""
-    kept = {name: (folder / name).read_bytes() for name in (real.SETTINGS, real.CELLS)}
+    kept = {name: (folder / name).read_bytes() for name in (SETTINGS, real.CELLS)}
     out.mkdir(parents=True, exist_ok=True)
     for name, content in kept.items():
         (out / name).write_bytes(content)

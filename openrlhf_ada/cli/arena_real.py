@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from openrlhf_ada.arena.folders import SETTINGS, check_new
 from openrlhf_ada.arena.real import (
     METHODS_DEFAULT,
     REFERENCE,
-    SETTINGS,
     Cell,
     Conditions,
     Flags,
@@ -85,7 +85,8 @@ def check_absent(args: argparse.Namespace) -> None:
     """Raises ValueError for a flag that needs --real."""
     for name in ONLY_REAL:
         if getattr(args, name) is not None:
-            raise ValueError(f"--{name} goes with --real only. Add --real, or leave it out")
+            also = " or --agreement" if name == "minutes" else ""
+            raise ValueError(f"--{name} goes with --real{also} only. Add that, or leave it out")
 
 
 def main(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
@@ -118,8 +119,7 @@ def _results(parser: argparse.ArgumentParser, args: argparse.Namespace, folder: 
     known = read_conditions(folder)
     if args.resume and known is None:
         raise ValueError(f"--resume {folder}: there is no {SETTINGS}. Start a new folder with --out")
-    if known is None and folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"--out {folder}: it holds something else (there is no {SETTINGS}). Take another folder")
+    check_new(folder)
     kept = known if args.resume else None
     model = args.model or (kept.model if kept else "smollm2")
     budget = args.budget if args.budget is not None else (kept.budget if kept else DEFAULTS["budget"])

@@ -17,7 +17,7 @@ from statistics import mean
 from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel, wave_seconds
 from openrlhf_ada.arena.measured import seconds_to_target
 from openrlhf_ada.cli.plan_tables import RATES, Plan, draw, show
-from openrlhf_ada.cli.scenario import at_least, method_settings, names_of, recorded, steps_of, synthetic
+from openrlhf_ada.cli.scenario import at_least, check_folders, method_settings, names_of, recorded, steps_of, synthetic
 from openrlhf_ada.config import program
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
@@ -51,6 +51,8 @@ PLANNED = tuple(
 )
 """Methods that replace no prompts and read no critic: what others take is not simulated."""
 
+NOT_PLANNED = dict.fromkeys(set(METHODS) - set(PLANNED), "replaces prompts or reads a critic, which is not simulated")
+
 MACHINES = {"1.5b": STEP_MODELS["seconds"], "7b": STEP_MODELS["seconds-7b"]}
 
 LEARNING_STEPS = 3
@@ -58,6 +60,9 @@ LEARNING_STEPS = 3
 
 ARENA_PROMPTS = 512
 """Prompts of the step, with 4 rollouts each, by which engines are compared with those of the arena."""
+
+CUT = 0.9
+"""Least share of --tokens that is left where long answers are cut off."""
 
 MOST_PROMPTS = 8192
 """Of a simulated step. Methods take up to half a minute for one of these."""
@@ -91,9 +96,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Before anything is simulated. Raises FileNotFoundError and ValueError."""
-    for flag, file in (("json", args.json), ("plot", args.plot)):
-        if file is not None and not file.parent.is_dir():
-            raise FileNotFoundError(f"--{flag} {file}: there is no folder {file.parent}")
+    check_folders(json=args.json, plot=args.plot)
     if args.plot is not None and args.plot.suffix not in PICTURES:
         raise ValueError(f"--plot {args.plot}: expected a name that ends in {', '.join(PICTURES)}")
 
@@ -109,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--max_tokens", type=at_least(1), default=SYNTHETIC.longest, metavar="N", help="longest answer (default 4096)")
     add(
         "--methods",
-        type=names_of(PLANNED),
+        type=names_of(PLANNED, NOT_PLANNED),
         default=list(USUAL),
         metavar="NAME,...",
         help=f"names of --ada_method (default {','.join(USUAL)}; all: {','.join(PLANNED)})",
@@ -180,7 +183,13 @@ class Planner:
         rates, tokens = measured_rates(str(args.source), flag="SOURCE") if args.source else ((), None)
         a, b = args.beta or (SYNTHETIC.alpha, SYNTHETIC.beta)
         median = SYNTHETIC.median * (args.tokens or tokens or ANSWER_TOKENS) / ANSWER_TOKENS
-        return replace(SYNTHETIC, alpha=a, beta=b, rates=rates, median=median, longest=args.max_tokens)
+        answers = replace(SYNTHETIC, alpha=a, beta=b, rates=rates, median=median, longest=args.max_tokens)
+        if args.tokens and answers.mean < CUT * args.tokens:
+            raise ValueError(
+                f"--tokens {args.tokens:,}: where none is longer than --max_tokens {args.max_tokens:,}, answers would "
+                f"have a mean of {answers.mean:,.0f}. Give --max_tokens {4 * args.tokens} or more"
+            )
+        return answers
 
     def _machine_of_steps(self) -> StepModel:
         """With the seconds that flags or the run's own steps give. A measured engine needs no factor."""

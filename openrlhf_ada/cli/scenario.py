@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import mean
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.choosing import make_chooser
@@ -197,14 +198,23 @@ def at_least(least: int) -> Callable[[str], int]:
     return parse
 
 
-def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """For argparse: names of these, with commas between them."""
+def check_folders(**files: Path | None) -> None:
+    """Of files to be written, by flag, before anything is simulated. Raises FileNotFoundError."""
+    for flag, file in files.items():
+        if file is not None and not file.parent.is_dir():
+            raise FileNotFoundError(f"--{flag} {file}: there is no folder {file.parent}")
+
+
+def names_of(known: Collection[str], refused: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], list[str]]:
+    """For argparse: names of these, with commas between them. `refused`: why others cannot be named."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")
         unknown = [name for name in names if name not in known]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]} is unknown: expected some of {', '.join(known)}")
+            near = difflib.get_close_matches(unknown[0], known, n=1)
+            why = refused.get(unknown[0], f"is unknown{f' (did you mean {near[0]}?)' if near else ''}")
+            raise argparse.ArgumentTypeError(f"{unknown[0]} {why}: expected some of {', '.join(known)}")
         return names
 
     return parse

@@ -21,6 +21,7 @@ from openrlhf_ada.cli.scenario import (
     Scenario,
     ada_flags,
     at_least,
+    check_folders,
     names_of,
     namespace,
     recorded,
@@ -50,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         if args.calibrate:
             return _calibrate(args)
+        check_folders(json=args.json)
         if args.run_dir:
             scenario = recorded(
                 args.run_dir, args.engine, args.prompts, args.steps, f"{program.called()} simulate --calibrate"

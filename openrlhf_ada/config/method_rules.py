@@ -141,13 +141,14 @@ def _sizes(s: Settings) -> Iterator[Problem]:
 def _budget(s: Settings) -> Iterator[Problem]:
     if s.config.mode != "est":
         return
+    usual = s.group_size if s.trains_all else 2 * s.group_size
     if not s.min_samples <= s.budget <= s.max_samples:
         yield (
             "--ada_budget",
             s.budget,
             f"it is the mean of numbers between --ada_min_samples {s.min_samples} and --ada_max_samples "
             f"{s.max_samples}",
-            f"Use --ada_budget {max(s.min_samples, min(s.group_size * 2, s.max_samples))}, or move the bounds apart",
+            f"Use --ada_budget {max(s.min_samples, min(usual, s.max_samples))}, or move the bounds apart",
         )
     if not s.trains_all and s.min_samples < s.group_size:
         yield (

@@ -36,7 +36,7 @@ def test_forked_run_has_the_rollouts_of_a_plain_one(toy: Toy, tmp_path: Path) ->
         lambda processes: names.extend(process.cmdline()[0] for process in processes if process.cmdline()),
     )
     actors = {name.removeprefix("ray::").partition(".")[0] for name in names if name.startswith("ray::")}
-    # While a method runs, Ray's title has the name of the base class. A Ray without titles: see platforms/processes.py.
+    # While a method runs, Ray's title has the base class. One Ray of forty has none: see platforms/processes.py.
     assert not actors or (actors & {"AdaPolicyActor", "PolicyModelActor"} and "IDLE" not in actors), actors
     assert len(log.read_text()[start:].splitlines()) == len(lines)
     forked, plain = (

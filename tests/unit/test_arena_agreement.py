@@ -31,6 +31,7 @@ from openrlhf_ada.arena.agreement import (
 )
 from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, render_agreement
 from openrlhf_ada.arena.agreement_tables import Row, contrast, table
+from openrlhf_ada.arena.campaign import check_folder
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.page import inserted
 from openrlhf_ada.cli import arena_agreement, arena_page
@@ -274,7 +275,7 @@ def test_what_is_said_of_chance_is_what_the_results_say() -> None:
         (["--tasks", "graded,hard"], "--tasks graded,hard: expected one of graded, hard"),
         (["--seeds", "0"], "--seeds 0: at least 1"),
         (["--steps", "48"], "--steps 48: expected whole passes over the prompts, of 32 steps each. Try 64"),
-        (["--minutes", "0"], "--minutes 0: it must be above 0"),
+        (["--minutes", "nan"], "--minutes nan: expected a number above 0"),
         (["--budget", "100"], "--budget does not go with --agreement"),
         (["--real"], "--real does not go with --agreement"),
         (["--quick"], "--quick does not go with --agreement"),
@@ -286,6 +287,12 @@ def test_bad_calls_are_refused(
     assert main(["--agreement", "--out", str(tmp_path / "out"), *flags]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_folder_of_another_track_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_folder(tmp_path, ["graded"], ["pos"])
+    assert main(["--agreement", "--out", str(tmp_path)]) == 2
+    assert "settings.json holds no settings of this command (no 'conditions')" in capsys.readouterr().err
 
 
 def test_steps_need_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

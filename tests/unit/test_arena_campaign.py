@@ -186,21 +186,58 @@ def test_folder_of_another_method_of_that_name_is_refused(tmp_path: Path, monkey
 
 def test_trials_of_an_older_version_are_refused(tmp_path: Path) -> None:
     (tmp_path / TRIALS).write_text("{}")
-    with pytest.raises(ValueError, match=r"there are trials, but no settings.json that says how"):
+    with pytest.raises(ValueError, match=r"it holds something else \(there is no settings.json\)"):
         check_folder(tmp_path, ["graded"], ["pos"])
 
 
-def test_foreign_line_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ("[]", "settings.json holds no settings of this command (no 'tuning grid')"),
+        ("{bad", "settings.json is no JSON"),
+        ('{"conditions": {}}', "holds no settings of this command (no 'tuning grid'). Take another --out"),
+        ('{"model": "toy", "budget": 6144}', "holds no settings of this command (no 'tuning grid')"),
+    ],
+)
+def test_settings_of_something_else_are_refused(
+    settings: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of --agreement and of --real, too."""
+    (tmp_path / "settings.json").write_text(settings)
+    assert main(["--out", str(tmp_path)]) == 2
+    assert says in capsys.readouterr().err
+    assert (tmp_path / "settings.json").read_text() == settings
+
+
+def test_file_is_no_folder_for_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for track in ([], ["--real"], ["--agreement"]):
+        assert main([*track, "--out", str(tmp_path / "file")]) == 2
+        assert f"--out {tmp_path / 'file'}: it is a file. Name a folder" in capsys.readouterr().err
+        assert main([*track, "--out", str(tmp_path / "file" / "below")]) == 2
+        assert "this folder cannot be made (Not a directory). Take another one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"task": "graded"}', r"line 1 is no result \(no 'method'\). Remove this line"),
+        ('{"task": "graded", "met', r"line 1 is no result \(Unterminated string.*\). Remove this line"),
+        ("[]", r"line 1 is no result \(no 'task'\)"),
+    ],
+)
+def test_foreign_line_is_named(line: str, says: str, tmp_path: Path) -> None:
+    """As the end of one is that a full disk has cut off."""
     file = tmp_path / TRIALS
-    file.write_text('{"task": "graded"}\n')
-    with pytest.raises(ValueError, match=r"trials.jsonl, line 1 is no result of a trial"):
+    file.write_text(line)
+    with pytest.raises(ValueError, match=says):
         Results(file)
 
 
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--methods", "posh"], "--methods posh: there is no such name. Known are uniform-2"),
+        (["--methods", "posh"], "--methods posh: there is no such name. Did you mean pos? Known are uniform-2"),
         (["--tasks", "grade"], "--tasks grade: there is no such name"),
         (["--cost", "euros"], "--cost euros: there is no such name. Known are rollouts, tokens"),
         (["--seeds", "2"], "an interval needs at least 3"),
@@ -210,6 +247,7 @@ def test_foreign_line_is_named(tmp_path: Path) -> None:
         (["--tasks", ","], "--tasks names nothing. Known are graded"),
         (["--cost", ""], "--cost names nothing"),
         (["--processes", "0"], "--processes 0: at least 1 is needed"),
+        (["--quick", "--seeds", "10"], "--seeds does not go with --quick, which sets it"),
         (["--quick", "--methods", "pos"], "--methods does not go with --quick, which sets it"),
     ],
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +18,15 @@ from documents import ROOT, section, spans, tables
 from openrlhf_ada.arena import aim, costs, method_page, real, real_page, real_tables, short_page
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
-from openrlhf_ada.arena.methods import PUBLISHED
+from openrlhf_ada.arena.methods import OF_PRESET, PUBLISHED
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
 from openrlhf_ada.arena.tables import REFERENCE, Finals, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.arena.trial import Spent
 from openrlhf_ada.cli.arena_page import REAL, main
 from openrlhf_ada.config import presets
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import resolve
 
 BUDGET, SEEDS, SETTING = 8000, 6, (1e-3, 32)
 METHODS = {cost: ["pos"] for cost in PAGE_COSTS}
@@ -656,6 +661,26 @@ def test_pages_say_what_a_smaller_learning_rate_keeps() -> None:
     for by_name in DIVERSITY.values():
         assert max(by_name, key=lambda name: by_name[name]["eight"]) == SLOWER
         assert by_name["first-right"]["one"] - by_name[SLOWER]["one"] < 0.03, "up to three points"
+
+
+def host_of(n: int, estimator: str) -> Any:
+    algo = SimpleNamespace(advantage=SimpleNamespace(estimator=estimator))
+    return SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=64), algo=algo)
+
+
+@pytest.mark.parametrize("name", OF_PRESET)
+def test_every_method_that_stands_for_a_preset_resolves_as_it_does(name: str) -> None:
+    """But for the threshold of scores that are 0 or 1. `grpo` has none of our flags."""
+    preset, ours = presets.METHODS[name].flags, METHODS_HERE[OF_PRESET[name]]
+    flags = {flag.removeprefix("ada."): value for flag, value in preset.items() if flag.startswith("ada.")}
+    host = host_of(preset["rollout.n_samples_per_prompt"], preset["algo.advantage.estimator"])
+    same = ours.settings(64)
+    assert (ours.passes, host.algo.advantage.estimator) == (preset["train.max_epochs"], ours.estimator)
+    if name == "grpo":
+        assert flags == {"mode": "off"} and (same.group_size, same.baseline, same.correction) == (4, "pool", "none")
+        return
+    theirs = replace(resolve(AdaConfig(**flags), host), positive_above=same.positive_above, config=same.config)
+    assert theirs == same
 
 
 @pytest.mark.parametrize("name", ["rated-pos", "first-right"])

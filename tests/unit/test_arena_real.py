@@ -186,7 +186,7 @@ def test_run_with_other_flags_is_refused(results: Results) -> None:
         Results(results.folder, CONDITIONS)
 
 
-@pytest.mark.parametrize(("line", "says"), [("{", "line 1 is no result of a run"), ("{}", "it has no method")])
+@pytest.mark.parametrize(("line", "says"), [("{", "line 1 is no result"), ("{}", "no 'method'")])
 def test_foreign_line_is_named(line: str, says: str, tmp_path: Path) -> None:
     (tmp_path / CELLS).write_text(line + "\n")
     with pytest.raises(ValueError, match=says):
@@ -242,12 +242,13 @@ def test_method_without_the_reference_is_not_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--methods", "posh"], "--methods posh: there is no such name. Known are uniform-2"),
-        (["--methods", ","], "--methods names no method"),
+        (["--methods", "posh"], "--methods posh: there is no such name. Did you mean pos? Known are uniform-2"),
+        (["--methods", ","], "--methods names nothing"),
         (["--seeds", "0"], "--seeds 0: at least 1 is needed, and 3 for an interval"),
         (["--budget", "100"], "--budget 100: a run needs at least 384 rollouts"),
         (["--budget", "0"], "--budget 0: a run needs at least 384 rollouts"),
-        (["--minutes", "0"], "--minutes 0: it must be above 0"),
+        (["--minutes", "0"], "--minutes 0: expected a number above 0"),
+        (["--minutes", "nan"], "--minutes nan: expected a number above 0"),
         (["--rate", "0"], "--rate 0: a learning rate lies between 0 and 1"),
         (["--rate", "nan"], "--rate nan: a learning rate lies between 0 and 1"),
         (["--tasks", "graded"], "--tasks does not go with --real"),
@@ -264,7 +265,7 @@ def test_bad_input_is_refused_at_once(
 
 def test_flag_of_real_runs_needs_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--minutes", "5"]) == 2
-    assert "--minutes goes with --real only" in capsys.readouterr().err
+    assert "--minutes goes with --real or --agreement only" in capsys.readouterr().err
 
 
 def test_folder_that_is_not_one_of_ours_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,9 +122,9 @@ def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_
 
 
 def test_methods_come_in_the_order_that_was_measured(tmp_path: Path, engine: Path, capsys: Any) -> None:
-    names = ("maxrl", "counted", "rated-pos")
+    names = ("maxrl", "counted", "grpo")
     argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
-    assert list(planned(tmp_path, *argv)) == ["counted", "rated-pos", "maxrl"]
+    assert list(planned(tmp_path, *argv)) == ["counted", "grpo", "maxrl"]
     shown = capsys.readouterr().out
     assert "Compare methods by this" in shown and "…" not in shown, "no column is cut"
 
@@ -135,11 +135,13 @@ def test_measured_ratios_are_those_of_the_page_on_its_machine() -> None:
     by_task = [unpack(PACKED / f"{task}.jsonl.gz")["seconds"] for task in TASKS]
     page = {rank.method: rank.cost for rank in ranks(by_task)}
     found = seconds_to_target(STEP_MODELS["seconds"])
-    assert found["rated-pos"] == pytest.approx(page["rated-pos"])
+    assert found["first-right"] == pytest.approx(page["first-right"])
     assert found["counted"] == pytest.approx(page["counted"])
     assert found["grpo"] == pytest.approx(page["grpo-4"])
     assert "reinforce-ada-pos" not in found, "it was not run on every task"
-    assert seconds_to_target(STEP_MODELS["seconds-7b"])["rated-pos"] > found["rated-pos"]
+    assert "rated-pos" not in found, "the preset makes more updates of a step"
+    at_7b = seconds_to_target(STEP_MODELS["seconds-7b"])
+    assert at_7b["first-right"] < found["first-right"] < found["counted"], "where training costs more"
 
 
 @pytest.mark.slow
@@ -195,7 +197,9 @@ def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None
         (("--budget", "nan"), "argument --budget: nan: expected a number above 0"),
         (("--beta", "3"), "argument --beta: 3: expected two numbers above 0, such as 0.5,3.5"),
         (("--beta", "1,-1"), "argument --beta: -1: expected a number above 0"),
-        (("--methods", "dapo"), "dapo is unknown: expected some of"),
+        (("--methods", "dapo"), "dapo replaces prompts or reads a critic, which is not simulated: expected some of"),
+        (("--methods", "grop"), "grop is unknown (did you mean grpo?): expected some of"),
+        (("--tokens", "5000"), "have a mean of 2,966. Give --max_tokens 20000 or more"),
         (("--engine", "README.md"), "README.md does not describe an engine as --calibrate writes it"),
         (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives: make one with"),
         (("docs",), "docs is not a run directory: it has no config.json"),

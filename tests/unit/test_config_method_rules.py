@@ -108,7 +108,7 @@ CASES = [
         EST | {"--ada_budget": "3", "--ada_select": "all", "--ada_min_samples": "4"},
         "--ada_budget is 3.0",
         "the mean of numbers between --ada_min_samples 4 and --ada_max_samples 12",
-        "Use --ada_budget",
+        "Use --ada_budget 4,",
         {"--ada_budget": "4"},
     ),
     Case(

@@ -1,0 +1,61 @@
+"""A folder of results: settings.json says how they were made, and a file has a JSON line for each.
+
+The three kinds of comparison of `openrlhf-ada arena` have folders of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+SETTINGS = "settings.json"
+
+Result = dict[str, Any]
+
+
+def check_new(folder: Path) -> None:
+    """Raises ValueError for a folder of something else: it has no settings."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder}: it is a file. Name a folder")
+    if folder.is_dir() and not (folder / SETTINGS).exists() and any(folder.iterdir()):
+        raise ValueError(f"--out {folder}: it holds something else (there is no {SETTINGS}). Take another folder")
+
+
+def make(folder: Path) -> None:
+    """Raises ValueError where that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {folder}: this folder cannot be made ({error.strerror}). Take another one") from error
+
+
+def read_settings(folder: Path, names: Collection[str]) -> dict[str, Any]:
+    """Empty for a new folder. `names`: what settings of this kind have. Raises ValueError where one is missing."""
+    file = folder / SETTINGS
+    if not file.exists():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON ({error}). Take another --out") from error
+    missing = [name for name in names if not isinstance(found, dict) or name not in found]
+    if missing:
+        raise ValueError(f"{file} holds no settings of this command (no {missing[0]!r}). Take another --out")
+    return found
+
+
+def read_results(file: Path, names: Collection[str]) -> Iterator[tuple[int, Result]]:
+    """(number of the line, result). `names`: what a result has. Raises ValueError for a line that is none."""
+    if not file.exists():
+        return
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            result = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{file}, line {number} is no result ({error}). Remove this line") from error
+        missing = [name for name in names if not isinstance(result, dict) or name not in result]
+        if missing:
+            raise ValueError(f"{file}, line {number} is no result (no {missing[0]!r}). Remove this line")
+        yield number, result
