@@ -105,9 +105,9 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--budget",
         type=int,
-        default=64_000,
+        default=24_000,
         metavar="N",
-        help="rollouts of a trial, or the seconds in which uniform-8 draws them (default 64000)",
+        help="rollouts of a trial, or the seconds in which uniform-8 draws them (default 24000)",
     )
     add(
         "--cost",

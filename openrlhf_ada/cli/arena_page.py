@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--agreement", type=Path, metavar="DIR", help="folder of `arena --agreement`, whose results are copied first")
     add("--real", type=Path, metavar="DIR", help="folder of `arena --real`, whose results are copied first")
     add("--seeds", type=int, default=10, metavar="N", help="seeds of that campaign (default 10)")
-    add("--budget", type=int, default=64_000, metavar="N", help="rollouts of its trials (default 64000)")
+    add("--budget", type=int, default=24_000, metavar="N", help="rollouts of its trials (default 24000)")
     return parser
 
 

@@ -594,7 +594,14 @@ def test_page_says_how_varied_answers_stay() -> None:
         return " and ".join(f"{100 * DIVERSITY[task][name][what]:.1f}" for task in ("graded", "hard"))
 
     assert f"for {said('counted', 'eight')} % with `counted`, and for {said('grpo-4', 'eight')} with GRPO" in page
-    assert f"far more often: {said('counted', 'one')} %, against {said('grpo-4', 'one')}" in page
+    assert (
+        f"one answer is right for {said('counted', 'one')} %, against {said('grpo-4', 'one')} (three worlds)" in page
+    )
+    nats = {
+        name: [f"{DIVERSITY[task][name]['entropy']:.2f}" for task in ("graded", "hard")]
+        for name in ("counted", "grpo-4")
+    }
+    assert f"is {' and '.join(nats['counted'])} nats, with GRPO {' and '.join(nats['grpo-4'])}" in page
     assert f"has more of eight, {said('balance', 'eight')}, and less of one, {said('balance', 'one')};" in page
     for task, what in product(("graded", "hard"), ("one", "eight")):
         assert DIVERSITY[task][SLOWER][what] > DIVERSITY[task]["balance"][what]

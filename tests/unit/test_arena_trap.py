@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from openrlhf_ada.arena import learner
 from openrlhf_ada.arena.learner import Learner, WarmUp, pass_rates, warm_start
-from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.methods import METHODS, Method
 from openrlhf_ada.arena.tasks import PAD, Task, World, make_world
 from openrlhf_ada.arena.trial import Trial
 from openrlhf_ada.core.choice import Choice
@@ -94,13 +94,18 @@ class TheBest:
             self._drawn[pool.row] += len(pool)
 
 
-def final_rates(trap: Trap, method: str, sampler: Any = None, seed: int = 0) -> tuple[float, float, int]:
+def chosen(name: str) -> Method:
+    """The method on one in four prompts."""
+    return replace(METHODS[name], ada=METHODS[name].ada | {"candidates": 4})
+
+
+def final_rates(trap: Trap, method: Method, sampler: Any = None, seed: int = 0) -> tuple[float, float, int]:
     """(pass rate of the easy prompts, of the hard ones, visits of hard ones) after ROLLOUTS. `sampler`: chooses in the
     place of the method's own."""
     model = Learner(trap.world, trap.weights, RATE, seed)
     answers = trap.world.train.answers
     answers[trap.is_hard, 0] = PAD
-    trial = Trial(model, replace(METHODS[method], parts=1), PROMPTS, seed=seed)
+    trial = Trial(model, replace(method, parts=1), PROMPTS, seed=seed)
     if sampler is not None:
         trial._chooser = sampler(trap.is_hard)
     visits, opened, observe = 0, False, trial._policy.observe
@@ -125,7 +130,7 @@ def final_rates(trap: Trap, method: str, sampler: Any = None, seed: int = 0) -> 
 SEEDS = range(3)
 
 
-def mean_rates(trap: Trap, method: str, sampler: Any = None) -> tuple[float, float, float]:
+def mean_rates(trap: Trap, method: Method, sampler: Any = None) -> tuple[float, float, float]:
     """Over seeds: one alone differs by a tenth from another."""
     easy, hard, visits = np.mean([final_rates(trap, method, sampler, seed) for seed in SEEDS], axis=0).tolist()
     return easy, hard, visits
@@ -133,25 +138,29 @@ def mean_rates(trap: Trap, method: str, sampler: Any = None) -> tuple[float, flo
 
 @pytest.fixture(scope="module")
 def uniform(trap: Trap) -> tuple[float, float, float]:
-    return mean_rates(trap, "uniform-8")
+    return mean_rates(trap, METHODS["uniform-8"])
 
 
 @pytest.mark.parametrize("sampler", [BinsByThompson, TheBest])
 def test_sampler_that_does_not_look_again_falls_into_the_trap(
     trap: Trap, uniform: tuple[float, float, float], sampler: Any
 ) -> None:
-    easy, hard, visits = mean_rates(trap, "uniform-8", sampler)
+    easy, hard, visits = mean_rates(trap, METHODS["uniform-8"], sampler)
     assert easy > 0.9 and uniform[1] > 0.7, "learnable by now"
     assert hard < 0.5 * uniform[1] and visits < 0.3 * uniform[2], "and hardly looked at"
 
 
 CHOOSING = ("choose-8-share", "choose-8-share-corrected", "choose-8-per-token")
 PUBLISHED = ("greso", "vade", "mopps", "mmr1", "prime-rl-pools")
+COUNTS_TOO = (chosen("est"), chosen("pos"))
+"""Prompts as well as rollouts of each."""
 
 
-@pytest.mark.parametrize("method", [*CHOOSING, *PUBLISHED])
+@pytest.mark.parametrize(
+    "method", [*(METHODS[name] for name in CHOOSING + PUBLISHED), *COUNTS_TOO], ids=lambda m: m.name
+)
 def test_chosen_prompts_that_become_learnable_are_learned(
-    trap: Trap, uniform: tuple[float, float, float], method: str
+    trap: Trap, uniform: tuple[float, float, float], method: Method
 ) -> None:
     easy, hard, visits = mean_rates(trap, method)
     assert easy > 0.9 and hard > 0.75 * uniform[1]
