@@ -242,8 +242,9 @@ METHODS: dict[str, Method] = {
         "8 rollouts a prompt on average, 2 to 128, split by the expected number of groups with two outcomes",
         "Knapsack RL (arXiv 2509.25849)",
         RECIPE | _trains(8, "group_norm") | _split(8, "knapsack", min_samples=2, max_samples=128, correction="none"),
-        "fading counts, not those of the last epoch; no prediction is 0 or 1; advantages are not clipped at 5; the "
-        "first rollout above the least number has its own value, which the released code overrates",
+        "fading counts, not those of the last epoch; no prediction is 0 or 1; an unseen prompt has the prior's pass "
+        "rate, not the mean number; none is set aside for prompts that were never right; advantages are not clipped "
+        "at 5; the first rollout above the least number has its own value, which the released code overrates",
     ),
     "gvm": Method(
         "8 rollouts a prompt on average, in proportion to 1/√(p + .001/p); positives are trained",
