@@ -348,16 +348,10 @@ def test_page_says_between_what_each_lies() -> None:
     def of_uniform(name: str) -> str:
         return spread(f"{aim.beside(f, name, aim.cheapest_uniform(f)).cost:.2f}" for f in found.values())
 
-    assert f"of the seven tasks**: {of_grpo('first-right')} of GRPO, and {of_uniform('first-right')} of the" in page
-    assert f"with as many passes and updates: {of_grpo('raft-twice')} of GRPO." in page
+    assert f"first right answer**: {of_grpo('first-right')} of GRPO, and {of_uniform('first-right')} of the" in page
+    assert f"in two passes of four updates: {of_grpo('raft-1-twice')} of GRPO." in page
+    assert f"With 4 of each (`raft-twice`) it is {of_grpo('raft-twice')}." in page
     assert f"`counted` takes {of_grpo('counted')} of GRPO, and {of_uniform('counted')} of the cheapest" in page
-    to_target, further = (
-        spread(f"{aim.beside(f, 'first-right', 'raft-twice', target_of=of).cost:.2f}" for f in found.values())
-        for of in (REFERENCE, "raft-twice")
-    )
-    assert f"It takes {to_target} of `raft-twice` to the target, and {further} to 80 %" in page
-    ends = [f"{end_of('curriculum', name):.1f}" for name in ("first-right", "raft-twice", "grpo-4")]
-    assert "at the end {} % are right, with `raft-twice` {}, with GRPO {}.".format(*ends) in page
 
 
 @pytest.mark.parametrize("page", ["docs/choosing.md", "docs/decisions.md"])
@@ -420,26 +414,48 @@ def test_pages_say_what_first_right_takes_of_grpo(page: str) -> None:
     assert listed(beside_grpo(in_seconds(task), "first-right") for task in TASKS) in text
 
 
-def test_first_right_costs_least_but_on_two_tasks() -> None:
-    page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    for task in TASKS:
-        spent = {name: found.mean() for name, (found, _) in in_seconds(task).to_target.items()}
-        ahead = [name for name in spent if spent[name] < spent["first-right"]]
-        assert ahead == {"graded": ["first-right-4"], "many": ["raft-twice"]}.get(task, [])
-    many = aim.beside(in_seconds("many"), "first-right", "raft-twice")
-    own = aim.beside(in_seconds("graded"), "first-right-4", "first-right")
-    assert "costs least in seconds on five of the seven tasks" in page and many.low < 1
-    assert f"costs {own.cost:.2f} of it ({own.low:.2f} to {own.high:.2f})" in page
-    decisions = " ".join((ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").split())
-    hard = aim.beside(in_seconds("hard"), "first-right-4", "first-right")
-    (few, most), (few_hard, most_hard) = (
-        [f"{end_of(task, name):.1f}" for name in ("first-right-4", "first-right")] for task in ("graded", "hard")
+def test_pages_say_what_first_right_takes_of_raft() -> None:
+    """Of one rollout of every prompt, to the target and to 80 % of what that gains in the whole budget."""
+    page, decisions, choosing = (
+        " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+        for name in ("arena.md", "decisions.md", "choosing.md")
     )
-    four = f"of that on `graded` ({own.low:.2f} to {own.high:.2f}) and {hard.cost:.2f} on `hard` ({hard.low:.2f} to"
-    assert f"{own.cost:.2f} {four} {hard.high:.2f})" in page and f"{own.cost:.2f} {four}" in decisions
+    found = [in_seconds(task) for task in TASKS]
+    to_target, further = (
+        [f"{aim.beside(finals, 'first-right', 'raft-1-twice', target_of=of).cost:.2f}" for finals in found]
+        for of in (REFERENCE, "raft-1-twice")
+    )
     for text in (page, decisions):
-        assert f"{few} and {few_hard} % right at the end instead of {most} and {most_hard}" in text
-    assert f"on `many` it costs {many.cost:.2f} of `raft-twice` ({many.low:.2f} to {many.high:.2f}): a draw" in page
+        assert f"To the target `first-right` takes {listed(to_target)} of" in text or (
+            f"To the target it takes {listed(to_target)} of `raft-1-twice`" in text
+        )
+        assert listed(further) in text
+    least, most = (f(to_target).removeprefix("0") for f in (min, max))
+    assert f"`first-right` takes {least} to {most} of it." in choosing
+    for name in ("raft-1-twice", "raft-twice"):
+        assert listed(beside_grpo(finals, name) for finals in found) in decisions
+
+
+def test_pages_say_how_many_first_right_asks_at_most() -> None:
+    page, decisions = (
+        " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split()) for name in ("arena.md", "decisions.md")
+    )
+    both = [in_seconds(task) for task in ("graded", "hard")]
+    four, sixteen, once = (
+        [aim.beside(finals, name, "first-right") for finals in both]
+        for name in ("first-right-4", "first-right-16", "first-right-once")
+    )
+    own, hard = four
+    said = f"on `graded` ({own.low:.2f} to {own.high:.2f}) and {hard.cost:.2f} on `hard` ({hard.low:.2f} to"
+    assert f"{own.cost:.2f} of that {said} {hard.high:.2f})" in page and f"{own.cost:.2f} of that {said}" in decisions
+    ends = {
+        name: " and ".join(f"{end_of(task, name):.1f}" for task in ("graded", "hard"))
+        for name in ("first-right", "first-right-4", "first-right-16")
+    }
+    for text in (page, decisions):
+        assert f"{ends['first-right-4']} % right at the end instead of {ends['first-right']}" in text
+    assert f"cost {sixteen[0].text} and {sixteen[1].text}, with {ends['first-right-16']} %." in page
+    assert f"costs {once[0].cost:.2f} and {once[1].cost:.2f}." in page
 
 
 def test_page_says_where_the_largest_learning_rate_is_best() -> None:
@@ -451,23 +467,30 @@ def test_page_says_where_the_largest_learning_rate_is_best() -> None:
 
 
 def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
+    """But for its own form with 16."""
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     for task in TASKS:
-        ends = {name: end_of(task, name) for name in in_seconds(task).runs}
-        better = [name for name, end in ends.items() if end > ends["first-right"]]
-        assert better == (["raft-twice"] if task == "unsolvable" else [])
-    assert "It has most right at the end, too; only `raft-twice` has more on `unsolvable`." in page
-
-
-def test_decisions_say_what_first_right_takes_of_raft() -> None:
-    text = " ".join((ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").split())
-    found = {task: in_seconds(task) for task in TASKS}
-    assert {aim.cheapest(finals, aim.RAFT) for finals in found.values()} == {"raft-twice"}
-    to_target = [aim.beside(finals, "first-right", "raft-twice") for finals in found.values()]
-    further = [aim.beside(finals, "first-right", "raft-twice", target_of="raft-twice") for finals in found.values()]
-    for costs_beside in (to_target, further):
-        assert listed(f"{beside.cost:.2f}" for beside in costs_beside) in text
-    assert listed(beside_grpo(finals, "raft-twice") for finals in found.values()) in text
+        better = {name for name in in_seconds(task).runs if end_of(task, name) > end_of(task, "first-right")}
+        raft = {"raft-1-twice", "raft-2-twice", "raft-twice"} if task == "unsolvable" else set[str]()
+        assert better - {"first-right-16"} == raft
+    assert "more right than every method that does not stop so, but for RAFT on `unsolvable`" in page
+    compared = ("first-right", "raft-1-twice", "raft-twice", "grpo-4")
+    ours, one, four, grpo = (f"{end_of('curriculum', name):.1f}" for name in compared)
+    assert f"on `curriculum` {ours} %, with `raft-1-twice` {one}, with `raft-twice` {four}, with GRPO {grpo};" in page
+    hard = [f"{end_of('hard', name):.1f}" for name in compared]
+    assert f"on `hard` {listed(hard)}." in page
+    ours, one = (f"{end_of('unsolvable', name):.1f}" for name in compared[:2])
+    assert f"has {one} % right at the end, not {ours}" in page
+    readme, decisions = (
+        " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("README.md", "docs/decisions.md")
+    )
+    other = [f"{end_of('curriculum', name):.1f}" for name in compared]
+    assert (
+        f"{hard[0]} % are right on `hard` and {other[0]} on `curriculum`, with `raft-1-twice` {hard[1]} and" in readme
+    )
+    assert (
+        f"{hard[0]} % are right on `hard` and {other[0]} on `curriculum`, not {hard[1]} and {other[1]}." in decisions
+    )
 
 
 def test_page_tells_stopping_from_weight() -> None:
@@ -481,8 +504,6 @@ def test_page_tells_stopping_from_weight() -> None:
     took = listed(f"{beside.cost:.2f}" for beside in stopping)
     assert f"`first-right` takes {took} of it on `graded` and `hard`" in page
     assert f"with it they take {listed(beside.text for beside in weight)} of that" in page
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"`first-right` takes {took} of the seconds of 8 answers to every prompt with that weight" in readme
     assert max(beside.cost for beside in stopping) < 0.7 < min(beside.cost for beside in weight)
 
 
@@ -520,18 +541,13 @@ def test_page_says_on_which_tasks_the_aim_is_reached() -> None:
     assert f"In both at once it reaches it on {names_of(task for task in TASKS if task in ours & others)}" in page
 
 
-def test_page_says_where_raft_is_left_behind_by_a_third() -> None:
+def test_page_says_what_first_right_takes_of_the_cheapest_raft() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    left = {
-        target: names_of(
-            task
-            for task in TASKS
-            if aim.beside(in_seconds(task), "first-right", "raft-twice", target).cost <= aim.AT_MOST["uniform"]
-        )
-        for target in (REFERENCE, "raft-twice")
-    }
-    assert f"in seconds it saves a third or more on {left[REFERENCE]} to the target" in page
-    assert f"and on {left['raft-twice']} to 80 % of RAFT's own gain" in page
+    found = [(in_seconds(task), str(aim.cheapest(in_seconds(task), aim.RAFT))) for task in TASKS]
+    assert {raft for _, raft in found} == {"raft-1-twice", "raft-2-twice"}
+    to_target = listed(f"{aim.beside(finals, 'first-right', raft).cost:.2f}" for finals, raft in found)
+    further = listed(f"{aim.beside(finals, 'first-right', raft, raft).cost:.2f}" for finals, raft in found)
+    assert f"it takes {to_target} of it to the target (`graded` to `varied`), and {further} to 80 %" in page
 
 
 def test_counted_has_more_right_at_the_end_than_methods_that_train_wrong_answers_too() -> None:
@@ -622,12 +638,14 @@ def test_page_says_what_first_right_takes_with_other_costs() -> None:
     def said(cost: str, *others: str) -> list[str]:
         return [costs[name][cost] for name in ("first-right", *others)]
 
-    ours, raft, grpo = said("7B on A100", "raft-twice", "grpo-4")
-    assert f"7B on A100 it takes {ours} of `uniform-8`, `raft-twice` {raft} and GRPO {grpo} (geometric means" in page
-    small = listed(said("4 B prompts", "raft-twice", "grpo-4"))
+    ours, one, four, grpo = said("7B on A100", "raft-1-twice", "raft-twice", "grpo-4")
+    assert (
+        f"7B on A100 it takes {ours} of `uniform-8`, `raft-1-twice` {one}, `raft-twice` {four} and GRPO {grpo}" in page
+    )
+    small = listed(said("4 B prompts", "raft-1-twice", "raft-twice", "grpo-4"))
     assert f"quarter as many prompts a step's fixed time counts more: {small}." in page
-    ours, raft = said("in rounds", "raft-twice")
-    assert f"in rounds, where every wave waits for the last, it takes {ours}, and `raft-twice` {raft}." in page
+    ours, one = said("in rounds", "raft-1-twice")
+    assert f"in rounds, where every wave waits for the last, it takes {ours}, and `raft-1-twice` {one}." in page
 
 
 SLOWER = "first-right at 0.001"
