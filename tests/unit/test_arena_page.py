@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -291,6 +291,33 @@ def test_pages_say_what_published_methods_cost(page: str) -> None:
     more = ("maxrl", "uniform-2", "uniform-2-twice", "uniform-16") if page == "docs/arena.md" else ()
     for name in ("balance", "balance-1-1", "pos", "est", "gvm", *more):
         assert " and ".join(to_reference(in_seconds(task), name) for task in ("graded", "hard")) in text
+
+
+def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+
+    def costs(name: str, of: Callable[[str], Finals] = in_seconds) -> str:
+        return " and ".join(to_reference(of(task), name) for task in ("graded", "hard"))
+
+    same = [costs(f"uniform-8-as-{name}") for name in ("pos", "balance", "est")]
+    assert "cost {} (as `pos`), {} (as `balance`) and {} (log p".format(*same) in page
+    for name in ("balance", "pos"):
+        assert to_reference(in_seconds("graded"), name) > to_reference(in_seconds("graded"), f"uniform-8-as-{name}")
+    plain, inverse, per_token = (costs(f"choose-4-{how}") for how in ("share", "share-corrected", "per-token"))
+    assert f"cost {plain} (`choose-4-share`), or {inverse} weighed by the inverse" in page
+    assert f"or {per_token} by spread per token. 4 rollouts of prompts that come as they come cost" in page
+    assert f"as they come cost {costs('uniform-4')}." in page
+    decisions, choosing = (
+        " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+        for name in ("decisions.md", "choosing.md")
+    )
+    assert f"costs {same[0]}, of `balance` {same[1]}." in decisions
+    assert f"{plain} of `uniform-8` on `graded` and `hard`, {inverse} with inverse weights, and" in decisions
+    assert f"{plain} of `uniform-8`, where 4 rollouts of all prompts take {costs('uniform-4')}." in choosing
+    assert f"16 cost {costs('uniform-16')}, and 32 {costs('uniform-32')}." in page
+    eight, four = (costs(name, in_rollouts) for name in ("uniform-4-twice-in-eight", "uniform-4-twice"))
+    assert f"In rollouts it costs {eight}, and {four} in four" in page
+    assert aim.cheapest_uniform(in_rollouts("hard")) == "uniform-4-twice-in-eight"
 
 
 def test_page_lists_published_methods_from_the_cheapest_to_the_dearest() -> None:
