@@ -20,6 +20,7 @@ from openrlhf_ada.arena.folders import SETTINGS, Result, check_new, make, read_r
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from openrlhf_ada.arena.methods import Method
     from openrlhf_ada.arena.tasks import World
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
@@ -230,6 +231,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
         "trials": {"version": TRIAL_VERSION, "marks": (MARKS, TUNING_MARKS), "refill limit": REFILL_LIMIT},
         **{f"task {name}": asdict(TASKS[name]) for name in tasks},
         **{f"method {name}": asdict(METHODS[name]) for name in methods},
+        **{f"settings of {name}": _settings_of(METHODS[name]) for name in methods},
     }
     # As JSON has it: lists for tuples, and text for keys.
     ours = json.loads(json.dumps(ours, default=repr))
@@ -238,11 +240,17 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     for what, setting in ours.items():
         if theirs.setdefault(what, setting) != setting:
             raise ValueError(
-                f"--out {folder}: its trials were made with another {what} "
-                f"({_difference(theirs[what], setting)}). Name another folder, or remove this one"
+                f"--out {folder}: its trials were made otherwise: {what}, "
+                f"{_difference(theirs[what], setting)}. Name another folder, or remove this one"
             )
     make(folder)
     (folder / SETTINGS).write_text(json.dumps(theirs, indent=1), encoding="utf-8")
+
+
+def _settings_of(method: Method) -> dict[str, Any]:
+    """All that its flags and this version's defaults come to."""
+    settings = asdict(method.settings(PROMPTS[0]))
+    return settings.pop("config") | settings
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

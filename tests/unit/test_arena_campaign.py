@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from openrlhf_ada.arena.campaign import (
     tuned,
 )
 from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
-from openrlhf_ada.arena.methods import METHODS
+from openrlhf_ada.arena.methods import METHODS, Method
 from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.cli.arena import QUICK, main
@@ -172,7 +173,8 @@ def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.M
     check_folder(tmp_path, ["hard"], ["balance"])
     monkeypatch.setattr("openrlhf_ada.arena.campaign.RATES", (1e-3,))
     with pytest.raises(
-        ValueError, match=r"another tuning grid \(rates: \[0.0001, 0.0003, 0.001, 0.003\] there, \[0.001\] here"
+        ValueError,
+        match=r"made otherwise: tuning grid, rates: \[0.0001, 0.0003, 0.001, 0.003\] there, \[0.001\] here",
     ):
         check_folder(tmp_path, ["graded"], ["pos"])
 
@@ -180,8 +182,19 @@ def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_folder_of_another_method_of_that_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_folder(tmp_path, ["graded"], ["pos", "balance"])
     monkeypatch.setitem(METHODS, "pos", METHODS["balance"])
-    with pytest.raises(ValueError, match=r"another method pos \(name: pos there, balance here\). Name another folder"):
+    with pytest.raises(
+        ValueError, match=r"otherwise: method pos, name: pos there, balance here"
+    ):
         check_folder(tmp_path, ["graded"], ["pos"])
+
+
+def test_folder_made_with_another_default_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flags of the method are the same."""
+    check_folder(tmp_path, ["graded"], ["est"])
+    settings = Method.settings
+    monkeypatch.setattr(Method, "settings", lambda method, prompts: replace(settings(method, prompts), max_samples=99))
+    with pytest.raises(ValueError, match=r"otherwise: settings of est, max_samples: 32 there, 99 here\."):
+        check_folder(tmp_path, ["graded"], ["est"])
 
 
 def test_trials_of_an_older_version_are_refused(tmp_path: Path) -> None:
