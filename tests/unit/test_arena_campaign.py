@@ -182,9 +182,7 @@ def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_folder_of_another_method_of_that_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_folder(tmp_path, ["graded"], ["pos", "balance"])
     monkeypatch.setitem(METHODS, "pos", METHODS["balance"])
-    with pytest.raises(
-        ValueError, match=r"otherwise: method pos, name: pos there, balance here"
-    ):
+    with pytest.raises(ValueError, match=r"otherwise: method pos, name: pos there, balance here"):
         check_folder(tmp_path, ["graded"], ["pos"])
 
 
