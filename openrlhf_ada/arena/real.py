@@ -41,6 +41,7 @@ SIMULATED_PROMPTS, SIMULATED_STEPS = 256, 8
 METHODS_DEFAULT = (
     REFERENCE,
     "first-right",
+    "raft-1-twice",
     "raft-twice",
     "counted",
     "uniform-8",
