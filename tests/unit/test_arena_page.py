@@ -463,6 +463,30 @@ def test_pages_say_what_first_right_takes_of_raft() -> None:
         assert listed(beside_grpo(finals, name) for finals in found) in decisions
 
 
+def test_pages_say_what_first_right_takes_of_rafts_rollouts() -> None:
+    """On the tasks on which one rollout of every prompt was run."""
+    page, choosing = (
+        " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split()) for name in ("arena.md", "choosing.md")
+    )
+    run = [in_rollouts(task) for task in TASKS if "raft-1-twice" in in_rollouts(task).runs]
+    assert [finals.task for finals in run] == ["graded", "hard"]
+    of_grpo = " and ".join(beside_grpo(finals, "raft-1-twice") for finals in run)
+    to_target, further = (
+        [aim.beside(finals, "first-right", "raft-1-twice", target_of=of) for finals in run]
+        for of in (REFERENCE, "raft-1-twice")
+    )
+    said = " and ".join(beside.text for beside in to_target)
+    assert f"takes fewer to the target, {of_grpo} of GRPO: `first-right` takes {said} of it" in page
+    assert f"and {further[0].cost:.2f} and {further[1].cost:.2f} to 80 % of what `raft-1-twice` gains" in page
+    ours, one = (
+        " and ".join(f"{100 * np.mean([run['accuracy'][-1] for run in finals.runs[name]]):.1f}" for finals in run)
+        for name in ("first-right", "raft-1-twice")
+    )
+    assert f"At the end {ours} % are right with `first-right`, {one} with `raft-1-twice`." in page
+    assert f"takes fewer to the target, {of_grpo.replace('0.', '.')} on `graded` and `hard`" in choosing
+    assert f"fewer right at the end: {one} %, not {ours}." in choosing
+
+
 def test_pages_say_how_many_first_right_asks_at_most() -> None:
     page, decisions = (
         " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split()) for name in ("arena.md", "decisions.md")
@@ -575,6 +599,8 @@ def test_page_says_what_first_right_takes_of_the_cheapest_raft() -> None:
     to_target = listed(f"{aim.beside(finals, 'first-right', raft).cost:.2f}" for finals, raft in found)
     further = listed(f"{aim.beside(finals, 'first-right', raft, raft).cost:.2f}" for finals, raft in found)
     assert f"it takes {to_target} of it to the target (`graded` to `varied`), and {further} to 80 %" in page
+    assert all(aim.reached(finals, "raft-1-twice") for finals, _ in found)
+    assert "So does RAFT on one rollout of each prompt (`raft-1-twice`), in seconds." in page
 
 
 def test_counted_has_more_right_at_the_end_than_methods_that_train_wrong_answers_too() -> None:
