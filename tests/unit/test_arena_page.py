@@ -547,6 +547,7 @@ def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
         better = {name for name in in_seconds(task).runs if end_of(task, name) > end_of(task, "first-right")}
         others = {"unsolvable": {"raft-1-twice", "raft-2-twice", "raft-twice"}, "graded": {"gvm-4-twice"}}
         assert better - {"first-right-16"} == others.get(task, set())
+    assert "more right at the end than any other on five of seven." in (ROOT / "docs" / "choosing.md").read_text()
     said = f"({end_of('graded', 'gvm-4-twice'):.1f} %, not {end_of('graded', 'first-right'):.1f})"
     assert f"but for RAFT on `unsolvable` and `gvm-4-twice` on `graded` {said}" in page
     compared = ("first-right", "raft-1-twice", "raft-twice", "grpo-4")
