@@ -200,9 +200,8 @@ class Results:
         self._settings = _settings(conditions, methods)
         check_new(folder)
         self._compare_settings(read_settings(folder, ("conditions",)))
-        names = [field.name for field in fields(Cell)]
-        for _, result in read_results(folder / TRIALS, [*names, *MEASURED]):
-            self.by_cell[Cell(*(result[name] for name in names))] = result
+        for _, cell, result in read_results(folder / TRIALS, Cell, MEASURED):
+            self.by_cell[cell] = result
 
     def _compare_settings(self, theirs: dict[str, Any]) -> None:
         for name, ours in self._settings.items():

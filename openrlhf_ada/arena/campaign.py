@@ -7,7 +7,7 @@ import math
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +77,8 @@ class Results:
         self._file = file
         self.folder = file.parent
         self.by_cell: dict[Cell, Result] = {}
-        names = [field.name for field in fields(Cell)]
-        for _, result in read_results(file, [*names, "spent", "accuracy"]):
-            self.by_cell[Cell(**{name: result[name] for name in names})] = result
+        for _, cell, result in read_results(file, Cell, ("spent", "accuracy")):
+            self.by_cell[cell] = result
 
     def add(self, cell: Cell, curve: Result) -> None:
         """Keep it, in memory and on disk."""

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SETTINGS = "settings.json"
 
 Result = dict[str, Any]
+
+CellT = TypeVar("CellT", bound="DataclassInstance")
+"""A frozen dataclass that says which trial or training a result is of."""
 
 
 def check_new(folder: Path) -> None:
@@ -46,16 +53,22 @@ def read_settings(folder: Path, names: Collection[str]) -> dict[str, Any]:
     return found
 
 
-def read_results(file: Path, names: Collection[str]) -> Iterator[tuple[int, Result]]:
-    """(number of the line, result). `names`: what a result has. Raises ValueError for a line that is none."""
+def read_results(file: Path, kind: type[CellT], measured: Collection[str]) -> Iterator[tuple[int, CellT, Result]]:
+    """(number of the line, cell, result) of each line. `measured`: what a result has beside the fields of its cell.
+
+    Raises ValueError for a line that is no such result.
+    """
     if not file.exists():
         return
+    names = [field.name for field in fields(kind)]
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             result = json.loads(line)
-        except ValueError as error:
+            missing = [name for name in (*names, *measured) if name not in result]
+            cell = None if missing else kind(**{name: result[name] for name in names})
+            hash(cell)
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{file}, line {number} is no result ({error}). Remove this line") from error
-        missing = [name for name in names if not isinstance(result, dict) or name not in result]
-        if missing:
+        if cell is None:
             raise ValueError(f"{file}, line {number} is no result (no {missing[0]!r}). Remove this line")
-        yield number, result
+        yield number, cell, result

@@ -264,9 +264,7 @@ class Results:
         known = read_conditions(folder)
         if known is not None:
             check_equal(folder / SETTINGS, asdict(known), asdict(conditions), "Take another --out")
-        names = [field.name for field in fields(Cell)]
-        for number, result in read_results(folder / CELLS, [*names, *MEASURED]):
-            cell = Cell(*(result[name] for name in names))
+        for number, cell, result in read_results(folder / CELLS, Cell, MEASURED):
             where = f"{folder / CELLS}, line {number} ({cell.name})"
             if resumes and cell.method in METHODS:
                 check_equal(where, result["flags"], _as_json(cell_flags(cell, conditions)), "Remove this line")

@@ -235,6 +235,12 @@ def test_file_is_no_folder_for_results(tmp_path: Path, capsys: pytest.CaptureFix
         ('{"task": "graded"}', r"line 1 is no result \(no 'method'\). Remove this line"),
         ('{"task": "graded", "met', r"line 1 is no result \(Unterminated string.*\). Remove this line"),
         ("[]", r"line 1 is no result \(no 'task'\)"),
+        ("7", r"line 1 is no result \(.*int.*\). Remove this line"),
+        (
+            '{"task": [], "method": "pos", "rate": 1, "prompts": 8, "seed": 0, "budget": 9, "unit": "seconds", '
+            '"spent": [], "accuracy": []}',
+            r"line 1 is no result \(unhashable type: 'list'\). Remove this line",
+        ),
     ],
 )
 def test_foreign_line_is_named(line: str, says: str, tmp_path: Path) -> None:

@@ -330,6 +330,8 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
         " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
         for name in ("decisions.md", "choosing.md")
     )
+    assert f"In rollouts it costs {share}, and {without} without." in decisions
+    assert f"take {costs('uniform-4')}. Nor did it in rollouts." in choosing
     assert f"costs {same[0]}, of `balance` {same[1]}." in decisions
     assert f"{plain} of `uniform-8` on `graded` and `hard`, {inverse} with inverse weights, and" in decisions
     assert f"{plain} of `uniform-8`, where 4 rollouts of all prompts take {costs('uniform-4')}." in choosing
