@@ -326,6 +326,10 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
     assert f"cost {plain} (`choose-4-share`), or {inverse} weighed by the inverse" in page
     assert f"or {per_token} by spread per token. 4 rollouts of prompts that come as they come cost" in page
     assert f"as they come cost {costs('uniform-4')}." in page
+    share, corrected, without = (
+        costs(name, in_rollouts) for name in ("choose-4-share", "choose-4-share-corrected", "uniform-4")
+    )
+    assert f"In rollouts it is the same: {share}, or {corrected} weighed by the inverse, and {without} without" in page
     decisions, choosing = (
         " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
         for name in ("decisions.md", "choosing.md")
