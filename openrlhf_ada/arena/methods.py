@@ -198,10 +198,15 @@ def _adaptive() -> Iterator[Method]:
         yield Method(f"{exit_rule}-twice", f"{exit_rule} with 2 passes over each step", 4, ada, **TWICE)
         summary = f"{exit_rule}, all that is drawn is trained; equal weights"
         yield Method(f"{exit_rule}-all", summary, 4, ada | {"select": "all"} | exact)
+        summary = f"{exit_rule}, 4 trained, compared with its counts; equal weights"
+        yield Method(f"{exit_rule}-linear", summary, 4, ada | exact)
+        yield Method(f"{exit_rule}-16", f"{exit_rule} with at most 16 rollouts", 4, ada | {"max_samples": 16})
     one_each = {"mode": "seq", "exit": "balance", "wave": 4, "max_samples": 32, "k_pos": 1, "k_neg": 1}
     yield Method("balance-1-1", "waves of 4 until one right and one wrong; 4 trained", 4, one_each)
+    yield Method("pos-4", "pos in waves of 4", 4, seq | {"exit": "pos", "wave": 4})
     est = {"mode": "est", "budget": 8.0, "select": "all"}
     yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", 8, est | {"correction": "paper", "baseline": "pool"})
+    yield Method("est-counts", "est, compared with its counts", 8, est)
     yield Method("est-std", "n as sqrt(p (1 - p)), equal weights", 8, est | {"allocation": "std"} | exact)
     for name, objective, has in (
         ("pos", "matched:reinforce-ada-pos", "has"),
