@@ -40,6 +40,7 @@ USUAL = (
     "rated-pos",
     "counted",
     "first-right",
+    "raft-1",
 )
 
 PLANNED = tuple(

@@ -96,7 +96,7 @@ def _gated(pilot: int, most: int, low: float, high: float) -> Flags:
     return gate | kept | _ada(refill_limit=BATCHES * RECIPE["rollout.batch_size"])
 
 
-RATED_PROMPTS = RECIPE["rollout.batch_size"] * RECIPE["rollout.n_samples_per_prompt"]
+SINGLES = RECIPE["rollout.batch_size"] * RECIPE["rollout.n_samples_per_prompt"]
 
 RIGHT_ONLY: Flags = {"baseline": "none", "correction": "none", "zeros": "skip"}
 """Positives are trained, with weight 1; nothing else is computed."""
@@ -156,13 +156,22 @@ METHODS: dict[str, Method] = {
         RECIPE | _fixed(4, select="all", **RIGHT_ONLY),
         "for rewards of 0 and 1; negatives are not computed, but the loss is averaged over them too",
     ),
+    "raft-1": Method(
+        "one rollout a prompt, the positives are trained with equal weight; two passes over each step",
+        "this package; its parts: RAFT (arXiv 2304.06767) for positives alone, PPO for passes",
+        RECIPE
+        | _trains(1, "flash_reinforce")
+        | _fixed(1, select="all", **RIGHT_ONLY)
+        | {"rollout.batch_size": SINGLES, "train.batch_size": SINGLES // 4, "train.max_epochs": 2},
+        "as many rollouts per step as the recipe, from four times as many prompts",
+    ),
     "rated": Method(
         "one rollout a prompt, compared with the prompt's rating; two passes over each step",
         "this package; its parts: SPO (arXiv 2509.13232) for single rollouts, Glicko for ratings, PPO for passes",
         RECIPE
         | _trains(1, "flash_reinforce")
         | _fixed(1, select="all", baseline="blend", estimator="rating")
-        | {"rollout.batch_size": RATED_PROMPTS, "train.batch_size": RATED_PROMPTS // 2, "train.max_epochs": 2},
+        | {"rollout.batch_size": SINGLES, "train.batch_size": SINGLES // 2, "train.max_epochs": 2},
         "as many rollouts per step as the recipe, from four times as many prompts",
     ),
     "rated-pos": Method(
@@ -186,7 +195,7 @@ METHODS: dict[str, Method] = {
         | _trains(2)
         | _fixed(2, select="all", baseline="estimator", correction="stratum", objective="matched:rated-pos")
         | _ada(half_life=200.0, baseline_rounding=0.3, zeros="skip")
-        | {"rollout.batch_size": RATED_PROMPTS // 2, "train.batch_size": RATED_PROMPTS // 4, "train.max_epochs": 2},
+        | {"rollout.batch_size": SINGLES // 2, "train.batch_size": SINGLES // 4, "train.max_epochs": 2},
         "as many rollouts per step as the recipe, from twice as many prompts",
     ),
     "first-right": Method(
