@@ -289,8 +289,19 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
 def test_pages_say_what_published_methods_cost(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     more = ("maxrl", "uniform-2", "uniform-2-twice", "uniform-16") if page == "docs/arena.md" else ()
-    for name in ("balance", "balance-1-1", "pos", "est", "gvm", *more):
+    defaults = ("pos-4", "pos-16", "balance-16", "pos-linear", "balance-linear", "est-counts")
+    for name in ("balance", "balance-1-1", "pos", "est", "gvm", *defaults, *more):
         assert " and ".join(to_reference(in_seconds(task), name) for task in ("graded", "hard")) in text
+
+
+def test_choosing_says_what_smaller_waves_gain() -> None:
+    text = " ".join((ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").split())
+    four, eight = (
+        " and ".join(to_reference(in_seconds(task), name).removeprefix("0") for task in ("graded", "hard"))
+        for name in ("pos-4", "pos")
+    )
+    assert f"(`--ada_wave 4`) it takes {four} of the seconds of `uniform-8` in the arena" in text
+    assert f"in waves of 8 {eight} |" in text
 
 
 def test_pages_say_what_gvms_split_gains() -> None:
@@ -342,7 +353,8 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
     assert f"16 cost {costs('uniform-16')}, and 32 {costs('uniform-32')}." in page
     assert f"(`counted-chosen`) costs {costs('counted-chosen')}, on all {costs('counted')}." in page
     skip, skip_4 = costs("uniform-8-twice-skip"), costs("uniform-4-twice-skip")
-    assert f"it costs {costs('est')} (`est`). Two passes without computing zeros gain more: {skip} with 8" in page
+    assert f"it costs {costs('est')} (`est`), and compared with its counts instead of the group's mean" in page
+    assert f"(`est-counts`). Two passes without computing zeros gain more: {skip} with 8" in page
     assert f"with 8 rollouts, {skip_4} with 4." in page
     eight, four = (costs(name, in_rollouts) for name in ("uniform-4-twice-in-eight", "uniform-4-twice"))
     assert f"In rollouts it costs {eight}, and {four} in four" in page
@@ -379,12 +391,29 @@ def test_page_says_after_how_many_visits_counted_is_there() -> None:
     many = in_seconds("many")
     by_mean = "counted-by-mean"
     assert f"after {min(few):.0f} to {max(few):.0f} visits of a prompt on average" in page
-    assert f"(`curriculum`: {visits(in_seconds('curriculum')):.0f})" in page
-    assert f"On `many` that is after {visits(many):.1f} visits" in page
+    assert (
+        f"on `curriculum` after {visits(in_seconds('curriculum')):.0f}, and on `many` after {visits(many):.1f}."
+        in page
+    )
     assert to_reference(many, "counted") == to_reference(many, by_mean) and "0.31 with both" in page
     ends = {name: 100 * np.mean([run["accuracy"][-1] for run in runs]) for name, runs in many.runs.items()}
     at_end = visits(many, at_end=True)
     assert f"{ends['counted']:.1f} % are right with them, after {at_end:.1f} visits, and {ends[by_mean]:.1f}" in page
+
+
+def test_page_says_after_how_few_steps_first_right_is_there() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+
+    def steps(finals: Finals) -> int:
+        runs = finals.runs["first-right"]
+        found = [int(np.argmax(np.array(run["accuracy"]) >= finals.target)) for run in runs]
+        return round(np.mean([run["spent"][at]["steps"] for run, at in zip(runs, found, strict=True)]))
+
+    few = [steps(in_seconds(task)) for task in TASKS if task != "curriculum"]
+    prompts = [in_seconds(task).settings["first-right"][1] for task in TASKS]
+    said = f"after {min(few)} to {max(few)} steps on average (`curriculum`: {steps(in_seconds('curriculum'))}) of"
+    assert f"{said} {min(prompts)} to {max(prompts):,} prompts, which stand for {16 * min(prompts):,} to" in page
+    assert f"stand for {16 * min(prompts):,} to {16 * max(prompts):,}." in page
 
 
 def spread(figures: Iterable[str]) -> str:
@@ -527,7 +556,8 @@ def test_pages_say_how_many_first_right_asks_at_most() -> None:
     )
     own, hard = four
     said = f"on `graded` ({own.low:.2f} to {own.high:.2f}) and {hard.cost:.2f} on `hard` ({hard.low:.2f} to"
-    assert f"{own.cost:.2f} of that {said} {hard.high:.2f})" in page and f"{own.cost:.2f} of that {said}" in decisions
+    assert f"{own.cost:.2f} of `first-right` {said} {hard.high:.2f})" in page
+    assert f"{own.cost:.2f} of that {said}" in decisions
     ends = {
         name: " and ".join(f"{end_of(task, name):.1f}" for task in ("graded", "hard"))
         for name in ("first-right", "first-right-4", "first-right-16")
@@ -561,8 +591,10 @@ def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
     assert f"on `curriculum` {ours} %, with `raft-1-twice` {one}, with `raft-twice` {four}, with GRPO {grpo};" in page
     hard = [f"{end_of('hard', name):.1f}" for name in compared]
     assert f"on `hard` {listed(hard)}." in page
-    ours, one = (f"{end_of('unsolvable', name):.1f}" for name in compared[:2])
-    assert f"has {one} % right at the end, not {ours}" in page
+    for task in ("unsolvable", "many"):
+        ours, one = (f"{end_of(task, name):.1f}" for name in compared[:2])
+        assert f"has {one} % right at the end, not {ours}" in page
+    assert aim.beside(in_seconds("many"), "first-right", "raft-1-twice").cost > 1
     readme, decisions = (
         " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("README.md", "docs/decisions.md")
     )
@@ -585,7 +617,7 @@ def test_page_tells_stopping_from_weight() -> None:
     )
     took = listed(f"{beside.cost:.2f}" for beside in stopping)
     assert f"`first-right` takes {took} of it on `graded` and `hard`" in page
-    assert f"with it they take {listed(beside.text for beside in weight)} of that" in page
+    assert f"`{same}` takes {listed(beside.text for beside in weight)} of `raft-8-twice`" in page
     assert max(beside.cost for beside in stopping) < 0.7 < min(beside.cost for beside in weight)
 
 
@@ -711,7 +743,8 @@ def test_page_says_how_varied_answers_stay() -> None:
     assert "`first-right` with a third of its rate is ahead in both" in page
     assert f"At the end of a step {said('counted', 'outside')} %" in page
     assert f"with GRPO {said('grpo-4', 'outside')}" in page
-    assert f"more often than GRPO's: {said('first-right', 'eight')} %, against {said('grpo-4', 'eight')}" in page
+    ours, grpo = said("first-right", "eight"), said("grpo-4", "eight")
+    assert f"about as often as with GRPO on `graded` and more often on `hard`: {ours} %, against {grpo}." in page
     for task in ("graded", "hard"):
         by_name = {name: found for name, found in DIVERSITY[task].items() if not name.startswith("first-right")}
         assert max(by_name, key=lambda name: by_name[name]["eight"]) == "balance"
