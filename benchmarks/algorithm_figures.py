@@ -159,7 +159,7 @@ def variance_table(aim: str) -> str:
 
 
 NAMED = (
-    *("rated-pos", "counted", "first-right", "raft", "raft-1"),
+    *("rated-pos", "counted", "first-right", "raft", "raft-1-twice"),
     *("dapo", "pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo"),
     *("hora", "aero", "pilot-commit", "speed", "mopps", "vade"),
     *("mmr1", "greso", "prime-rl-pools", "cures", "dars", "pf-ppo"),

@@ -86,7 +86,7 @@ OF_PRESET = {name: name for name in PUBLISHED} | {
     "reinforce-ada-pos": "pos",
     "reinforce-ada-balance": "balance",
     "reinforce-ada-est": "est",
-    "raft-1": "raft-1-twice",
+    "raft-1-twice": "raft-1-twice",
     "rated": "rated",
     "rated-pos": "rated-pos",
     "counted": "counted",

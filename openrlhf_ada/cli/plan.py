@@ -40,7 +40,7 @@ USUAL = (
     "rated-pos",
     "counted",
     "first-right",
-    "raft-1",
+    "raft-1-twice",
 )
 
 PLANNED = tuple(

@@ -156,14 +156,15 @@ METHODS: dict[str, Method] = {
         RECIPE | _fixed(4, select="all", **RIGHT_ONLY),
         "for rewards of 0 and 1; negatives are not computed, but the loss is averaged over them too",
     ),
-    "raft-1": Method(
+    "raft-1-twice": Method(
         "one rollout a prompt, the positives are trained with equal weight; two passes over each step",
         "this package; its parts: RAFT (arXiv 2304.06767) for positives alone, PPO for passes",
         RECIPE
         | _trains(1, "flash_reinforce")
         | _fixed(1, select="all", **RIGHT_ONLY)
         | {"rollout.batch_size": SINGLES, "train.batch_size": SINGLES // 4, "train.max_epochs": 2},
-        "as many rollouts per step as the recipe, from four times as many prompts",
+        "for rewards of 0 and 1, without a KL penalty; as many rollouts per step as the recipe, from four times as "
+        "many prompts",
     ),
     "rated": Method(
         "one rollout a prompt, compared with the prompt's rating; two passes over each step",
@@ -208,7 +209,8 @@ METHODS: dict[str, Method] = {
         | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="best_random", **RIGHT_ONLY)
         | _ada(positive_threshold=POSITIVE_ABOVE)
         | {"rollout.batch_size": 768, "train.batch_size": 768 // 4, "train.max_epochs": 2},
-        "2.7 rollouts a prompt if all pass rates are equally frequent: about as many per step as the recipe",
+        "for rewards of 0 and 1 (with others a wrong answer is trained where none is right), without a KL penalty; 2.7 "
+        "rollouts a prompt if all pass rates are equally frequent: about as many per step as the recipe",
     ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",

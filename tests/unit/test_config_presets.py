@@ -31,7 +31,7 @@ Flags = dict[str, str | None]
 
 every_method = pytest.mark.parametrize("name", METHODS)
 
-OURS = ("raft-1", "rated", "rated-pos", "counted", "first-right")
+OURS = ("raft-1-twice", "rated", "rated-pos", "counted", "first-right")
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ COMPOSITIONS = {
     "grpo": (None, None, None, None, None, None, "group_norm"),
     "ppo": (None, None, None, None, None, None, "gae"),
     "raft": ("fixed", "all", "none", "none", None, None, "dr_grpo"),
-    "raft-1": ("fixed", "all", "none", "none", None, None, "flash_reinforce"),
+    "raft-1-twice": ("fixed", "all", "none", "none", None, None, "flash_reinforce"),
     "rated": ("fixed", "all", "blend", "none", None, None, "flash_reinforce"),
     "rated-pos": ("pos", "all", "blend", "none", None, None, "flash_reinforce"),
     "counted": ("fixed", "all", "estimator", "stratum", None, None, "dr_grpo"),

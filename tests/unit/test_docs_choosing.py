@@ -90,6 +90,7 @@ def test_est_has_the_bounds_of_its_flags(choosing: ModuleType) -> None:
     ("words", "name", "data_set"),
     [
         ("69 % of the groups have signal, for 18.4 rollouts per prompt", "`pos`", "most wrong"),
+        ("70 % of the groups have signal, for 16.5 rollouts per prompt", "`balance`, 1 and 1, M = 4", "most wrong"),
         ("`balance`'s 22.7", "`balance`", "most wrong"),
         ("98 % of the groups for 6.9 rollouts per prompt", "`balance`, 1 and 1, M = 4", "mixed"),
         ("the published counts take 12.7", "`balance`", "mixed"),
