@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Reinforce-Ada's published settings, shared by the scripts reproduce_*.sh, which source it.
+# Reinforce-Ada's published settings, shared by train_method.sh and the scripts reproduce_*.sh, which source it.
 #
 # Needs:   8 GPUs of 80 GB; prompts of the hard band, which prepare_data.sh makes: at most 2 of 16 answers right.
 #          EVAL_DATA: held-out prompts, evaluated every 50 steps.

@@ -97,7 +97,7 @@ def _row(
         start=float(np.mean([run["evaluations"]["accuracy"][0] for run in runs.values()])),
         final=float(np.mean([_accuracy_at(run, budget) for run in runs.values()])),
         half_width=math.sqrt(sum(width**2 for width in widths)) / len(widths),
-        gain=interval([_area(ours, budget) - _area(theirs, budget) for ours, theirs in pairs]) if pairs else None,
+        gain=interval([area(ours, budget) - area(theirs, budget) for ours, theirs in pairs]) if pairs else None,
         cost=cost,
         missed=missed,
         spent={of: float(np.mean([total(run, of) for run in runs.values()])) * times(name, of) for of in SPENT},
@@ -115,7 +115,7 @@ def _accuracy_at(run: Result, budget: float) -> float:
     return float(np.interp(budget, spent, accuracy))
 
 
-def _area(run: Result, budget: float) -> float:
+def area(run: Result, budget: float) -> float:
     return mean_accuracy(*curve(run, "rollouts"), budget)
 
 

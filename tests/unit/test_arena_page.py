@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from documents import ROOT, section, spans, tables
 
-from openrlhf_ada.arena import aim, costs, method_page, real, real_page, real_tables, short_page
+from openrlhf_ada.arena import aim, costs, method_page, short_page
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.methods import OF_PRESET, PUBLISHED
@@ -23,7 +23,7 @@ from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, ren
 from openrlhf_ada.arena.tables import REFERENCE, Finals, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.arena.trial import Spent
-from openrlhf_ada.cli.arena_page import REAL, main
+from openrlhf_ada.cli.arena_page import main
 from openrlhf_ada.config import presets
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
@@ -164,55 +164,25 @@ def test_committed_page_names_the_methods() -> None:
     assert inserted(text, method_page.render_methods(), marks) == text, "write it anew: make arena-docs"
 
 
-def test_committed_page_is_of_the_committed_real_results() -> None:
-    conditions = real.read_conditions(PACKED / REAL)
-    assert conditions is not None
-    results = real.Results(PACKED / REAL, conditions, resumes=False)
-    text, marks = PAGE.read_text(encoding="utf-8"), (real_page.FIRST, real_page.LAST)
-    assert inserted(text, real_page.render_real(results), marks) == text, "write it anew: make arena-docs"
-
-
-def test_what_is_said_of_the_language_model_is_what_the_results_say() -> None:
-    conditions = real.read_conditions(PACKED / REAL)
-    assert conditions is not None
-    results = real.Results(PACKED / REAL, conditions, resumes=False)
-    names = ["counted-unrounded", "counted", "first-right"]
-    rows = {
-        row.method: row for row in real_tables.table(results, names, 1 + max(cell.seed for cell in results.by_cell))
-    }
-    unrounded, one, ours = (rows[name] for name in names)
-    assert unrounded.cost and one.cost and ours.cost and unrounded.gain and ours.gain
-    assert (unrounded.seeds, one.seeds, ours.seeds) == (3, 1, 6)
-    readme, page, choosing, decisions = (
-        " ".join(file.read_text(encoding="utf-8").split())
-        for file in (ROOT / "README.md", PAGE, ROOT / "docs" / "choosing.md", ROOT / "docs" / "decisions.md")
+def test_choosing_says_at_which_rates_and_sizes_of_steps_ours_are_best() -> None:
+    choosing = " ".join((ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").split())
+    settings = {task: in_seconds(task).settings for task in TASKS}
+    single, ours, grpo = ([of[name] for of in settings.values()] for name in ("raft-1-twice", "first-right", "grpo-4"))
+    assert [rate for rate, _ in single] == [rate for rate, _ in grpo]
+    assert "In the arena the best one of `raft-1-twice` is GRPO's, on all seven tasks" in choosing
+    assert {round(rate / other) for (rate, _), (other, _) in zip(ours, grpo, strict=True)} == {1, 3}
+    assert "and that of `first-right` the same or three times as large" in choosing
+    sizes = [16 * prompts for _, prompts in (*single, *ours)]
+    assert f"{min(sizes):,} to {max(sizes):,} of your prompts with one rollout each or `first-right`" in choosing
+    text = PAGE.read_text(encoding="utf-8")
+    header, *rows = next(tables(section(text, "What the seconds depend on")))
+    by_name = {spans(row[0])[0]: dict(zip(header, row, strict=True)) for row in rows}
+    (one, eight), (one_small, eight_small) = (
+        [by_name[name][cost].removeprefix("0") for name in ("raft-1-twice", "first-right")]
+        for cost in ("7B on A100", "4 B prompts")
     )
-    gained, of_unrounded = (
-        (f"{100 * gain.mean:.1f}", f"{100 * gain.low:.1f} to {100 * gain.high:.1f}")
-        for gain in (ours.gain, unrounded.gain)
-        if gain.low is not None and gain.high is not None
-    )
-    assert ours.gain.low is not None and ours.gain.low > 0
-    assert f"`first-right` has {gained[0]} points more right on average over the budget" in readme
-    assert f"than `uniform-4-twice` ({gained[1]}, six seeds)" in readme
-    assert f"leaving answers out {of_unrounded[0]} ({of_unrounded[1]}, three seeds)." in readme
-    assert f"{gained[0]} points more are right than with `uniform-4-twice` ({gained[1]}, six seeds)" in page
-    assert f"{gained[0]} points more right than uniform sampling with two passes" in choosing
-    assert f"{gained[0]} points more right on average over the budget than uniform sampling" in decisions
-    rollouts, seconds = unrounded.cost["rollouts"], unrounded.cost["seconds"]
-    assert f"takes {rollouts.mean:.2f} of the rollouts of uniform sampling** ({spanned(rollouts)})" in page
-    assert f"it takes {seconds.mean:.2f} ({spanned(seconds)})." in page
-    assert f"with as many passes and updates ({spanned(rollouts)})." in decisions
-    ours_rollouts = ours.cost["rollouts"]
-    assert f"takes {ours_rollouts.mean:.2f} of the rollouts, which six seeds do not tell apart from 1" in page
-    assert f"from 1 ({spanned(ours_rollouts)})" in page
-    alone = [f"{one.cost[name].mean:.2f}" for name in ("rollouts", "seconds")]
-    assert "one seed, takes {} of the rollouts and {} of the seconds".format(*alone) in page
-
-
-def spanned(interval: real_tables.Interval) -> str:
-    assert interval.low is not None and interval.high is not None
-    return f"{interval.low:.2f} to {interval.high:.2f}"
+    said = f"it takes {one} of `uniform-8`, and `first-right` {eight}; with steps of a quarter of the size {one_small}"
+    assert f"{said} and {eight_small}." in choosing
 
 
 def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path) -> None:
@@ -516,7 +486,7 @@ def test_pages_say_what_first_right_takes_of_raft() -> None:
         )
         assert listed(further) in text
     least, most = (f(to_target).removeprefix("0") for f in (min, max))
-    assert f"`first-right` takes {least} to {most} of its seconds." in choosing
+    assert f"`first-right` takes {least} to {most} of the seconds of `raft-1-twice`." in choosing
     for name in ("raft-1-twice", "raft-twice"):
         assert listed(beside_grpo(finals, name) for finals in found) in decisions
 
@@ -584,7 +554,7 @@ def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
         others = {"unsolvable": {"raft-1-twice", "raft-2-twice", "raft-twice"}, "graded": {"gvm-4-twice"}}
         assert better - {"first-right-16"} == others.get(task, set())
     choosing = (ROOT / "docs" / "choosing.md").read_text()
-    assert "more right at the end than every method that does not stop so, on five of seven." in choosing
+    assert "and more than every method that does not stop so, on five of seven." in choosing
     said = f"({end_of('graded', 'gvm-4-twice'):.1f} %, not {end_of('graded', 'first-right'):.1f})"
     assert f"but for RAFT on `unsolvable` and `gvm-4-twice` on `graded` {said}" in page
     compared = ("first-right", "raft-1-twice", "raft-twice", "grpo-4")

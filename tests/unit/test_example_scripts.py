@@ -213,6 +213,12 @@ def test_all_parts_of_a_slurm_job_wait_for_its_nodes() -> None:
     assert "--cluster_wait 600" in prepare and "--ada_cluster_wait 600" in train
 
 
+def test_a_method_by_name_makes_one_pass_over_the_prompts() -> None:
+    assert parsed(dry_run("train_method.sh"))[1].method == "first-right"
+    args, config = parsed(dry_run("train_method.sh", METHOD="raft-1-twice"))
+    assert (config.method, args.train.num_episodes, args.rollout.batch_size) == ("raft-1-twice", 1, 2048)
+
+
 def test_modes_are_toggled() -> None:
     for mode in ("off", "seq", "est"):
         _, config = parsed(dry_run("train_ada_ppo.sh", ADA_MODE=mode))
@@ -232,6 +238,9 @@ def test_adaptive_groups_are_not_divided_by_std(script: str) -> None:
     """`group_norm` would weigh prompts of adaptive groups 20 to 1; the published setting is r - b."""
     args, config = parsed(dry_run(script))
     expected = "gae" if "ppo" in script else "group_norm" if config.mode == "off" else "dr_grpo"
+    if config.method is not None:
+        expected = METHODS[config.method].flags["algo.advantage.estimator"]
+        assert expected != "group_norm"
     assert args.algo.advantage.estimator == expected
 
 

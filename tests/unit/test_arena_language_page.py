@@ -1,0 +1,125 @@
+"""What is said of the language model on the real stack, beside its committed results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from documents import ROOT
+
+from openrlhf_ada.arena import real, real_page, real_tables
+from openrlhf_ada.arena.page import inserted
+from openrlhf_ada.cli.arena_page import REAL
+
+PACKED, PAGE = ROOT / "openrlhf_ada" / "arena" / "results", ROOT / "docs" / "arena.md"
+
+
+@cache
+def language_model() -> real.Results:
+    conditions = real.read_conditions(PACKED / REAL)
+    assert conditions is not None
+    return real.Results(PACKED / REAL, conditions, resumes=False)
+
+
+def test_committed_page_is_of_the_committed_results() -> None:
+    text, marks = PAGE.read_text(encoding="utf-8"), (real_page.FIRST, real_page.LAST)
+    assert inserted(text, real_page.render_real(language_model()), marks) == text, "write it anew: make arena-docs"
+
+
+@cache
+def language_model_rows() -> dict[str, real_tables.Row]:
+    results = language_model()
+    names = sorted({cell.method for cell in results.by_cell} - {real.REFERENCE})
+    rows = real_tables.table(results, names, 1 + max(cell.seed for cell in results.by_cell))
+    return {row.method: row for row in rows}
+
+
+def points(gain: real_tables.Interval | None) -> tuple[str, str]:
+    """(mean, interval)"""
+    assert gain is not None and gain.low is not None and gain.high is not None
+    return f"{100 * gain.mean:.1f}", f"{100 * gain.low:.1f} to {100 * gain.high:.1f}"
+
+
+def spanned(interval: real_tables.Interval) -> str:
+    assert interval.low is not None and interval.high is not None
+    return f"{interval.low:.2f} to {interval.high:.2f}"
+
+
+def text_of(name: str) -> str:
+    return " ".join((ROOT / name).read_text(encoding="utf-8").split())
+
+
+def test_what_is_said_of_the_language_model_is_what_the_results_say() -> None:
+    rows = language_model_rows()
+    readme, page, choosing, decisions = map(
+        text_of, ("README.md", "docs/arena.md", "docs/choosing.md", "docs/decisions.md")
+    )
+    assert [rows[name].seeds for name in ("raft-1-twice", "first-right", "counted-unrounded", "counted")] == [
+        3,
+        6,
+        3,
+        1,
+    ]
+    single, ours, unrounded = (
+        points(rows[name].gain) for name in ("raft-1-twice", "first-right", "counted-unrounded")
+    )
+    assert min(float(interval.split(" ")[0]) for _, interval in (single, ours, unrounded)) > 0
+    than = f"has {single[0]} points more right on average over the budget than"
+    assert f"`raft-1-twice` {than} `uniform-4-twice` ({single[1]}, three seeds), `first-right` {ours[0]}" in readme
+    assert f"`first-right` {ours[0]} ({ours[1]}, six seeds), and `counted` without leaving answers out" in readme
+    assert f"answers out {unrounded[0]} ({unrounded[1]}, three seeds)." in readme
+    for found in (single, ours):
+        interval = f"{found[1]}, {'three' if found is single else 'six'} seeds"
+        assert f"{found[0]} points more are right than with `uniform-4-twice` ({interval})" in page
+    assert f"has {single[0]} points more right than uniform sampling with two passes ({single[1]}, mean" in choosing
+    assert f"`raft-1-twice` {than} uniform sampling with two passes ({single[1]}), and" in decisions
+    assert (
+        f"`first-right` {ours[0]} ({ours[1]}, six seeds), but `counted` without leaving out has {unrounded[0]}"
+        in decisions
+    )
+
+
+def test_what_is_said_of_costs_on_the_language_model_is_what_the_results_say() -> None:
+    rows, page, decisions = language_model_rows(), text_of("docs/arena.md"), text_of("docs/decisions.md")
+    costs = {name: row.cost for name, row in rows.items() if row.cost}
+    rollouts, seconds = (costs["counted-unrounded"][name] for name in ("rollouts", "seconds"))
+    assert f"takes {rollouts.mean:.2f} of the rollouts of uniform sampling** ({spanned(rollouts)})" in page
+    assert f"it takes {seconds.mean:.2f} ({spanned(seconds)})." in page
+    assert f"with as many passes and updates ({spanned(rollouts)})." in decisions
+    ours = costs["first-right"]["rollouts"]
+    assert f"takes {ours.mean:.2f} of the rollouts, which six seeds do not tell apart from 1" in page
+    assert f"from 1 ({spanned(ours)})" in page
+    single = costs["raft-1-twice"]["rollouts"]
+    assert f"takes {single.mean:.2f} of the rollouts ({spanned(single)})." in page
+    alone = [f"{costs['counted'][name].mean:.2f}" for name in ("rollouts", "seconds")]
+    assert "one seed, takes {} of the rollouts and {} of the seconds".format(*alone) in page
+
+
+def less(method: str, other: str, of: Callable[[Mapping[str, Any]], float]) -> real_tables.Interval:
+    """Over the seeds that both have."""
+    runs = {(cell.method, cell.seed): run for cell, run in language_model().by_cell.items()}
+    seeds = [seed for name, seed in runs if name == method and (other, seed) in runs]
+    return real_tables.interval([of(runs[method, seed]) - of(runs[other, seed]) for seed in seeds])
+
+
+def test_what_is_said_of_pairs_on_the_language_model_is_what_the_results_say() -> None:
+    page, choosing, decisions = map(text_of, ("docs/arena.md", "docs/choosing.md", "docs/decisions.md"))
+
+    def mean(run: Mapping[str, Any]) -> float:
+        return real_tables.area(run, language_model().conditions.budget)
+
+    ahead = points(less("raft-1-twice", "first-right", mean))
+    assert f"{ahead[0]} more than with `first-right` ({ahead[1]}, the same seeds)" in page
+    assert f"and {ahead[0]} more than `first-right` ({ahead[1]})." in choosing
+    assert f"it has {ahead[0]} points more right on average over the budget ({ahead[1]})." in decisions
+    alike = less("counted-unrounded", "raft-1-twice", mean)
+    assert alike.low is not None and alike.high is not None
+    fewer, most, least = (f"{100 * abs(x):.1f}" for x in (alike.mean, alike.high, alike.low))
+    assert f"not told apart from it: {fewer} points fewer ({most} more to {least} fewer)" in page
+    behind = less("counted-unrounded", "first-right", mean)
+    assert f"`counted-unrounded` is ahead of it, by {100 * behind.mean:.1f} points" in page
+    end = less("first-right", "uniform-4-twice", lambda run: run["evaluations"]["accuracy"][-1])
+    assert end.low is not None and end.high is not None
+    low, high = f"{-100 * end.low:.0f}", f"{100 * end.high:.0f}"
+    assert f"At the end 67 % are, {100 * end.mean:.0f} points more ({low} fewer to {high} more)." in page
