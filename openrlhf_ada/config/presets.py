@@ -209,8 +209,8 @@ METHODS: dict[str, Method] = {
         | _ada(mode="seq", exit="pos", wave=1, max_samples=8, select="best_random", **RIGHT_ONLY)
         | _ada(positive_threshold=POSITIVE_ABOVE)
         | {"rollout.batch_size": 768, "train.batch_size": 768 // 4, "train.max_epochs": 2},
-        "for rewards of 0 and 1 (with others a wrong answer is trained where none is right), without a KL penalty; 2.7 "
-        "rollouts a prompt if all pass rates are equally frequent: about as many per step as the recipe",
+        "for rewards of 0 and 1 (with others a wrong answer is trained where none is right), without a KL penalty; "
+        "2.7 rollouts a prompt if all pass rates are equally frequent: about as many per step as the recipe",
     ),
     "dapo": Method(
         "16 rollouts a prompt; prompts of one outcome are replaced by fresh ones",
