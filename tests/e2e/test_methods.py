@@ -51,5 +51,5 @@ def test_method_trains_by_its_name(toy: Toy, tmp_path: Path, name: str) -> None:
         assert row["ada/drawn"] - row["ada/aborted"] == len(drawn)
         assert row["ada/kept"] == sum(sample["kept"] for sample in drawn) > 0
         # One rollout of a prompt: a step of 8 may have none that is right, and then nothing is trained.
-        some_right = name != "raft-1-twice" or any(sample["score"] > 0 for sample in drawn)
+        some_right = name != "raft-1-twice" or any(sample["metric"] > 0 for sample in drawn)
         assert (row["actor_grad_norm"] > 0) == some_right
