@@ -90,6 +90,7 @@ def test_what_is_said_of_costs_on_the_language_model_is_what_the_results_say() -
     ours = costs["first-right"]["rollouts"]
     assert f"takes {ours.mean:.2f} of the rollouts, which six seeds do not tell apart from 1" in page
     assert f"from 1 ({spanned(ours)})" in page
+    assert f"At the end {100 * rows['raft-1-twice'].final:.0f} % are right." in page
     single = costs["raft-1-twice"]["rollouts"]
     assert f"takes {single.mean:.2f} of the rollouts ({spanned(single)})." in page
     alone = [f"{costs['counted'][name].mean:.2f}" for name in ("rollouts", "seconds")]
@@ -123,3 +124,37 @@ def test_what_is_said_of_pairs_on_the_language_model_is_what_the_results_say() -
     assert end.low is not None and end.high is not None
     low, high = f"{-100 * end.low:.0f}", f"{100 * end.high:.0f}"
     assert f"At the end 67 % are, {100 * end.mean:.0f} points more ({low} fewer to {high} more)." in page
+
+
+def test_page_says_in_which_order_methods_come_on_the_language_model() -> None:
+    gains = {name: row.gain.mean for name, row in language_model_rows().items() if row.gain}
+    order = sorted(gains, key=lambda name: -gains[name])
+    page = text_of("docs/arena.md")
+    assert order[0] == "raft-1-twice" and set(order[-2:]) == {"uniform-16", "balance"}
+    assert gains["uniform-4"] > gains["uniform-8"] and gains["dapo-8"] > gains["uniform-8"]
+    assert "`uniform-4` is ahead of `uniform-8`, and `uniform-16` and `balance` are last." in page
+    assert "`raft-1-twice` learns most from as many rollouts" in page
+    few = [name for name, row in language_model_rows().items() if row.seeds == 2]
+    assert sorted(few) == ["balance", "est", "pos", "uniform-16", "uniform-4"]
+    missing = page[page.index("**What is missing.**") :]
+    assert "A third seed of `uniform-4`, `uniform-16`, `pos`, `balance` and `est`," in missing
+
+
+def test_page_says_how_many_answers_a_step_of_each_trains() -> None:
+    """Answers are counted by their tokens: a record has no number of those that are right."""
+    page = text_of("docs/arena.md")
+    prompts = {
+        method: language_model().by_cell[cell]["flags"]["rollout.batch_size"]
+        for method in ("first-right", "raft-1-twice")
+        for cell in language_model().by_cell
+        if cell.method == method
+    }
+    assert f"A step of `first-right` has {prompts['first-right']} prompts" in page
+    assert f"one of `raft-1-twice` has {prompts['raft-1-twice']} prompts" in page
+    shares = [
+        sum(run["by_step"]["trained_tokens"]) / sum(run["by_step"]["tokens"])
+        for cell, run in language_model().by_cell.items()
+        if cell.method == "raft-1-twice"
+    ]
+    assert all(abs(prompts["raft-1-twice"] * share - 75) < 3 for share in shares)
+    assert "and about 75 answers that are right (by their share of the tokens)" in page
