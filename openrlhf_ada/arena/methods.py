@@ -209,13 +209,14 @@ def _adaptive() -> Iterator[Method]:
     yield Method("est", "Reinforce-Ada, Ada-Est: n as 1/sqrt(p)", 8, est | {"correction": "paper", "baseline": "pool"})
     yield Method("est-counts", "est, compared with its counts", 8, est)
     yield Method("est-std", "n as sqrt(p (1 - p)), equal weights", 8, est | {"allocation": "std"} | exact)
-    for name, objective, has in (
-        ("pos", "matched:reinforce-ada-pos", "has"),
-        ("balance", "matched:reinforce-ada-balance", "has"),
-        ("est", "log", "aims at (log p)"),
+    for name, objective, weight in (
+        ("counts", "linear", "with equal weights"),
+        ("as-pos", "matched:reinforce-ada-pos", "with the weight that pos has"),
+        ("as-balance", "matched:reinforce-ada-balance", "with the weight that balance has"),
+        ("as-est", "log", "with the weight that est aims at (log p)"),
     ):
-        summary = f"8 rollouts a prompt, compared with its counts, with the weight that {name} {has}"
-        yield Method(f"uniform-8-as-{name}", summary, **_uniform(8, objective=objective, correction="stratum"))
+        summary = f"8 rollouts a prompt, compared with its counts, {weight}"
+        yield Method(f"uniform-8-{name}", summary, **_uniform(8, objective=objective, correction="stratum"))
     yield Method("dapo-8", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
 
 
