@@ -130,14 +130,31 @@ def test_page_says_in_which_order_methods_come_on_the_language_model() -> None:
     gains = {name: row.gain.mean for name, row in language_model_rows().items() if row.gain}
     order = sorted(gains, key=lambda name: -gains[name])
     page = text_of("docs/arena.md")
-    assert order[0] == "raft-1-twice" and set(order[-2:]) == {"uniform-16", "balance"}
+    assert order[0] == "raft-1-twice" and order[-2:] == ["balance", "uniform-16"]
     assert gains["uniform-4"] > gains["uniform-8"] and gains["dapo-8"] > gains["uniform-8"]
-    assert "`uniform-4` is ahead of `uniform-8`, and `uniform-16` and `balance` are last." in page
+    assert "`uniform-4` is ahead of `uniform-8`, and `balance` and `uniform-16` are last." in page
     assert "`raft-1-twice` learns most from as many rollouts" in page
-    few = [name for name, row in language_model_rows().items() if row.seeds == 2]
-    assert sorted(few) == ["balance", "est", "pos", "uniform-16", "uniform-4"]
-    missing = page[page.index("**What is missing.**") :]
-    assert "A third seed of `uniform-4`, `uniform-16`, `pos`, `balance` and `est`," in missing
+    assert {name for name, row in language_model_rows().items() if row.seeds < 3} == {"counted"}
+    assert "more seeds: of `counted` two" in page[page.index("**What is missing.**") :]
+
+
+def test_page_compares_methods_with_uniform_sampling_of_four_on_the_language_model() -> None:
+    page = text_of("docs/arena.md")
+
+    def mean(run: Mapping[str, Any]) -> float:
+        return real_tables.area(run, language_model().conditions.budget)
+
+    def fewer(method: str) -> tuple[str, str]:
+        return points(less("uniform-4", method, mean))
+
+    est, balance, few = fewer("est"), fewer("balance"), less("uniform-4", "pos", mean)
+    assert f"`est` has {est[0]} points fewer right than `uniform-4` ({est[1]})" in page
+    assert few.low is not None and few.high is not None and few.low < 0
+    pos = f"`pos` {100 * few.mean:.1f} ({100 * few.high:.1f} fewer to {-100 * few.low:.1f} more)"
+    assert f"`balance` {balance[0]} ({balance[1]}) and {pos}" in page
+    ours, single = points(less("first-right", "uniform-4", mean)), points(less("raft-1-twice", "uniform-4", mean))
+    assert f"`first-right` has {ours[0]} more than `uniform-4` ({ours[1]}), and" in page
+    assert f"`raft-1-twice` {single[0]} ({single[1]})." in page
 
 
 def test_page_says_how_many_answers_a_step_of_each_trains() -> None:
