@@ -152,6 +152,10 @@ def test_page_compares_methods_with_uniform_sampling_of_four_on_the_language_mod
     assert few.low is not None and few.high is not None and few.low < 0
     pos = f"`pos` {100 * few.mean:.1f} ({100 * few.high:.1f} fewer to {-100 * few.low:.1f} more)"
     assert f"`balance` {balance[0]} ({balance[1]}) and {pos}" in page
+    said = (
+        f"`pos` by {100 * few.mean:.1f} points, `est` by {est[0]} and `balance` by {balance[0]} (mean over the budget,"
+    )
+    assert said in text_of("docs/decisions.md")
     ours, single = points(less("first-right", "uniform-4", mean)), points(less("raft-1-twice", "uniform-4", mean))
     assert f"`first-right` has {ours[0]} more than `uniform-4` ({ours[1]}), and" in page
     assert f"`raft-1-twice` {single[0]} ({single[1]})." in page
