@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from openrlhf_ada.arena.campaign import PROMPTS, RATES
 from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, TARGET_SHARE, Finals, ratio
 
-OURS = ("first-right", "counted", "rated-pos")
+OURS = ("first-right", "raft-1-twice", "counted", "rated-pos")
 
 GRPO = "grpo-4"
 
@@ -99,10 +100,12 @@ def _by_intervals(met: Sequence[str], sure: Sequence[str]) -> str:
 def _table(by_task: Sequence[Finals], ours: str) -> str:
     head = [f"`{ours}` beside", *(f"`{finals.task}`" for finals in by_task)]
     body = [[f"`{GRPO}`", *(beside(finals, ours, GRPO).text for finals in by_task)]]
-    for label, names in (("the cheapest uniform", UNIFORM), ("the cheapest RAFT", RAFT)):
+    for label, known in (("the cheapest uniform", UNIFORM), ("the cheapest RAFT", RAFT)):
+        names = [name for name in known if name != ours]
         others = [cheapest(finals, names) for finals in by_task]
         if any(others):
             body += _lines(by_task, ours, label, others)
+            body.append(["of how many", *(str(len(finals.runs.keys() & set(names))) for finals in by_task)])
     return markdown_table(head, body)
 
 
@@ -117,3 +120,24 @@ def _lines(by_task: Sequence[Finals], ours: str, label: str, others: Sequence[st
         for cell, text in zip(cells.values(), texts, strict=True):
             cell.append(text)
     return [[name, *cell] for name, cell in cells.items()]
+
+
+def render_edges(by_task: Sequence[Finals]) -> str:
+    """Of the methods that are compared above: whose best setting is the least or the largest that is tried."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for finals in by_task:
+        controls = dict.fromkeys([*OURS, GRPO, cheapest_uniform(finals), cheapest(finals, RAFT)])
+        for name in [name for name in controls if name in finals.settings]:
+            for what in _edges(*finals.settings[name]):
+                found.setdefault((name, what), []).append(f"`{finals.task}`")
+    by_name: dict[str, list[str]] = {}
+    for (name, what), tasks in found.items():
+        by_name.setdefault(name, []).append(f"{what} on {', '.join(tasks)}")
+    where = "; ".join(f"`{name}`: {' and '.join(whats)}" for name, whats in by_name.items())
+    tried = f"Tried were rates of {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts"
+    return f"{tried}. The best is at an edge of that, and beyond it something cheaper may be, for {where or 'none'}."
+
+
+def _edges(rate: float, prompts: int) -> list[str]:
+    at_rate = [f"rate {rate:g}"] if rate in (min(RATES), max(RATES)) else []
+    return at_rate + ([f"{prompts} prompts"] if prompts in (min(PROMPTS), max(PROMPTS)) else [])

@@ -252,6 +252,20 @@ def _settings_of(method: Method) -> dict[str, Any]:
     return settings.pop("config") | settings
 
 
+def made_with(name: str) -> dict[str, Any]:
+    """What a method's trials depend on, in short: numbers and names, as JSON has them, and an objective's name."""
+    from openrlhf_ada.arena.methods import METHODS
+
+    method = METHODS[name]
+    resolved = method.settings(prompts=8)
+    settings = asdict(resolved)
+    settings = settings.pop("config") | settings | {"objective": resolved.objective.name}
+    scalars = {
+        key: value for key, value in settings.items() if value is None or isinstance(value, bool | int | float | str)
+    }
+    return scalars | {field: getattr(method, field) for field in ("n", "refill", "passes", "parts")}
+
+
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     """The first that differs."""
     name = next(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name))

@@ -6,14 +6,15 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from openrlhf_ada.arena import costs
-from openrlhf_ada.arena.aim import render_aim
-from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells
+from openrlhf_ada.arena.aim import render_aim, render_edges
+from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells, made_with
 from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, ranks, table
@@ -28,6 +29,14 @@ PACKED = Path(__file__).parent / "results"
 
 PAGE_COSTS = ("rollouts", "seconds")
 """What methods are tuned for and compared by on the page."""
+
+ALL_COSTS = {
+    "rollouts": "rollouts",
+    "seconds": "seconds",
+    "tokens": "tokens drawn",
+    "trained_tokens": "tokens trained",
+}
+"""What is reported of every method, and what the page calls it."""
 
 DRAWN = (REFERENCE, "first-right", "raft-twice", "counted", "balance", "est")
 """Methods that have a colour of their own in every figure; the cheapest gets one as well."""
@@ -66,7 +75,9 @@ def pack(
         for method, setting in settings.items()
         for seed in range(seeds)
     ]
-    lines = [header, *({"cost": cost, "settings": settings} for cost, settings in plans.items())]
+    lines: list[dict[str, Any]] = [header]
+    lines += [{"cost": cost, "settings": settings} for cost, settings in plans.items()]
+    lines.append({"made with": {method: _made_with(method) for settings in plans.values() for method in settings}})
     lines += [trials[key] for key in dict.fromkeys(planned)]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,12 +103,28 @@ def _kept_in(
                 f"{file} has results with another {name} ({theirs[name]} there, {header[name]} here). "
                 "Remove it, or run the campaign as it was run"
             )
+    for method, made in next((line["made with"] for line in lines if "made with" in line), {}).items():
+        _check_made_with(file, method, made)
     plans = {
         line["cost"]: {method: (rate, prompts) for method, (rate, prompts) in line["settings"].items()}
         for line in lines
         if "cost" in line
     }
-    return plans, {_key(line): line for line in lines if "cost" not in line}
+    return plans, {_key(line): line for line in lines if "method" in line}
+
+
+_made_with = cache(made_with)
+
+
+def _check_made_with(file: Path, method: str, theirs: dict[str, Any]) -> None:
+    """Raises ValueError where the method has other settings now. What it had not or has no longer is not compared."""
+    ours = _made_with(method) if method in METHODS else {}
+    changed = [name for name, value in theirs.items() if ours.get(name, value) != value]
+    if changed or not ours:
+        reason = (
+            f"{changed[0]}: {theirs[changed[0]]} there, {ours[changed[0]]} here" if changed else "no such method here"
+        )
+        raise ValueError(f"{file}: its trials of {method} were made otherwise ({reason}). Run them anew and pack them")
 
 
 def _columns(result: Result) -> Result:
@@ -179,7 +206,7 @@ def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
             continue
         ranked = ranks(several)
         parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked), _not_run(several, cost)]
-        parts += [render_aim(several)]
+        parts += [render_aim(several), render_edges(several)]
     if several_by_cost["seconds"]:
         parts += ["### What the seconds depend on", _other_seconds(several_by_cost["seconds"])]
     for finals in by_task:
@@ -266,20 +293,32 @@ def _cell(row: Row) -> str:
 
 
 def _task_table(finals: Finals) -> str:
-    head = ["method", "rate", "prompts", f"{finals.cost} to {finals.target:.1%}", "p", "mean accuracy", "at the end"]
+    """`others`: what has been spent besides when the target is reached, with the settings tuned for this cost."""
+    others = {label: replace(finals, cost=name) for name, label in ALL_COSTS.items() if name != finals.cost}
+    reached = f"{finals.cost} to {finals.target:.1%}"
+    head = ["method", "rate", "prompts", reached, "p", *others, "mean accuracy", "at the end"]
     body = [
         [
             f"`{row.method}`",
             f"{row.rate:g}",
             str(row.prompts),
-            f"{finals.to_target[row.method][0].mean():,.0f}",
+            _mean_cost(finals, row.method),
             _p(row.p),
+            *(_mean_cost(other, row.method) for other in others.values()),
             f"{row.area:.1%}",
             f"{row.final:.1%}",
         ]
         for row in table(finals)
     ]
-    return f"Tuned for {finals.cost}:\n\n" + markdown_table(head, body)
+    return f"Tuned for {finals.cost}, and what else the methods have spent at their target:\n\n" + markdown_table(
+        head, body
+    )
+
+
+def _mean_cost(finals: Finals, method: str) -> str:
+    """To the target; at least that much where a seed did not reach it."""
+    found, missed = finals.to_target[method]
+    return f"{'≥ ' * bool(missed)}{found.mean():,.0f}"
 
 
 def _p(value: float | None) -> str:

@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
         _check(args)
         methods = list(dict.fromkeys([REFERENCE, *args.methods]))
         check_folder(args.out, args.tasks, methods)
-        results = Results(args.out / TRIALS)
-        with arena_real.sigterm_as_interrupt():
+        with arena_real.alone(args.out), arena_real.sigterm_as_interrupt():
+            results = Results(args.out / TRIALS)
             for cost in args.cost:
                 _run(args, results, methods, cost)
     except ValueError as error:
@@ -135,7 +135,7 @@ def _make_quick(argv: Sequence[str], args: argparse.Namespace) -> None:
 
 
 def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+    return list(dict.fromkeys(name for name in text.split(",") if name))
 
 
 def _check(args: argparse.Namespace) -> None:
