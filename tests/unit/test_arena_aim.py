@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from openrlhf_ada.arena.aim import beside, cheapest_uniform, reached, render_aim
+from openrlhf_ada.arena.aim import beside, cheapest_uniform, reached, render_aim, render_edges
 from openrlhf_ada.arena.tables import REFERENCE, Finals
 
 SEEDS = 4
@@ -51,6 +51,7 @@ def test_aim_is_reached_on_two_tasks_of_three() -> None:
     assert "`counted` has **missed** it: 1 of 2, `graded`." in render_aim([good, bad])
     assert "2 of 3, `graded`, `format`. The whole 95 % intervals are within these bounds, too." in text
     assert "`rated-pos`" not in text, "it was not run"
+    assert "| of how many | 2 | 2 |" in text
     assert "| `grpo-4` | 0.38 (0.38 to 0.38) | 0.55 (0.55 to 0.55) | 0.38 (0.38 to 0.38) |" in text
     assert "| which is | `uniform-4-twice` |" in text
     assert "the cheapest RAFT" not in text, "it was not run"
@@ -84,3 +85,17 @@ def test_methods_that_learn_nothing_cost_the_same() -> None:
         for run in runs:
             run["accuracy"] = [0.5] * 11
     assert beside(flat, "counted", "grpo-4").text == "1.00 (1.00 to 1.00)"
+
+
+def test_settings_at_an_edge_of_what_is_tried_are_said() -> None:
+    """Of ours, GRPO, the cheapest uniform sampling and the cheapest RAFT: beyond it something cheaper may be."""
+    inside = finals(COSTS)
+    inside.settings.update(dict.fromkeys(COSTS, (1e-3, 64)))
+    assert render_edges([inside]).endswith("something cheaper may be, for none.")
+    edge, hard = finals(COSTS), finals(COSTS, "hard")
+    for of in (edge, hard):
+        of.settings.update(dict.fromkeys(COSTS, (1e-3, 64)) | {"grpo-4": (3e-3, 64)})
+    edge.settings["uniform-4-twice"] = (1e-4, 1024)
+    text = render_edges([edge, hard])
+    assert "`grpo-4`: rate 0.003 on `graded`, `hard`" in text
+    assert "`uniform-4-twice`: rate 0.0001 on `graded` and 1024 prompts on `graded`" in text

@@ -30,7 +30,8 @@ from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
 from openrlhf_ada.arena.methods import METHODS, Method
 from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
-from openrlhf_ada.cli.arena import QUICK, main
+from openrlhf_ada.cli.arena import QUICK, build_parser, main
+from openrlhf_ada.cli.arena_real import alone
 
 BUDGET = 2400
 BEST = (1e-3, 16)
@@ -274,6 +275,17 @@ def test_bad_input_is_refused_at_once(
     assert main([*argv, "--out", str(tmp_path)]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_folder_in_use_is_refused(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    with alone(results.folder):
+        assert main(["--methods", "pos", "--tasks", "graded", "--out", str(results.folder)]) == 2
+    assert "is in use by another call. Wait for it, or take another --out" in capsys.readouterr().err
+
+
+def test_name_that_is_given_twice_counts_once() -> None:
+    given = build_parser().parse_args(["--tasks", "graded,hard,graded", "--cost", "seconds,seconds"])
+    assert (given.tasks, given.cost) == (["graded", "hard"], ["seconds"])
 
 
 def test_table_of_finished_trials_starts_nothing(results: Results, capsys: pytest.CaptureFixture[str]) -> None:

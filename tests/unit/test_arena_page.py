@@ -16,7 +16,7 @@ import pytest
 from documents import ROOT, section, spans, tables
 
 from openrlhf_ada.arena import aim, costs, method_page, short_page
-from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results
+from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results, made_with
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.methods import OF_PRESET, PUBLISHED
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
@@ -105,6 +105,40 @@ def test_results_of_another_cost_model_are_refused(
     monkeypatch.setattr(costs, "STREAM_WAIT", 0.5)
     with pytest.raises(ValueError, match=r"another cost model \(STREAM_WAIT: 0.16 there, 0.5 here\).*pack it anew"):
         unpack(file)
+
+
+def test_results_of_a_changed_method_are_refused(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that has gone, or that has other settings than its trials. A new setting changes nothing."""
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", METHODS, SEEDS, BUDGET, file)
+    now = {name: made_with(name) for name in (REFERENCE, "pos")}
+    monkeypatch.setattr("openrlhf_ada.arena.page._made_with", lambda name: now[name] | {"new": 1})
+    unpack(file)
+    now["pos"]["passes"] = 2
+    with pytest.raises(ValueError, match=r"its trials of pos were made otherwise \(passes: 1 there, 2 here\)"):
+        unpack(file)
+    monkeypatch.setattr("openrlhf_ada.arena.page.METHODS", {REFERENCE: METHODS_HERE[REFERENCE]})
+    with pytest.raises(ValueError, match=r"its trials of pos were made otherwise \(no such method here\)"):
+        unpack(file)
+
+
+def test_page_says_what_a_method_has_spent_at_its_target(results: Results, tmp_path: Path) -> None:
+    """Every cost, whatever it was tuned for; at least that much where a seed is not there."""
+    file = tmp_path / "graded.jsonl.gz"
+    pack(results, "graded", {"rollouts": ["pos"]}, SEEDS, BUDGET, file)
+    finals = unpack(file)["rollouts"]
+    text = render([{"rollouts": finals}])
+    (line,) = (line for line in text.splitlines() if line.startswith("| `pos` | 0.001 | 32"))
+    *_, rollouts, _, seconds, drawn, trained, _, _ = line.split(" | ")
+    assert rollouts == f"{finals.costs_to(finals.target, 'pos')[0].mean():,.0f}"
+    for cost, said in (("seconds", seconds), ("tokens", drawn), ("trained_tokens", trained)):
+        assert said == f"{replace(finals, cost=cost).costs_to(finals.target, 'pos')[0].mean():,.0f}"
+    for run in finals.runs["pos"]:
+        run["accuracy"] = [0.1] * len(run["accuracy"])
+    missed = render([{"rollouts": replace(finals)}])
+    assert f"| `pos` | 0.001 | 32 | ≥ {finals.budget:,.0f} |" in missed
 
 
 def test_page_is_written_in_one_command(results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
