@@ -127,13 +127,13 @@ def render_edges(by_task: Sequence[Finals]) -> str:
     found: dict[tuple[str, str], list[str]] = {}
     for finals in by_task:
         controls = dict.fromkeys([*OURS, GRPO, cheapest_uniform(finals), cheapest(finals, RAFT)])
-        for name in [name for name in controls if name in finals.settings]:
+        for name in [name for name in controls if name is not None and name in finals.settings]:
             for what in _edges(*finals.settings[name]):
                 found.setdefault((name, what), []).append(f"`{finals.task}`")
     by_name: dict[str, list[str]] = {}
     for (name, what), tasks in found.items():
         by_name.setdefault(name, []).append(f"{what} on {', '.join(tasks)}")
-    where = "; ".join(f"`{name}`: {' and '.join(whats)}" for name, whats in by_name.items())
+    where = "; ".join(f"`{name}`: {' and '.join(edges)}" for name, edges in by_name.items())
     tried = f"Tried were rates of {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts"
     return f"{tried}. The best is at an edge of that, and beyond it something cheaper may be, for {where or 'none'}."
 

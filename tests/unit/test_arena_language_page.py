@@ -133,6 +133,19 @@ def test_page_says_in_which_order_methods_come_on_the_language_model() -> None:
     assert order[0] == "raft-1-twice" and order[-2:] == ["balance", "uniform-16"]
     assert gains["uniform-4"] > gains["uniform-8"] and gains["dapo-8"] > gains["uniform-8"]
     assert "`uniform-4` is ahead of `uniform-8`, and `balance` and `uniform-16` are last." in page
+    at_once, pos, est = (
+        f"{100 * abs(gains[name] - gains['uniform-8']):.1f}" for name in ("uniform-8-at-once", "pos", "est")
+    )
+    assert gains["uniform-8-at-once"] > gains["pos"] > gains["uniform-8"] > gains["est"]
+    assert f"`uniform-8-at-once` is {at_once} points ahead of `uniform-8` here and `pos` {pos}, in the arena" in page
+    assert f"`est` is {est} behind it here" in page
+    others = ("uniform-4", "uniform-8-at-once", "pos", "est", "dapo-8", "balance", "uniform-16")
+    apart = [
+        less(name, "uniform-8", lambda run: real_tables.area(run, language_model().conditions.budget))
+        for name in others
+    ]
+    assert all(found.low is not None and found.high is not None and found.low < 0 < found.high for found in apart)
+    assert "Three seeds tell none of these from `uniform-8`." in page
     assert "`raft-1-twice` learns most from as many rollouts" in page
     assert {name for name, row in language_model_rows().items() if row.seeds < 3} == {"counted"}
     assert "more seeds: of `counted` two" in page[page.index("**What is missing.**") :]
