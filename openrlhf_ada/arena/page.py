@@ -14,10 +14,10 @@ import numpy as np
 
 from openrlhf_ada.arena import costs
 from openrlhf_ada.arena.aim import render_aim, render_edges
-from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells, made_with
+from openrlhf_ada.arena.campaign import TRIAL_VERSION, Result, Results, Setting, final_cells, made_with, tuned
 from openrlhf_ada.arena.markdown import markdown_table
 from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, finals_of, ranks, table
+from openrlhf_ada.arena.tables import REFERENCE, Finals, Rank, Row, ranks, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,15 +58,15 @@ def pack(
     """Write the trials of a task that count: each once, in differences. `methods`: by the cost tuned for.
 
     What the file holds of other methods and costs stays, and so does its reference: another processor rounds
-    otherwise, and the ratios of all methods would move. Raises ValueError where its seeds, budget or seconds differ.
+    otherwise, and the ratios of all methods would move. Raises ValueError where its seeds, budget or seconds differ,
+    KeyError for a trial that has not ended.
     """
     header = {"task": task, "seeds": seeds, "budget": budget, "version": TRIAL_VERSION, "cost model": cost_model()}
     plans, trials = _kept_in(file, header)
     for cost, names in methods.items():
-        finals = finals_of(results, task, names, seeds, budget, cost)
         kept = plans.setdefault(cost, {})
-        new = [name for name in finals.runs if name != REFERENCE or name not in kept]
-        kept |= {name: finals.settings[name] for name in new}
+        new = [name for name in dict.fromkeys([REFERENCE, *names]) if name != REFERENCE or name not in kept]
+        kept |= {name: tuned(results, task, name, budget, cost) for name in new}
         for cell in final_cells(results, [task], new, seeds, budget, cost):
             trials[_key(asdict(cell))] = asdict(cell) | _columns(results.by_cell[cell])
     planned = [

@@ -263,6 +263,10 @@ def test_readme_says_what_the_results_say() -> None:
     run = {task: in_seconds(task) for task in TASKS}
     said = {spans(row[0])[0]: row[1:] for row in rows}
     assert said == {task: [beside_grpo(finals, name) for name in names] for task, finals in run.items()}
+    both = [beside_grpo(finals, name) for finals in run.values() for name in ("first-right", "raft-1-twice")]
+    first_screen = " ".join((ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0].split())
+    assert f"They reach the target in {min(both)} to {max(both)} of the seconds of GRPO with n = 4," in first_screen
+    assert [METHODS_HERE[name].parts * METHODS_HERE[name].passes for name in names] == [8, 8, 8, 8, 4, 4]
 
 
 @cache
