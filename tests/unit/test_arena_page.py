@@ -558,16 +558,16 @@ def test_pages_say_what_first_right_takes_of_rafts_rollouts() -> None:
         " ".join((ROOT / name).read_text(encoding="utf-8").split())
         for name in ("docs/arena.md", "docs/choosing.md", "docs/decisions.md", "README.md")
     )
-    run = [in_rollouts(task) for task in TASKS if "raft-1-twice" in in_rollouts(task).runs]
-    where, of_grpo = names_of(finals.task for finals in run), [beside_grpo(finals, "raft-1-twice") for finals in run]
+    run = [in_rollouts(task) for task in TASKS]
+    of_grpo = [beside_grpo(finals, "raft-1-twice") for finals in run]
     to_target, further = (
         [aim.beside(finals, "first-right", "raft-1-twice", target_of=of) for finals in run]
         for of in (REFERENCE, "raft-1-twice")
     )
     assert [beside.low > 1 for beside in to_target] == [finals.task != "varied" for finals in run]
-    assert f"`raft-1-twice` takes {listed(of_grpo)} of GRPO where it was run ({where})." in page
+    assert f"`raft-1-twice` takes {listed(of_grpo)} of GRPO (`graded` to `varied`)." in page
     said = listed(beside.text for beside in to_target)
-    assert f"To the target `first-right` takes {said} of it: more on four of the five." in page
+    assert f"To the target `first-right` takes {said} of it: more on six of the seven." in page
     said = listed(f"{beside.cost:.2f}" for beside in further)
     assert f"To 80 % of what `raft-1-twice` gains it takes {said}." in page
     ours, one = (
@@ -576,15 +576,19 @@ def test_pages_say_what_first_right_takes_of_rafts_rollouts() -> None:
     )
     assert f"At the end {ours} % are right with `first-right`, {one} with `raft-1-twice`." in page
     fewest = choosing[choosing.index("| fewest rollouts | `--ada_method raft-1-twice") :]
-    assert f"it takes {listed(of_grpo).replace('0.', '.')} of GRPO's rollouts in the arena ({where})." in fewest
-    assert "it takes more to the target than `raft-1-twice`, but on `varied`, and" in fewest
-    assert f"and {ours} % are right at the end, not {one} ({where})." in fewest
-    others = " and ".join(f"`{task}`" for task in TASKS if task not in {finals.task for finals in run})
-    said = f"`raft-1-twice` takes {min(of_grpo)} to {max(of_grpo)} of GRPO (not run on {others})"
-    assert f"In rollouts, {said}" in readme
-    assert f"In rollouts `raft-1-twice` takes {listed(of_grpo)} ({where})" in decisions
-    assert all(aim.reached(finals, "raft-1-twice", surely=True) for finals in run)
-    assert f"in rollouts on the {NUMBERS[len(run)]} tasks on which it was run" in page
+    assert (
+        f"it takes {listed(of_grpo).replace('0.', '.')} of GRPO's rollouts in the arena, on its seven tasks." in fewest
+    )
+    assert f"than `raft-1-twice`, but on `varied`, and {ours} % are right at the end, not {one}." in fewest
+    assert f"In rollouts, `raft-1-twice` takes {min(of_grpo)} to {max(of_grpo)} of GRPO, " in readme
+    said = f"In rollouts `raft-1-twice` takes {listed(of_grpo)}: fewer than `first-right` on all but `varied`."
+    assert said in decisions
+    of_both = [of(task) for of in (in_seconds, in_rollouts) for task in TASKS]
+    assert all(aim.reached(finals, "raft-1-twice", surely=True) for finals in of_both)
+    assert (
+        "(`raft-1-twice`) reaches it on all seven tasks, in seconds and in rollouts**, with the whole 95 % intervals."
+        in page
+    )
 
 
 def test_pages_say_how_many_first_right_asks_at_most() -> None:
@@ -704,7 +708,6 @@ def test_page_says_what_first_right_takes_of_the_cheapest_raft() -> None:
     further = listed(f"{aim.beside(finals, 'first-right', raft, raft).cost:.2f}" for finals, raft in found)
     assert f"it takes {to_target} of it to the target (`graded` to `varied`), and {further} to 80 %" in page
     assert all(aim.reached(finals, "raft-1-twice") for finals, _ in found)
-    assert "(`raft-1-twice`) reaches it on all seven in seconds, and in rollouts on the" in page
 
 
 def test_counted_has_more_right_at_the_end_than_methods_that_train_wrong_answers_too() -> None:
