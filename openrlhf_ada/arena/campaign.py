@@ -247,8 +247,8 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
 
 
 def _settings_of(method: Method) -> dict[str, Any]:
-    """All that its flags and this version's defaults come to."""
-    settings = asdict(method.settings(PROMPTS[0]))
+    """All that its flags and this version's defaults come to, with steps of one size."""
+    settings = asdict(method.settings(prompts=8))
     return settings.pop("config") | settings
 
 
@@ -257,13 +257,11 @@ def made_with(name: str) -> dict[str, Any]:
     from openrlhf_ada.arena.methods import METHODS
 
     method = METHODS[name]
-    resolved = method.settings(prompts=8)
-    settings = asdict(resolved)
-    settings = settings.pop("config") | settings | {"objective": resolved.objective.name}
-    scalars = {
+    settings = _settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "passes", "parts")}
+    settings["objective"] = settings["objective"]["name"]
+    return {
         key: value for key, value in settings.items() if value is None or isinstance(value, bool | int | float | str)
     }
-    return scalars | {field: getattr(method, field) for field in ("n", "refill", "passes", "parts")}
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

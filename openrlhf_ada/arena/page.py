@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -62,7 +62,7 @@ def pack(
     KeyError for a trial that has not ended.
     """
     header = {"task": task, "seeds": seeds, "budget": budget, "version": TRIAL_VERSION, "cost model": cost_model()}
-    plans, trials = _kept_in(file, header)
+    plans, trials, made = _kept_in(file, header, {name for names in methods.values() for name in names})
     for cost, names in methods.items():
         kept = plans.setdefault(cost, {})
         new = [name for name in dict.fromkeys([REFERENCE, *names]) if name != REFERENCE or name not in kept]
@@ -77,7 +77,7 @@ def pack(
     ]
     lines: list[dict[str, Any]] = [header]
     lines += [{"cost": cost, "settings": settings} for cost, settings in plans.items()]
-    lines.append({"made with": {method: _made_with(method) for settings in plans.values() for method in settings}})
+    lines.append({"made with": {name: _made_with(name) for settings in plans.values() for name in settings} | made})
     lines += [trials[key] for key in dict.fromkeys(planned)]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -91,11 +91,15 @@ def _key(line: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _kept_in(
-    file: Path, header: dict[str, Any]
-) -> tuple[dict[str, dict[str, Setting]], dict[tuple[Any, ...], Result]]:
-    """(settings of each method by cost, trials by key) of an existing file with this header; none without a file."""
+    file: Path, header: dict[str, Any], anew: Collection[str] = ()
+) -> tuple[dict[str, dict[str, Setting]], dict[tuple[Any, ...], Result], dict[str, dict[str, Any]]]:
+    """(settings of each method by cost, trials by key, what methods were made with) of an existing file; else nothing.
+
+    What a method of `anew` was with other settings is left out. Raises ValueError for another header, and where
+    another method has changed.
+    """
     if not file.exists():
-        return {}, {}
+        return {}, {}, {}
     theirs, *lines = _lines(file)
     for name in header.keys() - {"cost model"}:
         if theirs[name] != header[name]:
@@ -103,28 +107,36 @@ def _kept_in(
                 f"{file} has results with another {name} ({theirs[name]} there, {header[name]} here). "
                 "Remove it, or run the campaign as it was run"
             )
-    for method, made in next((line["made with"] for line in lines if "made with" in line), {}).items():
-        _check_made_with(file, method, made)
+    made: dict[str, dict[str, Any]] = next((line["made with"] for line in lines if "made with" in line), {})
+    changed = {method: change for method in made if (change := _change(method, made[method]))}
+    for method in sorted(changed.keys() - (set(anew) - {REFERENCE})):
+        remedy = (
+            "Remove the file, and pack all anew"
+            if method == REFERENCE or method not in METHODS
+            else "Run them anew and pack them"
+        )
+        raise ValueError(f"{file}: its trials of {method} were made otherwise ({changed[method]}). {remedy}")
     plans = {
-        line["cost"]: {method: (rate, prompts) for method, (rate, prompts) in line["settings"].items()}
+        line["cost"]: {
+            name: (rate, prompts) for name, (rate, prompts) in line["settings"].items() if name not in changed
+        }
         for line in lines
         if "cost" in line
     }
-    return plans, {_key(line): line for line in lines if "method" in line}
+    trials = {_key(line): line for line in lines if "method" in line and line["method"] not in changed}
+    return plans, trials, {method: made[method] for method in made if method not in changed}
 
 
 _made_with = cache(made_with)
 
 
-def _check_made_with(file: Path, method: str, theirs: dict[str, Any]) -> None:
-    """Raises ValueError where the method has other settings now. What it had not or has no longer is not compared."""
-    ours = _made_with(method) if method in METHODS else {}
-    changed = [name for name, value in theirs.items() if ours.get(name, value) != value]
-    if changed or not ours:
-        reason = (
-            f"{changed[0]}: {theirs[changed[0]]} there, {ours[changed[0]]} here" if changed else "no such method here"
-        )
-        raise ValueError(f"{file}: its trials of {method} were made otherwise ({reason}). Run them anew and pack them")
+def _change(method: str, theirs: dict[str, Any]) -> str:
+    """Which setting of the method is another one now; empty where none is. Only what it had and has is compared."""
+    if method not in METHODS:
+        return "there is no such method now"
+    ours = _made_with(method)
+    names = (name for name, value in theirs.items() if ours.get(name, value) != value)
+    return next((f"{name}: {theirs[name]} there, {ours[name]} here" for name in names), "")
 
 
 def _columns(result: Result) -> Result:
@@ -164,7 +176,7 @@ def _restored(line: dict[str, Any]) -> Result:
 def unpack(file: Path) -> dict[str, Finals]:
     """By cost. Raises ValueError for a file of another cost model, whose settings were tuned for other seconds."""
     header = _lines(file)[0]
-    plans, trials = _kept_in(file, header)
+    plans, trials, _ = _kept_in(file, header)
     runs = {key: _restored(line) for key, line in trials.items()}
     return {
         cost: Finals(

@@ -119,8 +119,16 @@ def test_results_of_a_changed_method_are_refused(
     now["pos"]["passes"] = 2
     with pytest.raises(ValueError, match=r"its trials of pos were made otherwise \(passes: 1 there, 2 here\)"):
         unpack(file)
+    pack(results, "graded", {"seconds": ["pos"]}, SEEDS, BUDGET, tmp_path / "graded.jsonl.gz")
+    assert [cost for cost, finals in unpack(file).items() if "pos" in finals.runs] == ["seconds"], "packed anew"
+    now[REFERENCE]["parts"] = 8
+    with pytest.raises(
+        ValueError, match=r"uniform-8 were made otherwise \(parts: 4 there, 8 here\)\. Remove the file"
+    ):
+        pack(results, "graded", METHODS, SEEDS, BUDGET, file)
+    now[REFERENCE]["parts"] = 4
     monkeypatch.setattr("openrlhf_ada.arena.page.METHODS", {REFERENCE: METHODS_HERE[REFERENCE]})
-    with pytest.raises(ValueError, match=r"its trials of pos were made otherwise \(no such method here\)"):
+    with pytest.raises(ValueError, match=r"its trials of pos were made otherwise \(there is no such method now\)"):
         unpack(file)
 
 
