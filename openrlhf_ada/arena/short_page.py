@@ -1,4 +1,4 @@
-"""The first table of docs/arena.md: what ours and their nearest rivals take of GRPO's cost on every task."""
+"""The first tables of docs/arena.md: what ours and their nearest rivals take of GRPO's cost, and of each other's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from openrlhf_ada.arena.aim import GRPO, beside
 from openrlhf_ada.arena.markdown import markdown_table
-from openrlhf_ada.arena.tables import Finals
+from openrlhf_ada.arena.tables import REFERENCE, Finals
 
 FIRST, LAST = "<!-- in short: written by `make arena-docs` -->", "<!-- end of in short -->"
 
@@ -20,6 +20,9 @@ SHOWN = {
 
 AT_END = ("first-right", "raft-1-twice", "raft-twice", "counted", GRPO)
 """Methods whose accuracy after equal cost is shown."""
+
+OURS, RIVAL = "first-right", "raft-1-twice"
+"""The two that are ahead, beside each other: to the target, and to 80 % of what the rival gains."""
 
 
 def render_short(by_task: Sequence[Mapping[str, Finals]]) -> str:
@@ -36,13 +39,26 @@ def render_short(by_task: Sequence[Mapping[str, Finals]]) -> str:
         for cost in SHOWN
         for name in AT_END
     ]
-    return markdown_table(["", *(f"`{task}`" for task in tasks)], body) + "\n"
+    apart = [
+        [f"{cost}, {to}", *(_apart(of.get((task, cost)), target_of) for task in tasks)]
+        for cost in SHOWN
+        for to, target_of in (("to the target", REFERENCE), (f"to 80 % of the gain of `{RIVAL}`", RIVAL))
+    ]
+    columns = [f"`{task}`" for task in tasks]
+    both = ((["", *columns], body), ([f"`{OURS}` beside `{RIVAL}`", *columns], apart))
+    return "\n\n".join(markdown_table(*table) for table in both) + "\n"
 
 
 def _of_grpo(finals: Finals | None, name: str) -> str:
     if finals is None or not {name, GRPO} <= finals.runs.keys():
         return "–"
     return f"{beside(finals, name, GRPO).cost:.2f}"
+
+
+def _apart(finals: Finals | None, target_of: str) -> str:
+    if finals is None or not {OURS, RIVAL} <= finals.runs.keys():
+        return "–"
+    return f"{beside(finals, OURS, RIVAL, target_of=target_of).cost:.2f}"
 
 
 def _at_end(finals: Finals | None, name: str) -> str:

@@ -212,9 +212,12 @@ def test_choosing_says_at_which_rates_and_sizes_of_steps_ours_are_best() -> None
     settings = {task: in_seconds(task).settings for task in TASKS}
     single, ours, grpo = ([of[name] for of in settings.values()] for name in ("raft-1-twice", "first-right", "grpo-4"))
     assert [rate for rate, _ in single] == [rate for rate, _ in grpo]
-    assert "In the arena the best one of `raft-1-twice` is GRPO's, on all seven tasks" in choosing
+    assert "In the arena, tuned for seconds, the best one of `raft-1-twice` is GRPO's, on all seven tasks" in choosing
     assert {round(rate / other) for (rate, _), (other, _) in zip(ours, grpo, strict=True)} == {1, 3}
     assert "and that of `first-right` the same or three times as large" in choosing
+    rates = [{name: rate for name, (rate, _) in in_rollouts(task).settings.items()} for task in TASKS]
+    both = {round(of[name] / of["grpo-4"]) for of in rates for name in ("raft-1-twice", "first-right")}
+    assert both == {1, 3} and "Tuned for rollouts both are GRPO's or three times that." in choosing
     sizes = [16 * prompts for _, prompts in (*single, *ours)]
     assert f"{min(sizes):,} to {max(sizes):,} of your prompts with one rollout each or `first-right`" in choosing
     text = PAGE.read_text(encoding="utf-8")
@@ -224,8 +227,10 @@ def test_choosing_says_at_which_rates_and_sizes_of_steps_ours_are_best() -> None
         [by_name[name][cost].removeprefix("0") for name in ("raft-1-twice", "first-right")]
         for cost in ("7B on A100", "4 B prompts")
     )
-    said = f"it takes {one} of `uniform-8`, and `first-right` {eight}; with steps of a quarter of the size {one_small}"
-    assert f"{said} and {eight_small}." in choosing
+    said = f"it takes {one} of `uniform-8`, and `first-right` {eight}; with those of 1.5B and steps of a quarter"
+    assert f"{said} of the size {one_small} and {eight_small}." in choosing
+    balance = by_name["balance"]["7B on A100"].removeprefix("0")
+    assert f"and less where training costs more than sampling (7B on A100: {balance})." in choosing
 
 
 def test_packing_keeps_other_methods_and_costs(results: Results, tmp_path: Path) -> None:
@@ -295,8 +300,8 @@ def to_reference(finals: Finals, method: str) -> str:
 
 
 def test_page_says_what_each_part_of_counted_gives() -> None:
-    """In its second table, beside uniform-8."""
-    _, *rows = list(tables(section(PAGE.read_text(encoding="utf-8"), "Results")))[1]
+    """Beside uniform-8."""
+    _, *rows = next(tables(section(PAGE.read_text(encoding="utf-8"), "Why `counted` is cheap")))
     said = {spans(row[0])[0]: row[1:] for row in rows}
     assert len(said) == 7
     assert said == {name: [to_reference(in_seconds(task), name) for task in ("graded", "hard")] for name in said}
@@ -305,10 +310,28 @@ def test_page_says_what_each_part_of_counted_gives() -> None:
 @pytest.mark.parametrize("page", ["docs/arena.md", "docs/decisions.md"])
 def test_pages_say_what_published_methods_cost(page: str) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    more = ("maxrl", "uniform-2", "uniform-2-twice", "uniform-16") if page == "docs/arena.md" else ()
+    more = ("maxrl", "uniform-2", "uniform-2-twice", "uniform-16") if page == "docs/arena.md" else ("balance", "pos")
     defaults = ("pos-4", "pos-16", "balance-16", "pos-linear", "balance-linear", "est-counts")
-    for name in ("balance", "balance-1-1", "pos", "est", "gvm", *defaults, *more):
+    for name in ("balance-1-1", "est", "gvm", *defaults, *more):
         assert " and ".join(to_reference(in_seconds(task), name) for task in ("graded", "hard")) in text
+
+
+def test_page_says_what_reinforce_ada_costs_on_all_tasks() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    pos, balance, est = (
+        {task: to_reference(in_seconds(task), name) for task in TASKS} for name in ("pos", "balance", "est")
+    )
+    del balance["curriculum"]
+    least = aim.beside(in_seconds("curriculum"), "balance", REFERENCE).text
+    assert f"on six tasks, and {least} on `curriculum`; `pos` costs {spread(pos.values())}." in page
+    assert f"`balance` costs {spread(balance.values())} on six tasks," in page
+    dearest = est.pop("unsolvable")
+    assert f"it costs {spread(est.values())} (`est`) on six tasks, and {dearest} on `unsolvable`" in page
+    in_rollouts_too = [
+        " and ".join(to_reference(in_rollouts(task), name) for task in ("graded", "hard"))
+        for name in ("balance", "pos")
+    ]
+    assert "In rollouts they cost {}, and {}.".format(*in_rollouts_too) in page
 
 
 def test_choosing_says_what_smaller_waves_gain() -> None:
@@ -390,8 +413,8 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
     assert f"16 cost {costs('uniform-16')}, and 32 {costs('uniform-32')}." in page
     assert f"(`counted-chosen`) costs {costs('counted-chosen')}, on all {costs('counted')}." in page
     skip, skip_4 = costs("uniform-8-twice-skip"), costs("uniform-4-twice-skip")
-    assert f"it costs {costs('est')} (`est`), and compared with its counts instead of the group's mean" in page
-    assert f"(`est-counts`). Two passes without computing zeros gain more: {skip} with 8" in page
+    assert f"costs {costs('est-counts')} (`est-counts`), and as published {costs('est')}." in page
+    assert f"Two passes without computing zeros gain more: {skip} with 8" in page
     assert f"with 8 rollouts, {skip_4} with 4." in page
     eight, four = (costs(name, in_rollouts) for name in ("uniform-4-twice-in-eight", "uniform-4-twice"))
     assert f"In rollouts it costs {eight}, and {four} in four" in page
@@ -493,7 +516,7 @@ def test_pages_say_what_ours_take_of_grpos_rollouts(name: str) -> None:
     run = [found for found in map(in_rollouts, TASKS) if name in found.runs]
     assert [found.task for found in run] == [task for task in TASKS if name == "first-right" or task != "varied"]
     figures = [beside_grpo(found, name) for found in run]
-    assert f"`{name}` takes {spread(figures)} of GRPO" in page[page.index("**In rollouts, tuned for them") :]
+    assert f"`{name}` takes {spread(figures)} of GRPO" in page[page.index("### In rollouts") :]
     assert f"`{name}` takes {listed(figures)}" in decisions
     assert f"`{name}` takes {min(figures)} to {max(figures)} of GRPO" in readme[readme.index("In rollouts,") :]
     assert f"it takes {listed(figures)} of GRPO" in choosing or f"`{name}` takes {listed(figures)} (not" in choosing
@@ -549,13 +572,14 @@ def test_pages_say_what_first_right_takes_of_raft() -> None:
         [f"{aim.beside(finals, 'first-right', 'raft-1-twice', target_of=of).cost:.2f}" for finals in found]
         for of in (REFERENCE, "raft-1-twice")
     )
-    for text in (page, decisions):
-        assert f"To the target `first-right` takes {listed(to_target)} of" in text or (
-            f"To the target it takes {listed(to_target)} of `raft-1-twice`" in text
-        )
-        assert listed(further) in text
+    assert f"To the target `first-right` takes {listed(to_target)} of" in decisions or (
+        f"To the target it takes {listed(to_target)} of `raft-1-twice`" in decisions
+    )
+    assert listed(further) in decisions
+    assert min(to_target) < "1.00" < max(to_target)
+    assert "To the target it takes less than `raft-1-twice` on some tasks and more on others." in page
     least, most = (f(to_target).removeprefix("0") for f in (min, max))
-    assert f"`first-right` takes {least} to {most} of the seconds of `raft-1-twice`." in choosing
+    assert f"all tasks: `first-right` takes {least} to {most} of the seconds of `raft-1-twice`." in choosing
     for name in ("raft-1-twice", "raft-twice"):
         assert listed(beside_grpo(finals, name) for finals in found) in decisions
 
@@ -568,16 +592,12 @@ def test_pages_say_what_first_right_takes_of_rafts_rollouts() -> None:
     )
     run = [in_rollouts(task) for task in TASKS]
     of_grpo = [beside_grpo(finals, "raft-1-twice") for finals in run]
-    to_target, further = (
-        [aim.beside(finals, "first-right", "raft-1-twice", target_of=of) for finals in run]
-        for of in (REFERENCE, "raft-1-twice")
-    )
+    to_target = [aim.beside(finals, "first-right", "raft-1-twice") for finals in run]
     assert [beside.low > 1 for beside in to_target] == [finals.task != "varied" for finals in run]
-    assert f"`raft-1-twice` takes {listed(of_grpo)} of GRPO (`graded` to `varied`)." in page
-    said = listed(beside.text for beside in to_target)
-    assert f"To the target `first-right` takes {said} of it: more on six of the seven." in page
-    said = listed(f"{beside.cost:.2f}" for beside in further)
-    assert f"To 80 % of what `raft-1-twice` gains it takes {said}." in page
+    assert f"tuned for rollouts it takes {spread(of_grpo)} of GRPO's. `first-right` takes" in page
+    assert (
+        "It takes more than `raft-1-twice` on six of the seven tasks (on `varied` the two are not told apart)." in page
+    )
     ours, one = (
         listed(f"{100 * np.mean([run['accuracy'][-1] for run in finals.runs[name]]):.1f}" for finals in run)
         for name in ("first-right", "raft-1-twice")
@@ -638,9 +658,9 @@ def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
         others = {"unsolvable": {"raft-1-twice", "raft-2-twice", "raft-twice"}, "graded": {"gvm-4-twice"}}
         assert better - {"first-right-16"} == others.get(task, set())
     choosing = (ROOT / "docs" / "choosing.md").read_text()
-    assert "and more than every method that does not stop so, on five of seven." in choosing
+    assert "on five of seven tasks more than every method that does not stop at a right answer." in choosing
     said = f"({end_of('graded', 'gvm-4-twice'):.1f} %, not {end_of('graded', 'first-right'):.1f})"
-    assert f"but for RAFT on `unsolvable` and `gvm-4-twice` on `graded` {said}" in page
+    assert f"RAFT has more right than it on `unsolvable`, and `gvm-4-twice` on `graded` {said}. No other has," in page
     compared = ("first-right", "raft-1-twice", "raft-twice", "grpo-4")
     ours, one, four, grpo = (f"{end_of('curriculum', name):.1f}" for name in compared)
     assert f"on `curriculum` {ours} %, with `raft-1-twice` {one}, with `raft-twice` {four}, with GRPO {grpo};" in page
@@ -660,6 +680,14 @@ def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
     assert (
         f"{hard[0]} % are right on `hard` and {other[0]} on `curriculum`, not {hard[1]} and {other[1]}." in decisions
     )
+
+
+def test_page_says_what_two_rollouts_of_raft_gain() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    one, two = ({task: end_of(task, name) for task in TASKS} for name in ("raft-1-twice", "raft-2-twice"))
+    assert [task for task in TASKS if two[task] > one[task] + 1] == ["hard", "curriculum", "many", "varied"]
+    said = f"on `hard` ({two['hard']:.1f} %, not {one['hard']:.1f}), `curriculum`, `many` and `varied`."
+    assert f"`raft-2-twice` takes about as long, and has more right at the end {said}" in page
 
 
 def test_page_tells_stopping_from_weight() -> None:
@@ -781,9 +809,7 @@ def test_page_says_how_varied_answers_stay() -> None:
         return " and ".join(f"{100 * DIVERSITY[task][name][what]:.1f}" for task in ("graded", "hard"))
 
     assert f"for {said('counted', 'eight')} % with `counted`, and for {said('grpo-4', 'eight')} with GRPO" in page
-    assert (
-        f"one answer is right for {said('counted', 'one')} %, against {said('grpo-4', 'one')} (three worlds)" in page
-    )
+    assert f"one answer is right for {said('counted', 'one')} %, against {said('grpo-4', 'one')}." in page
     nats = {
         name: [f"{DIVERSITY[task][name]['entropy']:.2f}" for task in ("graded", "hard")]
         for name in ("counted", "grpo-4")
@@ -811,11 +837,16 @@ def test_page_says_what_first_right_takes_with_other_costs() -> None:
         return [costs[name][cost] for name in ("first-right", *others)]
 
     ours, one, four, grpo = said("7B on A100", "raft-1-twice", "raft-twice", "grpo-4")
+    of_all = "`first-right` takes {} of `uniform-8`, `raft-1-twice` {}, `raft-twice` {} and GRPO {}"
+    assert f"7B on A100 {of_all.format(ours, one, four, grpo)} (geometric means;" in page
+    pos, balance = (costs[name]["7B on A100"] for name in ("pos", "balance"))
+    assert f"with the figures of 7B on A100 `pos` costs {pos}, `balance` {balance} and GRPO {grpo}." in page
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert (
-        f"7B on A100 it takes {ours} of `uniform-8`, `raft-1-twice` {one}, `raft-twice` {four} and GRPO {grpo}" in page
+        f"7B on A100 it takes {balance} of uniform sampling with 8, GRPO {grpo}, and `first-right` {ours}." in readme
     )
-    small = listed(said("4 B prompts", "raft-1-twice", "raft-twice", "grpo-4"))
-    assert f"quarter as many prompts a step's fixed time counts more: {small}." in page
+    small = said("4 B prompts", "raft-1-twice", "raft-twice", "grpo-4")
+    assert f"a step's fixed time counts more: {of_all.format(*small)}." in page
     ours, one = said("in rounds", "raft-1-twice")
     assert f"in rounds, where every wave waits for the last, it takes {ours}, and `raft-1-twice` {one}." in page
 
