@@ -27,8 +27,8 @@ FIRST, LAST = "<!-- results: written by `make arena-docs` -->", "<!-- end of res
 PACKED = Path(__file__).parent / "results"
 """Small files of the results that come with the package."""
 
-PAGE_COSTS = ("rollouts", "seconds")
-"""What methods are tuned for and compared by on the page."""
+PAGE_COSTS = {"rollouts": "rollouts", "seconds": "seconds", "seconds-7b": "seconds of 7B on A100"}
+"""What methods are tuned for and compared by on the page, and what it calls them."""
 
 ALL_COSTS = {
     "rollouts": "rollouts",
@@ -214,10 +214,11 @@ def render(by_task: Sequence[Mapping[str, Finals]]) -> str:
     several_by_cost = {cost: [finals[cost] for finals in by_task if cost in finals] for cost in PAGE_COSTS}
     for cost, several in several_by_cost.items():
         if not several:
-            parts += [f"### At equal {cost}", "Not run yet."]
+            parts += [f"### At equal {PAGE_COSTS[cost]}", "Not run yet."]
             continue
         ranked = ranks(several)
-        parts += [f"### At equal {cost}", _in_short(ranked), _rank_table(several, ranked), _not_run(several, cost)]
+        parts += [f"### At equal {PAGE_COSTS[cost]}", _in_short(ranked), _rank_table(several, ranked)]
+        parts.append(_not_run(several, cost))
         parts += [render_aim(several), render_edges(several)]
     if several_by_cost["seconds"]:
         parts += ["### What the seconds depend on", _other_seconds(several_by_cost["seconds"])]
@@ -286,7 +287,7 @@ def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
 def _not_run(by_task: Sequence[Finals], cost: str) -> str:
     run = {name for finals in by_task for name in finals.runs}
     missing = [f"`{name}`" for name in METHODS if name not in run]
-    return f"Not run at equal {cost} yet: {', '.join(missing) or 'none'}."
+    return f"Not run at equal {PAGE_COSTS[cost]} yet: {', '.join(missing) or 'none'}."
 
 
 def _other_seconds(by_task: Sequence[Finals]) -> str:
@@ -307,7 +308,8 @@ def _cell(row: Row) -> str:
 def _task_table(finals: Finals) -> str:
     """`others`: what has been spent besides when the target is reached, with the settings tuned for this cost."""
     others = {label: replace(finals, cost=name) for name, label in ALL_COSTS.items() if name != finals.cost}
-    reached = f"{finals.cost} to {finals.target:.1%}"
+    name = PAGE_COSTS[str(finals.cost)]
+    reached = f"{name} to {finals.target:.1%}"
     head = ["method", "rate", "prompts", reached, "p", *others, "mean accuracy", "at the end"]
     body = [
         [
@@ -322,7 +324,7 @@ def _task_table(finals: Finals) -> str:
         ]
         for row in table(finals)
     ]
-    return f"Tuned for {finals.cost}, and what else the methods have spent at their target:\n\n" + markdown_table(
+    return f"Tuned for {name}, and what else the methods have spent at their target:\n\n" + markdown_table(
         head, body
     )
 
