@@ -255,7 +255,7 @@ def _in_short(ranked: Sequence[Rank]) -> str:
         f"- {title}: " + (", ".join(f"`{rank.method}` {rank.cost:.2f}" for rank in found) or "none") + "."
         for title, found in groups.items()
     ]
-    return "\n\n".join(["Of the methods that were run on every task:", "\n".join(lines)])
+    return "\n\n".join(["Of the methods that were run on all tasks of the table:", "\n".join(lines)])
 
 
 def _sure(rank: Rank) -> bool:
@@ -280,7 +280,7 @@ def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
     unranked = [name for name in names if name not in {rank.method for rank in ranked}]
     for name in sorted(unranked, key=lambda name: min(of[name].cost for of in rows if name in of)):
         body.append([f"`{name}`", *(_cell(of[name]) if name in of else "–" for of in rows), "", "", ""])
-    note = "\n\nWithout a rank: methods that were not run on every task." if unranked else ""
+    note = "\n\nWithout a rank: methods that were not run on all of these tasks." if unranked else ""
     return markdown_table(head, body) + note
 
 
@@ -324,9 +324,7 @@ def _task_table(finals: Finals) -> str:
         ]
         for row in table(finals)
     ]
-    return f"Tuned for {name}, and what else the methods have spent at their target:\n\n" + markdown_table(
-        head, body
-    )
+    return f"Tuned for {name}, and what else the methods have spent at their target:\n\n" + markdown_table(head, body)
 
 
 def _mean_cost(finals: Finals, method: str) -> str:

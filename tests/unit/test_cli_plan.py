@@ -138,10 +138,11 @@ def test_measured_ratios_are_those_of_the_page_on_its_machine() -> None:
     assert found["first-right"] == pytest.approx(page["first-right"])
     assert found["counted"] == pytest.approx(page["counted"])
     assert found["grpo"] == pytest.approx(page["grpo-4"])
-    assert "reinforce-ada-pos" not in found, "it was not run on every task"
+    assert "maxrl" not in found, "it was not run on every task"
     assert "rated-pos" not in found, "the preset makes more updates of a step"
     at_7b = seconds_to_target(STEP_MODELS["seconds-7b"])
     assert at_7b["first-right"] < found["first-right"] < found["counted"], "where training costs more"
+    assert at_7b["reinforce-ada-pos"] < at_7b["grpo"] < found["reinforce-ada-pos"], "it trains few of its rollouts"
 
 
 @pytest.mark.slow
