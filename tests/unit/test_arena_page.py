@@ -435,6 +435,15 @@ def test_page_lists_published_methods_from_the_cheapest_to_the_dearest() -> None
     assert f"cost {low:.2f} to {high:.2f} of `uniform-8` on `graded` and {low_hard:.2f} to {high_hard:.2f}" in page
 
 
+def test_page_says_what_published_methods_take_of_the_references_rollouts() -> None:
+    page, finals = " ".join(PAGE.read_text(encoding="utf-8").split()), in_rollouts("graded")
+    run = sorted(finals.runs.keys() & set(PUBLISHED) | {"est"}, key=lambda name: finals.to_target[name][0].mean())
+    first, *others = run
+    said = listed(f"`{name}` {to_reference(finals, name)}" for name in others)
+    assert f"`{first}` takes {to_reference(finals, first)} of `uniform-8`, {said}." in page
+    assert f"as `uniform-4`, which takes {to_reference(finals, 'uniform-4')}." in page
+
+
 def visits(finals: Finals, at_end: bool = False) -> float:
     """Mean visits of a prompt by `counted` to the target, or in the whole budget."""
     runs = finals.runs["counted"]
