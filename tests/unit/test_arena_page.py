@@ -430,9 +430,16 @@ def test_page_lists_published_methods_from_the_cheapest_to_the_dearest() -> None
     shares = {name: [float(to_reference(finals, name)) for finals in tasks] for name in names}
     exact = {name: np.prod([finals.to_target[name][0].mean() for finals in tasks]) for name in names}
     listed = ", ".join(f"`{name}`" for name in sorted(names, key=lambda name: exact[name]))
-    assert f"From the cheapest to the dearest: {listed}." in page
+    assert f"From the cheapest to the dearest on the first two: {listed}." in page
     (low, high), (low_hard, high_hard) = ((min(of), max(of)) for of in zip(*shares.values(), strict=True))
-    assert f"cost {low:.2f} to {high:.2f} of `uniform-8` on `graded` and {low_hard:.2f} to {high_hard:.2f}" in page
+    unsolvable, tagged = in_seconds("unsolvable"), in_seconds("format")
+    low_high, low_high_tagged = (
+        spread(to_reference(finals, name) for name in names if name in finals.runs) for finals in (unsolvable, tagged)
+    )
+    said = f"{low_hard:.2f} to {high_hard:.2f} on `hard`, {low_high} on `unsolvable` and {low_high_tagged} on `format`"
+    assert f"cost {low:.2f} to {high:.2f} of `uniform-8` on `graded`, {said}." in page
+    maxrl, gvm = (" and ".join(to_reference(of, name) for of in (unsolvable, tagged)) for name in ("maxrl", "gvm"))
+    assert f"and {maxrl} on `unsolvable` and `format`." in page and f"(`gvm`), and {gvm} on `unsolvable` and" in page
 
 
 def test_page_says_what_published_methods_take_of_the_references_rollouts() -> None:
