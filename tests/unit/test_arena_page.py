@@ -363,11 +363,22 @@ def test_pages_say_what_gvms_split_gains() -> None:
 
 def test_page_says_where_costs_of_published_methods_are_lower_bounds() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    missed = {task: {name: in_seconds(task).to_target[name][1] for name in PUBLISHED} for task in ("graded", "hard")}
+    tasks = ("graded", "hard", "unsolvable", "format")
+    missed = {task: {name: in_seconds(task).to_target[name][1] for name in PUBLISHED} for task in tasks}
     often = {task: {name: seeds for name, seeds in of.items() if seeds > 3} for task, of in missed.items()}
-    assert often == {"graded": {"d3s": 8}, "hard": {"aero": 10, "pilot-commit": 6, "speed": 5, "pods": 4}}
+    assert often == {
+        "graded": {"d3s": 8},
+        "hard": {"aero": 10, "pilot-commit": 6, "speed": 5, "pods": 4},
+        "unsolvable": {"d3s": 7, "sgpo": 4},
+        "format": {},
+    }
     assert "on `hard` for `aero` in all ten, `pilot-commit` in six, `speed` in five and `pods` in four," in page
-    assert "on `graded` for `d3s` in eight." in page
+    assert "on `graded` for `d3s` in eight, on `unsolvable` for `d3s` in seven and `sgpo` in four." in page
+    sgpo, dars = (
+        [to_reference(in_seconds(task), name) for task in ("unsolvable", "format")] for name in ("sgpo", "dars")
+    )
+    said = f"`sgpo` costs {sgpo[0]} and `dars` {dars[0]}, on `format` {sgpo[1]} and {dars[1]}."
+    assert f"lose where some cannot be solved: on `unsolvable` {said}" in page
 
 
 def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() -> None:
