@@ -319,6 +319,11 @@ def test_page_says_what_reinforce_ada_costs_on_all_tasks() -> None:
     pos, balance, est = (
         {task: to_reference(in_seconds(task), name) for task in TASKS} for name in ("pos", "balance", "est")
     )
+    _, *rows = next(tables(section(PAGE.read_text(encoding="utf-8"), "At equal seconds")))
+    by_name = {spans(row[0])[0]: row for row in rows}
+    for name, costs_of in (("pos", pos), ("balance", balance), ("est", est)):
+        shown = [cell.replace("*", "").split(" ")[0] for cell in by_name[name][1 : 1 + len(TASKS)]]
+        assert shown == list(costs_of.values())
     del balance["curriculum"]
     least = aim.beside(in_seconds("curriculum"), "balance", REFERENCE).text
     assert f"on six tasks, and {least} on `curriculum`; `pos` costs {spread(pos.values())}." in page
@@ -586,6 +591,12 @@ def test_pages_say_what_first_right_takes_of_grpo(page: str) -> None:
     assert listed(beside_grpo(in_seconds(task), "first-right") for task in TASKS) in text
 
 
+def rows_beside() -> list[list[str]]:
+    """Of `first-right` beside `raft-1-twice`: in seconds and in rollouts, to the target and to 80 % of its gain."""
+    _, *rows = list(tables(section(PAGE.read_text(encoding="utf-8"), "What to use")))[1]
+    return [row[1:] for row in rows]
+
+
 def test_pages_say_what_first_right_takes_of_raft() -> None:
     """Of one rollout of every prompt, to the target and to 80 % of what that gains in the whole budget."""
     page, decisions, choosing = (
@@ -601,6 +612,7 @@ def test_pages_say_what_first_right_takes_of_raft() -> None:
         f"To the target it takes {listed(to_target)} of `raft-1-twice`" in decisions
     )
     assert listed(further) in decisions
+    assert rows_beside()[:2] == [to_target, further]
     assert min(to_target) < "1.00" < max(to_target)
     assert "To the target it takes less than `raft-1-twice` on some tasks and more on others." in page
     least, most = (f(to_target).removeprefix("0") for f in (min, max))
@@ -617,7 +629,11 @@ def test_pages_say_what_first_right_takes_of_rafts_rollouts() -> None:
     )
     run = [in_rollouts(task) for task in TASKS]
     of_grpo = [beside_grpo(finals, "raft-1-twice") for finals in run]
-    to_target = [aim.beside(finals, "first-right", "raft-1-twice") for finals in run]
+    to_target, further = (
+        [aim.beside(finals, "first-right", "raft-1-twice", target_of=of) for finals in run]
+        for of in (REFERENCE, "raft-1-twice")
+    )
+    assert rows_beside()[2:] == [[f"{beside.cost:.2f}" for beside in of] for of in (to_target, further)]
     assert [beside.low > 1 for beside in to_target] == [finals.task != "varied" for finals in run]
     assert f"tuned for rollouts it takes {spread(of_grpo)} of GRPO's. `first-right` takes" in page
     assert (
@@ -898,10 +914,21 @@ def test_pages_say_what_is_cheap_where_training_costs_more_than_sampling() -> No
         beside(name, "grpo-4") for name in ("balance", "first-right", "grpo-4-skip")
     )
     assert f"it costs {skip_of_grpo} of it there." in page
-    said = f"takes {of_grpo} of GRPO (`graded`, `hard`), GRPO with `--ada_zeros skip` {skip_of_grpo}, and"
-    assert f"`balance` {said} `first-right` {ours_of_grpo}." in readme
-    assert f"it {said} `first-right` {ours_of_grpo}.".replace("0.", ".") in choosing
-    assert f"GRPO with it takes {skip_of_grpo} of GRPO's seconds with 7B".replace("0.", ".") in choosing
+    skips = "GRPO [without computing zeros](docs/choosing.md#least-cost)"
+    said = f"takes {of_grpo} of GRPO (`graded`, `hard`), {{}} {skip_of_grpo}, and `first-right` {ours_of_grpo}."
+    assert f"`balance` {said.format(skips)}" in readme
+    assert f"it {said.format('GRPO that skips zeros')}".replace("0.", ".") in choosing
+    row = choosing[choosing.index("| GRPO as it is, for less |") :]
+    assert f"It takes {skip_of_grpo} of GRPO's seconds with 7B on A100".replace("0.", ".") in row
+    small = [aim.beside(in_seconds(task), "grpo-4-skip", "grpo-4").cost for task in ("graded", "hard")]
+    assert " and ".join(f"{cost:.2f}" for cost in small).replace("0.", ".") + " with 1.5B." in row
+    twice = beside("uniform-4-twice-skip", "grpo-4")
+    assert f"less than two passes, which take {twice} |".replace("0.", ".") in row
+    said = f"`grpo-4-skip` {skip} (`graded`, `hard`), `uniform-4-twice-skip` {beside('uniform-4-twice-skip')}."
+    assert f"With the seconds of 7B one pass costs less: {said}" in page
+    named = {spans(cells[0])[0]: spans(cells[3])[0] for cells in next(tables(method_page.render_methods()))[1:]}
+    more = set(f" {named['grpo-4-skip']}".split(" --")) - set(f" {spans(row)[0]}".split(" --"))
+    assert more == {"rollout.n_samples_per_prompt 4", "ada_wave 4"}, "the command's own, and nothing where none stops"
     said = f"`pos` costs {pos} (`graded`, `hard`), `balance` {balance}, `grpo-4-skip` {skip}, GRPO {grpo}, and"
     assert f"tuned for the seconds of 7B on A100 {said} `first-right` {ours}." in decisions
 
