@@ -15,7 +15,7 @@ from typing import Any
 
 import openrlhf_ada.arena.exact_answer as reward_file
 from openrlhf_ada.arena.folders import SETTINGS, Result, check_new, make, read_results, read_settings
-from openrlhf_ada.arena.methods import METHODS, Method
+from openrlhf_ada.arena.methods import METHODS, Method, check_flags
 from openrlhf_ada.arena.names import check_names
 from openrlhf_ada.arena.real import Flags, check_equal, method_flags
 from openrlhf_ada.arena.tasks import TASKS
@@ -89,6 +89,7 @@ def plan(methods: Sequence[str], seeds: int, stack: str) -> list[Cell]:
 def check(methods: Sequence[str], seeds: int, conditions: Conditions) -> None:
     """Raises ValueError for what cannot be compared."""
     check_names("--methods", methods, METHODS)
+    check_flags(methods)
     refill = [name for name in methods if METHODS[name].refill]
     if refill:
         raise ValueError(

@@ -123,14 +123,14 @@ def run_cell(cell: Cell, folder: Path) -> Result:
     from openrlhf_ada.arena.trial import MARKS, Trial
 
     torch.set_num_threads(1)
-    world, weights = _start(cell.task, cell.seed, folder)
+    world, weights = starting_point(cell.task, cell.seed, folder)
     learner = Learner(world, weights, cell.rate, cell.seed)
     marks = TUNING_MARKS if cell.seed in [rung.seed for rung in RUNGS] else MARKS
     curve = Trial(learner, METHODS[cell.method], cell.prompts, cell.seed).run(cell.budget, cell.unit, marks)
     return {"spent": curve.spent, "accuracy": [round(value, 6) for value in curve.accuracy]}
 
 
-def _start(task: str, seed: int, folder: Path) -> tuple[World, dict[str, Tensor]]:
+def starting_point(task: str, seed: int, folder: Path) -> tuple[World, dict[str, Tensor]]:
     """The world, and its starting model: made once, by whichever process comes first."""
     import torch
     from filelock import FileLock
@@ -224,6 +224,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     from openrlhf_ada.arena.methods import METHODS
     from openrlhf_ada.arena.tasks import TASKS
     from openrlhf_ada.arena.trial import MARKS, REFILL_LIMIT
+    from openrlhf_ada.arena.weights import weights_of
 
     ours = {
         "tuning grid": {"rates": RATES, "prompts": PROMPTS, "rungs": [astuple(rung) for rung in RUNGS]},
@@ -231,6 +232,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
         **{f"task {name}": asdict(TASKS[name]) for name in tasks},
         **{f"method {name}": asdict(METHODS[name]) for name in methods},
         **{f"settings of {name}": _settings_of(METHODS[name]) for name in methods},
+        **{f"weight of {of}": weights_of(of) for name in methods if (of := METHODS[name].weight_of) is not None},
     }
     # As JSON has it: lists for tuples, and text for keys.
     ours = json.loads(json.dumps(ours, default=repr))

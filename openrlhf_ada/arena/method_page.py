@@ -16,8 +16,13 @@ PRESETS = {name: preset for preset, name in OF_PRESET.items()}
 
 def render_methods() -> str:
     """Everything between the two marks."""
-    body = [[f"`{m.name}`", m.summary, _updates(m), f"`{_flags(m)}`"] for m in METHODS.values()]
+    body = [[f"`{m.name}`", m.summary, _updates(m), _shown(m)] for m in METHODS.values()]
     return markdown_table(["name", "what it does", "updates of a step", "flags"], body) + "\n"
+
+
+def _shown(method: Method) -> str:
+    """A measured weight has no flag."""
+    return "–" if method.weight_of is not None else f"`{_flags(method)}`"
 
 
 def _updates(method: Method) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ class Method:
 
     `refill`: prompts of one outcome are replaced until the step is full (DAPO). `passes`: over the rollouts of a step.
     `parts`: of a step, with one update each, in each pass; the published recipe has one pass and four.
+    `weight_of`: the method whose measured weight (arena/weights.py) is the objective, in the place of a flag's.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Method:
     refill: bool = False
     passes: int = 1
     parts: int = 4
+    weight_of: str | None = None
 
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""
@@ -80,6 +82,11 @@ PUBLISHED = (
     "dars",
 )
 """Presets that have the same name here."""
+
+ENUMERATED = ("dapo", "pods", "d3s", "maxrl", "aero", "pilot-commit", "speed", "pf-ppo")
+MEASURED = ("knapsack", "hora", "sgpo", "dars")
+"""Published methods with a control of their weight: by a formula, and as it was measured. The others' is nearly flat
+(docs/arena.md), so `uniform-8-counts` is their control."""
 
 OF_PRESET = {name: name for name in PUBLISHED} | {
     "grpo": "grpo-4",
@@ -217,6 +224,11 @@ def _adaptive() -> Iterator[Method]:
     ):
         summary = f"8 rollouts a prompt, compared with its counts, {weight}"
         yield Method(f"uniform-8-{name}", summary, **_uniform(8, objective=objective, correction="stratum"))
+    for name in (*ENUMERATED, *MEASURED):
+        summary = f"8 rollouts a prompt, compared with its counts, with the weight that {name} has"
+        objective = f"matched:{name}" if name in ENUMERATED else "linear"
+        uniform = _uniform(8, objective=objective, correction="stratum")
+        yield Method(f"uniform-8-as-{name}", summary, **uniform, weight_of=name if name in MEASURED else None)
     yield Method("dapo-8", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
 
 
@@ -252,3 +264,13 @@ def _all() -> Iterator[Method]:
 
 
 METHODS = {method.name: method for method in _all()}
+
+
+def check_flags(methods: Iterable[str]) -> None:
+    """Raises ValueError for methods that no command line can name."""
+    of = {name: METHODS[name].weight_of for name in methods if METHODS[name].weight_of is not None}
+    if of:
+        raise ValueError(
+            f"--methods {','.join(of)}: the weight of {', '.join(map(str, of.values()))} was measured and has no "
+            "flag, so the real stack cannot train with it. Leave it out"
+        )

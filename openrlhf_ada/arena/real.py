@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.arena.folders import SETTINGS, Result, make, read_results, read_settings
-from openrlhf_ada.arena.methods import METHODS, Method
+from openrlhf_ada.arena.methods import METHODS, Method, check_flags
 from openrlhf_ada.arena.names import check_names
 from openrlhf_ada.core.advantages import is_spread
 from openrlhf_ada.reporting.run_record import Row, Run
@@ -111,6 +111,7 @@ def check_minutes(minutes: float | None) -> None:
 def check(methods: Sequence[str], seeds: int, budget: int, rate: float, minutes: float | None) -> None:
     """Raises ValueError for what cannot be run."""
     check_names("--methods", methods, METHODS)
+    check_flags(methods)
     if seeds < 1:
         raise ValueError(f"--seeds {seeds}: at least 1 is needed, and 3 for an interval")
     if budget < LEAST_BUDGET:

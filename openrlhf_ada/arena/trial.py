@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ import numpy as np
 from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
+from openrlhf_ada.arena.weights import measured_weight
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.settings import make_policy
 from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.policies import Draw, Policy
-from openrlhf_ada.core.types import PromptPool, Sample
+from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 
 REFILL_LIMIT = 3
 """A step is given up after so many times its number of prompts."""
@@ -71,6 +72,8 @@ class Trial:
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
         settings = method.settings(prompts)
+        if method.weight_of is not None:
+            settings = replace(settings, objective=measured_weight(method.weight_of, learner.world.task.name))
         self._skips_zeros = skips_zeros(settings.config)
         self._policy: Policy = make_policy(settings)
         self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
@@ -84,13 +87,14 @@ class Trial:
         for mark in range(marks + 1):
             while used < budget * mark / marks:
                 before = asdict(self.spent)
-                self._step()
+                self.step()
                 earlier, now = COSTS[cost]([before, asdict(self.spent)])
                 used += now - earlier
             curve.add(self.spent, float(pass_rates(self._learner.model, held_out).mean()))
         return curve
 
-    def _step(self) -> None:
+    def step(self) -> list[tuple[PromptPool, TrainingGroup]]:
+        """Sample, and train what is returned: each prompt's rollouts, and which of them with which coefficients."""
         drawn = _Drawn()
         pools = self._sampled(self._prompts, drawn, batch=0)
         trained = pools
@@ -107,6 +111,7 @@ class Trial:
         self.spent.steps += 1
         self.spent.trained += passes * len(computed)
         self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[computed].sum())
+        return list(zip(trained, groups, strict=True))
 
     def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""

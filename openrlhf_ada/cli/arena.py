@@ -27,6 +27,7 @@ from openrlhf_ada.arena.names import check_names
 from openrlhf_ada.arena.sign_flips import SEEDS_FOR_TEST
 from openrlhf_ada.arena.tables import REFERENCE, Row, finals_of, ranks, table
 from openrlhf_ada.arena.tasks import TASKS
+from openrlhf_ada.arena.weights import check_weights
 from openrlhf_ada.cli import arena_agreement, arena_real
 from openrlhf_ada.cli.progress_line import progress_line
 
@@ -96,9 +97,10 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--methods",
         type=_names,
-        default=list(METHODS),
+        default=[name for name, method in METHODS.items() if method.weight_of is None],
         metavar="NAME,...",
-        help=f"of {', '.join(METHODS)} (default: all)",
+        help=f"of {', '.join(METHODS)} (default: all but those with a weight that was measured on some tasks only: "
+        f"{', '.join(name for name, method in METHODS.items() if method.weight_of is not None)})",
     )
     add("--tasks", type=_names, default=list(TASKS), metavar="NAME,...", help=f"of {', '.join(TASKS)} (default: all)")
     add("--seeds", type=int, default=10, metavar="N", help="worlds for each method and task, at least 3 (default 10)")
@@ -146,6 +148,7 @@ def _check(args: argparse.Namespace) -> None:
         ("--cost", args.cost, COSTS),
     ):
         check_names(flag, names, known)
+    check_weights({name: METHODS[name].weight_of for name in args.methods}, args.tasks)
     if args.seeds < 3:
         raise ValueError(f"--seeds {args.seeds}: an interval needs at least 3")
     if args.budget < 1000:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from openrlhf_ada.arena import agreement, method_page, real, real_page, short_page
+from openrlhf_ada.arena import agreement, control_page, method_page, real, real_page, short_page
 from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, draw_agreement, render_agreement
 from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
 from openrlhf_ada.arena.folders import SETTINGS
@@ -113,6 +113,8 @@ def page_of(folder: Path, page: Path) -> None:
     text = inserted(page.read_text(encoding="utf-8"), render(by_task))
     if short_page.FIRST in text:
         text = inserted(text, short_page.render_short(by_task), (short_page.FIRST, short_page.LAST))
+    if control_page.FIRST in text:
+        text = inserted(text, control_page.render_controls(by_task), (control_page.FIRST, control_page.LAST))
     if method_page.FIRST in text:
         text = inserted(text, method_page.render_methods(), (method_page.FIRST, method_page.LAST))
     if (folder / AGREEMENT).exists():

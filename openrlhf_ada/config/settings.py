@@ -247,7 +247,7 @@ def _baseline(config: AdaConfig, advantage: str, correction: str, estimator: str
 def _objective(config: AdaConfig) -> Objective | TabulatedObjective:
     """Raises ConfigError where another run's weight is to be matched and has no table."""
     if config.objective.startswith(MATCHED):
-        return _matched(config.objective)
+        return matched(config.objective)
     # A missing exponent, or one too many, is refused by method_rules with what to do.
     fits = (config.objective == "power") == (config.objective_power is not None)
     return Objective(config.objective, config.objective_power) if fits else Objective()
@@ -343,7 +343,7 @@ _TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist
 
 
 @lru_cache(maxsize=8)
-def _matched(objective: str) -> TabulatedObjective:
+def matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:
         other = resolve(*flags_of(objective.removeprefix(MATCHED)))

@@ -118,7 +118,7 @@ def final_rates(trap: Trap, method: Method, sampler: Any = None, seed: int = 0) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trial._policy), "observe", lambda policy, pools: counted(pools))
         while trial.spent.rollouts < ROLLOUTS:
-            trial._step()
+            trial.step()
             if not opened and trial.spent.steps % 10 == 0:
                 opened = float(pass_rates(model.model, trap.world.train)[~trap.is_hard].mean()) > OPENS_AT
                 answers[trap.is_hard] = trap.hidden[trap.is_hard] if opened else answers[trap.is_hard]
