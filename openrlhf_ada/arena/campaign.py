@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -257,10 +258,14 @@ def _settings_of(method: Method) -> dict[str, Any]:
 def made_with(name: str) -> dict[str, Any]:
     """What a method's trials depend on, in short: numbers and names, as JSON has them, and an objective's name."""
     from openrlhf_ada.arena.methods import METHODS
+    from openrlhf_ada.arena.weights import weights_of
 
     method = METHODS[name]
     settings = _settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "passes", "parts")}
     settings["objective"] = settings["objective"]["name"]
+    if method.weight_of is not None:
+        tables = json.dumps(weights_of(method.weight_of), sort_keys=True)
+        settings["measured weight"] = sha256(tables.encode()).hexdigest()[:12]
     return {
         key: value for key, value in settings.items() if value is None or isinstance(value, bool | int | float | str)
     }

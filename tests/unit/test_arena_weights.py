@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ada.arena import agreement, real
+from openrlhf_ada.arena import agreement, real, weights
+from openrlhf_ada.arena.campaign import made_with
 from openrlhf_ada.arena.learner import Answers, Learner, warm_start
 from openrlhf_ada.arena.methods import ENUMERATED, MEASURED, METHODS, PUBLISHED, check_flags
 from openrlhf_ada.arena.tasks import TASKS, World, make_world
 from openrlhf_ada.arena.trial import Trial
-from openrlhf_ada.arena.weights import Visits, joined, measured_weight, tabulated, visits, weights_of
+from openrlhf_ada.arena.weights import Visits, joined, measured, measured_weight, tabulated, visits, weights_of
 from openrlhf_ada.cli.arena import main
 from openrlhf_ada.config.schema import MATCHED
 from openrlhf_ada.config.settings import matched
@@ -95,14 +96,25 @@ def test_every_published_method_has_a_control_or_a_nearly_flat_weight() -> None:
     assert flat == {"vip", "cures", "mopps", "vade", "mmr1", "greso", "prime-rl-pools"}
     for method in flat:
         for task in weights_of(method):
-            weights = [measured_weight(method, task).weight(p) for p in (0.1, 0.2, 0.3, 0.5, 0.6, 0.7)]
-            assert min(weights) > 0.7 and max(weights) < 1.35, (method, task)
+            found = [measured_weight(method, task).weight(p) for p in (0.1, 0.2, 0.3, 0.5, 0.6, 0.7)]
+            assert min(found) > 0.7 and max(found) < 1.35, (method, task)
 
 
 def test_task_without_a_measured_weight_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--methods", "uniform-8-as-hora", "--tasks", "graded,many", "--out", str(tmp_path)]) == 2
     says = "--methods uniform-8-as-hora --tasks many: the weight of hora was measured on graded, hard only"
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_results_of_another_table_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder says which weights its trials were made with, and packed results do too."""
+    before, others = made_with("uniform-8-as-hora"), made_with("uniform-8-counts")
+    changed = {task: dict(tables) for task, tables in measured().items()}
+    changed["hard"]["hora"] = changed["hard"]["sgpo"]
+    monkeypatch.setattr(weights, "measured", lambda: changed)
+    after = made_with("uniform-8-as-hora")
+    assert {name for name in before if before[name] != after[name]} == {"measured weight"}
+    assert made_with("uniform-8-counts") == others
 
 
 def test_real_stack_has_no_measured_weights() -> None:
