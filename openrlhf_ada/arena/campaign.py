@@ -8,7 +8,6 @@ import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,7 +224,7 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
     from openrlhf_ada.arena.methods import METHODS
     from openrlhf_ada.arena.tasks import TASKS
     from openrlhf_ada.arena.trial import MARKS, REFILL_LIMIT
-    from openrlhf_ada.arena.weights import weights_of
+    from openrlhf_ada.arena.weights import fingerprint
 
     ours = {
         "tuning grid": {"rates": RATES, "prompts": PROMPTS, "rungs": [astuple(rung) for rung in RUNGS]},
@@ -233,7 +232,12 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
         **{f"task {name}": asdict(TASKS[name]) for name in tasks},
         **{f"method {name}": asdict(METHODS[name]) for name in methods},
         **{f"settings of {name}": _settings_of(METHODS[name]) for name in methods},
-        **{f"weight of {of}": weights_of(of) for name in methods if (of := METHODS[name].weight_of) is not None},
+        **{
+            f"weight of {of} on {task}": {"fingerprint": fingerprint(of, task)}
+            for name in methods
+            if (of := METHODS[name].weight_of) is not None
+            for task in tasks
+        },
     }
     # As JSON has it: lists for tuples, and text for keys.
     ours = json.loads(json.dumps(ours, default=repr))
@@ -255,17 +259,16 @@ def _settings_of(method: Method) -> dict[str, Any]:
     return settings.pop("config") | settings
 
 
-def made_with(name: str) -> dict[str, Any]:
+def made_with(name: str, task: str) -> dict[str, Any]:
     """What a method's trials depend on, in short: numbers and names, as JSON has them, and an objective's name."""
     from openrlhf_ada.arena.methods import METHODS
-    from openrlhf_ada.arena.weights import weights_of
+    from openrlhf_ada.arena.weights import fingerprint
 
     method = METHODS[name]
     settings = _settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "passes", "parts")}
     settings["objective"] = settings["objective"]["name"]
     if method.weight_of is not None:
-        tables = json.dumps(weights_of(method.weight_of), sort_keys=True)
-        settings["measured weight"] = sha256(tables.encode()).hexdigest()[:12]
+        settings["weight"] = fingerprint(method.weight_of, task)
     return {
         key: value for key, value in settings.items() if value is None or isinstance(value, bool | int | float | str)
     }

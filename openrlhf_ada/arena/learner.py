@@ -156,9 +156,12 @@ def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tenso
 
 
 @torch.no_grad()
-def pass_rates(model: AnswerModel, prompts: Prompts) -> np.ndarray:
-    """Exact: the probability of the one right answer, or of what all right answers begin with. float64, shape (R,)."""
-    batch = PromptBatch.of(prompts)
+def pass_rates(model: AnswerModel, prompts: Prompts, rows: Sequence[int] | None = None) -> np.ndarray:
+    """Exact: the probability of the one right answer, or of what all right answers begin with. float64, shape (R,).
+
+    `rows`: of which prompts; all if it is left out.
+    """
+    batch = PromptBatch.of(prompts, rows)
     checked = torch.where(batch.answers == FREE, PAD, batch.answers)
     return log_probs(model, batch, checked).double().exp().numpy()
 

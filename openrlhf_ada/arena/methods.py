@@ -19,7 +19,7 @@ class Method:
 
     `refill`: prompts of one outcome are replaced until the step is full (DAPO). `passes`: over the rollouts of a step.
     `parts`: of a step, with one update each, in each pass; the published recipe has one pass and four.
-    `weight_of`: the method whose measured weight (arena/weights.py) is the objective, in the place of a flag's.
+    `weight_of`: a method; prompts get its effective weight, at their true pass rates (arena/weights.py).
     """
 
     name: str
@@ -82,11 +82,6 @@ PUBLISHED = (
     "dars",
 )
 """Presets that have the same name here."""
-
-ENUMERATED = ("dapo", "pods", "d3s", "maxrl", "aero", "pilot-commit", "speed", "pf-ppo")
-MEASURED = ("knapsack", "hora", "sgpo", "dars")
-"""Published methods with a control of their weight: by a formula, and as it was measured. The others' is nearly flat
-(docs/arena.md), so `uniform-8-counts` is their control."""
 
 OF_PRESET = {name: name for name in PUBLISHED} | {
     "grpo": "grpo-4",
@@ -224,11 +219,6 @@ def _adaptive() -> Iterator[Method]:
     ):
         summary = f"8 rollouts a prompt, compared with its counts, {weight}"
         yield Method(f"uniform-8-{name}", summary, **_uniform(8, objective=objective, correction="stratum"))
-    for name in (*ENUMERATED, *MEASURED):
-        summary = f"8 rollouts a prompt, compared with its counts, with the weight that {name} has"
-        objective = f"matched:{name}" if name in ENUMERATED else "linear"
-        uniform = _uniform(8, objective=objective, correction="stratum")
-        yield Method(f"uniform-8-as-{name}", summary, **uniform, weight_of=name if name in MEASURED else None)
     yield Method("dapo-8", "8 rollouts a prompt; prompts of one outcome are replaced", refill=True, **_uniform(8))
 
 
@@ -238,6 +228,15 @@ def _gvm() -> Iterator[Method]:
     yield replace(gvm, name="gvm-twice", summary="gvm; 2 passes of 4 updates")
     summary = "gvm-twice with 4 rollouts a prompt on average"
     yield replace(gvm, name="gvm-4-twice", summary=summary, n=4, ada=gvm.ada | {"budget": 4.0})
+
+
+def _weighed() -> Iterator[Method]:
+    """Controls: uniform sampling that differs from `uniform-8` by the weight of prompts alone. RAFT and GVM-RAFT have
+    `raft-8-twice` and `raft-twice`: they train right answers only."""
+    for name in ("pos", "balance", "est", *PUBLISHED):
+        if name not in ("raft", "gvm"):
+            summary = f"uniform-8 with the weight that {name} has, at true pass rates"
+            yield Method(f"weighed-as-{name}", summary, estimator="rloo", **_uniform(8), weight_of=name)
 
 
 def _choosing() -> Iterator[Method]:
@@ -260,6 +259,7 @@ def _all() -> Iterator[Method]:
     for name in PUBLISHED:
         yield _published(name)
     yield from _gvm()
+    yield from _weighed()
     yield from _choosing()
 
 
@@ -268,9 +268,9 @@ METHODS = {method.name: method for method in _all()}
 
 def check_flags(methods: Iterable[str]) -> None:
     """Raises ValueError for methods that no command line can name."""
-    of = {name: METHODS[name].weight_of for name in methods if METHODS[name].weight_of is not None}
-    if of:
+    without = [name for name in methods if METHODS[name].weight_of is not None]
+    if without:
         raise ValueError(
-            f"--methods {','.join(of)}: the weight of {', '.join(map(str, of.values()))} was measured and has no "
-            "flag, so the real stack cannot train with it. Leave it out"
+            f"--methods {','.join(without)}: weights at true pass rates, which only a model of the arena has. "
+            "The real stack cannot train so. Leave out what begins with weighed-as-"
         )

@@ -77,7 +77,9 @@ def pack(
     ]
     lines: list[dict[str, Any]] = [header]
     lines += [{"cost": cost, "settings": settings} for cost, settings in plans.items()]
-    lines.append({"made with": {name: _made_with(name) for settings in plans.values() for name in settings} | made})
+    lines.append(
+        {"made with": {name: _made_with(name, task) for settings in plans.values() for name in settings} | made}
+    )
     lines += [trials[key] for key in dict.fromkeys(planned)]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +110,7 @@ def _kept_in(
                 "Remove it, or run the campaign as it was run"
             )
     made: dict[str, dict[str, Any]] = next((line["made with"] for line in lines if "made with" in line), {})
-    changed = {method: change for method in made if (change := _change(method, made[method]))}
+    changed = {method: change for method in made if (change := _change(method, header["task"], made[method]))}
     for method in sorted(changed.keys() - (set(anew) - {REFERENCE})):
         remedy = (
             "Remove the file, and pack all anew"
@@ -130,11 +132,11 @@ def _kept_in(
 _made_with = cache(made_with)
 
 
-def _change(method: str, theirs: dict[str, Any]) -> str:
+def _change(method: str, task: str, theirs: dict[str, Any]) -> str:
     """Which setting of the method is another one now; empty where none is. Only what it had and has is compared."""
     if method not in METHODS:
         return "there is no such method now"
-    ours = _made_with(method)
+    ours = _made_with(method, task)
     names = (name for name, value in theirs.items() if ours.get(name, value) != value)
     return next((f"{name}: {theirs[name]} there, {ours[name]} here" for name in names), "")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from openrlhf_ada.arena.costs import COSTS
 from openrlhf_ada.arena.learner import Answers, Learner, joined, pass_rates
 from openrlhf_ada.arena.methods import Method
-from openrlhf_ada.arena.weights import measured_weight
+from openrlhf_ada.arena.weights import effective_weight_of
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.settings import make_policy
 from openrlhf_ada.config.skip_rules import skips_zeros
@@ -72,8 +72,8 @@ class Trial:
     def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
         self._learner, self._method, self._prompts = learner, method, prompts
         settings = method.settings(prompts)
-        if method.weight_of is not None:
-            settings = replace(settings, objective=measured_weight(method.weight_of, learner.world.task.name))
+        task = learner.world.task.name
+        self._weight = None if method.weight_of is None else effective_weight_of(method.weight_of, task)
         self._skips_zeros = skips_zeros(settings.config)
         self._policy: Policy = make_policy(settings)
         self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
@@ -100,7 +100,8 @@ class Trial:
         trained = pools
         if self._method.refill:
             pools, trained = self._refilled(pools, drawn)
-        groups = [self._policy.build(pool, self._rng).weighed(drawn.weights[pool.key]) for pool in trained]
+        weights = self._weights(trained, drawn)
+        groups = [self._policy.build(pool, self._rng).weighed(w) for pool, w in zip(trained, weights, strict=True)]
         index = [drawn.places[group.key][i] for group in groups for i in group.indices]
         coefficients = [c for group in groups for c in group.coefficients]
         passes = self._method.passes
@@ -112,6 +113,14 @@ class Trial:
         self.spent.trained += passes * len(computed)
         self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[computed].sum())
         return list(zip(trained, groups, strict=True))
+
+    def _weights(self, pools: Sequence[PromptPool], drawn: _Drawn) -> list[float]:
+        """Of each prompt: of its choice, times another method's f' at the pass rate that it is sampled with."""
+        chosen = [drawn.weights[pool.key] for pool in pools]
+        if self._weight is None:
+            return chosen
+        rates = pass_rates(self._learner.model, self._learner.world.train, [pool.row for pool in pools])
+        return [weight * self._weight.weight(p) for weight, p in zip(chosen, rates.tolist(), strict=True)]
 
     def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
         """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""

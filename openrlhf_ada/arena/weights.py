@@ -1,21 +1,24 @@
-"""Which weight a method really gives a prompt of pass rate p, measured, for those whose weight has no formula.
+"""Which weight a method really gives a prompt of pass rate p: enumerated, or measured in training.
 
 A split gives a prompt rollouts that depend on the other prompts of the batch, and a choice leaves prompts out. So
-their effective weight (`core.objectives.effective_weight`) is measured in training, where all pass rates are known.
+their effective weight (`core.objectives.effective_weight`) has no formula. In training all pass rates are known.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from openrlhf_ada.config.schema import MATCHED
+from openrlhf_ada.config.settings import matched
 from openrlhf_ada.core.objectives import TabulatedObjective
 from openrlhf_ada.core.types import PromptPool, TrainingGroup
 
@@ -25,8 +28,13 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-MEASURED = Path(__file__).parent / "results" / "weights.json"
-"""`benchmarks/arena_weights.py` writes it."""
+ENUMERATED = {"pos": "reinforce-ada-pos", "balance": "reinforce-ada-balance"} | {
+    name: name for name in ("dapo", "pods", "d3s", "maxrl", "aero", "pilot-commit", "speed", "pf-ppo")
+}
+"""Methods whose weight is a function of p, by the presets that they stand for."""
+
+TABLES = Path(__file__).parent / "results" / "weights.json"
+"""The others', by task and method: [rates, weights]. `benchmarks/arena_weights.py` writes it."""
 
 EDGES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.92, 0.95, 0.97, 0.98, 0.99)
 LEAST_OUTCOMES = 200
@@ -34,11 +42,11 @@ LEAST_OUTCOMES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Visits:
+class Given:
     """Pass rates of all training prompts before each step, and what the step gave each, shapes (steps x R,).
 
     positive, negative: C+ and C- of `effective_weight`, over the number of rollouts that the step trained.
-    right, wrong: rollouts that were trained. trained: how many groups of this prompt were.
+    right, wrong: rollouts of this prompt that were trained.
     """
 
     rates: Floats
@@ -46,61 +54,58 @@ class Visits:
     negative: Floats
     right: Floats
     wrong: Floats
-    trained: Floats
 
     def weight(self, among: NDArray[np.bool_]) -> float:
-        """Mean over these prompts, trained or not: E[C+] / p + E[C-] / (1 - p). NaN where none was trained."""
-        right = (self.trained * self.rates)[among].sum()
-        trained = self.trained[among].sum()
-        if not 0.0 < right < trained:
-            return float("nan")
-        given = self.positive[among].sum() / right + self.negative[among].sum() / (trained - right)
-        return float(given * trained / among.sum())
+        """Mean over these prompts, trained or not: E[C+] / E[p] + E[C-] / E[1 - p]."""
+        right, wrong = self.rates[among].sum(), (1.0 - self.rates[among]).sum()
+        return float(self.positive[among].sum() / right + self.negative[among].sum() / wrong)
 
 
-def visits(learner: Learner, trial: Trial, budget: int) -> Visits:
-    """Of a training by `trial` until `budget` rollouts are drawn."""
+def given(learner: Learner, trial: Trial, budget: int) -> Given:
+    """By a training with `trial` until `budget` rollouts are drawn."""
     from openrlhf_ada.arena.learner import pass_rates
 
-    steps: list[Floats] = []
+    steps: list[Given] = []
     while trial.spent.rollouts < budget:
         rates = pass_rates(learner.model, learner.world.train)
-        steps.append(np.vstack([rates, _given(trial.step(), len(rates))]))
-    return Visits(*np.concatenate(steps, axis=1))
+        steps.append(_given(trial.step(), rates))
+    return joined(steps)
 
 
-def _given(groups: Iterable[tuple[PromptPool, TrainingGroup]], rows: int) -> Floats:
-    """The other fields of `Visits`, shape (5, rows)."""
+def _given(groups: Iterable[tuple[PromptPool, TrainingGroup]], rates: Floats) -> Given:
+    """By one step."""
     from openrlhf_ada.arena.trial import THRESHOLD
 
-    given = np.zeros((5, rows))
+    found = Given(rates, *(np.zeros(len(rates)) for _ in range(4)))
     for pool, group in groups:
         coefficients = np.array(group.coefficients)
         positive = pool.scores[np.array(group.indices)] > THRESHOLD
-        sums = (coefficients[positive].sum(), -coefficients[~positive].sum(), positive.sum(), (~positive).sum(), 1.0)
-        given[:, pool.row] += sums
-    given[:2] /= max(given[2:4].sum(), 1.0)
-    return given
+        found.positive[pool.row] += coefficients[positive].sum()
+        found.negative[pool.row] -= coefficients[~positive].sum()
+        found.right[pool.row] += positive.sum()
+        found.wrong[pool.row] += (~positive).sum()
+    trained = max(1.0, float(found.right.sum() + found.wrong.sum()))
+    return Given(rates, found.positive / trained, found.negative / trained, found.right, found.wrong)
 
 
-def joined(parts: Sequence[Visits]) -> Visits:
-    """Of several trainings."""
-    names = Visits.__slots__
-    return Visits(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+def joined(parts: Sequence[Given]) -> Given:
+    """Of several steps or trainings."""
+    return Given(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Given)))
 
 
-def tabulated(name: str, seen: Visits) -> TabulatedObjective:
-    """f' over ranges of pass rates that hold LEAST_OUTCOMES, 1 at p = 0.5. Raises ValueError for a weight below 0."""
-    rates, weights = [], []
-    for among in _ranges(seen):
-        held = seen.trained * among
-        rates.append(float((held * seen.rates).sum() / held.sum()))
-        weights.append(seen.weight(among))
-    table = TabulatedObjective(name, tuple(rates), tuple(weights))
-    return TabulatedObjective(name, table.rates, tuple(weight / table.weight(0.5) for weight in weights))
+def tabulated(name: str, seen: Given) -> TabulatedObjective:
+    """f' by ranges of pass rates, 1 at p = 0.5.
+
+    Raises ValueError where there are fewer than two ranges, and for a weight that is not above 0.
+    """
+    # Right answers say most of a weight at low rates, and come in proportion to p.
+    rates = [float((seen.rates[among] ** 2).sum() / seen.rates[among].sum()) for among in _ranges(seen)]
+    table = TabulatedObjective(name, tuple(rates), tuple(seen.weight(among) for among in _ranges(seen)))
+    middle = table.weight(0.5)
+    return TabulatedObjective(name, table.rates, tuple(weight / middle for weight in table.weights))
 
 
-def _ranges(seen: Visits) -> list[NDArray[np.bool_]]:
+def _ranges(seen: Given) -> list[NDArray[np.bool_]]:
     """Neighbours of EDGES, joined from the lowest up until they hold LEAST_OUTCOMES; what is left joins the last one.
 
     Prompts that cannot be solved have no gradient, and are in none.
@@ -120,29 +125,35 @@ def _ranges(seen: Visits) -> list[NDArray[np.bool_]]:
 
 
 @cache
-def measured() -> dict[str, dict[str, list[list[float]]]]:
-    """[rates, weights] by task and method."""
-    return json.loads(MEASURED.read_text(encoding="utf-8"))
+def tables() -> dict[str, dict[str, list[list[float]]]]:
+    """Measured weights: [rates, weights] by task and method."""
+    return json.loads(TABLES.read_text(encoding="utf-8"))
 
 
-def weights_of(method: str) -> dict[str, list[list[float]]]:
-    """Its tables by task."""
-    return {task: tables[method] for task, tables in measured().items() if method in tables}
-
-
-def measured_weight(method: str, task: str) -> TabulatedObjective:
-    """f', as it was measured on this task."""
-    rates, weights = weights_of(method)[task]
+def effective_weight_of(method: str, task: str) -> TabulatedObjective:
+    """Raises KeyError where it is not enumerated, and not measured on this task."""
+    if method in ENUMERATED:
+        return matched(MATCHED + ENUMERATED[method])
+    rates, weights = tables()[task][method]
     return TabulatedObjective(f"measured:{method}", tuple(rates), tuple(weights))
+
+
+def fingerprint(method: str, task: str) -> str:
+    """Another one if this weight changes. Raises KeyError as `effective_weight_of`."""
+    table = effective_weight_of(method, task)
+    rows = [[f"{value:.4g}" for value in row] for row in (table.rates, table.weights)]
+    return sha256(json.dumps(rows).encode()).hexdigest()[:12]
 
 
 def check_weights(of: Mapping[str, str | None], tasks: Sequence[str]) -> None:
     """Raises ValueError for tasks on which a weight was not measured. `of`: whose it is, by the method that has it."""
-    for name, matched in of.items():
-        known = tasks if matched is None else weights_of(matched)
+    for name, matching in of.items():
+        if matching is None or matching in ENUMERATED:
+            continue
+        known = [task for task in tables() if matching in tables()[task]]
         missing = [task for task in tasks if task not in known]
         if missing:
             raise ValueError(
-                f"--methods {name} --tasks {','.join(missing)}: the weight of {matched} was measured on "
+                f"--methods {name} --tasks {','.join(missing)}: the weight of {matching} was measured on "
                 f"{', '.join(known)} only. Take these tasks, or leave {name} out"
             )

@@ -99,8 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=_names,
         default=[name for name, method in METHODS.items() if method.weight_of is None],
         metavar="NAME,...",
-        help=f"of {', '.join(METHODS)} (default: all but those with a weight that was measured on some tasks only: "
-        f"{', '.join(name for name, method in METHODS.items() if method.weight_of is not None)})",
+        help=f"of {', '.join(METHODS)} (default: all but weighed-as-*)",
     )
     add("--tasks", type=_names, default=list(TASKS), metavar="NAME,...", help=f"of {', '.join(TASKS)} (default: all)")
     add("--seeds", type=int, default=10, metavar="N", help="worlds for each method and task, at least 3 (default 10)")

@@ -342,7 +342,7 @@ _TABLE_RATES = tuple((1.0 / (1.0 + np.exp(-np.linspace(-9.2, 9.2, 401)))).tolist
 """From 1e-4 to 1 - 1e-4, evenly in logit p: between two of them f' is off by at most 0.4 %, at the kink of a floor."""
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def matched(objective: str) -> TabulatedObjective:
     """Raises ConfigError where the other run's weight is no function of p alone, or its record cannot be read."""
     try:

@@ -113,8 +113,8 @@ def test_results_of_a_changed_method_are_refused(
     """A method that has gone, or that has other settings than its trials. A new setting changes nothing."""
     file = tmp_path / "graded.jsonl.gz"
     pack(results, "graded", METHODS, SEEDS, BUDGET, file)
-    now = {name: made_with(name) for name in (REFERENCE, "pos")}
-    monkeypatch.setattr("openrlhf_ada.arena.page._made_with", lambda name: now[name] | {"new": 1})
+    now = {name: made_with(name, "graded") for name in (REFERENCE, "pos")}
+    monkeypatch.setattr("openrlhf_ada.arena.page._made_with", lambda name, task: now[name] | {"new": 1})
     unpack(file)
     now["pos"]["passes"] = 2
     with pytest.raises(ValueError, match=r"its trials of pos were made otherwise \(passes: 1 there, 2 here\)"):
