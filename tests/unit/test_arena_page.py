@@ -458,6 +458,16 @@ def test_page_lists_published_methods_from_the_cheapest_to_the_dearest() -> None
     assert f"and {maxrl} on `unsolvable` and `format`." in page and f"(`gvm`), and {gvm} on `unsolvable` and" in page
 
 
+def test_page_says_what_published_methods_cost_on_curriculum() -> None:
+    page, finals = " ".join(PAGE.read_text(encoding="utf-8").split()), in_seconds("curriculum")
+    run = sorted(finals.runs.keys() & set(PUBLISHED), key=lambda name: finals.to_target[name][0].mean())
+    first, *others = run
+    said = listed(f"`{name}` {to_reference(finals, name)}" for name in others)
+    assert f"`{first}` costs {to_reference(finals, first)}, {said}." in page
+    cheapest = to_reference(finals, "uniform-4-twice-skip")
+    assert f"without computing zeros, costs {cheapest} (`uniform-4-twice-skip`)." in page
+
+
 def test_page_says_what_published_methods_take_of_the_references_rollouts() -> None:
     page, finals = " ".join(PAGE.read_text(encoding="utf-8").split()), in_rollouts("graded")
     run = sorted(finals.runs.keys() & set(PUBLISHED) | {"est"}, key=lambda name: finals.to_target[name][0].mean())
