@@ -406,8 +406,6 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
 
     same = [of_equal(f"uniform-8-as-{name}") for name in ("pos", "balance", "est")]
     assert "they take {} of that (as `pos`), {} (as `balance`) and {} (log p".format(*same) in page
-    sampled = [of_equal(name) for name in ("pos", "balance", "est")]
-    assert "`pos` takes {} of it, `balance` {}, and `est` {}.".format(*sampled) in page
     plain, inverse, per_token = (costs(f"choose-4-{how}") for how in ("share", "share-corrected", "per-token"))
     assert f"cost {plain} (`choose-4-share`), or {inverse} weighed by the inverse" in page
     assert f"or {per_token} by spread per token. 4 rollouts of prompts that come as they come cost" in page
