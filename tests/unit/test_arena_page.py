@@ -17,6 +17,7 @@ from documents import ROOT, section, spans, tables
 
 from openrlhf_ada.arena import aim, costs, method_page, short_page
 from openrlhf_ada.arena.campaign import RUNGS, TRIALS, Cell, Results, made_with
+from openrlhf_ada.arena.control_page import CONTROLS
 from openrlhf_ada.arena.methods import METHODS as METHODS_HERE
 from openrlhf_ada.arena.methods import OF_PRESET, PUBLISHED
 from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, render, unpack
@@ -431,6 +432,46 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
     eight, four = (costs(name, in_rollouts) for name in ("uniform-4-twice-in-eight", "uniform-4-twice"))
     assert f"In rollouts it costs {eight}, and {four} in four" in page
     assert aim.cheapest_uniform(in_rollouts("hard")) == "uniform-4-twice-in-eight"
+
+
+def in_both(name: str, other: str) -> str:
+    """On the two tasks where weights were measured."""
+    return " and ".join(f"{aim.beside(in_seconds(task), name, other).cost:.2f}" for task in ("graded", "hard"))
+
+
+def test_page_tells_sampling_from_weight_at_true_pass_rates() -> None:
+    """One over the other, and the weight alone, are in a table that is written from the results."""
+    text = section(PAGE.read_text(encoding="utf-8"), "Weight or sampling?")
+    page = " ".join(text.split())
+    decisions = " ".join((ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").split())
+    placebo = in_both("maxrl", "weighed-as-maxrl")
+    assert f"it takes {placebo} of it." in page
+    weight = {name: in_both(f"weighed-as-{name}", REFERENCE) for name in ("balance", "pos", "maxrl")}
+    sampling = {name: in_both(name, f"weighed-as-{name}") for name in ("balance", "pos", "dapo", "pods")}
+    assert (
+        f"`uniform-8` with the weight of `balance` costs {weight['balance']}, with that of `maxrl` {weight['maxrl']}"
+        in page
+    )
+    assert f"`dapo` takes {sampling['dapo']} of its weight alone, `pods` {sampling['pods']}" in page
+    assert f"`balance` {sampling['balance']} and `pos` {sampling['pos']}." in page
+    splits = ("est", "knapsack", "sgpo", "hora", "dars")
+    each = spread(
+        f"{aim.beside(in_seconds(task), name, f'weighed-as-{name}').cost:.2f}"
+        for name in splits
+        for task in ("graded", "hard")
+    )
+    assert f"take {each} of their weight alone." in page
+    beside = {
+        (name, task): aim.beside(in_seconds(task), name, control).cost
+        for task in ("graded", "hard")
+        for name, control in CONTROLS.items()
+        if control in in_seconds(task).runs
+    }
+    name, task = min(beside, key=lambda of: beside[of])
+    assert min(beside.values()) >= 0.94 and f"the least is {beside[name, task]:.2f} (`{name}` on `{task}`)." in page
+    rates = f"at true pass rates costs {weight['balance']}, with that of `pos` {weight['pos']}."
+    assert rates in decisions
+    assert f"Beside that `balance` takes {sampling['balance']}, and `pos` {sampling['pos']}:" in decisions
 
 
 def test_page_lists_published_methods_from_the_cheapest_to_the_dearest() -> None:
