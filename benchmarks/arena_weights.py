@@ -21,11 +21,12 @@ from pathlib import Path
 import torch
 
 from openrlhf_ada.arena.campaign import starting_point
+from openrlhf_ada.arena.given_weights import given, joined, tabulated
 from openrlhf_ada.arena.learner import Learner
 from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.page import PACKED, unpack
 from openrlhf_ada.arena.trial import Trial
-from openrlhf_ada.arena.weights import TABLES, effective_weight_of, given, joined, tabulated
+from openrlhf_ada.arena.weights import TABLES, effective_weight_of
 from openrlhf_ada.core.objectives import TabulatedObjective
 
 TASKS = ("graded", "hard")

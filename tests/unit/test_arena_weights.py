@@ -13,11 +13,12 @@ import torch
 from openrlhf_ada.arena import agreement, real, weights
 from openrlhf_ada.arena.campaign import made_with
 from openrlhf_ada.arena.control_page import CONTROLS
+from openrlhf_ada.arena.given_weights import Given, given, joined, tabulated
 from openrlhf_ada.arena.learner import Answers, Learner, pass_rates, warm_start
 from openrlhf_ada.arena.methods import METHODS, OF_PRESET, PUBLISHED
 from openrlhf_ada.arena.tasks import TASKS, World, make_world
 from openrlhf_ada.arena.trial import Trial
-from openrlhf_ada.arena.weights import ENUMERATED, Given, effective_weight_of, given, joined, tables, tabulated
+from openrlhf_ada.arena.weights import ENUMERATED, effective_weight_of, tables
 from openrlhf_ada.cli.arena import main
 from openrlhf_ada.core.objectives import TabulatedObjective
 
