@@ -975,7 +975,11 @@ def test_pages_say_what_is_cheap_where_training_costs_more_than_sampling() -> No
     assert f"less than two passes, which take {twice} |".replace("0.", ".") in row
     said = f"`grpo-4-skip` {skip} (`graded`, `hard`), `uniform-4-twice-skip` {beside('uniform-4-twice-skip')}."
     assert f"With the seconds of 7B one pass costs less: {said}" in page
-    named = {spans(cells[0])[0]: spans(cells[3])[0] for cells in next(tables(method_page.render_methods()))[1:]}
+    named = {
+        spans(cells[0])[0]: spans(cells[3])[0]
+        for cells in next(tables(method_page.render_methods()))[1:]
+        if spans(cells[3])
+    }
     more = set(f" {named['grpo-4-skip']}".split(" --")) - set(f" {spans(row)[0]}".split(" --"))
     assert more == {"rollout.n_samples_per_prompt 4", "ada_wave 4"}, "the command's own, and nothing where none stops"
     said = f"`pos` costs {pos} (`graded`, `hard`), `balance` {balance}, `grpo-4-skip` {skip}, GRPO {grpo}, and"
