@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.config.schema import MATCHED
 from openrlhf_ada.config.settings import matched
 from openrlhf_ada.core.objectives import TabulatedObjective
@@ -42,9 +43,10 @@ def fingerprint(method: str, task: str) -> str:
     return sha256(json.dumps(rows).encode()).hexdigest()[:12]
 
 
-def check_weights(of: Mapping[str, str | None], tasks: Sequence[str]) -> None:
-    """Raises ValueError for tasks on which a weight was not measured. `of`: whose it is, by the method that has it."""
-    for name, matching in of.items():
+def check_weights(methods: Sequence[str], tasks: Sequence[str]) -> None:
+    """Raises ValueError for tasks on which the weight that one of the methods takes was not measured."""
+    for name in methods:
+        matching = METHODS[name].weight_of
         if matching is None or matching in ENUMERATED:
             continue
         known = [task for task in tables() if matching in tables()[task]]

@@ -147,7 +147,7 @@ def _check(args: argparse.Namespace) -> None:
         ("--cost", args.cost, COSTS),
     ):
         check_names(flag, names, known)
-    check_weights({name: METHODS[name].weight_of for name in args.methods}, args.tasks)
+    check_weights(args.methods, args.tasks)
     if args.seeds < 3:
         raise ValueError(f"--seeds {args.seeds}: an interval needs at least 3")
     if args.budget < 1000:

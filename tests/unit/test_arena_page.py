@@ -24,6 +24,7 @@ from openrlhf_ada.arena.page import FIRST, LAST, PAGE_COSTS, inserted, pack, ren
 from openrlhf_ada.arena.tables import REFERENCE, Finals, finals_of, table
 from openrlhf_ada.arena.tasks import TASKS
 from openrlhf_ada.arena.trial import Spent
+from openrlhf_ada.arena.weights import effective_weight_of
 from openrlhf_ada.cli.arena_page import main
 from openrlhf_ada.config import presets
 from openrlhf_ada.config.schema import AdaConfig
@@ -407,6 +408,8 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
 
     same = [of_equal(f"uniform-8-as-{name}") for name in ("pos", "balance", "est")]
     assert "they take {} of that (as `pos`), {} (as `balance`) and {} (log p".format(*same) in page
+    sampled = [of_equal(name) for name in ("pos", "balance", "est")]
+    assert "`pos` takes {} of it, `balance` {}, and `est` {}.".format(*sampled) in page
     plain, inverse, per_token = (costs(f"choose-4-{how}") for how in ("share", "share-corrected", "per-token"))
     assert f"cost {plain} (`choose-4-share`), or {inverse} weighed by the inverse" in page
     assert f"or {per_token} by spread per token. 4 rollouts of prompts that come as they come cost" in page
@@ -454,6 +457,13 @@ def test_page_tells_sampling_from_weight_at_true_pass_rates() -> None:
     )
     assert f"`dapo` takes {sampling['dapo']} of its weight alone, `pods` {sampling['pods']}" in page
     assert f"`balance` {sampling['balance']} and `pos` {sampling['pos']}." in page
+    fall = ("maxrl", "est", "sgpo", "hora", "dars", "pf-ppo")
+    both = [(name, in_seconds(task), f"weighed-as-{name}") for name in fall for task in ("graded", "hard")]
+    for name, finals, _ in both:
+        weights = [effective_weight_of(name, finals.task).weight(p) for p in (0.1, 0.2, 0.3, 0.5, 0.7, 0.8)]
+        assert weights == sorted(weights, reverse=True)
+    alone = spread(to_reference(finals, control) for _, finals, control in both if control in finals.runs)
+    assert f"({', '.join(f'`{name}`' for name in fall)}) cost {alone} alone." in page
     splits = ("est", "knapsack", "sgpo", "hora", "dars")
     each = spread(
         f"{aim.beside(in_seconds(task), name, f'weighed-as-{name}').cost:.2f}"
