@@ -33,7 +33,7 @@ TASKS = ("graded", "hard")
 WORLDS = (1000, 1001, 1002, 1003)
 BUDGET = 24_000
 
-SPLITS = ("est", "knapsack", "hora", "sgpo", "dars", "vip", "cures")
+SPLITS = ("est", "knapsack", "hora", "sgpo", "dars", "vip", "cures", "gvm")
 CHOICES = ("mopps", "vade", "mmr1", "greso", "prime-rl-pools")
 CHECKS = ("pods", "maxrl", "speed")
 

@@ -199,6 +199,7 @@ def _adaptive() -> Iterator[Method]:
         ada = seq | {"exit": exit_rule}
         yield Method(exit_rule, f"Reinforce-Ada, {exit_rule}, 4 trained", 4, ada)
         yield Method(f"{exit_rule}-twice", f"{exit_rule} with 2 passes over each step", 4, ada, **TWICE)
+        yield Method(f"{exit_rule}-skip", f"{exit_rule}; rollouts of advantage 0 are not computed", 4, ada | SKIP)
         summary = f"{exit_rule}, all that is drawn is trained; equal weights"
         yield Method(f"{exit_rule}-all", summary, 4, ada | {"select": "all"} | exact)
         summary = f"{exit_rule}, 4 trained, compared with its counts; equal weights"
@@ -231,12 +232,14 @@ def _gvm() -> Iterator[Method]:
 
 
 def _weighed() -> Iterator[Method]:
-    """Controls: uniform sampling that differs from `uniform-8` by the weight of prompts alone. RAFT and GVM-RAFT have
-    `raft-8-twice` and `raft-twice`: they train right answers only."""
+    """Controls: uniform sampling that differs from `uniform-8` by the weight of prompts alone. RAFT needs none: all its
+    prompts have the same number of rollouts, and the same weight."""
     for name in ("pos", "balance", "est", *PUBLISHED):
         if name not in ("raft", "gvm"):
             summary = f"uniform-8 with the weight that {name} has, at true pass rates"
             yield Method(f"weighed-as-{name}", summary, estimator="rloo", **_uniform(8), weight_of=name)
+    summary = "right answers of 8 rollouts a prompt, with the weight that gvm has, at true pass rates"
+    yield Method("weighed-as-gvm", summary, **_uniform(8, **presets.RIGHT_ONLY), weight_of="gvm")
 
 
 def _choosing() -> Iterator[Method]:

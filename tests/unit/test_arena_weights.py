@@ -108,8 +108,8 @@ def test_prompts_that_cannot_be_solved_are_in_no_range() -> None:
 
 
 def test_every_published_method_has_a_control_of_its_weight() -> None:
-    """RAFT and GVM-RAFT train right answers alone: `raft-8-twice` and `raft-twice` are their controls."""
-    assert CONTROLS.keys() == {"pos", "balance", "est", *PUBLISHED} - {"raft", "gvm"}
+    """RAFT draws as many rollouts of every prompt, so it needs none."""
+    assert CONTROLS.keys() == {"pos", "balance", "est", *PUBLISHED} - {"raft"}
     assert all(OF_PRESET[preset] == name for name, preset in ENUMERATED.items())
     for of_task in tables().values():
         assert of_task.keys() == CONTROLS.keys() - ENUMERATED.keys()
