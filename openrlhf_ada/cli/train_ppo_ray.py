@@ -26,7 +26,7 @@ from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
 from openrlhf_ada.config.other_runs import self_contained
-from openrlhf_ada.config.preset_flags import apply_method, deviations, is_given, named_method
+from openrlhf_ada.config.preset_flags import apply_method, check_with_method, deviations, is_given, named_method
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
@@ -76,7 +76,7 @@ def parse(
         ):
             # A method's threshold is for scores in [0, 1]; raw scores have a threshold only if the user gives one.
             flags.ada.positive_threshold = None
-        check(flags)
+        check_with_method(flags, argv, method, check)
         given.append(flags)
 
     args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")

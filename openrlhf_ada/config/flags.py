@@ -17,7 +17,7 @@ class ConfigError(ValueError):
 
     def __init__(self, flag: str, value: object, rule: str, remedy: str) -> None:
         super().__init__(visible(f"{flag} is {value!r}: {rule}. {remedy}."))
-        self.flag = flag
+        self.flag, self.value, self.rule, self.remedy = flag, value, rule, remedy
 
 
 EVERY_MODE = ("off", "seq", "est")

@@ -18,7 +18,7 @@ from openrlhf_ada.config.score_rules import check_scores, with_scores
 from openrlhf_ada.config.settings import Settings, resolve
 from openrlhf_ada.config.skip_rules import check_skip_zeros, skips_zeros
 from openrlhf_ada.config.weight_rules import check_weights
-from openrlhf_ada.core.advantages import ESTIMATORS, GROUP_ESTIMATORS
+from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, GROUP_ESTIMATORS
 from openrlhf_ada.core.batches import BatchPlan
 from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.pieces import Need
@@ -57,8 +57,7 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
         _check_own_critic(host)
     if settings.reads_critic and host.train.async_enable:
         _check_critic_answers_alone(host)
-    if Need.UNSHAPED_REWARDS in CORRECTIONS[settings.correction].needs:
-        _check_unshaped(host, f"--ada_correction {settings.correction} needs {Need.UNSHAPED_REWARDS.value}")
+    _check_pieces_unshaped(host, settings)
     if settings.trains_varying:
         _check_varying(config, host, settings)
     _check_batches(host, settings)
@@ -180,6 +179,15 @@ def _check_value_is_pass_rate(host: SimpleNamespace) -> None:
     if gamma != 1.0:
         raise ConfigError("--algo.advantage.gamma", gamma, rule, "Use 1, or --ada_estimator ema")
     _check_unshaped(host, rule)
+
+
+def _check_pieces_unshaped(host: SimpleNamespace, settings: Settings) -> None:
+    pieces = {"--ada_correction": (settings.correction, CORRECTIONS)}
+    if not settings.in_ppo:
+        pieces["--ada_baseline"] = (settings.baseline, BASELINES)
+    for flag, (name, table) in pieces.items():
+        if Need.UNSHAPED_REWARDS in table[name].needs:
+            _check_unshaped(host, f"{flag} {name} needs {Need.UNSHAPED_REWARDS.value}")
 
 
 def _check_unshaped(host: SimpleNamespace, rule: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +27,37 @@ def apply_method(parser: argparse.ArgumentParser, name: str | None) -> None:
         parser.set_defaults(**METHODS[name].flags)
 
 
+def check_with_method(
+    flags: SimpleNamespace, argv: Sequence[str], name: str | None, check: Callable[[SimpleNamespace], None]
+) -> None:
+    """`check` the flags. Raises ConfigError as it does, and for several rollouts where the preset trains one of each
+    prompt; the first remedy is to leave out what the preset sets: who adds --ada_method keeps flags of another one."""
+    if name is None:
+        check(flags)
+        return
+    flag, preset = "rollout.n_samples_per_prompt", METHODS[name].flags
+    try:
+        if preset[flag] == 1 != (n := _value(flags, flag)):
+            raise ConfigError(f"--{flag}", n, f"--ada_method {name} trains one rollout of each prompt", _LEAVE_OUT)
+        check(flags)
+    except ConfigError as error:
+        given = [flag for flag in dict.fromkeys(_given(argv)) if flag in preset and _differs(flags, flag, preset)]
+        raise _without(error, name, given) if given else error from None
+
+
+_LEAVE_OUT = "Leave it out"
+
+
+def _without(error: ConfigError, name: str, given: Sequence[str]) -> ConfigError:
+    """The same error, whose first remedy is to leave out `given`, or the one of them that it is about."""
+    own = [flag for flag in given if error.flag in (f"--{flag}", f"--{flag.replace('ada.', 'ada_')}")]
+    words = ", ".join(f"--{flag} (it has {METHODS[name].flags[flag]})" for flag in own or given)
+    remedy = f"Leave out what --ada_method {name} sets itself: {words}"
+    if own and not error.remedy.startswith(_LEAVE_OUT):
+        remedy += f"; or {error.remedy[0].lower()}{error.remedy[1:]}"
+    return ConfigError(error.flag, error.value, error.rule, remedy)
+
+
 def deviations(flags: SimpleNamespace, argv: Sequence[str], name: str | None) -> list[str]:
     """Where flags (nested by dots) differ from the preset, or change what it leaves alone: one line for each."""
     if name is None:
@@ -34,13 +65,18 @@ def deviations(flags: SimpleNamespace, argv: Sequence[str], name: str | None) ->
     preset = METHODS[name].flags
     lines: list[str] = []
     for dotted, published in preset.items():
-        value = _value(flags, dotted)
-        if value != published and not (isinstance(published, tuple) and tuple(value) == published):
-            lines.append(f"--{dotted} is {value}, {name} has {published}")
+        if _differs(flags, dotted, preset):
+            lines.append(f"--{dotted} is {_value(flags, dotted)}, {name} has {published}")
     for dotted in _given(argv):
         if dotted not in preset and dotted.startswith(_METHOD_FLAGS) and dotted not in _NOT_THE_METHOD:
             lines.append(f"--{dotted} is {_value(flags, dotted)}, {name} leaves it alone")
     return lines
+
+
+def _differs(flags: SimpleNamespace, dotted: str, preset: Mapping[str, Any]) -> bool:
+    """From the preset. A parser reads several numbers as a list."""
+    value, published = _value(flags, dotted), preset[dotted]
+    return value != published and not (isinstance(published, tuple) and tuple(value) == published)
 
 
 _METHOD_FLAGS = (

@@ -113,9 +113,10 @@ def blend(drawn: Drawn) -> Floats:
     return drawn.rewards - drawn.worth(others / (drawn.strength + len(drawn.rewards) - 1))
 
 
-@BASELINES.add("none", lacks=_OUTSIDE)
+@BASELINES.add("none", needs={Need.UNSHAPED_REWARDS}, lacks=_OUTSIDE)
 def no_baseline(drawn: Drawn) -> Floats:
-    """b = 0: unbiased and noisy. With rewards of 0 and 1 only positives are trained (RAFT, arXiv 2304.06767)."""
+    """b = 0: with rewards of 0 and 1 only positives are trained (RAFT, arXiv 2304.06767), and with others negatives
+    too."""
     return drawn.rewards
 
 

@@ -25,7 +25,7 @@ from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit
 from openrlhf_ada.trainer.run_trackers import RunTrackers
-from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics
+from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
 
 TRAINED_ONLY = ("reward", "score", "return")
 """Host metrics that are means over the trained samples. Those are selected by outcome, so the name says so."""
@@ -37,6 +37,11 @@ _FORGETS = (
     "outcomes no longer count for its pass rate. Raise it, or predict by ratings (--ada_estimator rating)"
 )
 
+
+_TRAINS_WRONG = (
+    "{share:.0%} of the trained rollouts are not right and have a reward other than 0, so --ada_baseline none trains "
+    "them: towards rewards above 0, away from those below. Return 0 for them, or use a method with a baseline"
+)
 
 _NO_CHOICE = (
     "{share:.0%} of the held-out answers have no score, more than --ada_max_no_score: this evaluation chooses no "
@@ -97,6 +102,7 @@ class RecordedTraining(HostTrainer):
         self._step = 0
         self._evaluated_step = -1
         self._critic_in_use = 0.0
+        self._trains_wrong = False
         self._batch = RolloutBatch()
 
     def open_record(self, states: dict[str, Any], num_steps: int) -> None:
@@ -198,7 +204,17 @@ class RecordedTraining(HostTrainer):
             self.collapse.surprisal(status["ada/surprisal"])
         score = status["ada/first_wave_metric_mean"] or status["ada/metric_mean"]
         self.collapse.scores(IN_TRAINING, score, len(record.all_groups))
+        self._note_trained_wrong(record)
         return status | self._logprob_metrics()
+
+    def _note_trained_wrong(self, record: StepRecord) -> None:
+        """Say once where right answers alone were to be trained, and rewards have others trained too."""
+        if self._trains_wrong or self.settings.in_ppo or self.settings.baseline != "none":
+            return
+        share = trained_wrong(record.groups, self.settings.positive_above)
+        if share:
+            self._trains_wrong = True
+            self.recorder.note(_TRAINS_WRONG.format(share=share))
 
     def _logprob_metrics(self) -> dict[str, float]:
         gap = self.experience_maker.gap

@@ -96,6 +96,17 @@ def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, flo
     return {"ada/skipped": len(tokens) / sum(len(of.indices) for _, of in trained), "ada/skipped_tokens": sum(tokens)}
 
 
+def trained_wrong(groups: Sequence[GroupRecord], threshold: float) -> float:
+    """Share of the trained rollouts that are not positive, and that have a coefficient other than 0."""
+    trained = [(group.pool.scores, _trained(group)) for group in groups]
+    wrong = sum(
+        scores[i] <= threshold and c != 0.0
+        for scores, of in trained
+        for i, c in zip(of.indices, of.coefficients, strict=True)
+    )
+    return float(wrong / sum(len(of.indices) for _, of in trained))
+
+
 def _grading_metrics(groups: Sequence[GroupRecord]) -> dict[str, Any]:
     """Of our own reward functions; empty for others."""
     grades = [grade for group in groups for grade in group.grades if grade is not None]

@@ -11,6 +11,8 @@ import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.presets import METHODS
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
@@ -182,6 +184,17 @@ def test_shaped_rewards_give_no_pass_rate(refusal: Refusal, changes: Flags, head
 )
 def test_shaping_needs_mode_without_pass_rates(argv_with: Callable[[Flags], list[str]], changes: Flags) -> None:
     parse(argv_with(PPO_PREDICTS | changes))
+
+
+@pytest.mark.parametrize("name", ["raft-1-twice", "first-right", "aero"])
+@pytest.mark.parametrize("changes", [{OVERLONG: "8"}, {STOP: "0.5"}], ids=str)
+def test_methods_for_rewards_of_0_and_1_take_no_length_penalty(
+    argv_with: Callable[[Flags], list[str]], name: str, changes: Flags
+) -> None:
+    baseline = METHODS[name].flags["ada.baseline"]
+    of_another: Flags = {N: None, ESTIMATOR: None, TRAIN: None}
+    with pytest.raises(ConfigError, match=f"shapes the reward, but --ada_baseline {baseline} needs rewards that"):
+        parse([*argv_with(of_another | changes), "--ada_method", name])
 
 
 def test_prompts_with_images_have_no_critic(refusal: Refusal) -> None:

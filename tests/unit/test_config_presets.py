@@ -281,6 +281,56 @@ def test_senseless_flag_with_preset_is_refused(argv: list[str]) -> None:
         parse([*argv, "--ada_method", "reinforce-ada-est", "--ada_unresolved", "refill"])
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        *(
+            (
+                name,
+                ["--rollout.batch_size", "128", "--rollout.n_samples_per_prompt", "8", "--train.batch_size", "128"],
+                f"--rollout.n_samples_per_prompt is 8: --ada_method {name} trains one rollout of each prompt. Leave "
+                f"out what --ada_method {name} sets itself: --rollout.n_samples_per_prompt (it has 1).",
+            )
+            for name in ("raft-1-twice", "first-right", "rated", "rated-pos")
+        ),
+        (
+            "first-right",
+            ["--algo.advantage.estimator", "dr_grpo"],
+            "--rollout.n_samples_per_prompt is 1: --algo.advantage.estimator dr_grpo compares the samples of one "
+            "prompt and needs at least 2. Leave out what --ada_method first-right sets itself: "
+            "--algo.advantage.estimator (it has flash_reinforce).",
+        ),
+        (
+            "first-right",
+            ["--algo.kl.init_coef", "0.001"],
+            "--algo.kl.init_coef is 0.001: the KL penalty counts every rollout, so rollouts of coefficient 0 must be "
+            "computed too. Leave out what --ada_method first-right sets itself: --algo.kl.init_coef (it has 0.0).",
+        ),
+        (
+            "maxrl",
+            ["--ada_max_samples", "4"],
+            "--ada_max_samples is 4: a group of --rollout.n_samples_per_prompt 8 samples is trained, so N_max must be "
+            "at least 8. Leave out what --ada_method maxrl sets itself: --ada.max_samples (it has 8); or use "
+            "--ada_max_samples 32 (four times the group is a good start).",
+        ),
+        (
+            "raft-1-twice",
+            ["--algo.dynamic_filtering_enable"],
+            "--algo.dynamic_filtering_enable is True: --ada_mode seq already decides what happens to prompts without "
+            "signal. Leave it out; --ada_unresolved refill does the same.",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_flags_of_another_method_are_named_with_what_the_preset_has(
+    argv: list[str], name: str, given: list[str], message: str
+) -> None:
+    """Who adds --ada_method to a command line of GRPO leaves its sizes, estimator and penalties there."""
+    with pytest.raises(ConfigError) as refused:
+        parse([*argv, *given, "--ada_method", name])
+    assert str(refused.value) == message
+
+
 # -- the name itself ----------------------------------------------------------------------------------------------
 
 
