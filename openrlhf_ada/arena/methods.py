@@ -232,8 +232,8 @@ def _gvm() -> Iterator[Method]:
 
 
 def _weighed() -> Iterator[Method]:
-    """Controls: uniform sampling that differs from `uniform-8` by the weight of prompts alone. RAFT needs none: all its
-    prompts have the same number of rollouts, and the same weight."""
+    """Controls: uniform sampling that differs from `uniform-8` by the weight of prompts alone, or of right answers
+    only. RAFT needs none: it draws as many of every prompt, and weighs them alike."""
     for name in ("pos", "balance", "est", *PUBLISHED):
         if name not in ("raft", "gvm"):
             summary = f"uniform-8 with the weight that {name} has, at true pass rates"

@@ -288,7 +288,10 @@ def _rank_table(by_task: Sequence[Finals], ranked: Sequence[Rank]) -> str:
 
 def _not_run(by_task: Sequence[Finals], cost: str) -> str:
     run = {name for finals in by_task for name in finals.runs}
-    missing = [f"`{name}`" for name in METHODS if name not in run]
+    controls = {name for name, method in METHODS.items() if method.weight_of is not None}
+    left_out = set[str]() if controls & run else controls
+    missing = [f"`{name}`" for name in METHODS if name not in run | left_out]
+    missing += ["`weighed-as-*`"] if left_out else []
     return f"Not run at equal {PAGE_COSTS[cost]} yet: {', '.join(missing) or 'none'}."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,9 @@ SHOWN = {
     "rollouts": ("first-right", "raft-1-twice", "raft-twice", "counted", "uniform-4-twice"),
 }
 """By the cost that methods are tuned for and compared by."""
+
+SMALLER, SHOWN_SMALLER = "4 B prompts", ("first-right", "raft-1-twice", "counted")
+"""Seconds where a step stands for a quarter as many prompts, about as many as presets have."""
 
 AT_END = ("first-right", "raft-1-twice", "raft-twice", "counted", GRPO)
 """Methods whose accuracy after equal cost is shown."""
@@ -33,6 +37,12 @@ def render_short(by_task: Sequence[Mapping[str, Finals]]) -> str:
         [f"{cost}: `{name}`", *(_of_grpo(of.get((task, cost)), name) for task in tasks)]
         for cost, names in SHOWN.items()
         for name in names
+    ]
+    seconds = {task: of.get((task, "seconds")) for task in tasks}
+    smaller = {task: finals and replace(finals, cost=SMALLER) for task, finals in seconds.items()}
+    body += [
+        [f"seconds, a quarter of the prompts in a step: `{name}`", *(_of_grpo(smaller[task], name) for task in tasks)]
+        for name in SHOWN_SMALLER
     ]
     body += [
         [f"right after equal {cost}: `{name}`", *(_at_end(of.get((task, cost)), name) for task in tasks)]

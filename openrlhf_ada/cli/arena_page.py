@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from openrlhf_ada.arena import agreement, control_page, method_page, real, real_page, short_page
+from openrlhf_ada.arena import agreement, control_page, cost_figure, method_page, real, real_page, short_page
 from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, draw_agreement, render_agreement
 from openrlhf_ada.arena.campaign import TRIALS, Results, final_cells
 from openrlhf_ada.arena.folders import SETTINGS
@@ -129,6 +129,7 @@ def page_of(folder: Path, page: Path) -> None:
     page.write_text(text, encoding="utf-8")
     for by_cost in by_task:
         draw(by_cost, page.parent / "images" / f"arena-{task_of(by_cost)}.png")
+    cost_figure.draw_costs(by_task, page.parent / "images" / cost_figure.FIGURE)
 
 
 if __name__ == "__main__":

@@ -282,6 +282,26 @@ def test_readme_says_what_the_results_say() -> None:
     assert [METHODS_HERE[name].parts * METHODS_HERE[name].passes for name in names] == [8, 8, 8, 8, 4, 4]
 
 
+def test_pages_say_what_smaller_steps_cost() -> None:
+    """Presets make smaller steps than those that are best in seconds."""
+    smaller = [replace(in_seconds(task), cost=short_page.SMALLER) for task in TASKS]
+    cost = {name: [beside_grpo(finals, name) for finals in smaller] for name in short_page.SHOWN_SMALLER}
+    ours, one, counted = (
+        f"{min(cost[name])} to {max(cost[name])}" for name in ("first-right", "raft-1-twice", "counted")
+    )
+    readme, choosing = (
+        " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("README.md", "docs/choosing.md")
+    )
+    said = f"`first-right` takes {ours}, `raft-1-twice` {one}, and `counted` {counted}."
+    assert f"With a quarter of the prompts {said}" in readme
+    said = f"`first-right` takes {ours} of GRPO's seconds, `raft-1-twice` {one}, and `counted` {counted}."
+    assert said.replace("0.", ".") in choosing
+    both = [aim.beside(in_seconds(task), "first-right", "raft-1-twice").cost for task in TASKS]
+    assert f"`first-right` takes {min(both):.2f} to {max(both):.2f} of the seconds of `raft-1-twice`" in readme
+    sizes = [costs.STEP_MODELS["seconds"].scale * in_seconds(task).settings["raft-1-twice"][1] for task in TASKS]
+    assert min(sizes) >= 4096 and "4,096 prompts and more." in readme
+
+
 @cache
 def committed(task: str) -> dict[str, Finals]:
     return unpack(PACKED / f"{task}.jsonl.gz")
@@ -760,7 +780,7 @@ def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
     choosing = (ROOT / "docs" / "choosing.md").read_text()
     assert "on five of seven tasks more than every method that does not stop at a right answer." in choosing
     said = f"({end_of('graded', 'gvm-4-twice'):.1f} %, not {end_of('graded', 'first-right'):.1f})"
-    assert f"RAFT has more right than it on `unsolvable`, and `gvm-4-twice` on `graded` {said}. No other has," in page
+    assert f"end ahead of it: RAFT on `unsolvable`, and `gvm-4-twice` on `graded` {said}." in page
     compared = ("first-right", "raft-1-twice", "raft-twice", "grpo-4")
     ours, one, four, grpo = (f"{end_of('curriculum', name):.1f}" for name in compared)
     assert f"on `curriculum` {ours} %, with `raft-1-twice` {one}, with `raft-twice` {four}, with GRPO {grpo};" in page
@@ -774,9 +794,8 @@ def test_first_right_has_most_right_at_the_end_but_on_one_task() -> None:
         " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("README.md", "docs/decisions.md")
     )
     other = [f"{end_of('curriculum', name):.1f}" for name in compared]
-    assert (
-        f"{hard[0]} % are right on `hard` and {other[0]} on `curriculum`, with `raft-1-twice` {hard[1]} and" in readme
-    )
+    said = f"has {hard[0]} % right on `hard` and {other[0]} on `curriculum`, `raft-1-twice` {hard[1]} and {other[1]}."
+    assert said in readme
     assert (
         f"{hard[0]} % are right on `hard` and {other[0]} on `curriculum`, not {hard[1]} and {other[1]}." in decisions
     )

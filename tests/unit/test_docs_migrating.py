@@ -16,6 +16,7 @@ from documents import ROOT, Block, blocks, command_lines, section, spans, tables
 from openrlhf_ada.cli.evaluate import build_parser as eval_parser
 from openrlhf_ada.cli.prepare_data import build_parser as prepare_parser
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig, add_flags
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.host.parser import training_parser
@@ -59,7 +60,20 @@ def commands(text: str, verb: str = "train") -> list[list[str]]:
 
 
 def base() -> list[str]:
-    return commands(PLAIN)[0]
+    """The one with a mode."""
+    return commands(PLAIN)[1]
+
+
+def test_flags_that_a_method_sets_are_listed() -> None:
+    """Who adds a method to a command line leaves them out."""
+    _, _, rest = PLAIN.partition("A method sets these flags, so leave yours out:")
+    said = {span for span in spans(rest.partition("Two to think about")[0]) if span.startswith("--")}
+    of_every_method = set.intersection(*(set(method.flags) for method in METHODS.values()))
+    host = {f"--{flag}" for flag in of_every_method if not flag.startswith("ada.")}
+    assert said == host - {"--actor.adam.lr"} | {"--algo.dynamic_filtering_enable"}
+    assert {method.flags["actor.adam.lr"] for method in METHODS.values()} == {1e-6}
+    sizes = [METHODS["raft-1-twice"].flags[flag] for flag in ("rollout.batch_size", "train.batch_size")]
+    assert sizes == [2048, 512] and commands(PLAIN)[0][:2] == ["--ada_method", "raft-1-twice"]
 
 
 def test_kept_flags_exist_on_both_sides() -> None:

@@ -114,7 +114,11 @@ def adaptive_batch() -> RolloutBatch:
     [(0.0, "none", None), (0.5, "none", "50%"), (-1.0, "none", "50%"), (-1.0, "pool", None)],
 )
 def test_wrong_answers_that_are_trained_without_a_baseline_are_told_of_once(
-    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, wrong: float, baseline: str, share: str | None
+    make_trainer: Callable[..., Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: float,
+    baseline: str,
+    share: str | None,
 ) -> None:
     """A user's reward function may return any rewards beside its scores."""
     flags: Flags = {"--algo.advantage.estimator": "dr_grpo", "--ada_correction": "none", "--ada_baseline": baseline}
