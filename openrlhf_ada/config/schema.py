@@ -55,8 +55,8 @@ class SamplingFlags:
     )
     method: str | None = flag_of_every_mode(
         None,
-        "A published setting by name. It sets our flags and OpenRLHF's. Flags that you give win, and are printed "
-        f"as deviations. One of: {', '.join(METHODS)} (see docs/algorithms.md).",
+        "A method by name, published or our own. It sets our flags and OpenRLHF's. Flags that you give win, and are "
+        f"printed as deviations. One of: {', '.join(METHODS)} (see docs/algorithms.md).",
         metavar="NAME",
     )
     # -- Ada-Seq ----------------------------------------------------------------------------------------------------

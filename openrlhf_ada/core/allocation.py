@@ -101,7 +101,7 @@ after `extra` rollouts of the second. Each falls as `extra` grows."""
 def hit(a: Floats, b: Floats, extra: Floats) -> Floats:
     """E[p (1 - p)^extra], the chance that this rollout is the second round's first positive (HORA, arXiv 2605.07114).
 
-    It is B(a + 1, b + extra) / B(a, b).
+    It is B(a + 1, b + extra) / B(a, b); from a replication, not checked against the paper.
     """
     return np.exp(_log_beta(a + 1.0, b + extra) - _log_beta(a, b))
 

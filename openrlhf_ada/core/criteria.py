@@ -66,13 +66,19 @@ def std_per_token(known: Candidates) -> Floats:
 
 @CHOICES.add("vade", needs=_RATE)
 def vade(known: Candidates) -> Floats:
-    """p (1-p)^2, largest at 1/3 (VADE, arXiv 2511.18902, which takes the best instead of drawing)."""
+    """p (1-p)^2, largest at 1/3 (VADE, arXiv 2511.18902, which takes the best instead of drawing).
+
+    Its constants could not be verified.
+    """
     return 6.75 * known.rate * (1.0 - known.rate) ** 2
 
 
 @CHOICES.add("mopps", needs=_RATE)
 def mopps(known: Candidates) -> Floats:
-    """Nearness to 1/2 (MoPPS, arXiv 2507.04632, which takes the nearest instead of drawing)."""
+    """Nearness to 1/2 (MoPPS, arXiv 2507.04632, which takes the nearest instead of drawing).
+
+    Its sizes could not be verified.
+    """
     return 1.0 - np.abs(2.0 * known.rate - 1.0)
 
 

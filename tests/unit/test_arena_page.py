@@ -830,6 +830,18 @@ def test_page_says_what_gvm_takes_of_grpo_in_two_passes() -> None:
     assert f"`gvm-twice`; {', '.join(f'`{task}`' for task in run)}" in page
 
 
+def test_page_says_with_how_many_uniform_methods_and_how_far_from_raft_the_aim_is_reached() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    for task in TASKS:
+        finals = in_seconds(task)
+        raft = aim.cheapest(finals, aim.RAFT)
+        assert raft is not None and aim.beside(finals, "first-right", raft).cost > aim.AT_MOST["uniform"]
+    assert "Beside the cheapest RAFT, `first-right` misses that bound on every task" in page
+    run = {task: len(in_seconds(task).runs.keys() & set(aim.UNIFORM)) for task in TASKS}
+    assert {run.pop("graded"), run.pop("hard")} == {12} and f"12 on `graded` and `hard`, {min(run.values())} to" in page
+    assert f"{min(run.values())} to {max(run.values())} on the others (in seconds)." in page
+
+
 def test_page_says_on_which_tasks_the_aim_is_reached() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     seconds, rollouts = (
@@ -965,6 +977,8 @@ def test_page_says_what_first_right_takes_with_other_costs() -> None:
     assert f"a step's fixed time counts more: {of_all.format(*small)}." in page
     ours, one = said("in rounds", "raft-1-twice")
     assert f"in rounds, where every wave waits for the last, it takes {ours}, and `raft-1-twice` {one}." in page
+    decisions = " ".join((ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").split())
+    assert f"`first-right` takes {ours} of `uniform-8` instead of {said('as above')[0]} (geometric means" in decisions
 
 
 def test_pages_say_what_is_cheap_where_training_costs_more_than_sampling() -> None:

@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 class TwoStage:
     """`pilot` rollouts of every prompt, then those of the second round; `budget` per prompt on average, exactly.
 
-    Source: HORA (arXiv 2605.07114), with the uniform prior Beta(1, 1). `allocation`: one of `allocation.PILOTED`.
+    Source: HORA (arXiv 2605.07114; from a replication, not checked against the paper), with the uniform prior
+    Beta(1, 1). `allocation`: one of `allocation.PILOTED`.
     Both decisions are about all prompts of a step, so it needs the scheduler `rounds`. What it decides depends on no
     earlier step; `memory` predicts, for baselines from outside the pool.
 
