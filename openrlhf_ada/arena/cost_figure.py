@@ -25,7 +25,7 @@ def draw_costs(by_task: Sequence[Mapping[str, Finals]], out_png: Path) -> None:
 
     from openrlhf_ada.reporting.plots import BLUE, GREEN, ORANGE, PINK, RED, new_axes, set_title
 
-    colours = dict(zip(SHOWN, (PINK, BLUE, RED, ORANGE, GREEN), strict=True))
+    colours: dict[str, str] = dict(zip(SHOWN, (PINK, BLUE, RED, ORANGE, GREEN), strict=True))
     panels = [cost for cost in ("seconds", "rollouts") if any(cost in by_cost for by_cost in by_task)]
     figure = Figure(figsize=(6.5 * len(panels), 5), dpi=110, facecolor="white", layout="constrained")
     grid = figure.add_gridspec(1, len(panels))

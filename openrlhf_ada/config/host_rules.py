@@ -182,12 +182,12 @@ def _check_value_is_pass_rate(host: SimpleNamespace) -> None:
 
 
 def _check_pieces_unshaped(host: SimpleNamespace, settings: Settings) -> None:
-    pieces = {"--ada_correction": (settings.correction, CORRECTIONS)}
+    needs = {f"--ada_correction {settings.correction}": CORRECTIONS[settings.correction].needs}
     if not settings.in_ppo:
-        pieces["--ada_baseline"] = (settings.baseline, BASELINES)
-    for flag, (name, table) in pieces.items():
-        if Need.UNSHAPED_REWARDS in table[name].needs:
-            _check_unshaped(host, f"{flag} {name} needs {Need.UNSHAPED_REWARDS.value}")
+        needs[f"--ada_baseline {settings.baseline}"] = BASELINES[settings.baseline].needs
+    for flag, of_piece in needs.items():
+        if Need.UNSHAPED_REWARDS in of_piece:
+            _check_unshaped(host, f"{flag} needs {Need.UNSHAPED_REWARDS.value}")
 
 
 def _check_unshaped(host: SimpleNamespace, rule: str) -> None:
