@@ -20,7 +20,13 @@ UNRESOLVED = {
 
 SCORES = {
     "unit": Piece(None),
-    "raw": Piece(None, lacks={Need.PARTIAL_CREDIT: "decide as positive or negative only"}),
+    "raw": Piece(
+        None,
+        lacks={
+            Need.PARTIAL_CREDIT: "decide as positive or negative only",
+            Need.UNSHAPED_REWARDS: "are rewards of any size",
+        },
+    ),
 }
 """--ada_scores."""
 

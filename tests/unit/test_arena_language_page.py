@@ -119,7 +119,11 @@ def test_what_is_said_of_pairs_on_the_language_model_is_what_the_results_say() -
     fewer, most, least = (f"{100 * abs(x):.1f}" for x in (alike.mean, alike.high, alike.low))
     assert f"not told apart from it: {fewer} points fewer ({most} more to {least} fewer)" in page
     behind = less("counted-unrounded", "first-right", mean)
-    assert f"`counted-unrounded` is ahead of it, by {100 * behind.mean:.1f} points" in page
+    assert behind.low is not None and behind.high is not None and behind.low < 0 < behind.high
+    points_ahead, low, high = (f"{abs(100 * value):.1f}" for value in (behind.mean, behind.low, behind.high))
+    assert f"`counted-unrounded` is ahead of it, by {points_ahead} points ({low} behind to {high} ahead)" in page
+    said = f"On the same seeds `first-right` is {points_ahead} behind that ({high} behind to {low} ahead)."
+    assert said in text_of("README.md")
     end = less("first-right", "uniform-4-twice", lambda run: run["evaluations"]["accuracy"][-1])
     assert end.low is not None and end.high is not None
     low, high = f"{-100 * end.low:.0f}", f"{100 * end.high:.0f}"

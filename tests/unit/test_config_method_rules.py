@@ -393,6 +393,14 @@ CASES = [
         {"--ada_candidates": "1"},
     ),
     Case(
+        "right answers alone by raw scores",
+        SEQ | {"--ada_baseline": "none", "--ada_scores": "raw", "--ada_positive_threshold": "1.5"},
+        "--ada_baseline is 'none'",
+        "it needs rewards that weigh right answers alike, and --ada_scores raw are rewards of any size",
+        "Use --ada_scores unit, or use --ada_baseline pool",
+        {"--ada_baseline": "pool"},
+    ),
+    Case(
         "limit on nothing",
         SEQ | {"--ada_refill_limit": "3"},
         "--ada_refill_limit is 3",

@@ -66,7 +66,7 @@ def base() -> list[str]:
 
 def test_flags_that_a_method_sets_are_listed() -> None:
     """Who adds a method to a command line leaves them out."""
-    _, _, rest = PLAIN.partition("A method sets these flags, so leave yours out:")
+    _, _, rest = PLAIN.partition("A method sets these flags or has no use for them, so leave yours out:")
     said = {span for span in spans(rest.partition("Two to think about")[0]) if span.startswith("--")}
     of_every_method = set.intersection(*(set(method.flags) for method in METHODS.values()))
     host = {f"--{flag}" for flag in of_every_method if not flag.startswith("ada.")}
