@@ -269,7 +269,9 @@ def test_what_is_said_of_the_first_ten_seeds_of_raft_is_what_the_results_say() -
     first = {cell: of for cell, of in kept.items() if cell.seed < 10}
     row = by_name(table(first, ["raft-1-twice"]), "raft-1-twice")["mean accuracy"]
     assert row.seeds == 10 and row.difference.low is not None and row.difference.high is not None
-    mean, low, high = (f"{100 * value:.1f}" for value in (row.difference.mean, row.difference.low, row.difference.high))
+    mean, low, high = (
+        f"{100 * value:.1f}" for value in (row.difference.mean, row.difference.low, row.difference.high)
+    )
     says = " ".join((ROOT / "docs" / "arena.md").read_text(encoding="utf-8").split())
     assert f"`raft-1-twice` had {mean} points more on the real stack ({low} to {high}, mean accuracy)" in says
     whole = by_name(table(kept, ["raft-1-twice"]), "raft-1-twice")
