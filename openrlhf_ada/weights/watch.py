@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +37,7 @@ class Watch:
         self._rank = rank
         self._limit_s = limit_s
         self._reason: str | None = None
+        self._giving_up = threading.Lock()
         self._is_own = False
         self.begin()
 
@@ -63,13 +65,15 @@ class Watch:
     def reason_from_all(self) -> str | None:
         """As `reason`; first asks what the others say. Blocks while rank 0 is out of reach."""
         if self._reason is None:
-            self._reason = self._published_reason()
+            told = self._published_reason()
+            if told is not None:
+                self.give_up(told)
         return self._reason
 
     def stalled(self) -> str | None:
         """As `reason`; the limit is one."""
         if self._reason is None and time.monotonic() - self._last > self._limit_s:
-            self._reason = (
+            self.give_up(
                 f"no weights have moved for {self._limit_s:g} s; {self._names[self._rank]} has waited since bucket "
                 f"{self._num_buckets}"
             )
@@ -77,13 +81,15 @@ class Watch:
 
     def failed(self, error: BaseException) -> None:
         """This member cannot go on."""
-        self._is_own = self._reason is None
-        self.give_up(f"{self._names[self._rank]} failed: {type(error).__name__}: {error}")
+        self._is_own = self.give_up(f"{self._names[self._rank]} failed: {type(error).__name__}: {error}")
 
-    def give_up(self, reason: str) -> None:
-        """The first reason stays. `publish_reason` tells the others."""
-        if self._reason is None:
+    def give_up(self, reason: str) -> bool:
+        """The first reason stays; returns whether this is it. `publish_reason` tells the others."""
+        with self._giving_up:
+            if self._reason is not None:
+                return False
             self._reason = reason
+            return True
 
     def publish_reason(self) -> None:
         """Tell all others, and on rank 0 find out who does not answer."""

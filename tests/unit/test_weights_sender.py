@@ -301,6 +301,22 @@ def test_a_member_gives_up_even_if_it_can_ask_nobody(monkeypatch: pytest.MonkeyP
         Waiting().receive([], lambda bucket: None)
 
 
+def test_a_reason_stays_that_is_found_while_the_others_are_asked() -> None:
+    """One thread waits for the store's answer, another finds that nothing moves. The answer "nobody gave up" came
+    last and was kept, so that the policy blamed its own abort, and an engine that had only waited.
+    """
+
+    class Slow(Store):
+        def check(self, keys: list[str]) -> bool:
+            watch.stalled()
+            return False
+
+    watch = Watch(Slow(), ["the policy", "vLLM engine 0, worker 0"], 0, -1.0)
+    assert str(watch.reason_from_all()).startswith("no weights have moved for -1 s; the policy has waited")
+    watch.failed(TransportError("the communicator was aborted"))
+    assert "no weights have moved" in str(watch.error()) and not watch.error().is_own
+
+
 @pytest.mark.slow
 def test_a_transfer_that_does_not_end_ends_the_process(
     started: list[Engine], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
