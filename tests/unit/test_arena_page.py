@@ -198,7 +198,7 @@ def test_first_table_is_of_the_committed_results() -> None:
 
 
 def test_first_table_has_no_figures_of_what_was_not_run() -> None:
-    varied = committed("varied")
+    varied = dict(committed("varied"))
     of = varied["rollouts"]
     varied["rollouts"] = replace(of, runs={name: runs for name, runs in of.runs.items() if name != "counted"})
     rows = {row[0]: row[1:] for row in next(tables(short_page.render_short([varied])))[1:]}
@@ -460,6 +460,19 @@ def test_page_tells_sampling_from_weight_and_says_what_choosing_prompts_gains() 
     assert f"In rollouts it costs {eight}, and {four} in four" in page
     (other,) = (t for t in TASKS if aim.cheapest_uniform(in_rollouts(t)) != "uniform-4-twice-in-eight")
     assert f"In rollouts it is the cheapest uniform sampling on all tasks but `{other}`:" in page
+
+
+def test_page_says_where_eight_updates_gain_for_uniform_sampling() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    in_eight, in_four = (
+        {task: to_reference(in_seconds(task), name) for task in TASKS}
+        for name in ("uniform-4-twice-in-eight", "uniform-4-twice-skip")
+    )
+    gain, none = ([in_eight[t] for t in of] for of in (("unsolvable", "curriculum", "many"), ("format", "varied")))
+    beside = [[in_four[t] for t in of] for of in (("unsolvable", "curriculum", "many"), ("format", "varied"))]
+    assert f"{listed(gain)} on `unsolvable`, `curriculum` and `many`, and {listed(beside[0])} in four;" in page
+    assert f"{listed(none)} on `format` and `varied`, and {listed(beside[1])} in four." in page
+    assert f"In eight updates instead of four it takes {spread(in_eight.values())} (" in page
 
 
 def in_both(name: str, other: str) -> str:
@@ -779,9 +792,13 @@ def test_pages_say_what_first_right_takes_of_rafts_rollouts() -> None:
     said = f"In rollouts `raft-1-twice` takes {listed(of_grpo)}: fewer than `first-right` on all but `varied`."
     assert said in decisions
     of_both = [of(task) for of in (in_seconds, in_rollouts) for task in TASKS]
-    assert all(aim.reached(finals, "raft-1-twice", surely=True) for finals in of_both)
+    assert all(aim.reached(finals, "raft-1-twice") for finals in of_both)
+    (unsure,) = (finals for finals in of_both if not aim.reached(finals, "raft-1-twice", surely=True))
+    assert (unsure.task, unsure.cost) == ("curriculum", "seconds")
+    of_uniform = aim.beside(unsure, "raft-1-twice", aim.cheapest_uniform(unsure)).text
+    assert f"but for the seconds of `{unsure.task}`: {of_uniform} of the cheapest uniform sampling's." in page
     assert (
-        "(`raft-1-twice`) reaches it on all seven tasks, in seconds and in rollouts**, with the whole 95 % intervals."
+        "(`raft-1-twice`) reaches it on all seven tasks, in seconds and in rollouts**, with the whole 95 % intervals"
         in page
     )
 
@@ -901,12 +918,16 @@ def test_page_says_on_which_tasks_the_aim_is_reached() -> None:
     )
     assert seconds["first-right"] == set(TASKS) and rollouts["first-right"] == set(TASKS) - {"curriculum"}
     assert (
-        "`first-right` reaches it on all seven tasks in seconds, and on six in rollouts, each time with the whole"
+        "`first-right` reaches it on all seven tasks in seconds, and on six in rollouts, with the whole 95 % intervals"
         in page
     )
+    tight = in_seconds("curriculum")
+    of_uniform = aim.beside(tight, "first-right", aim.cheapest_uniform(tight)).text
+    assert f"but `curriculum`: there it takes {of_uniform} of the cheapest uniform sampling's seconds." in page
     for name, of in product(("first-right", "raft-1-twice"), (in_seconds, in_rollouts)):
         met = [task for task in TASKS if name in of(task).runs and aim.reached(of(task), name)]
-        assert all(aim.reached(of(task), name, surely=True) for task in met)
+        sure = {task for task in met if aim.reached(of(task), name, surely=True)}
+        assert set(met) - sure == ({"curriculum"} if of is in_seconds else set())
     ours, others = seconds["counted"], rollouts["counted"]
     missed = names_of(task for task in TASKS if task not in ours)
     missed_too = names_of(task for task in TASKS if task not in others)
@@ -933,7 +954,7 @@ def test_counted_has_more_right_at_the_end_than_methods_that_train_wrong_answers
         better = sorted(name for name in of if end_of(task, name) > end_of(task, "counted"))
         own = {
             "graded": ["counted-chosen", "counted-in-four", "counted-unrounded", "uniform-4-as-rated-pos"],
-            "varied": ["uniform-4-twice-skip"],
+            "varied": ["uniform-4-twice-in-eight", "uniform-4-twice-skip"],
         }
         assert better == own.get(task, [])
 
