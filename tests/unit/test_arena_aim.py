@@ -51,7 +51,7 @@ def test_aim_is_reached_on_two_tasks_of_three() -> None:
     assert "`counted` has **missed** it: 1 of 2, `graded`." in render_aim([good, bad])
     assert "2 of 3, `graded`, `format`. The whole 95 % intervals are within these bounds, too." in text
     assert "`rated-pos`" not in text, "it was not run"
-    assert "| of how many | 2 | 2 |" in text
+    assert "| of how many | 3 | 3 |" in text
     assert "| `grpo-4` | 0.38 (0.38 to 0.38) | 0.55 (0.55 to 0.55) | 0.38 (0.38 to 0.38) |" in text
     assert "| which is | `uniform-4-twice` |" in text
     assert "the cheapest RAFT" not in text, "it was not run"
