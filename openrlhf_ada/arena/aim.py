@@ -16,7 +16,7 @@ OURS = ("first-right", "raft-1-twice", "counted", "rated-pos")
 GRPO = "grpo-4"
 
 UNIFORM = tuple(name for name in METHODS if name.startswith(("uniform-", "grpo-")) and "-as-" not in name)
-"""As many rollouts of every prompt, with nothing of another method's weight: in one update of a step, in four or in
+"""As many rollouts of every prompt, without the weight of another method: in one update of a step, in four or in
 eight, in one pass or in two, with and without computing rollouts of advantage 0."""
 
 RAFT = tuple(name for name in METHODS if name.startswith("raft") and "-as-" not in name)

@@ -481,6 +481,14 @@ def test_page_says_what_eight_updates_gain_for_uniform_sampling() -> None:
     cheapest = [[t for t in TASKS if aim.cheapest_uniform(of(t)) == eight] for of in (in_seconds, in_rollouts)]
     assert f"in seconds on {names_of(cheapest[0])}, in rollouts on all tasks but `graded`." in page
     assert cheapest[1] == [task for task in TASKS if task != "graded"]
+
+    def costs(name: str, of: Callable[[str], Finals]) -> str:
+        return " and ".join(to_reference(of(task), name) for task in ("graded", "hard"))
+
+    first, four = costs(eight, in_seconds), costs("uniform-4-twice-skip", in_seconds)
+    assert f"it costs {first} of `uniform-8`, and {four} in four." in page
+    first, four = costs(eight, in_rollouts), costs("uniform-4-twice", in_rollouts)
+    assert f"In rollouts it costs {first}, and {four} in four." in page
     of_eight = spread(to_reference(in_seconds(task), eight) for task in TASKS)
     assert f"In eight updates instead of four it takes {of_eight} ([more](#parts-and-controls))." in page
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -605,9 +613,16 @@ def test_page_says_what_published_methods_take_of_the_references_rollouts() -> N
     listing = ", ".join(f"`{name}`" for name in sorted(others, key=lambda name: exact[name]))
     assert f"The other {len(others)} take {ranges} (`pos` and `balance`: [above](#what-does-not-pay))." in page
     assert f"From the cheapest to the dearest: {listing}." in page
+    spent = {name: np.prod([in_seconds(f.task).to_target[name][0].mean() for f in tasks]) for name in others}
+    before, now = (sorted(others, key=lambda name: of[name]) for of in (spent, exact))
+    moved = {name: before.index(name) - now.index(name) for name in others}
+    far = sorted((name for name in others if abs(moved[name]) > 3), key=lambda name: -moved[name])
+    assert far == ["greso", "vade", "hora"] and "`greso` moves up, `hora` and `vade` down." in page
     against = {(f.task, name): aim.beside(f, name, REFERENCE) for f in tasks for name in others}
     ((task, name), sure), *more = [(key, found) for key, found in against.items() if found.high < 1.0]
     assert not more
+    few = "`knapsack` takes {}, `vip` {}, `dapo` {}, and `pods` {}."
+    assert f"For example {few.format(*map(costs, ('knapsack', 'vip', 'dapo', 'pods')))} Of the 17 only" in page
     assert f"only `{name}` on `{task}` takes less than `uniform-8` with the whole interval, {sure.text}:" in page
     assert f"one of {len(against)} comparisons, which shows little." in page
     dapo = [aim.beside(finals, "dapo-8", REFERENCE) for finals in tasks]
@@ -621,7 +636,7 @@ def test_page_says_what_published_methods_take_of_the_references_rollouts() -> N
     assert min(of.to_target[name][1] for of, missed in zip(tasks, often, strict=True) for name in missed) == 7
     for finals, as_in in zip(tasks, map(in_seconds, ("graded", "hard")), strict=True):
         both = np.corrcoef(ranks_of(finals, list(PUBLISHED)), ranks_of(as_in, list(PUBLISHED)))
-        assert both[0, 1] > 0.8, "nearly the same order"
+        assert both[0, 1] > 0.8, "a similar order"
 
 
 def visits(finals: Finals, at_end: bool = False) -> float:

@@ -58,6 +58,7 @@ def test_nothing_of_markdown_is_left(site: Path) -> None:
             said for said in re.findall(r"<p>(.*?)</p>", shown, re.DOTALL) if re.search(r"\n([-*]|[1-9]\.) ", said)
         ]
         assert not items, path.name
+        assert not re.search(r"\S\s+[2-9]\. <em>", shown), f"{path.name}: a numbered list in one item"
 
 
 @pytest.fixture(scope="module")
