@@ -15,7 +15,7 @@ reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4 batch=512 by_tokens=1
   case $METHOD in
-    reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | mopps | vade | mmr1 | greso) group=8 ;;
+    uniform-8 | reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | mopps | vade | mmr1 | greso) group=8 ;;
     prime-rl-pools | cures | dars) group=8 ;;
     pf-ppo) group=2 ;;
     dapo | hora) group=16 ;;

@@ -61,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"1/3 {recipe.model} and arithmetic prompts of graded difficulty")
     model, data = _prepare(args.toy, recipe, args.cache_dir, steps)
     command = [*training_flags(recipe, model, data, args.run_dir, steps), *extra]
-    print(f"2/3 training. The same command line trains on GPUs:\n\n  {program.called()} train {_multiline(command)}\n")
+    print("2/3 training with Reinforce-Ada's balance, in small steps. The same command line trains on GPUs:\n")
+    print(f"  {program.called()} train {_multiline(command)}\n")
     status = train(command)
     if status == 0:
         print("3/3 result")

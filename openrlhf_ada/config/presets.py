@@ -145,6 +145,12 @@ METHODS: dict[str, Method] = {
         "DeepSeekMath (arXiv 2402.03300) for the estimator, the recipe of Reinforce-Ada for the rest",
         RECIPE | _ada(mode="off") | {"algo.advantage.estimator": "group_norm"},
     ),
+    "uniform-8": Method(
+        "8 rollouts of every prompt, each compared with their mean; those without an advantage are not computed",
+        "the control of every adaptive method: GRPO (arXiv 2402.03300) without its division by the deviation",
+        RECIPE | _trains(8) | _fixed(8, select="all", zeros="skip"),
+        "the updates are those of all 8 rollouts, without a KL penalty",
+    ),
     "ppo": Method(
         "4 rollouts a prompt, a critic and GAE",
         "PPO (arXiv 1707.06347) for the estimator, the recipe of Reinforce-Ada for the rest",

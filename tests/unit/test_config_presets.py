@@ -134,62 +134,11 @@ def test_few_rollouts_of_many_prompts_are_as_many_a_step_as_those_of_grpo(name: 
     assert ours == grpo
 
 
-@every_method
-def test_source_is_a_paper(name: str) -> None:
-    assert re.search(r"arXiv \d{4}\.\d{5}", METHODS[name].source)
-
-
 def test_help_lists_the_names() -> None:
     text = AdaConfig.__dataclass_fields__["method"].metadata["help"]
     listed = re.search(r"One of: ([^(]*) \(", text)
     assert listed is not None
     assert listed[1].split(", ") == list(METHODS)
-
-
-# exit, selection, baseline, correction, allocation, predictor, the host's estimator
-COMPOSITIONS = {
-    "reinforce-ada-pos": ("pos", "balanced", "pool", "none", None, None, "dr_grpo"),
-    "reinforce-ada-balance": ("balance", "balanced", "pool", "none", None, None, "dr_grpo"),
-    "reinforce-ada-est": (None, "all", "pool", "paper", "inverse_sqrt", "ema", "dr_grpo"),
-    "reinforce-ada-est-critic": (None, "all", "pool", "paper", "inverse_sqrt", "critic", "dr_grpo"),
-    "grpo": (None, None, None, None, None, None, "group_norm"),
-    "ppo": (None, None, None, None, None, None, "gae"),
-    "raft": ("fixed", "all", "none", "none", None, None, "dr_grpo"),
-    "raft-1-twice": ("fixed", "all", "none", "none", None, None, "flash_reinforce"),
-    "rated": ("fixed", "all", "blend", "none", None, None, "flash_reinforce"),
-    "rated-pos": ("pos", "all", "blend", "none", None, None, "flash_reinforce"),
-    "counted": ("fixed", "all", "estimator", "stratum", None, None, "dr_grpo"),
-    "first-right": ("pos", "best_random", "none", "none", None, None, "flash_reinforce"),
-    "dapo": ("fixed", "random", "pool", "none", None, None, "group_norm"),
-    "pods": ("fixed", "max_variance", "kept", "none", None, None, "group_norm"),
-    "d3s": ("fixed", "max_variance", "pool", "none", None, None, "group_norm"),
-    "maxrl": ("fixed", "all", "pool", "paper", None, None, "dr_grpo"),
-    "vip": (None, "all", "loo", "stratum", "vip", "ema", "rloo"),
-    "knapsack": (None, "all", "pool", "none", "knapsack", "ema", "group_norm"),
-    "gvm": (None, "all", "none", "none", "gvm", "ema", "dr_grpo"),
-    "sgpo": (None, "all", "pool", "none", "inverse", "ema", "group_norm"),
-    "hora": (None, "all", "pool", "none", "hit", "ema", "group_norm"),
-    "aero": ("pos", "balanced", "posterior", "none", None, None, "dr_grpo"),
-    "pilot-commit": ("gate", "random", "pool", "none", None, None, "group_norm"),
-    "speed": ("gate", "random", "pool", "none", None, None, "group_norm"),
-    "mopps": ("fixed", "all", "pool", "none", None, None, "group_norm"),
-    "vade": ("fixed", "all", "pool", "none", None, None, "group_norm"),
-    "mmr1": ("fixed", "all", "pool", "none", None, None, "group_norm"),
-    "greso": ("fixed", "random", "pool", "none", None, None, "group_norm"),
-    "prime-rl-pools": ("fixed", "all", "pool", "none", None, None, "dr_grpo"),
-    "cures": (None, "all", "pool", "none", "std", "ema", "group_norm"),
-    "dars": (None, "all", "pool", "none", "dars", "ema", "dr_grpo"),
-    "pf-ppo": ("fixed", "best_random", "pool", "none", None, None, "dr_grpo"),
-}
-
-
-@every_method
-def test_name_is_a_composition_of_pieces(argv: list[str], name: str) -> None:
-    args, config = parse([*argv, "--ada_method", name])
-    settings, mode = resolve(config, args), config.mode
-    chosen = (settings.select, settings.baseline, settings.correction) if mode != "off" else (None, None, None)
-    est = (config.allocation, settings.estimator) if mode == "est" else (None, None)
-    assert (config.exit if mode == "seq" else None, *chosen, *est, settings.advantage) == COMPOSITIONS[name]
 
 
 # -- what they come to --------------------------------------------------------------------------------------------

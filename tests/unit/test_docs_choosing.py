@@ -89,7 +89,6 @@ def test_est_has_the_bounds_of_its_flags(choosing: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("words", "name", "data_set"),
     [
-        ("69 % of the groups have signal, for 18.4 rollouts per prompt", "`pos`", "most wrong"),
         ("70 % of the groups have signal, for 16.5 rollouts per prompt", "`balance`, 1 and 1, M = 4", "most wrong"),
         ("`balance`'s 22.7", "`balance`", "most wrong"),
         ("98 % of the groups for 6.9 rollouts per prompt", "`balance`, 1 and 1, M = 4", "mixed"),
@@ -286,7 +285,7 @@ def test_times_match_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.fixture
 def base_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that the flags go behind; with prompts, and others as `prepare-data` writes them."""
-    rows = [{"input": f"{i}+1=", "label": str(i + 1), "ada_draws": 16, "ada_positives": 3} for i in range(512)]
+    rows = [{"input": f"{i}+1=", "label": str(i + 1), "ada_draws": 16, "ada_positives": 3} for i in range(2048)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "data" / "all").mkdir(parents=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data" / "all" / "train.parquet")
@@ -296,7 +295,7 @@ def base_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return arguments
 
 
-RECOMMENDED = [spans(row[1])[0] for table in tables(section(TEXT, "In short")) for row in table[1:]]
+RECOMMENDED = [spans(row[1])[0] for table in tables(section(TEXT, "Which method")) for row in table[1:]]
 
 
 @pytest.mark.parametrize("flags", RECOMMENDED)
@@ -309,18 +308,24 @@ def test_every_recommendation_starts_and_has_effect(
     settings = resolve(config, args)
     assert without_effect(settings) == []
     policy = make_policy(settings)
-    assert isinstance(policy, Sequential) == (config.mode == "seq")
+    assert isinstance(policy, Sequential) == (config.mode != "est")
 
 
 def test_other_named_flags_work_as_described(base_command: list[str]) -> None:
     for extra in (
-        "--ada_mode est --ada_allocation std --ada_correction stratum",
-        "--train.async_enable --train.partial_rollout_enable --algo.advantage.is_correction_level token",
-        "--train.async_enable --ds.zero_stage 3 --ada_engine_restarts 0",
-        "--algo.advantage.estimator gae --actor.num_gpus_per_node 2 --critic.num_gpus_per_node 2",
+        "--ada_method reinforce-ada-est --ada_allocation std --ada_correction stratum",
+        "--algo.advantage.estimator gae --critic.num_gpus_per_node 8",
         "--rollout.n_samples_per_prompt 8 --ada_k_pos 1 --ada_k_neg 1",
     ):
         parse([*base_command, *extra.split()])
+    shared = ("--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep")
+    apart = [word for word in base_command if word not in shared]
+    for extra in (
+        "--train.partial_rollout_enable --algo.advantage.is_correction_level token",
+        "--ds.zero_stage 3 --ada_engine_restarts 0",
+    ):
+        words = f"--actor.num_gpus_per_node 4 --vllm.num_engines 4 --train.async_enable {extra}".split()
+        parse([*apart, *words])
 
 
 def test_signal_of_the_group_sizes() -> None:
