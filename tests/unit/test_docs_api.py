@@ -9,11 +9,13 @@ import re
 import runpy
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from documents import DOCUMENTS, ROOT, Block, blocks, name_of, spans, tables
 
 import openrlhf_ada
+from openrlhf_ada.cli import init, train_function
 from openrlhf_ada.core.policies import Policy
 
 TEXT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -91,7 +93,16 @@ EXAMPLES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "block"), EXAMPLES, ids=[f"{name_of(path)}:{b.line}" for path, b in EXAMPLES])
 def test_examples_run(path: Path, block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a file, as a reader would; some are files with a name, which their first line says."""
+    """From a file, as a reader would; some are files with a name, which their first line says.
+
+    A training's flags and files are checked; other tests train.
+    """
+    init.main([str(tmp_path)])
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    monkeypatch.setattr(train_function, "_run", lambda command: (0, []))
+    run = SimpleNamespace(evaluations=[{}], steps=[{}], summary={})
+    monkeypatch.setattr(train_function, "read_run", lambda run_dir: run)
     rows = [{"input": f"{i}+1=", "label": str(i + 1)} for i in range(128)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     named = re.match(r"# (\w+\.py)\b", block.text)
