@@ -118,14 +118,15 @@ def _filter(column: int, architecture: int, last_known: int) -> bytes:
 @lru_cache
 def _same_for_all(column: int, architecture: int, last_known: int) -> bytes:
     """What does not depend on the process: the template makes it once."""
-    refused = [entry.split()[1 + column] for entry in _REFUSED.split(",")]
+    refused = [int(number) for number in (entry.split()[1 + column] for entry in _REFUSED.split(",")) if number != "-"]
     program = (
         _step(_LOAD, 4) + _step(_JUMP_IF_EQUAL, architecture, 1) + _step(_RETURN, _KILL_PROCESS) + _step(_LOAD, 0)
     )
     program += _step(_JUMP_IF_AT_LEAST, 0x40000000, 0, 1) + _step(_RETURN, _EPERM)  # x32: other numbers, same calls
     program += _step(_JUMP_IF_AT_LEAST, last_known + 1, 0, 1) + _step(_RETURN, _ENOSYS)
-    for number in (int(text) for text in refused if text != "-"):
-        program += _step(_JUMP_IF_EQUAL, number, 0, 1) + _step(_RETURN, _EPERM)
+    for further, number in zip(reversed(range(len(refused))), refused, strict=True):  # all to the one return
+        program += _step(_JUMP_IF_EQUAL, number, further, not further)
+    program += _step(_RETURN, _EPERM)
     program += _step(_JUMP_IF_EQUAL, _CLONE[column], 0, 4) + _step(_LOAD, _low(0))
     program += _step(_JUMP_IF_SET, _CLONE_THREAD, 1) + _step(_RETURN, _EPERM) + _step(_RETURN, _ALLOW)
     for *numbers, flags in _OPENS:
@@ -159,10 +160,15 @@ _ON_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _READABLE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/dev/urandom")
 
 
+def landlock_version() -> int:
+    """Of the kernel; less than 1 where it has none."""
+    return _LIBC.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)
+
+
 def _restrict_files(libc: ctypes.CDLL, folders: Sequence[str]) -> None:
     """Where the kernel has Landlock: read the interpreter, its libraries and `folders` only, write the working folder
     only."""
-    version = libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)
+    version = landlock_version()
     if version < 1:
         return
     every = _LANDLOCK_RIGHTS.get(version, 1 << 16) - 1

@@ -229,6 +229,17 @@ def test_landlock_restricts_to_the_own_folder(tmp_path: Path) -> None:
     assert cause("import os; os.rename(os.getcwd(), '/tmp/moved-away')") != ""
 
 
+def test_a_missing_wall_is_said(
+    wrapped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in (7, -1):
+        close_templates()
+        caplog.clear()
+        monkeypatch.setattr(sandbox_child, "landlock_version", lambda found=version: found)
+        assert output("print(1)") == "1\n"
+        assert ("Landlock" in caplog.text) == (version < 1 and not wrapped)
+
+
 # Setting up and clearing away.
 
 
