@@ -67,14 +67,11 @@ def _bar_code(is_barred: bool) -> None:
 
     A hub page can change after the check, and a folder, too.
     """
-    from transformers import dynamic_module_utils
-
     original = _code_runner()
-    run = _refuse_code if is_barred else original
     # The module of generation has a name of its own for it, if it is imported already.
-    for module in (dynamic_module_utils, sys.modules.get("transformers.generation.utils")):
-        if module is not None:
-            vars(module)["get_class_in_module"] = run
+    for module in ("transformers.dynamic_module_utils", "transformers.generation.utils"):
+        if module in sys.modules:
+            vars(sys.modules[module])["get_class_in_module"] = _refuse_code if is_barred else original
 
 
 @lru_cache

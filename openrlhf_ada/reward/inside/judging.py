@@ -35,7 +35,7 @@ class ProgramStoppedError(Exception):
     kind: type[BaseException]
 
 
-_STOPS = {
+_STOPS: dict[type[BaseException], type[ProgramStoppedError]] = {
     kind: type(f"Program{kind.__name__}", (ProgramStoppedError,), {"kind": kind})
     for kind in (StopIteration, StopAsyncIteration, GeneratorExit)
 }
