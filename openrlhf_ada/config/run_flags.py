@@ -25,8 +25,8 @@ class RunFlags:
 
     trust_remote_code: bool = flag_of_every_mode(
         False,
-        "Run code that a model's folder or hub page brings along (auto_map in its configuration), and load pickled "
-        "weights. Without it such a model is refused.",
+        "Run code that a model's folder or hub page brings along or names, and load pickled weights. Without it such "
+        "a model is refused.",
         aliases=("--trust_remote_code",),
     )
     # -- weights: from the policy to the engines ---------------------------------------------------------------------

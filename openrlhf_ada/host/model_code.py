@@ -1,14 +1,16 @@
 """Code that a model's folder brings along runs only where the user asked for it.
 
-OpenRLHF loads every configuration, tokenizer and model with `trust_remote_code=True`: what `auto_map` names would run
-in the driver, the trainer, the policy and the engines. Such a folder is refused before anything is loaded from it.
+OpenRLHF loads every configuration, tokenizer and model with `trust_remote_code=True`: such code would run in the
+driver, the trainer, the policy and the engines. A model that has any is refused before anything is loaded from it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,52 +18,105 @@ from openrlhf_ada.config.flags import ConfigError
 
 FLAG = "--trust_remote_code"
 
-_CONFIGS = (
-    *("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json"),
-    *("video_preprocessor_config.json", "generation_config.json"),
-)
-"""Where transformers and vLLM look for the key `auto_map`."""
-
 _ADAPTER = "adapter_config.json"
+_GENERATE = "custom_generate/generate.py"
+"""transformers runs this file, which nothing names."""
+_NAMES_CODE = ("auto_map", "custom_pipelines")
+_NAMES_KERNELS = ("attn_implementation", "experts_implementation")
+"""Keys of configurations. A value such as "org/kernel" is a program of the hub."""
+_NAMES_WEIGHTS = "transformers_weights"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_SAFE = ".safetensors"
+_INDEX = ".safetensors.index.json"
+_WEIGHTS = {"config.json": "model.safetensors", _ADAPTER: "adapter_model.safetensors"}
+"""What transformers loads beside each configuration, if it is there, rather than a pickle."""
 
 
 def check_model_code(flag: str, model: str, *, trusted: bool) -> None:
     """Refuse what would run, or could run, code of the model's own. `model`: a folder or a hub id.
 
     Raises:
-        ConfigError: a configuration names code, or there are pickled weights alone; or nothing can be read.
+        ConfigError: there is code, or a file names code; or weights are pickled; or nothing can be read.
     """
+    _bar_code(not trusted)
     if trusted:
         return
-    for name in _CONFIGS:
-        for code in _named_code(read_config(flag, model, name)):
-            raise ConfigError(
-                flag,
-                model,
-                f"its {name} names code of its own ({code}), which would run here",
-                f"Read that code. If you trust it, give {FLAG}",
-            )
+    names = _file_names(flag, model)
+    if not _WEIGHTS.keys() & set(names):
+        raise _unknown(flag, model, "neither the hub nor the cache has its config.json")
+    for code in _code_in(flag, model, names):
+        raise ConfigError(
+            flag, model, f"its {code}, which would run here", f"Read that code. If you trust it, give {FLAG}"
+        )
+    for weights in _unsafe_weights(flag, model, names):
+        raise ConfigError(
+            flag,
+            model,
+            f"its weights are pickled ({weights}), and loading them can run code",
+            f"Save them as safetensors. If you trust the file, give {FLAG}",
+        )
     # An adapter's base model is loaded as well.
     adapter = read_config(flag, model, _ADAPTER)
-    if adapter is None and read_config(flag, model, "config.json") is None:
-        raise _unknown(flag, model, "neither the hub nor the cache has its config.json")
-    _check_weights(flag, model)
     base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
     if isinstance(base, str) and base != model:
         check_model_code(f"{flag}, base model of {model}", base, trusted=False)
 
 
+def _bar_code(is_barred: bool) -> None:
+    """What comes too late for the check, or by a way that it does not know: transformers has one function for it all.
+
+    A hub page can change after the check, and a folder, too.
+    """
+    original = _code_runner()
+    # The module of generation has a name of its own for it, if it is imported already.
+    for module in ("transformers.dynamic_module_utils", "transformers.generation.utils"):
+        if module in sys.modules:
+            vars(sys.modules[module])["get_class_in_module"] = _refuse_code if is_barred else original
+
+
+@lru_cache
+def _code_runner() -> Callable[..., Any]:
+    """The function of transformers, as it was at the first call."""
+    from transformers.dynamic_module_utils import get_class_in_module
+
+    return get_class_in_module
+
+
+def _refuse_code(class_name: str, module_path: str, **_: Any) -> Any:
+    raise ConfigError(
+        "the model", str(module_path), "it is code of its own", f"Read that code. If you trust it, give {FLAG}"
+    )
+
+
+def _code_in(flag: str, model: str, names: Collection[str]) -> Iterator[str]:
+    """Files with code, and what configurations name."""
+    if _GENERATE in names:
+        yield f"{_GENERATE} is code of its own"
+    for name in names:
+        if name.endswith("config.json"):
+            for code in _named_code(read_config(flag, model, name)):
+                yield f"{name} names {code}"
+
+
 def _named_code(config: Any) -> Iterator[str]:
-    """What `auto_map` names, anywhere in a configuration: parts of it are configurations too."""
-    if isinstance(config, dict):
-        for key, value in config.items():
-            if key == "auto_map" and value:
-                yield ", ".join(map(str, value.values())) if isinstance(value, dict) else str(value)
+    """Anywhere in a configuration: parts of it are configurations too."""
+    if not isinstance(config, dict | list):
+        return
+    for key, value in config.items() if isinstance(config, dict) else enumerate(config):
+        if key in _NAMES_CODE and value:
+            yield f"code of its own ({', '.join(_texts(value))})"
+        elif str(key).strip("_").removesuffix("_internal") in _NAMES_KERNELS:
+            yield from (f"a kernel of the hub ({text})" for text in _texts(value) if "/" in text)
+        else:
             yield from _named_code(value)
-    elif isinstance(config, list):
-        for value in config:
-            yield from _named_code(value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+    else:
+        yield str(value)
 
 
 def read_config(flag: str, model: str, name: str = "config.json") -> Any:
@@ -92,25 +147,46 @@ def _hub_file(flag: str, model: str, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _check_weights(flag: str, model: str) -> None:
-    names = _file_names(flag, model)
-    pickled = [name for name in names if name.endswith(_PICKLED)]
-    if pickled and not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
-        raise ConfigError(
-            flag,
-            model,
-            f"its weights are pickled ({pickled[0]}), and loading them can run code",
-            f"Save them as safetensors. If you trust the file, give {FLAG}",
-        )
+def _unsafe_weights(flag: str, model: str, names: Collection[str]) -> Iterator[str]:
+    """Files that would be loaded and are, or may be, pickles."""
+    top = [name for name in names if "/" not in name]
+    safe = {name for name in top if name.endswith(_SAFE)}
+    for name in top:
+        content = read_config(flag, model, name) if name.endswith(("config.json", _INDEX)) else None
+        if not isinstance(content, dict):
+            continue
+        parts = set(_texts(content.get("weight_map", [])))
+        named = _texts(content.get(_NAMES_WEIGHTS, []))
+        yield from (part for part in (*sorted(parts), *named) if not part.endswith((_SAFE, _INDEX)))
+        if parts and parts <= safe:
+            safe.add(name.removesuffix(".index.json"))
+    if not {weights for config, weights in _WEIGHTS.items() if config in top} <= safe:
+        yield from (name for name in top if name.endswith(_PICKLED))
 
 
 def _file_names(flag: str, model: str) -> list[str]:
-    """Of the top folder."""
-    if os.path.isdir(model):
-        return sorted(os.listdir(model))
+    """Of the top folder and those in it."""
+    folder = Path(model)
+    if not folder.is_dir():
+        listed = _listed_by_hub(flag, model)
+        config = None if listed else _hub_file(flag, model, "config.json") or _hub_file(flag, model, _ADAPTER)
+        if config is None:
+            return listed
+        folder = config.parent
+    files = [path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def _listed_by_hub(flag: str, model: str) -> list[str]:
+    """Empty where the hub is not reached, so that the cache is what would be loaded."""
+    from httpx import TransportError
     from huggingface_hub import constants, list_repo_files
 
-    if not constants.HF_HUB_OFFLINE:
-        return [name for name in list_repo_files(model) if "/" not in name]
-    config = _hub_file(flag, model, "config.json")
-    return sorted(os.listdir(config.parent)) if config else []
+    if constants.HF_HUB_OFFLINE:
+        return []
+    try:
+        return sorted(name for name in list_repo_files(model) if name.count("/") < 2)
+    except TransportError:
+        return []
+    except (OSError, ValueError) as error:
+        raise _unknown(flag, model, " ".join(str(error).split())) from error

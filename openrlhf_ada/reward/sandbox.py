@@ -7,8 +7,9 @@ the machine (seccomp), and memory, CPU time and file sizes beyond its limits (`s
 set up, a run raises SandboxError: no program is ever run with less.
 
 Files: where the kernel has Landlock, or bubblewrap is installed, the program reads the interpreter and its libraries
-and writes its own folder. Without both, it can read and write whatever the grader's user can. Keep no secrets where
-rewards are computed. The template looks every 20 ms at what is in the folder, and ends a program that writes too much.
+and writes its own folder. Without both, it can read and write whatever the grader's user can, which a warning says:
+keep no secrets where rewards are computed. The template looks every 20 ms at what is in the folder, and ends a program
+that writes too much.
 """
 
 from __future__ import annotations

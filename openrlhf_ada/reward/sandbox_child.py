@@ -60,19 +60,26 @@ shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semctl 
 msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181, memfd_create 319 279,
 mkdir 83 -, mkdirat 258 34, rmdir 84 -, unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276,
 mknod 133 -, mknodat 259 33, chmod 90 -, fchmod 91 52, fchmodat 268 53, chown 92 -,
-lchown 94 -, fchown 93 55, fchownat 260 54, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7"""
+lchown 94 -, fchown 93 55, fchownat 260 54, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
+
+utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, truncate 76 45, link 86 -, linkat 265 37,
+removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, getxattr 191 8, lgetxattr 192 9, fgetxattr 193 10,
+listxattr 194 11, llistxattr 195 12, flistxattr 196 13, readlink 89 -, readlinkat 267 78, flock 73 32,
+inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27, inotify_rm_watch 255 28, fanotify_mark 301 263"""
 """Calls with their number on each machine: network; other processes; the kernel itself; what would outlast the
-process, make its folder hard to delete, or hide from the watch over that folder how much is in it."""
+process, make its folder hard to delete, or hide from the watch over that folder how much is in it; what Landlock lets
+pass to a path outside of the folder (all but what `stat` says of one, which importing a module asks)."""
 
 _CLONE, _CLONE_THREAD = (56, 220), 0x10000
 _KILL, _TKILL, _TGKILL, _PRLIMIT = (62, 129), (200, 130), (234, 131), (302, 261)
 _SOCKETPAIR, _SENDTO, _IOCTL, _FCNTL = (53, 199), (44, 206), (16, 29), (72, 25)
-_OPENS, _TEMPORARY_FILE = ((2, -1, 1), (257, 56, 2)), 0o20000000
-"""open and openat with the place of their flags; __O_TMPFILE makes a file without a name."""
+_OPENS, _TEMPORARY_FILE, _TRUNCATE, _WRITE = ((2, -1, 1), (257, 56, 2)), 0o20000000, 0o1000, 0o3
+"""open and openat with the place of their flags; __O_TMPFILE makes a file without a name. Before its version 3,
+Landlock let O_TRUNC empty a file that is opened to read."""
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: what opening a file in Python asks."""
-_FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032)
-"""Duplicates, flags, locks, pipe sizes; not F_SETOWN and F_SETSIG, which send signals to other processes."""
+_FCNTLS = (0, 1, 2, 3, 4, 1030, 1032)
+"""Duplicates, flags, pipe sizes; not locks, and not F_SETOWN and F_SETSIG, which send signals to other processes."""
 
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _EPERM, _ENOSYS, _KILL_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
@@ -111,20 +118,22 @@ def _filter(column: int, architecture: int, last_known: int) -> bytes:
 @lru_cache
 def _same_for_all(column: int, architecture: int, last_known: int) -> bytes:
     """What does not depend on the process: the template makes it once."""
-    refused = [entry.split()[1 + column] for entry in _REFUSED.split(",")]
+    refused = [int(number) for number in (entry.split()[1 + column] for entry in _REFUSED.split(",")) if number != "-"]
     program = (
         _step(_LOAD, 4) + _step(_JUMP_IF_EQUAL, architecture, 1) + _step(_RETURN, _KILL_PROCESS) + _step(_LOAD, 0)
     )
     program += _step(_JUMP_IF_AT_LEAST, 0x40000000, 0, 1) + _step(_RETURN, _EPERM)  # x32: other numbers, same calls
     program += _step(_JUMP_IF_AT_LEAST, last_known + 1, 0, 1) + _step(_RETURN, _ENOSYS)
-    for number in (int(text) for text in refused if text != "-"):
-        program += _step(_JUMP_IF_EQUAL, number, 0, 1) + _step(_RETURN, _EPERM)
+    for further, number in zip(reversed(range(len(refused))), refused, strict=True):  # all to the one return
+        program += _step(_JUMP_IF_EQUAL, number, further, not further)
+    program += _step(_RETURN, _EPERM)
     program += _step(_JUMP_IF_EQUAL, _CLONE[column], 0, 4) + _step(_LOAD, _low(0))
     program += _step(_JUMP_IF_SET, _CLONE_THREAD, 1) + _step(_RETURN, _EPERM) + _step(_RETURN, _ALLOW)
     for *numbers, flags in _OPENS:
         if numbers[column] >= 0:
-            program += _step(_JUMP_IF_EQUAL, numbers[column], 0, 4) + _step(_LOAD, _low(flags))
-            program += _step(_JUMP_IF_SET, _TEMPORARY_FILE, 0, 1) + _step(_RETURN, _EPERM) + _step(_RETURN, _ALLOW)
+            program += _step(_JUMP_IF_EQUAL, numbers[column], 0, 6) + _step(_LOAD, _low(flags))
+            program += _step(_JUMP_IF_SET, _TEMPORARY_FILE, 2) + _step(_JUMP_IF_SET, _TRUNCATE, 0, 2)
+            program += _step(_JUMP_IF_SET, _WRITE, 1) + _step(_RETURN, _EPERM) + _step(_RETURN, _ALLOW)
     program += _only(_SOCKETPAIR[column], (_low(0), [1]))  # AF_UNIX: asyncio wakes itself with one,
     program += _only(_SENDTO[column], (_low(4), [0]), (_low(4) + 4, [0]))  # and sends without an address
     return program + _only(_IOCTL[column], (_low(1), _IOCTLS)) + _only(_FCNTL[column], (_low(1), _FCNTLS))
@@ -151,10 +160,15 @@ _ON_A_FILE = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _READABLE = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/dev/urandom")
 
 
+def landlock_version() -> int:
+    """Of the kernel; less than 1 where it has none."""
+    return _LIBC.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)
+
+
 def _restrict_files(libc: ctypes.CDLL, folders: Sequence[str]) -> None:
     """Where the kernel has Landlock: read the interpreter, its libraries and `folders` only, write the working folder
     only."""
-    version = libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)
+    version = landlock_version()
     if version < 1:
         return
     every = _LANDLOCK_RIGHTS.get(version, 1 << 16) - 1
@@ -239,6 +253,8 @@ def _check_is_closed(process: int | None) -> None:
 
 def _import(names: Sequence[str], folders: Sequence[str]) -> list[str]:
     """Import what programs may import, and return the folders of these packages and of those that they need."""
+    sys.path[:] = map(os.path.realpath, sys.path)  # programs cannot follow links, and `inspect` wants to
+    folders = [os.path.realpath(folder) for folder in folders]
     for name in _OFTEN_IMPORTED:
         importlib.import_module(name)
     before, paths = set(sys.modules), list(sys.path)
@@ -247,6 +263,8 @@ def _import(names: Sequence[str], folders: Sequence[str]) -> list[str]:
     for name in names:
         importlib.import_module(name)
     sys.path[:] = paths
+    for module in [module for module in sys.modules.values() if getattr(module, "__file__", None)]:
+        module.__file__ = os.path.realpath(str(module.__file__))
     found = {name.partition(".")[0] for name in set(sys.modules) - before}
     places = [f"{folder}/{name}{end}" for folder in folders for name in sorted(found) for end in ("", ".libs", ".py")]
     return [place for place in places if os.path.exists(place)]

@@ -23,9 +23,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ada.reward import sandbox_child
 from openrlhf_ada.reward.program_limits import ProgramLimits
 
-_CHILD = Path(__file__).with_name("sandbox_child.py")
+_CHILD = Path(sandbox_child.__file__)
 _PACKAGE = Path(__file__).parents[2]
 START_SECONDS = 60.0
 """A template, or a child of it, that has not started by then never will: there is no score."""
@@ -187,6 +188,11 @@ def template_of(imports: tuple[str, ...]) -> Template:
     key = (os.getpid(), sys.executable, _CHILD, imports, program)
     with _lock:
         if key not in _templates:
+            if program is None and sandbox_child.landlock_version() < 1:
+                logger.warning(
+                    "No wall around files: this kernel has no Landlock, and bubblewrap does not run here. Programs "
+                    "can read and write what this user can. Install bubblewrap, or keep nothing here that matters"
+                )
             _templates[key] = Template(imports, _wrapper(program, imports) if program else None)
         return _templates[key]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 
 import pytest
@@ -14,10 +13,7 @@ from openrlhf_ada.reward.sandbox import run_program
 LIMITS = ProgramLimits(seconds=10, cpu_seconds=10, memory_mib=512)
 SHORT = ProgramLimits(seconds=0.5, memory_mib=512)
 X86_ONLY = pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers and machine code of x86_64")
-LANDLOCK = pytest.mark.skipif(
-    ctypes.CDLL(None).syscall(sandbox_child._LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1) < 1,
-    reason="this kernel has no Landlock",
-)
+LANDLOCK = pytest.mark.skipif(sandbox_child.landlock_version() < 1, reason="this kernel has no Landlock")
 SYSCALLS = """
 import ctypes, json
 libc = ctypes.CDLL(None, use_errno=True)

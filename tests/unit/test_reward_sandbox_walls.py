@@ -66,6 +66,46 @@ def test_processes_network_and_signals_are_refused(code: str) -> None:
     assert cause(code) == "raised PermissionError"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.utime(library)",
+        "os.utime(other)",
+        "os.utime(os.open(library, os.O_RDONLY))",
+        "os.link(library, 'a')",
+        "os.link(other, 'a')",
+        "os.truncate(other, 0)",
+        "os.removexattr(other, 'user.a')",
+        "os.setxattr(library, 'user.a', b'a')",
+        "os.listxattr(other)",
+        "os.readlink(other + '-link')",
+        "fcntl.flock(open(library), fcntl.LOCK_SH)",
+        "fcntl.flock(os.open(os.path.dirname(library), os.O_RDONLY), fcntl.LOCK_EX)",
+        "fcntl.lockf(open(library), fcntl.LOCK_SH)",
+        "fcntl.fcntl(os.open(os.path.dirname(library), os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_MODIFY)",
+        "fcntl.fcntl(open(library), 1024, fcntl.F_RDLCK)  # F_SETLEASE",
+        "open('own', 'w'); os.open('own', os.O_RDONLY | os.O_TRUNC)",
+        "refuse(libc.inotify_init())",
+        "refuse(libc.inotify_init1(0))",
+        "refuse(libc.fanotify_init(0, 0))",
+    ],
+)
+def test_nothing_outside_of_the_folder_is_changed_watched_or_locked(code: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("content")
+    os.setxattr(other, "user.a", b"a")
+    Path(f"{other}-link").symlink_to(other)
+    before = other.stat()
+    start = f"""
+import ctypes, fcntl, os
+library, other, libc = os.__file__, {str(other)!r}, ctypes.CDLL(None, use_errno=True)
+def refuse(result):
+    if result < 0: raise OSError(ctypes.get_errno(), "refused")
+"""
+    assert cause(start + code) == "raised PermissionError"
+    assert other.stat() == before
+
+
 def test_no_shell_and_no_download() -> None:
     assert "hello" not in output("import os; print(os.system('echo hello'))")
     assert cause("import urllib.request; urllib.request.urlopen('http://127.0.0.1:9')") == "raised OSError"
@@ -74,7 +114,7 @@ def test_no_shell_and_no_download() -> None:
 @X86_ONLY
 def test_every_call_of_the_table_is_refused() -> None:
     numbers = [int(entry.split()[1]) for entry in sandbox_child._REFUSED.split(",")]
-    assert len(numbers) > 90
+    assert len(numbers) > 110
     refused = json.loads(output(SYSCALLS + f"print(json.dumps([call(number, 0, 0, 0, 0) for number in {numbers}]))"))
     assert refused == [1] * len(numbers)  # EPERM
 
@@ -132,7 +172,10 @@ def test_filter_uses_the_machines_call_numbers(machine: str) -> None:
         (child._SENDTO, (3,), ok), (child._SENDTO, (3, 0, 0, 0, 1), no), (child._SENDTO, (3, 0, 0, 0, 1 << 32), no),
         (child._SOCKETPAIR, (1,), ok), (child._SOCKETPAIR, (2,), no), (child._PRLIMIT, (1,), no),
         (child._IOCTL, (0, 0x5401), ok), (child._IOCTL, (0, 0x5412), no),
-        (child._FCNTL, (0, 1), ok), (child._FCNTL, (0, 8), no),
+        (child._FCNTL, (0, 1), ok), (child._FCNTL, (0, 8), no), (child._FCNTL, (0, 6), no),
+        (child._OPENS[1], (0, 0, 0o101), ok), (child._OPENS[1], (0, 0, 0o1001), ok),
+        (child._OPENS[1], (0, 0, 0o1002), ok), (child._OPENS[1], (0, 0, 0o1000), no),
+        (child._OPENS[1], (0, 0, 0o20200002), no),
     ]:  # fmt: skip
         assert decided(program, architecture, call[column], *arguments) == answer
 
@@ -184,6 +227,17 @@ def test_landlock_restricts_to_the_own_folder(tmp_path: Path) -> None:
     assert cause(f"open({str(tmp_path / 'answers.txt')!r})") in refused
     assert cause(f"open({str(tmp_path / 'new.txt')!r}, 'w')") in refused
     assert cause("import os; os.rename(os.getcwd(), '/tmp/moved-away')") != ""
+
+
+def test_a_missing_wall_is_said(
+    wrapped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in (7, -1):
+        close_templates()
+        caplog.clear()
+        monkeypatch.setattr(sandbox_child, "landlock_version", lambda found=version: found)
+        assert output("print(1)") == "1\n"
+        assert ("Landlock" in caplog.text) == (version < 1 and not wrapped)
 
 
 # Setting up and clearing away.

@@ -21,10 +21,25 @@ from typing import Any
 from openrlhf_ada.reward.inside.plain import decode, encode
 
 _TEST = "__test__"
+_QUESTIONS = ("getattr", "getitem", "len", "iter", "next", "bool", "str", "repr", "format", "hash")
+"""What changes no object of the program, if it is honest."""
 
 
 class ProgramEndedError(BaseException):
     """The program's process is gone: this test has failed. No `except Exception` of a test catches it."""
+
+
+class ProgramStoppedError(Exception):
+    """`kind` of the program, in a shape that ends no iteration of the tests: their `map(f, ...)` would end with it."""
+
+    kind: type[BaseException]
+
+
+_STOPS: dict[type[BaseException], type[ProgramStoppedError]] = {
+    kind: type(f"Program{kind.__name__}", (ProgramStoppedError,), {"kind": kind})
+    for kind in (StopIteration, StopAsyncIteration, GeneratorExit)
+}
+"""Exceptions that Python takes for an end. `except` clauses of the tests that name one take ours as well."""
 
 
 class NotTurnedError(BaseException):
@@ -41,7 +56,8 @@ class _Link:
         self.reads_arguments = reads_arguments
         self.is_forgeable = False
         self.not_turned = ""
-        self.times_ended = 0
+        self.fault: BaseException | None = None
+        self.lengths: dict[int, int] = {}
 
     def send(self, message: dict[str, Any]) -> None:
         data = json.dumps(message).encode() + b"\n"
@@ -51,10 +67,12 @@ class _Link:
     def ask(self, request: dict[str, Any]) -> tuple[Any, Any]:
         """(value, what has become of the arguments or None). Raises what the program has raised."""
         self.send({"ask": request})
+        if request.get("do") not in _QUESTIONS:
+            self.lengths.clear()
         try:
             reply = json.loads(self._replies.readline())
             if "ended" in reply:
-                self.times_ended += 1
+                self.fault = self.fault or ProgramEndedError()
                 raise ProgramEndedError
             if "raised" in reply:
                 kind, text = getattr(builtins, reply["raised"]), str(reply.get("text", ""))
@@ -65,7 +83,20 @@ class _Link:
                 return self.decode(reply["value"]), None if changed is None else self.decode(changed)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ValueError("the program's process sent what is no reply") from error
-        raise _made(kind, text)
+        # `next` alone may say that an iterator of the program has ended.
+        raise _made(kind if request.get("do") == "next" else _STOPS.get(kind, kind), text)
+
+    def hold_to_length(self, number: int, length: int) -> None:
+        """What a function has returned has one length until the program runs again, asked or counted. Else it passes
+        `len(xs) == len(ys) and all(map(eq, xs, ys))` without an item."""
+        if not self.operators and self.lengths.setdefault(number, length) != length:
+            self.fault = self.fault or ValueError("an object of the program has two lengths")
+            raise self.fault
+
+    def take_fault(self) -> BaseException | None:
+        """What fails a test even where its code has caught it."""
+        fault, self.fault = self.fault, None
+        return fault
 
     def encode(self, value: Any) -> Any:
         return encode(value, self._stand_in_number)
@@ -114,13 +145,15 @@ class StandIn:
         _do_in_program("setattr", self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = _do_in_program("iter", self)
-        while True:
-            try:
-                value = _do_in_program("next", iterator)
-            except StopIteration:
-                return
-            yield value
+        iterator, length = _do_in_program("iter", self), 0
+        with contextlib.suppress(StopIteration):
+            while True:
+                yield _do_in_program("next", iterator)
+                length += 1
+        link, number = _link(self), _number(self)
+        link.hold_to_length(number, length)
+        if _number(iterator) == number:  # it is used up
+            link.lengths.pop(number, None)
 
     def __next__(self) -> Any:
         return _do_in_program("next", self)
@@ -135,7 +168,9 @@ class StandIn:
         _do_in_program("delitem", self, key)
 
     def __len__(self) -> int:
-        return _do_in_program("len", self)
+        length = _do_in_program("len", self)
+        _link(self).hold_to_length(_number(self), length)
+        return length
 
     def __bool__(self) -> bool:
         return _do_in_program("bool", self) is True
@@ -233,7 +268,7 @@ class _Count:
     because what is around it fails; or all of a part that has none."""
 
     def __init__(self, link: _Link, *, is_partial: bool) -> None:
-        self._link = link
+        self.link = link
         self.is_partial = is_partial
         self.passed = self.failed = 0
         self.executed: set[int] = set()
@@ -246,17 +281,37 @@ class _Count:
     @contextlib.contextmanager
     def __call__(self, statement: int) -> Iterator[None]:
         self.executed.add(statement)
-        ended_before = self._link.times_ended
+        error = None
         try:
             yield
-            if self._link.times_ended > ended_before:  # the test has caught it
-                raise ProgramEndedError
         except NotTurnedError:
             raise
-        except BaseException as error:  # noqa: BLE001 - it is counted
-            self.fail(error)
-        else:
+        except BaseException as raised:  # noqa: BLE001 - it is counted
+            error = raised
+        error = self.link.take_fault() or error
+        if error is None:
             self.passed += 1
+        else:
+            self.fail(error)
+
+
+class _TakesStops(ast.NodeTransformer):
+    """`except StopIteration` becomes `except (StopIteration, __StopIteration__)`, and so do arguments of calls."""
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        node.type = node.type and _with_ours(node.type)
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.args = [_with_ours(argument) for argument in node.args]
+        return self.generic_visit(node)
+
+
+def _with_ours(node: ast.expr) -> ast.expr:
+    names = node.elts if isinstance(node, ast.Tuple) else [node]
+    stops = [one.id for one in names if isinstance(one, ast.Name) and one.id in {kind.__name__ for kind in _STOPS}]
+    ours = [ast.Name(f"__{name}__", ast.Load()) for name in stops]
+    return ast.Tuple([*names, *ours], ast.Load()) if ours else node
 
 
 class _Counted(ast.NodeTransformer):
@@ -275,7 +330,8 @@ def cause_of(error: BaseException) -> str:
     """In the words of a program that ended with it."""
     if isinstance(error, ProgramEndedError):
         return "ended early"
-    kind = next(base for base in type(error).__mro__ if getattr(builtins, base.__name__, None) is base)
+    of = error.kind if isinstance(error, ProgramStoppedError) else type(error)
+    kind = next(base for base in of.__mro__ if getattr(builtins, base.__name__, None) is base)
     return "memory limit" if kind is MemoryError else f"raised {kind.__name__}"
 
 
@@ -292,6 +348,7 @@ def judge(job: dict[str, Any], status: int) -> bytes:
     module = types.ModuleType("tests")
     sys.modules["tests"] = module
     names = module.__dict__
+    names |= {f"__{kind.__name__}__": ours for kind, ours in _STOPS.items()}
     with contextlib.suppress(NotTurnedError):
         for code in job["given"]:
             exec(compile(code, "<given>", "exec", dont_inherit=True), names)
@@ -311,16 +368,21 @@ def judge(job: dict[str, Any], status: int) -> bytes:
 
 
 def _run_part(part: str, names: dict[str, Any], count: _Count) -> None:
-    tree, counted = ast.parse(part), _Counted()
+    tree, counted = _TakesStops().visit(ast.parse(part)), _Counted()
     if count.is_partial:
-        tree = ast.fix_missing_locations(counted.visit(tree))
+        tree = counted.visit(tree)
+    ast.fix_missing_locations(tree)
     before = count.passed + count.failed
     count.executed.clear()
+    error = None
     try:
         exec(compile(tree, "<tests>", "exec", dont_inherit=True), names)
     except NotTurnedError:
         raise
-    except BaseException as error:  # noqa: BLE001 - it is counted
+    except BaseException as raised:  # noqa: BLE001 - it is counted
+        error = raised
+    error = count.link.take_fault() or error
+    if error is not None:
         count.fail(error, max(counted.statements - len(count.executed), 1))
     else:
         count.passed += before == count.passed + count.failed
