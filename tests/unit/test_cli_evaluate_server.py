@@ -32,7 +32,7 @@ def sums(request: dict[str, Any], number: int) -> Reply:
 
 def run(url: str, problems: str, out: Path, *more: str) -> int:
     arguments = ["--base_url", url, "--benchmark", problems, "--out", str(out), "--reward", "arithmetic"]
-    return evaluate.main([*arguments, "--template", "{}", "--n", "4", "--max_new_tokens", "8", *more])
+    return evaluate.main([*arguments, "--n", "4", "--max_new_tokens", "8", *more])
 
 
 def rows_of(out: Path, model: str = "toy") -> list[dict[str, Any]]:
