@@ -33,7 +33,7 @@ from openrlhf_ada.trainer.preflight import (
     check_run_dir,
     check_without_files,
 )
-from openrlhf_ada.trainer.training_data import contradictions, data_sets, row_rewards
+from openrlhf_ada.trainer.training_data import contradictions_in, row_rewards
 
 ROWS = 3
 """That the reward grades."""
@@ -161,9 +161,7 @@ def _data(flag: str, spec: str, flags: SimpleNamespace) -> Iterator[Finding]:
         rows = check_prompt_datasets(spec, columns=_columns(flags), flag=flag)
         if rows != UNKNOWN:
             yield Finding("data", OK, f"{spec}: {rows:,} rows")
-            config = from_namespace(flags.ada)
-            sets = next(one for one, _ in data_sets(flags, row_rewards(flags, config)) if one.flag == flag)
-            for line in contradictions(read_examples(sets), flags, config):
+            for line in contradictions_in(flag, flags, from_namespace(flags.ada)):
                 yield Finding("data", WARNING, line)
             return
         for path in _paths(spec):

@@ -61,7 +61,7 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
     forgeable: list[LeftOut] = []
     prompts = ""
     # All rows first: without a hub, the library that reads them must not be imported before that is known.
-    found = [(sets, put, read_examples(sets)) for sets, put in data_sets(args, rewards)]
+    found = [(sets, put, read_examples(sets)) for sets, put in _data_sets(args, rewards)]
     room = _room(args)
     for sets, put, examples in found:
         handed = _handed(sets, examples, args, config, room, run_dir)
@@ -71,7 +71,7 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
         lines += [*_notes(sets, handed), *_forgeable_lines(sets, handed, run_dir / FORGEABLE_LIST)]
         out = {(one.source, one.place) for one in handed.left_out}
         kept = [example for example in examples if (example.source, example.place) not in out]
-        lines += [f"{sets.flag}: {line}" for line in contradictions(kept, args, config)]
+        lines += [f"{sets.flag}: {line}" for line in _contradictions(kept, args, config)]
         if sets.flag == "--data.prompt_dataset":
             _check_enough(args, handed, len(examples))
             prompts = fingerprint(examples)
@@ -112,8 +112,13 @@ def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None
         raise ConfigError(error.flag, error.value, f"{why}. So {error.rule}", error.remedy) from error
 
 
-def contradictions(examples: Sequence[Example], args: SimpleNamespace, config: AdaConfig) -> list[str]:
-    """Of rows with the same prompt and other labels, what is said of them."""
+def contradictions_in(flag: str, args: SimpleNamespace, config: AdaConfig) -> list[str]:
+    """Of rows with the same prompt and other labels in the data sets of this flag, what is said of them."""
+    sets = next(one for one, _ in _data_sets(args, row_rewards(args, config)) if one.flag == flag)
+    return _contradictions(read_examples(sets), args, config)
+
+
+def _contradictions(examples: Sequence[Example], args: SimpleNamespace, config: AdaConfig) -> list[str]:
     problems: list[Problem] = []
     for example in examples:
         # Questions of different images may be the same.
@@ -199,7 +204,7 @@ def _forgeable_lines(sets: DataSets, handed: HandedOver, file: Path) -> list[str
     ]
 
 
-def data_sets(args: SimpleNamespace, rewards: RowRewards | None) -> list[tuple[DataSets, Callable[[str], None]]]:
+def _data_sets(args: SimpleNamespace, rewards: RowRewards | None) -> list[tuple[DataSets, Callable[[str], None]]]:
     """Those of the flags, and how to put others in their place."""
     common: dict[str, Any] = {
         "columns": Columns(args.data.input_key, args.data.label_key, chat=args.data.apply_chat_template),

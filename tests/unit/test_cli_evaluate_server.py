@@ -58,7 +58,8 @@ def test_models_of_a_server_are_compared(
     gain = results["models"][1]["minus_first"]["sums"]
     assert (gain["mean"], gain["num_differing"], gain["p_value"]) == (0.5, 3, 0.25)
     assert "better - toy = +50.0 points [" in told.out and "p = 0.25; 3 of 6 problems differ" in told.out
-    assert told.err.splitlines()[0] == f"evaluating toy, better on {problems}, 4 answers per problem"
+    first = f"evaluating toy, better on {problems}, 4 answers per problem, prompt '{{}}'"
+    assert told.err.splitlines()[0] == first
     assert "toy: 24/24 answers, 50% right so far" in told.err
     assert "\r" not in told.err + told.out and "\x1b" not in told.err + told.out
     for path in out.rglob("*"):
