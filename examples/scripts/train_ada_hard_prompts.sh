@@ -18,7 +18,6 @@ source "$(dirname "$(readlink -f "$0")")/common.sh"
 
 if [[ $is_toy == yes ]]; then
   toy "${RAW:=$TOY/data/train.jsonl}"
-  TEMPLATE='{}'
 fi
 
 prepare() {

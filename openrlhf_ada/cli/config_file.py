@@ -31,6 +31,9 @@ RESUMED, NAME = "ckpt.load_enable", "logger.wandb.run_name"
 DEFAULT_NAME = re.compile(r"\w+_\d{4}T\d{2}:\d{2}")
 """OpenRLHF names a run by its time. A repetition has its own."""
 
+DEEPEST = 8
+"""Sections within each other, with room to spare."""
+
 Flat = dict[str, Any]
 """Values by the names of flags, without their dashes."""
 
@@ -115,6 +118,8 @@ def _flat(file: Path) -> Flat:
         raise wrong(f"it is no text ({error})", "Name a YAML file, or the config.json of a run") from error
     try:
         content = json.loads(text) if file.suffix == ".json" else yaml.load(_Named(text, file), Loader=_loader(yaml))
+    except RecursionError as error:
+        raise wrong(f"it is nested too deeply; sections of flags are {DEEPEST} deep at most", "Mend it") from error
     except (yaml.YAMLError, ValueError) as error:
         raise wrong(f"it is not valid {'JSON' if file.suffix == '.json' else 'YAML'}: {error}", "Mend it") from error
     if not isinstance(content, Mapping):
@@ -147,6 +152,8 @@ def _loader(yaml: Any) -> Any:
 
 
 def _leaves(content: Mapping[Any, Any], section: str) -> Iterator[tuple[str, Any]]:
+    if section.count(".") > DEEPEST:
+        raise UnknownNameError(f"{section}...", "the configuration", f"Sections of flags are {DEEPEST} deep at most.")
     for name, value in content.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{section}{name}.")

@@ -33,7 +33,7 @@ from openrlhf_ada.trainer.preflight import (
     check_run_dir,
     check_without_files,
 )
-from openrlhf_ada.trainer.training_data import row_rewards
+from openrlhf_ada.trainer.training_data import contradictions_in, row_rewards
 
 ROWS = 3
 """That the reward grades."""
@@ -66,7 +66,7 @@ def input_findings(words: Sequence[str]) -> Iterator[Finding]:
             yield _model(f"--{name}.model_name_or_path", model, trusted=flags.ada.trust_remote_code)
     for flag, spec in (("--data.prompt_dataset", flags.data.prompt_dataset), ("--eval.dataset", flags.eval.dataset)):
         if spec:
-            yield _data(flag, spec, flags)
+            yield from _data(flag, spec, flags)
     if flags.reward.remote_url:
         yield from _rewards(flags)
 
@@ -155,18 +155,22 @@ def _model(flag: str, model: str, *, trusted: bool) -> Finding:
     return Finding("model", OK, f"{folder}: {size / (1 << 20):,.0f} MiB of weights")
 
 
-def _data(flag: str, spec: str, flags: SimpleNamespace) -> Finding:
+def _data(flag: str, spec: str, flags: SimpleNamespace) -> Iterator[Finding]:
     remedy = "Check the name, or give a local file (.jsonl or .parquet)."
     try:
         rows = check_prompt_datasets(spec, columns=_columns(flags), flag=flag)
         if rows != UNKNOWN:
-            return Finding("data", OK, f"{spec}: {rows:,} rows")
+            yield Finding("data", OK, f"{spec}: {rows:,} rows")
+            for line in contradictions_in(flag, flags, from_namespace(flags.ada)):
+                yield Finding("data", WARNING, line)
+            return
         for path in _paths(spec):
             if not is_local(path, flag) and "://" not in path:
                 check_hub_table(path, where=f"{flag}: {path}", remedy=remedy)
     except USER_ERRORS as error:
-        return Finding("data", ERROR, str(error))
-    return Finding("data", OK, f"{spec}: there; its rows are read when a training starts")
+        yield Finding("data", ERROR, str(error))
+        return
+    yield Finding("data", OK, f"{spec}: there; its rows are read when a training starts")
 
 
 def _columns(flags: SimpleNamespace) -> Columns:
@@ -224,21 +228,17 @@ async def _asked(name: str, examples: Sequence[Example], config: AdaConfig) -> l
     """By a reward file or a server, as an engine asks it."""
     if cpu.is_needed():
         cpu.activate()
-    from openrlhf_ada.eval.answers import Asked
+    from openrlhf_ada.eval.answers import Asked, as_text
     from openrlhf_ada.eval.openai_server import Reply
     from openrlhf_ada.eval.served_answers import Grader
 
     with Grader(name, Grading(limits_of(config), 1), config.reward_timeout) as grader:
         found: list[TimedGrade] = []
         for number, example in enumerate(examples):
-            asked = Asked("doctor", str(number), 0, _text(example.question), example.label)
+            asked = Asked("doctor", str(number), 0, as_text(example.question), example.label)
             sampled = await grader.grade(asked, Reply(str(example.label), None, truncated=False))
             found.append(TimedGrade(sampled.score, sampled.cause, 0.0))
         return found
-
-
-def _text(question: Any) -> str:
-    return question if isinstance(question, str) else "\n".join(str(message["content"]) for message in question)
 
 
 def _verdict(name: str, grades: Sequence[TimedGrade]) -> Finding:

@@ -17,11 +17,13 @@ from typing import Any
 from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
+    about_templates,
     add_sampling_flags,
     check_template,
     longest_context,
     sampling_of,
     scoring_of,
+    with_given,
 )
 from openrlhf_ada.cli.server_flags import add_server_flags, base_url_of, check_server_flags, server_prompts
 from openrlhf_ada.config.defaults import FULL_MARKS
@@ -30,6 +32,7 @@ from openrlhf_ada.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
+from openrlhf_ada.data.verification import about_contradicting, contradicting
 from openrlhf_ada.eval.plots import plot_curves
 from openrlhf_ada.eval.results import (
     ModelResults,
@@ -41,6 +44,7 @@ from openrlhf_ada.eval.results import (
 )
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reporting.counting import Counting
+from openrlhf_ada.reward.pool import limits_of
 
 PROG = "openrlhf-ada eval"
 SIGNAL_GROUP = 4
@@ -68,7 +72,8 @@ def main(argv: Sequence[str]) -> int:
             ks = check_flags(args)
             reward, rewards = scoring_of(args)
             progress.phase(
-                f"evaluating {', '.join(args.model)} on {', '.join(args.benchmark)}, {args.n} answers per problem"
+                f"evaluating {', '.join(args.model)} on {', '.join(args.benchmark)}, {args.n} answers per problem, "
+                f"{about_templates([benchmark.source for benchmark in _benchmarks(args)])}"
             )
             suites = _load(args, reward, rewards, progress)
             sampling = sampling_of(
@@ -129,24 +134,27 @@ def _ks(text: str | None, n: int) -> list[int]:
     return sorted(set(map(int, parts)) | {1, min(SIGNAL_GROUP, n)})
 
 
+def _benchmarks(args: argparse.Namespace) -> list[Benchmark]:
+    """With what the flags say of them; raises DataError."""
+    found = map(find_benchmark, args.benchmark)
+    return [replace(benchmark, source=with_given(benchmark.source, args)) for benchmark in found]
+
+
 def _load(args: argparse.Namespace, reward: str | None, rewards: RowRewards | None, progress: Counting) -> list[Suite]:
     suites: list[Suite] = []
-    for spec in args.benchmark:
-        benchmark = find_benchmark(spec)
-        source = benchmark.source
-        source = replace(
-            source,
-            question_key=args.input_key or source.question_key,
-            label_key=args.label_key or source.label_key,
-        )
+    for benchmark in _benchmarks(args):
+        source, flag = benchmark.source, "--benchmark"
         of_rows = rewards and replace(rewards, names={**benchmark.own_reward(), **rewards.names})
-        problems = load_problems(source, args.limit, flag="--benchmark", rewards=of_rows)
-        check_template(args.template, problems)
+        problems = load_problems(source, args.limit, flag=flag, rewards=of_rows, note=progress.note)
+        check_template(args.template, args.system, problems)
         distinct = list({problem.id: problem for problem in problems}.values())
         if len(distinct) < len(problems):
             progress.note(f"{source.name}: {len(problems) - len(distinct)} copies of problems are left out")
-        progress.note(f"{source.name}: {len(distinct):,} problems")
-        suites.append(Suite(benchmark, distinct, reward or benchmark.reward))
+        suite = Suite(benchmark, distinct, reward or benchmark.reward)
+        found = contradicting(distinct, suite.reward, limits_of(args))
+        for line in [f"{len(distinct):,} problems", *about_contradicting(found, len(problems))]:
+            progress.note(f"{source.name}: {line}")
+        suites.append(suite)
     names = [suite.name for suite in suites]
     if len(set(names)) < len(names):
         raise ConfigError("--benchmark", " ".join(args.benchmark), "two have the same name", "Name files differently")
@@ -173,22 +181,20 @@ def _evaluate(
 
 
 def _problem_set(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> ProblemSet:
-    template = args.template or suite.benchmark.template
     return ProblemSet(
         name=suite.name,
         folder=args.out / slug(model) / slug(suite.name),
         problems=suite.problems,
         reward=suite.reward,
-        template=template,
-        prompts=_prompts(model, suite, template, args, sampling),
+        prompts=_prompts(model, suite, args, sampling),
         right_above=_threshold(args),
     )
 
 
-def _prompts(model: str, suite: Suite, template: str, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
+def _prompts(model: str, suite: Suite, args: argparse.Namespace, sampling: Sampling) -> dict[str, Any]:
     if args.base_url:
-        return server_prompts(suite.problems, template, args)
-    prompts, too_long = fitting_prompts(model, suite.problems, template, args, sampling)
+        return server_prompts(suite.problems, args)
+    prompts, too_long = fitting_prompts(model, suite.problems, args, sampling)
     if too_long:
         raise DataError(
             f"{suite.name}: {len(too_long)} problems do not fit, which leaves no fair figure; the first: "

@@ -8,34 +8,35 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.cli.sample_answers import ProblemSet, fitting_prompts, group_answers, sample_missing
 from openrlhf_ada.cli.sampling_flags import (
     Sampling,
+    about_templates,
     add_sampling_flags,
     as_messages,
-    as_text,
     check_template,
-    filled,
     longest_context,
     sampling_of,
     scoring_of,
+    with_given,
 )
 from openrlhf_ada.config import program
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data import prepared
-from openrlhf_ada.data.benchmarks import BOXED, DATASETS, name_and_path
+from openrlhf_ada.data.benchmarks import DATASETS, name_and_path
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.left_out import LeftOut, write_left_out
 from openrlhf_ada.data.problems import Problem, Source, deduplicated, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.data.tasks import PREFIX as TASK
-from openrlhf_ada.data.verification import LabelChecks
+from openrlhf_ada.data.verification import LabelChecks, about_contradicting
+from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.platforms.session import TerminatedError
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
@@ -43,7 +44,6 @@ from openrlhf_ada.reward.reward_function import MIXED, NAMED
 from openrlhf_ada.reward.right import default_threshold
 
 PROG = "openrlhf-ada prepare-data"
-TEMPLATES = {"math": BOXED}
 CHECKED_FILE, DROPPED_FILE = "labels.json", "dropped.jsonl"
 
 
@@ -51,38 +51,54 @@ def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status (2: bad input)."""
     args = build_parser().parse_args(argv)
     try:
-        sampling, band = check_flags(args)
-        sources = [_source(spec, args) for spec in args.source]
-        reward, rewards = _scoring(args, sources)
-        args.out.mkdir(parents=True, exist_ok=True)
-        problems, facts, dropped = _clean(sources, reward, rewards, args)
-        check_template(args.template, problems)
-        template = args.template or TEMPLATES.get(reward, "{}")
-        if reward == MIXED and args.template is None:
-            problems = [replace(p, question=filled(TEMPLATES.get(p.reward or "", "{}"), p.question)) for p in problems]
-        sampling = sampling_of(args, longest_context([args.model], trusted=args.trust_remote_code))
-        prompts, too_long = fitting_prompts(args.model, problems, template, args, sampling)
-        dropped += [_left_out(p, too_long[p.id]) for p in problems if p.id in too_long]
-        write_left_out(dropped, args.out / DROPPED_FILE)
-        problems = [problem for problem in problems if problem.id in prompts]
-        if not problems:
-            raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
-        problem_set = ProblemSet(
-            "answers", args.out / "answers", problems, reward, template, prompts, _threshold(args)
-        )
         with Counting() as progress:
-            everything, without = _measure(problem_set, args, sampling, progress)
-        kept = [d for d in everything if in_band(d, band)]
-        if not kept:
-            raise DataError(f"no problem has a pass rate in --band {args.band}; {_spread(everything)}")
+            result = _prepare(args, progress)
     except (ConfigError, DataError, ValueError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, TerminatedError):
         print(f"{PROG}: interrupted; repeat the call to resume", file=sys.stderr)
         return 130
+    _write(args, result)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`kept`: of `everything`, what is in the band."""
+
+    everything: list[Difficulty]
+    kept: list[Difficulty]
+    band: tuple[float, float]
+    facts: dict[str, str]
+    reward: str
+
+
+def _prepare(args: argparse.Namespace, progress: Counting) -> Prepared:
+    """Raises ConfigError or DataError."""
+    sampling, band = check_flags(args)
+    sources = [_source(spec, args) for spec in args.source]
+    reward, rewards = _scoring(args, sources)
+    progress.phase(f"preparing {', '.join(args.source)} with {args.model}, {about_templates(sources)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    problems, facts, dropped = _clean(sources, reward, rewards, args, progress)
+    check_template(args.template, args.system, problems)
+    sampling = sampling_of(args, longest_context([args.model], trusted=args.trust_remote_code))
+    prompts, too_long = fitting_prompts(args.model, problems, args, sampling)
+    dropped += [_left_out(p, too_long[p.id]) for p in problems if p.id in too_long]
+    write_left_out(dropped, args.out / DROPPED_FILE)
+    problems = [problem for problem in problems if problem.id in prompts]
+    if not problems:
+        raise DataError(f"no prompt leaves room for an answer: {next(iter(too_long.values()))}")
+    problem_set = ProblemSet("answers", args.out / "answers", problems, reward, prompts, _threshold(args))
+    everything, without = _measure(problem_set, args, sampling, progress)
+    kept = [d for d in everything if in_band(d, band)]
+    if not kept:
+        left = f"; {len(dropped):,} rows were left out before ({args.out / DROPPED_FILE})" if dropped else ""
+        raise DataError(f"no problem has a pass rate in --band {args.band}; {_spread(everything)}{left}")
     facts |= {
         "prompts that leave no room": f"{len(too_long):,}",
+        "prompt": about_templates(sources),
         "model": args.model,
         "answers per problem": f"{sampling.n} at temperature {sampling.temperature:g}, up to "
         f"{sampling.max_new_tokens:,} tokens",
@@ -90,8 +106,7 @@ def main(argv: Sequence[str]) -> int:
         "problems without any score": f"{len(problems) - len(everything):,}",
         "kept": f"{len(kept):,} with a pass rate from {band[0]:g} to {band[1]:g} (--band {args.band})",
     }
-    _write(args, everything, kept, band, facts, args.reward or reward, template)
-    return 0
+    return Prepared(everything, kept, band, facts, args.reward or reward)
 
 
 def check_flags(args: argparse.Namespace) -> tuple[Sampling, tuple[float, float]]:
@@ -135,13 +150,7 @@ def _source(spec: str, args: argparse.Namespace) -> Source:
         known = Source((path or spec).rpartition("/")[2].partition(".")[0] or spec, path or spec, args.split)
     elif path:
         known = replace(known, path=path, question_key=None, label_key=None)
-    return replace(
-        known,
-        question_key=args.input_key or known.question_key,
-        label_key=args.label_key or known.label_key,
-        size=args.task_size,
-        seed=args.seed,
-    )
+    return with_given(replace(known, size=args.task_size, seed=args.seed), args)
 
 
 def _scoring(args: argparse.Namespace, sources: Sequence[Source]) -> tuple[str, RowRewards | None]:
@@ -158,15 +167,23 @@ def _scoring(args: argparse.Namespace, sources: Sequence[Source]) -> tuple[str, 
 
 
 def _clean(
-    sources: Sequence[Source], reward: str, rewards: RowRewards | None, args: argparse.Namespace
+    sources: Sequence[Source],
+    reward: str,
+    rewards: RowRewards | None,
+    args: argparse.Namespace,
+    progress: Counting,
 ) -> tuple[list[Problem], dict[str, str], list[LeftOut]]:
     """Problems without copies whose labels verify themselves, facts for the card, and the rows that were dropped."""
     dropped: list[LeftOut] = []
-    rows = [problem for source in sources for problem in load_problems(source, args.limit, dropped, rewards=rewards)]
-    facts = {"rows read": f"{len(rows) + len(dropped):,}", "without question or label": f"{len(dropped):,}"}
+    rows = [
+        problem
+        for source in sources
+        for problem in load_problems(source, args.limit, dropped, rewards=rewards, note=progress.note)
+    ]
+    facts = {"rows read": f"{len(rows) + len(dropped):,}", "unfit question or label": f"{len(dropped):,}"}
     if not rows:
         first = dropped[0]
-        raise DataError(f"SOURCE: no row has a question and a label; {first.source} {first.place}: {first.cause}")
+        raise DataError(f"SOURCE: no row can be used; {first.source} {first.place}: {first.cause}")
     if reward not in (*NAMED, MIXED):
         problems, copies, contradictory = deduplicated(rows, lambda problem, other: False)
         causes: dict[str, str] = {}
@@ -174,9 +191,11 @@ def _clean(
     else:
         with LabelChecks(reward, limits_of(args)) as checks:
             problems, copies, contradictory = deduplicated(rows, checks.same)
-            causes = _unverified(checks, problems, reward, args.out)
+            causes = _unverified(checks, problems, reward, args.out, progress)
         facts["labels that do not verify themselves"] = f"{len(causes):,}"
     facts |= {"copies": f"{len(copies):,}", "contradicting labels": f"{len(contradictory):,}"}
+    for line in about_contradicting(contradictory, len(rows)):
+        progress.note(f"SOURCE: {line}. They are left out")
     good = [problem for problem in problems if problem.id not in causes]
     dropped += [_left_out(problem, "another row has this question") for problem in copies]
     dropped += [_left_out(problem, "another row has this question and another label") for problem in contradictory]
@@ -197,16 +216,17 @@ def _left_out(problem: Problem, cause: str) -> LeftOut:
     return LeftOut(problem.source, problem.place, cause, row)
 
 
-def _unverified(checks: LabelChecks, problems: Sequence[Problem], reward: str, out: Path) -> dict[str, str]:
+def _unverified(
+    checks: LabelChecks, problems: Sequence[Problem], reward: str, out: Path, progress: Counting
+) -> dict[str, str]:
     """Causes by id of problems whose labels do not verify themselves. Results of earlier calls are reused."""
     file = out / CHECKED_FILE
     before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     known: dict[str, str] = before.get(reward, {})
     new = [problem for problem in problems if problem.id not in known]
     if new:
-        with Counting() as progress:
-            progress.count("checking labels", "labels", len(new))
-            causes = checks.unverified(new, progress.advance)
+        progress.count("checking labels", "labels", len(new))
+        causes = checks.unverified(new, progress.advance)
         known |= {problem.id: causes.get(problem.id, "") for problem in new}
         file.write_text(json.dumps({reward: known}), encoding="utf-8")
     return {problem.id: known[problem.id] for problem in problems if known[problem.id]}
@@ -229,32 +249,25 @@ def _spread(everything: Sequence[Difficulty]) -> str:
     return "there are " + ", ".join(f"{count} at {rate:.3g}" for rate, count in sorted(counts.items())[:20])
 
 
-def _write(
-    args: argparse.Namespace,
-    everything: Sequence[Difficulty],
-    kept: Sequence[Difficulty],
-    band: tuple[float, float],
-    facts: dict[str, Any],
-    reward: str,
-    template: str,
-) -> None:
+def _write(args: argparse.Namespace, result: Prepared) -> None:
+    everything, kept = result.everything, result.kept
     problems = [d.problem for d in everything]
     labels = prepared.uniform_labels(problems)
     chat = _has_chat(args)
-    inputs = _inputs(problems, template, args, chat=chat)
+    inputs = _inputs(problems, args, chat=chat)
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
-    prepared.plot_difficulty(everything, band, args.out / prepared.PLOT_FILE)
-    flags = _training_flags(train, reward, _threshold(args), chat=chat)
-    card = prepared.write_card(args.out, kept=kept, everything=everything, facts=facts, flags=flags)
-    for name, value in facts.items():
+    prepared.plot_difficulty(everything, result.band, args.out / prepared.PLOT_FILE)
+    flags = _training_flags(train, result.reward, _threshold(args), chat=chat)
+    card = prepared.write_card(args.out, kept=kept, everything=everything, facts=result.facts, flags=flags)
+    for name, value in result.facts.items():
         print(f"  {name:36} {value}")
     print(f"{card}\n{train}\n\nTrain on it:\n\n{flags}")
 
 
-def _inputs(problems: Sequence[Problem], template: str, args: argparse.Namespace, *, chat: bool) -> dict[str, Any]:
+def _inputs(problems: Sequence[Problem], args: argparse.Namespace, *, chat: bool) -> dict[str, Any]:
     """Prompts as they were sampled, by id: text, or chat messages where one needs them."""
-    prompts = {p.id: filled(template, p.question) for p in problems}
+    prompts = {p.id: p.prompt for p in problems}
     if not chat:
         return {key: as_text(prompt) for key, prompt in prompts.items()}
     if not args.system and all(isinstance(prompt, str) for prompt in prompts.values()):

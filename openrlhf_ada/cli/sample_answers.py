@@ -40,7 +40,6 @@ class ProblemSet:
     folder: Path
     problems: Sequence[Problem]
     reward: str
-    template: str
     prompts: dict[str, Any]
     right_above: float = FULL_MARKS
 
@@ -52,7 +51,7 @@ class ProblemSet:
             question=problem.question,
             prompt=asked.prompt,
             label=problem.label,
-            answer=extracted(problem.reward or self.reward, sampled.response),
+            answer=extracted(problem.reward or self.reward, sampled.response, truncated=sampled.truncated),
         )
 
     def label(self, problem: Problem) -> Any:
@@ -60,15 +59,16 @@ class ProblemSet:
 
 
 def fitting_prompts(
-    model: str, problems: Sequence[Problem], template: str, args: argparse.Namespace, sampling: Sampling
+    model: str, problems: Sequence[Problem], args: argparse.Namespace, sampling: Sampling
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(prompts by problem id; of those that leave no room for an answer, what is wrong).
 
     Raises:
-        ConfigError: the template has no place for a question, or there is no chat template for --system.
+        ConfigError: there is no chat template for --system.
+        DataError: a prompt would leave a part of chat messages out.
     """
     with quiet(args.verbose):
-        prompts = Prompts(model, template, args)
+        prompts = Prompts(model, args)
     room = sampling.max_len - sampling.max_new_tokens
     texts: dict[str, str] = {}
     too_long: dict[str, str] = {}
@@ -77,8 +77,8 @@ def fitting_prompts(
         tokens = prompts.num_tokens(text)
         if tokens > room:
             too_long[problem.id] = (
-                f"the prompt has {tokens} tokens, and --max_len {sampling.max_len} less --max_new_tokens "
-                f"{sampling.max_new_tokens} leaves {room}"
+                f"the prompt has {tokens} tokens (template {problem.template!r}), and --max_len {sampling.max_len} "
+                f"less --max_new_tokens {sampling.max_new_tokens} leaves {room}"
             )
         else:
             texts[problem.id] = text
@@ -188,7 +188,7 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "max_new_tokens": sampling.max_new_tokens,
         "max_len": None if url else sampling.max_len,
         "seed": sampling.seed,
-        "template": problem_set.template,
+        "template": "\n".join(sorted({problem.template for problem in problem_set.problems})),
         "system": args.system,
         "chat": not args.no_chat,
         "reward": problem_set.reward,

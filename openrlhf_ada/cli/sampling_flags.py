@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError, add_flag, check_number
 from openrlhf_ada.config.schema import AdaConfig, add_flags
-from openrlhf_ada.data.problems import Problem, Question
+from openrlhf_ada.data.problems import Problem, Question, Source
+from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
+from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.host.parser import parse_host_arguments
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reward.names import check_rewards, split_names
@@ -97,7 +99,11 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, n: int) -> None:
         help="length limit of prompt and answer (default: --max_new_tokens + 1024, or the model's context)",
     )
     add("--seed", type=int, default=0, metavar="S", help="seed of all answers (default 0)")
-    add("--template", metavar="TEXT", help="prompt, with {} for the question (default: the benchmark's)")
+    add(
+        "--template",
+        metavar="TEXT",
+        help="prompt, with {} for the question (default: of a named benchmark or data set its own, else {})",
+    )
     add("--system", metavar="TEXT", help="system message, if the model has a chat template")
     add("--no_chat", action="store_true", help="send plain text even if the model has a chat template")
     _add_engine_flags(parser)
@@ -174,13 +180,36 @@ def longest_context(models: Sequence[str], *, trusted: bool) -> int:
     return min(config.max_position_embeddings for config in configs)
 
 
-def check_template(template: str | None, problems: Sequence[Problem]) -> None:
-    """Of --template; raises ConfigError where it would be without effect, or would leave the question out."""
+def with_given(source: Source, args: argparse.Namespace) -> Source:
+    """The source with the columns and the template that the flags name."""
+    return replace(
+        source,
+        question_key=args.input_key or source.question_key,
+        label_key=args.label_key or source.label_key,
+        template=source.template if args.template is None else args.template,
+    )
+
+
+def about_templates(sources: Sequence[Source]) -> str:
+    """Which prompts are made, for the first line that a user sees."""
+    if len({source.template for source in sources}) == 1:
+        return f"prompt {sources[0].template!r}"
+    return "prompts " + ", ".join(f"{source.template!r} of {source.name}" for source in sources)
+
+
+def check_template(template: str | None, system: str | None, problems: Sequence[Problem]) -> None:
+    """Of --template and --system; raises ConfigError where one would be without effect, or would leave something of
+    a problem out."""
+    messages = [problem.question for problem in problems if not isinstance(problem.question, str)]
+    if system and any(message["role"] == "system" for question in messages for message in question):
+        raise ConfigError(
+            "--system", system, "these problems are chat messages that have a system message", "Leave it out"
+        )
     if template is None:
         return
     if "{}" not in template:
         raise ConfigError("--template", template, "it has no {}, where the question goes", "Add it")
-    if any(not isinstance(problem.question, str) for problem in problems):
+    if messages:
         raise ConfigError(
             "--template", template, "these problems are chat messages, which are taken as they are", "Leave it out"
         )
@@ -252,13 +281,12 @@ def open_sampler(
 
 
 class Prompts:
-    """Makes prompts of problems, as the model wants them. `template`: `{}` stands for the question."""
+    """Makes prompts of problems, as the model wants them."""
 
-    def __init__(self, model: str, template: str, args: argparse.Namespace) -> None:
+    def __init__(self, model: str, args: argparse.Namespace) -> None:
         from openrlhf_ada.host.tokenizer import load_tokenizer
 
         self._tokenizer = load_tokenizer(model, True)
-        self._template = template
         self._system = args.system
         self.chat = bool(self._tokenizer.chat_template) and not args.no_chat
         if self._system and not self.chat:
@@ -268,22 +296,14 @@ class Prompts:
         return len(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
 
     def __call__(self, problem: Problem) -> str:
-        prompt = filled(self._template, problem.question)
+        """Raises DataError where it would leave a part of chat messages out."""
+        return rendered(problem.prompt, self._make, f"{problem.source} {problem.place}")
+
+    def _make(self, prompt: Question) -> str:
         if not self.chat:
             return as_text(prompt)
         messages = as_messages(prompt, self._system)
         return self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-
-
-def filled(template: str, question: Question) -> Question:
-    """The first `{}` of the template stands for the question; chat messages are as they should be."""
-    # Not str.format: questions and templates are full of braces.
-    return template.replace("{}", question, 1) if isinstance(question, str) else question
-
-
-def as_text(prompt: Question) -> str:
-    """For a model without a chat template."""
-    return prompt if isinstance(prompt, str) else "\n".join(str(message["content"]) for message in prompt)
 
 
 def as_messages(prompt: Question, system: str | None) -> list[dict[str, Any]]:

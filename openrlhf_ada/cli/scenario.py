@@ -111,7 +111,7 @@ def read_engine(file: Path) -> EngineModel:
         for name in ("batch_sizes", "step_seconds"):
             figures[name] = tuple(figures[name])
         return EngineModel(**figures)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{file} does not describe an engine as --calibrate writes it: {error!r}") from error
 
 

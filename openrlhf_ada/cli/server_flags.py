@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from openrlhf_ada.cli.sampling_flags import Sampling, as_messages, as_text, filled
+from openrlhf_ada.cli.sampling_flags import Sampling, as_messages
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.data.questions import rendered
+from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.eval.openai_server import Endpoint, OpenAIServer
 from openrlhf_ada.reporting.redaction import REMOVED, hides_secret
 
@@ -114,9 +116,8 @@ def server_of(model: str, args: argparse.Namespace, sampling: Sampling, note: Ca
     return OpenAIServer(endpoint, parameters, note)
 
 
-def server_prompts(problems: list[Problem], template: str, args: argparse.Namespace) -> dict[str, Any]:
+def server_prompts(problems: list[Problem], args: argparse.Namespace) -> dict[str, Any]:
     """By problem id: messages, to which the server applies its chat template, or with --no_chat text."""
-    prompts = {problem.id: filled(template, problem.question) for problem in problems}
     if args.no_chat:
-        return {key: as_text(prompt) for key, prompt in prompts.items()}
-    return {key: as_messages(prompt, args.system) for key, prompt in prompts.items()}
+        return {p.id: rendered(p.prompt, as_text, f"{p.source} {p.place}") for p in problems}
+    return {p.id: as_messages(p.prompt, args.system) for p in problems}

@@ -66,6 +66,7 @@ def check_values(host: SimpleNamespace) -> None:
     for name, (is_right, rule, remedy) in _RULES.items():
         if not is_right(_value(host, name)):
             raise ConfigError(f"--{name}", _value(host, name), rule, remedy)
+    _check_template(host)
     _check_overlong(host)
     _check_colocation(host)
     for name in models_in_use(host):
@@ -74,6 +75,16 @@ def check_values(host: SimpleNamespace) -> None:
         raise ConfigError(
             "--ds.enable_sleep", True, "DeepSpeed moves its states out of the GPU from ZeRO stage 1 on", "Use stage 2"
         )
+
+
+def _check_template(host: SimpleNamespace) -> None:
+    """OpenRLHF would go on without it."""
+    template = host.data.input_template
+    if template and "{}" not in template:
+        raise ConfigError("--data.input_template", template, "it has no {}, where the prompt goes", "Add it")
+    if template and host.data.apply_chat_template:
+        rule = "with --data.apply_chat_template the prompt is a message of the user, and this is not read"
+        raise ConfigError("--data.input_template", template, rule, "Leave one of the two out")
 
 
 def _check_overlong(host: SimpleNamespace) -> None:

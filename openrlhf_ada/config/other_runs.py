@@ -86,5 +86,5 @@ def _record_of(name: str) -> dict[str, Any]:
         raise ValueError(f"there is no {file}")
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not JSON: {error}") from error

@@ -15,11 +15,10 @@ BOXED = "{}\nPlease reason step by step, and put your final answer within \\boxe
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """`reward`: a named reward; `template`: `{}` stands for the question."""
+    """`reward`: a named reward."""
 
     source: Source
     reward: str
-    template: str
     is_known: bool = True
 
     def own_reward(self) -> dict[str, str]:
@@ -28,7 +27,7 @@ class Benchmark:
 
 
 def _math(name: str, path: str, split: str, question: str, label: str) -> Benchmark:
-    return Benchmark(Source(name, path, split, question, label), "math", BOXED)
+    return Benchmark(Source(name, path, split, question, label, BOXED), "math")
 
 
 BENCHMARKS = {
@@ -47,7 +46,7 @@ BENCHMARKS = {
 DATASETS = {
     source.name: source
     for source in (
-        Source("openr1-math", "open-r1/OpenR1-Math-220k", "train", "problem", "answer"),
+        Source("openr1-math", "open-r1/OpenR1-Math-220k", "train", "problem", "answer", BOXED),
         Source("dapo-17k", "BytedTsinghua-SIA/DAPO-Math-17k", "train", "prompt", "reward_model.ground_truth"),
     )
 }
@@ -68,7 +67,7 @@ def find_benchmark(spec: str) -> Benchmark:
     """
     name, path = name_and_path(spec)
     if name.startswith("reasoning_gym:"):
-        return Benchmark(Source(name, name), "reasoning_gym", "{}")
+        return Benchmark(Source(name, name), "reasoning_gym")
     if name in BENCHMARKS:
         known = BENCHMARKS[name]
         if not path:
@@ -76,9 +75,7 @@ def find_benchmark(spec: str) -> Benchmark:
         # A copy may have other column names: they are detected.
         return replace(known, source=replace(known.source, path=path, question_key=None, label_key=None))
     if path or "/" in name or "." in name:
-        return Benchmark(
-            Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", BOXED, is_known=False
-        )
+        return Benchmark(Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", is_known=False)
     near = difflib.get_close_matches(name, BENCHMARKS, n=1)
     raise DataError(
         f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "

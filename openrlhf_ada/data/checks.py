@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from openrlhf_ada.data.files import ENDINGS, DataError, kind_of
+from openrlhf_ada.data.questions import checked_question
 from openrlhf_ada.data.rows import read_rows
-from openrlhf_ada.data.values import MISSING, UnfitError, checked_question, names_of, plain, type_name, value_at
+from openrlhf_ada.data.values import MISSING, UnfitError, names_of, plain, type_name, value_at
 
 __all__ = ["UNKNOWN", "Columns", "DataError", "check_prompt_datasets", "check_prompt_file", "is_local", "local_files"]
 
@@ -134,41 +135,36 @@ def _check_rows(path: str, *, columns: Columns, flag: str) -> int:
     keys = [key for key in (columns.input_key, columns.label_key) if key is not None]
     for place, row in read_rows(path, flag, keys):
         rows += 1
-        where = f"{flag}: {path} {place}"
-        if not isinstance(row, dict):
-            raise DataError(
-                f"{where} is {type_name(row)}, expected an object with the key {columns.input_key!r}: write one "
-                f"object per row"
-            )
-        for key, key_flag in ((columns.input_key, "--data.input_key"), (columns.label_key, "--data.label_key")):
-            if key is not None and value_at(row, key) is MISSING:
-                raise DataError(
-                    f"{where} has no key {key!r}, expected it in every row; the row has "
-                    f"{names_of(row)}: set {key_flag} to one of them, or add the key"
-                )
-        _check_input(value_at(row, columns.input_key), where, columns)
-        if columns.label_key is not None:
-            _check_label(value_at(row, columns.label_key), where, columns.label_key)
+        try:
+            question_and_label(row, columns)
+        except UnfitError as error:
+            raise DataError(error.at(f"{flag}: {path} {place}")) from error
     if not rows:
         raise DataError(f"{flag}: {path} holds no rows, expected at least one prompt: give a file with data")
     return rows
 
 
-def _check_input(value: Any, where: str, columns: Columns) -> None:
-    """A prompt is text, or a list of chat messages (`--data.apply_chat_template`)."""
-    try:
-        question = checked_question(value, columns.input_key)
-    except UnfitError as error:
-        raise DataError(f"{where}{error}") from error
+def question_and_label(row: Any, columns: Columns) -> tuple[Any, Any]:
+    """A question is text, or chat messages (`--data.apply_chat_template`); raises UnfitError."""
+    if not isinstance(row, dict):
+        raise UnfitError(
+            f"is {type_name(row)}, expected an object with the key {columns.input_key!r}: write one object per row"
+        )
+    for key, flag in ((columns.input_key, "--data.input_key"), (columns.label_key, "--data.label_key")):
+        if key is not None and value_at(row, key) is MISSING:
+            raise UnfitError(
+                f"has no key {key!r}, expected it in every row; the row has {names_of(row)}: set {flag} to one of "
+                f"them, or add the key"
+            )
+    question = checked_question(value_at(row, columns.input_key), columns.input_key)
     if isinstance(question, list) and not columns.chat:
-        raise DataError(
-            f"{where}: {columns.input_key!r} is a list, expected text, since chat messages need a template: add "
+        raise UnfitError(
+            f": {columns.input_key!r} holds chat messages, expected text, since messages need a template: add "
             f"--data.apply_chat_template, or write the prompts as text"
         )
-
-
-def _check_label(value: Any, where: str, key: str) -> None:
+    if columns.label_key is None:
+        return question, None
     try:
-        plain(value)
+        return question, plain(value_at(row, columns.label_key))
     except UnfitError as error:
-        raise DataError(f"{where}: {key!r} {error}") from error
+        raise UnfitError(f": {columns.label_key!r} {error}") from error

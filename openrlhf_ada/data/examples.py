@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from openrlhf_ada.data.checks import Columns, is_local, local_files
+from openrlhf_ada.data.checks import Columns, is_local, local_files, question_and_label
 from openrlhf_ada.data.files import DataError, kind_of
 from openrlhf_ada.data.hub import go_offline_without_hub, library_errors
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.data.rows import Row, read_rows
-from openrlhf_ada.data.values import MISSING, UnfitError, checked_question, names_of, plain, value_at
+from openrlhf_ada.data.values import UnfitError
 from openrlhf_ada.host.rows import load_blended
 from openrlhf_ada.reward.mixed import label_of
 
@@ -96,28 +96,11 @@ def _rows_of_library(entry: str, path: str, sets: DataSets) -> Iterator[Row]:
 
 
 def _example(part: int, source: str, place: str, row: Any, entry: str, sets: DataSets) -> Example:
-    where, columns = f"{sets.flag}: {source} {place}", sets.columns
     try:
-        question = checked_question(_value(row, columns.input_key), columns.input_key)
-        label = None if columns.label_key is None else _label(_value(row, columns.label_key), columns.label_key)
+        question, label = question_and_label(row, sets.columns)
         if sets.rewards is not None:
             label = label_of(*sets.rewards.split(row, label, entry.split("@")[0].strip()))
     except UnfitError as error:
-        raise DataError(f"{where}{error}" if str(error).startswith(":") else f"{where} {error}") from error
+        raise DataError(error.at(f"{sets.flag}: {source} {place}")) from error
     others = {key: row[key] for key in sets.others if row.get(key) is not None}
     return Example(part, source, place, question, label, others)
-
-
-def _value(row: Any, key: str) -> Any:
-    value = value_at(row, key) if isinstance(row, dict) else MISSING
-    if value is MISSING:
-        has = names_of(row) if isinstance(row, dict) else "no keys"
-        raise UnfitError(f"has no key {key!r}, expected it in every row; the row has {has}: name another column")
-    return value
-
-
-def _label(value: Any, key: str) -> Any:
-    try:
-        return plain(value)
-    except UnfitError as error:
-        raise UnfitError(f": {key!r} {error}") from error

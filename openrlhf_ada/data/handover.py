@@ -106,7 +106,7 @@ def _left_out(
         for position, count in zip(asked, prompts.tokens([examples[p] for p in asked], flag), strict=True):
             if count > prompts.room:
                 cause = f"the prompt has {count:,} tokens, and {prompts.rule} leaves {prompts.room:,}"
-                found[position] = _leave_out(examples[position], cause, "with a prompt that is too long")
+                found[position] = _leave_out(examples[position], cause, f"longer than {prompts.room:,} tokens")
     return dict(sorted(found.items()))
 
 

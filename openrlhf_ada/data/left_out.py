@@ -38,6 +38,11 @@ def lines_about(rows: Sequence[LeftOut], flag: str, total: int, file: Path) -> l
     if not rows:
         return []
     lines = [f"{flag}: {one.source} {one.place}: {one.cause}" for one in rows[:MOST_SHOWN]]
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(one.kind for one in rows).most_common())
     shown = "" if len(rows) <= MOST_SHOWN else f", of which the first {MOST_SHOWN} are shown"
-    return [*lines, f"{flag}: {len(rows):,} of {total:,} rows are left out ({kinds}){shown}. All are listed in {file}"]
+    return [*lines, f"{flag}: {counted(rows, total)}{shown}. All are listed in {file}"]
+
+
+def counted(rows: Sequence[LeftOut], total: int) -> str:
+    """How many are left out of `total` rows, and why."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(one.kind for one in rows).most_common())
+    return f"{len(rows):,} of {total:,} rows are left out ({kinds})"

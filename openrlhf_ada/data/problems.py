@@ -14,16 +14,24 @@ from typing import Any
 from openrlhf_ada.data.checks import DataError, is_local, local_files
 from openrlhf_ada.data.hub import hub_table
 from openrlhf_ada.data.left_out import LeftOut
+from openrlhf_ada.data.questions import has_image, question_of_row
 from openrlhf_ada.data.row_rewards import RowRewards, UnknownRewardError
 from openrlhf_ada.data.rows import Row, read_rows
 from openrlhf_ada.data.tasks import PREFIX, task_entries
-from openrlhf_ada.data.values import MISSING, UnfitError, label_of_row, question_of_row, type_name, value_at
+from openrlhf_ada.data.values import MISSING, UnfitError, label_of_row, type_name, value_at
+from openrlhf_ada.eval.answers import as_text
 
 QUESTION_KEYS = ("problem", "question", "prompt", "input", "Problem", "Question")
 LABEL_KEYS = (
     *("answer", "label", "reward_model.ground_truth", "final_answer", "expected_answer", "ground_truth"),
     *("solution", "Answer", "tests"),
 )
+
+IMAGES = "images"
+"""The column in which OpenRLHF looks for images by default."""
+
+AS_IT_IS = "{}"
+"""Template of data that a user brings: the prompt is the question, as in a training."""
 
 Question = str | Sequence[Mapping[str, Any]]
 """Text, or chat messages."""
@@ -32,7 +40,8 @@ Question = str | Sequence[Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Problem:
     """`id` depends on question and label only: the same in every file, at every time. `place`: where it stands in its
-    source ("line 3"). `reward`: its own grader, where problems of several kinds are together."""
+    source ("line 3"). `reward`: its own grader, where problems of several kinds are together. `template`: of its
+    source."""
 
     id: str
     question: Question
@@ -40,19 +49,27 @@ class Problem:
     source: str
     place: str = field(default="", compare=False)
     reward: str | None = None
+    template: str = AS_IT_IS
+
+    @property
+    def prompt(self) -> Question:
+        """The question in its template; chat messages are as they should be."""
+        # Not str.format: questions and templates are full of braces.
+        return self.template.replace("{}", self.question, 1) if isinstance(self.question, str) else self.question
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where problems come from. `path`: a hub id (with `@config`), a file or pattern, or `reasoning_gym:<task>`;
     `split` of a hub id; `question_key`, `label_key`: columns, dots for nested ones, None to recognise them;
-    `size`, `seed`: of a task."""
+    `template`: the prompt, with {} for the question; `size`, `seed`: of a task."""
 
     name: str
     path: str
     split: str = "train"
     question_key: str | None = None
     label_key: str | None = None
+    template: str = AS_IT_IS
     size: int = 200
     seed: int = 0
 
@@ -64,6 +81,7 @@ def load_problems(
     *,
     flag: str = "SOURCE",
     rewards: RowRewards | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> list[Problem]:
     """The first `limit` problems of a source, in its order.
 
@@ -71,6 +89,7 @@ def load_problems(
         unfit: where given, rows without a question or a label are left out, and added to it with the reason.
         flag: what named the source, for messages.
         rewards: where given, each row names its own grader.
+        note: is told which columns are read.
 
     Raises:
         DataError: it cannot be reached, has no rows or no such columns, or (without `unfit`) a row is unfit.
@@ -82,13 +101,14 @@ def load_problems(
     if first is None:
         raise DataError(f"{flag}: {source.path} holds no rows, expected at least one problem: give a file with data")
     keys = _keys(source, first[1], flag)
+    note(f"{source.name}: questions from column {keys[0]!r}, labels from {keys[1]!r}")
     problems: list[Problem] = []
     for place, row in chain([first], rows):
         try:
             problems.append(_problem(source, place, row, keys, rewards))
         except UnfitError as error:
             if unfit is None or isinstance(error, UnknownRewardError):
-                raise DataError(f"{flag}: {source.path} {place}{_joined(error)}") from error
+                raise DataError(error.at(f"{flag}: {source.path} {place}")) from error
             unfit.append(LeftOut(source.path, place, str(error).strip(": "), row))
     return problems
 
@@ -97,10 +117,6 @@ def problem_id(question: Question, label: Any) -> str:
     """16 hexadecimal digits."""
     content = json.dumps([question, label], sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-def _joined(error: UnfitError) -> str:
-    return str(error) if str(error).startswith(":") else f" {error}"
 
 
 def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row]:
@@ -117,7 +133,7 @@ def _rows(source: Source, flag: str, rewards: RowRewards | None) -> Iterator[Row
     for file in files:
         # With a pattern, a line needs the name of its file.
         before = "" if file == path else f"({file}) "
-        optional = [rewards.key] if rewards and rewards.key else []
+        optional = [IMAGES, *([rewards.key] if rewards and rewards.key else [])]
         yield from ((before + place, row) for place, row in read_rows(file, flag, needed, optional))
 
 
@@ -125,14 +141,16 @@ def _problem(source: Source, place: str, row: Any, keys: tuple[str, str], reward
     """Raises UnfitError."""
     if not isinstance(row, dict):
         raise UnfitError(f"is {type_name(row)}, expected an object: write one object per row")
-    question, label = question_of_row(row, keys[0]), _final_part(label_of_row(row, keys[1]))
-    if rewards is None:
-        return Problem(problem_id(question, label), question, label, source.name, place)
-    reward, label = rewards.split(row, label, source.path)
-    return Problem(problem_id(question, label), question, label, source.name, place, reward)
+    question, label = question_of_row(row, keys[0]), final_part(label_of_row(row, keys[1]))
+    if row.get(IMAGES) or has_image(question):
+        raise UnfitError("has images, which are not read here: remove the row; `train` reads images")
+    reward = None
+    if rewards is not None:
+        reward, label = rewards.split(row, label, source.path)
+    return Problem(problem_id(question, label), question, label, source.name, place, reward, source.template)
 
 
-def _final_part(label: Any) -> Any:
+def final_part(label: Any) -> Any:
     """GSM8K's labels are solutions that end in `#### answer`."""
     return label.rpartition("####")[2].strip() if isinstance(label, str) and "\n#### " in label else label
 
@@ -166,8 +184,7 @@ _SPACE = re.compile(r"\s+")
 
 def normalised(question: Question) -> str:
     """The question without differences in white space or a final full stop."""
-    text = question if isinstance(question, str) else "\n".join(str(message["content"]) for message in question)
-    return _SPACE.sub(" ", text).strip(" .")
+    return _SPACE.sub(" ", as_text(question)).strip(" .")
 
 
 Same = Callable[[Problem, Problem], bool]

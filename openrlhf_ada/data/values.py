@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +17,10 @@ _INT64 = 1 << 63
 
 class UnfitError(ValueError):
     """A value that no run can use. The message is what follows the row: the rule, and after a colon the remedy."""
+
+    def at(self, where: str) -> str:
+        """The whole message. `where`: flag, file and row."""
+        return f"{where}{self}" if str(self).startswith(":") else f"{where} {self}"
 
 
 def value_at(row: Mapping[str, Any], key: str) -> Any:
@@ -46,7 +50,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _text(value)
+        return text_of(value)
     if isinstance(value, int):
         # What the host's tables cannot hold stays exact as text.
         return value if -_INT64 <= value < _INT64 else str(value)
@@ -76,7 +80,8 @@ def _other(value: Any) -> str:
     raise UnfitError(f"is {type_name(value)} ({str(value)[:40]!r}), expected text or a number: write it as text")
 
 
-def _text(value: str) -> str:
+def text_of(value: str) -> str:
+    """The text; raises UnfitError for what is none."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -97,48 +102,6 @@ def label_of_row(row: Mapping[str, Any], key: str) -> Any:
         return plain(value)
     except UnfitError as error:
         raise UnfitError(f": {key!r} {error}") from error
-
-
-def question_of_row(row: Mapping[str, Any], key: str) -> Any:
-    """The question of a row: text, or a list of chat messages; raises UnfitError, in words that follow the row."""
-    value = value_at(row, key)
-    if value is MISSING:
-        raise UnfitError(f"has no key {key!r}; it has {names_of(row)}: add the key or remove the row")
-    return checked_question(value, key)
-
-
-def checked_question(value: Any, name: str) -> Any:
-    """The question as text or as chat messages; raises UnfitError, in words that follow the row."""
-    if isinstance(value, bytes):
-        try:
-            value = value.decode()
-        except UnicodeDecodeError as error:
-            raise UnfitError(f": {name!r} is binary, expected text: name another column") from error
-    if not isinstance(value, str | list | None):
-        raise UnfitError(
-            f": {name!r} is {type_name(value)} ({str(value)[:40]}), expected text or a list of chat messages: "
-            f"name the column that holds the prompt"
-        )
-    if value is None or not (value.strip() if isinstance(value, str) else value):
-        raise UnfitError(
-            f": {name!r} is {json.dumps(value)}, expected a prompt that is neither null nor empty: "
-            f"fill in the prompt or remove the row"
-        )
-    try:
-        return _text(value) if isinstance(value, str) else _messages(value, name)
-    except UnfitError as error:
-        raise UnfitError(str(error) if str(error).startswith(":") else f": {name!r} {error}") from error
-
-
-def _messages(value: Sequence[Any], name: str) -> list[Any]:
-    for message in value:
-        fits = isinstance(message, dict) and isinstance(message.get("role"), str)
-        if not fits or not isinstance(message.get("content"), str | list):
-            raise UnfitError(
-                f": {name!r} is {json.dumps(value, default=str)[:80]}, expected messages with the keys 'role' and "
-                f"'content', both text: correct the row"
-            )
-    return [plain(message) for message in value]
 
 
 def type_name(value: Any) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.data.problems import Problem, deduplicated
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reasoning import from_label
-from openrlhf_ada.reward.reward_function import GRADERS, MIXED, grader_of
+from openrlhf_ada.reward.reward_function import GRADERS, MIXED, NAMED, grader_of
 
 NO_PROGRAM = "```python\npass\n```"
 """A label of tests names no program that passes them. Any program shows whether the tests can be run."""
@@ -76,6 +76,28 @@ class LabelChecks:
         is_mixed = self._reward == MIXED
         label = label_of(self._reward_of(problem), problem.label) if is_mixed else problem.label
         return self._pool.grade(response, label)
+
+
+def contradicting(problems: Sequence[Problem], reward: str, limits: GradingLimits) -> list[Problem]:
+    """Those that have the question of another one and another label, next to each other. Labels of our rewards that
+    are the same answer do not contradict each other."""
+    found = deduplicated(problems, lambda problem, other: False)[2]
+    if not found or reward not in (*NAMED, MIXED):
+        return found
+    with LabelChecks(reward, limits) as checks:
+        return deduplicated(found, checks.same)[2]
+
+
+def about_contradicting(found: Sequence[Problem], total: int) -> list[str]:
+    """What is said of them, of `total` rows."""
+    if not found:
+        return []
+    first, other = found[:2]
+    return [
+        f"{len(found):,} of {total:,} rows contradict another row, with the same prompt and another label; the "
+        f"first two: {first.source} {first.place} and {other.source} {other.place}. Correct the labels, or keep "
+        f"one of the rows"
+    ]
 
 
 def _reasoning_answer(label: Any) -> Any:

@@ -20,6 +20,11 @@ ANSWERS_FILE = "answers.jsonl"
 SETTINGS_FILE = "sampling.json"
 
 
+def as_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    """Of messages what they say, one after the other."""
+    return prompt if isinstance(prompt, str) else "\n".join(str(message["content"]) for message in prompt)
+
+
 class OtherSettingsError(ValueError):
     """The folder holds answers that were sampled in another way; the message says what differs."""
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openrlhf_ada.core.scheduling import rollout_seed
-from openrlhf_ada.eval.answers import Asked, Sampled, score_in
+from openrlhf_ada.eval.answers import Asked, Sampled, as_text, score_in
 from openrlhf_ada.eval.openai_server import NoReplyError, OpenAIServer, Reply, ServerError
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.reward.mixed import reward_func
@@ -58,7 +58,7 @@ class Grader:
         if self._pool is not None:
             grade = await asyncio.to_thread(self._pool.grade, reply.text, asked.label)
             return Sampled(*common, grade.score, grade.cause, round(grade.seconds, 6))
-        prompt = _text_of(asked.prompt)
+        prompt = as_text(asked.prompt)
         try:
             async with asyncio.timeout(self._timeout_s):
                 returned = await self._reward(prompt + reply.text, prompt, asked.label)
@@ -138,7 +138,3 @@ async def _sample(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _text_of(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else "\n".join(str(message["content"]) for message in prompt)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from vllm import SamplingParams
+
+from openrlhf_ada.host.classes import substituted
 
 
 class HostGenerator(SamplesGenerator):
@@ -34,6 +39,16 @@ class HostGenerator(SamplesGenerator):
         Contract: test_openrlhf_facts.test_fact
         """
         self._eval_dataloader_iter = None
+
+    def _dispatch_prompts_to_vllm(
+        self, prompts: list[str], labels: list[Any], *, seed: int | None = None, **generate_kwargs: Any
+    ) -> list[Any]:
+        """OpenRLHF makes the sampling parameters here, without a seed. `seed`: for them, of an evaluation.
+
+        Contract: test_openrlhf_objects.test_every_override_overrides_something
+        """
+        with substituted(samples_generator, SamplingParams=partial(SamplingParams, seed=seed)):
+            return super()._dispatch_prompts_to_vllm(prompts, labels, **generate_kwargs)
 
     def on_sample(self, experience: Experience) -> None:
         """Called with each sample that OpenRLHF's own loop has read. To be overridden."""

@@ -91,7 +91,7 @@ def worker_environment(num_engines: int = 1) -> dict[str, str]:
         # Policy and engine take turns on the same cores: a thread that waits for work spins for a tenth of a
         # millisecond, which saves waking it up, and no longer, which would take the other's core.
         "GOMP_SPINCOUNT": "100000",
-        # vLLM compiles how it samples answers without a seed, as in an evaluation, which needs a C++ compiler.
+        # vLLM compiles how it samples answers without a seed, as in mode off, which needs a C++ compiler.
         "TORCH_COMPILE_DISABLE": "1",
     } | _KEEP_FREED_MEMORY
     return {name: os.environ.get(name, value) for name, value in defaults.items()}

@@ -4,6 +4,7 @@ nobody needs any more. The host's executors do the sampling: single turns, agent
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import sys
 import uuid
@@ -146,6 +147,25 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
             elif rollout.started:
                 # Before, between or after its turns, or on the way into vLLM, where an abort would find nothing.
                 rollout.task.cancel()
+
+    async def generate_responses(
+        self, *, prompt: str, label: Any, sampling_params: Any, num_samples: int = 1, **others: Any
+    ) -> list[Any]:
+        """As the host's. If the parameters have a seed, as in an evaluation, it is a run's: each answer has its own,
+        by prompt, label and index, on any engine and beside any others."""
+        call = {"prompt": prompt, "label": label, "sampling_params": sampling_params, **others}
+        if sampling_params.seed is None:
+            return await super().generate_responses(**call, num_samples=num_samples)
+        key = int.from_bytes(hashlib.sha256(repr((prompt, label)).encode()).digest()[:8], "big")
+        ask = partial(super().generate_responses, **call, num_samples=1)
+
+        async def answer(index: int) -> Any:
+            # In a task of its own, whose context no other has.
+            job = Job(Request(key, index), prompt, label, others.get("images"), sampling_params.seed)
+            current_rollout.set(Rollout(job))
+            return (await ask())[0]
+
+        return await asyncio.gather(*map(answer, range(num_samples)))
 
     async def answers(
         self, stops: Sequence[Request] = (), jobs: Sequence[Job] = (), setup: SamplingSetup | None = None

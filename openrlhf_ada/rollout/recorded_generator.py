@@ -56,11 +56,15 @@ class RecordedGenerator(HostGenerator):
         """The host's; its samples come with a prompt's answers next to each other.
 
         Prompts with an answer without a score are left out of what is returned, of which the host takes means.
+        Answers are seeded by prompt and index: the same policy answers alike in every run, and at every step.
         """
-        samples = super().generate_eval_samples(**generate_kwargs)
+        samples = super().generate_eval_samples(seed=self.args.train.seed, **generate_kwargs)
         self._processed = []
         dataset = self.eval_dataloader.dataset
-        sources = dict(zip(dataset.prompts, dataset.datasources, strict=True))
+        # Several sources may have the same prompt.
+        sources: dict[str, list[str]] = {}
+        for prompt, source in zip(dataset.prompts, dataset.datasources, strict=True):
+            sources.setdefault(prompt, []).append(source)
         per_prompt = generate_kwargs["n_samples_per_prompt"]
         self.held_out = HeldOut(per_prompt)
         complete: list[Experience] = []
@@ -68,8 +72,8 @@ class RecordedGenerator(HostGenerator):
             group = samples[start : start + per_prompt]
             known = [sample for sample in group if sample.scores is not None and sample.rewards is not None]
             self.held_out.no_score += len(group) - len(known)
+            source = sources[group[0].prompts[0]].pop(0)
             if known:
-                source = sources[group[0].prompts[0]]
                 self.held_out.by_source.setdefault(source, []).append(_answers(known))
             if len(known) == len(group):
                 complete += group

@@ -310,6 +310,11 @@ def _check_probabilities(value: str, num_datasets: int) -> None:
 
 def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
     """Refuse to write a second run into a directory that holds one, unless it is being resumed."""
+    name = Path(args.logger.wandb.run_name)
+    if not name.parts or name.is_absolute() or ".." in name.parts:
+        raise ConfigError(
+            "--logger.wandb.run_name", str(name), "it must name a folder within runs/", "Use --ada_run_dir for others"
+        )
     run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
     in_the_way = next((path for path in (run_dir, *run_dir.parents) if path.exists() and not path.is_dir()), None)
     if in_the_way:

@@ -16,9 +16,12 @@ from openrlhf_ada.data.checks import Columns, DataError
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, hand_over
 from openrlhf_ada.data.labels import ReadLabels, read_labels
-from openrlhf_ada.data.left_out import LeftOut, lines_about, write_left_out
+from openrlhf_ada.data.left_out import LeftOut, counted, lines_about, write_left_out
 from openrlhf_ada.data.prepared import DRAWS
+from openrlhf_ada.data.problems import Problem, final_part
+from openrlhf_ada.data.questions import has_image, rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
+from openrlhf_ada.data.verification import about_contradicting, contradicting
 from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.reporting.recorded_flags import flat
@@ -62,14 +65,17 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
     room = _room(args)
     for sets, put, examples in found:
         handed = _handed(sets, examples, args, config, room, run_dir)
-        put(handed.spec)
         left_out += handed.left_out
         forgeable += handed.forgeable
         lines += lines_about(handed.left_out, sets.flag, len(examples), run_dir / LIST)
         lines += [*_notes(sets, handed), *_forgeable_lines(sets, handed, run_dir / FORGEABLE_LIST)]
+        out = {(one.source, one.place) for one in handed.left_out}
+        kept = [example for example in examples if (example.source, example.place) not in out]
+        lines += [f"{sets.flag}: {line}" for line in _contradictions(kept, args, config)]
         if sets.flag == "--data.prompt_dataset":
-            check_rows(args, handed.rows)
+            _check_enough(args, handed, len(examples))
             prompts = fingerprint(examples)
+        put(handed.spec)
     for rows, name in ((left_out, LIST), (forgeable, FORGEABLE_LIST)):
         (run_dir / name).unlink(missing_ok=True)
         if rows:
@@ -92,6 +98,35 @@ def row_rewards(args: SimpleNamespace, config: AdaConfig) -> RowRewards | None:
     if MIXED not in split_names(args.reward.remote_url):
         return None
     return RowRewards(config.reward_key or KEY, parse_map(config.reward_map, "--ada_reward_map"))
+
+
+def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None:
+    """Raises ConfigError, which says why rows are few."""
+    try:
+        check_rows(args, handed.rows)
+    except ConfigError as error:
+        if not handed.left_out:
+            raise
+        first = handed.left_out[0]
+        why = f"{counted(handed.left_out, total)}; the first is {first.source} {first.place}: {first.cause}"
+        raise ConfigError(error.flag, error.value, f"{why}. So {error.rule}", error.remedy) from error
+
+
+def contradictions_in(flag: str, args: SimpleNamespace, config: AdaConfig) -> list[str]:
+    """Of rows with the same prompt and other labels in the data sets of this flag, what is said of them."""
+    sets = next(one for one, _ in _data_sets(args, row_rewards(args, config)) if one.flag == flag)
+    return _contradictions(read_examples(sets), args, config)
+
+
+def _contradictions(examples: Sequence[Example], args: SimpleNamespace, config: AdaConfig) -> list[str]:
+    problems: list[Problem] = []
+    for example in examples:
+        # Questions of different images may be the same.
+        if args.data.label_key is not None and not example.others.get(args.data.image_key):
+            reward, label = named_label(example.label) or (None, example.label)
+            problems.append(Problem("", example.question, final_part(label), example.source, example.place, reward))
+    reward = next(iter(split_names(args.reward.remote_url)), "")
+    return about_contradicting(contradicting(problems, reward, limits_of(config)), len(examples))
 
 
 def _handed(
@@ -217,26 +252,34 @@ def _token_counter(args: SimpleNamespace) -> Callable[[Sequence[Example], str], 
         counts: list[int] = []
         for start in range(0, len(examples), BATCH):
             batch = examples[start : start + BATCH]
+            # OpenRLHF refuses, by itself, a prompt with images that is too long: their tokens are known then.
+            images = [_has_image(example, args, flag, sees_images=sees_images) for example in batch]
             texts = [_prompt(make, example, args, flag) for example in batch]
             tokens = tokenizer(text=texts, add_special_tokens=False)["input_ids"]
-            # OpenRLHF refuses, by itself, a prompt with images that is too long: their tokens are known then.
-            has_image = [sees_images and bool(example.others.get(args.data.image_key)) for example in batch]
-            counts += [0 if skip else len(ids) for skip, ids in zip(has_image, tokens, strict=True)]
+            counts += [0 if skip else len(ids) for skip, ids in zip(images, tokens, strict=True)]
         return counts
 
     return count
 
 
-def _prompt(make: Callable[[Any], str], example: Example, args: SimpleNamespace, flag: str) -> str:
-    from jinja2 import TemplateError
+def _has_image(example: Example, args: SimpleNamespace, flag: str, *, sees_images: bool) -> bool:
+    """Raises DataError for an image that the model would never see."""
+    images = bool(example.others.get(args.data.image_key))
+    if not sees_images and (images or has_image(example.question, marked=args.data.apply_chat_template)):
+        raise DataError(
+            f"{flag}: {example.source} {example.place} has an image (--data.image_key {args.data.image_key}, or a "
+            f"place for one in its prompt), and {args.actor.model_name_or_path} reads text only: remove it, or name "
+            f"another column"
+        )
+    return images
 
+
+def _prompt(make: Callable[[Any], str], example: Example, args: SimpleNamespace, flag: str) -> str:
     where = f"{flag}: {example.source} {example.place}"
     try:
-        return make(example.question)
-    except TemplateError as error:
-        raise DataError(
-            f"{where}: the model's chat template refuses its messages ({error}): correct their roles"
-        ) from error
+        return rendered(example.question, make, where)
+    except DataError:
+        raise
     except (KeyError, IndexError, ValueError, TypeError) as error:
         if args.data.input_template is None or args.data.apply_chat_template:
             raise DataError(f"{where} makes no prompt ({error!r}): correct the row") from error

@@ -234,7 +234,7 @@ def test_worker_environment_leaves_the_users_values(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.parametrize(("extra", "out"), [(cpu.worker_environment(), "[1, 0]\n"), ({}, "")], ids=["ours", "vLLM's"])
 def test_sampling_needs_no_compiler(extra: dict[str, str], out: str, tmp_path: Path) -> None:
-    """vLLM compiles the sampling of answers without a seed, which an evaluation's are: without g++ its engine ends."""
+    """vLLM compiles the sampling of answers without a seed, which mode off's are: without g++ its engine ends."""
     program = (
         "import torch; from vllm.v1.sample.ops.topk_topp_sampler import compiled_random_sample\n"
         "print(compiled_random_sample(torch.tensor([[0.0, 99.0], [99.0, 0.0]])).tolist())"

@@ -65,7 +65,7 @@ def wait_until_healthy(server: subprocess.Popen[bytes], url: str, log: Path) -> 
 
 
 def run(url: str, toy: Toy, out: Path, *more: str) -> int:
-    sampling = ("--n", "4", "--max_new_tokens", "4", "--template", "{}", "--reward", "arithmetic")
+    sampling = ("--n", "4", "--max_new_tokens", "4", "--reward", "arithmetic")
     return evaluate.main(
         ["--base_url", url, "--benchmark", str(toy.heldout), "--out", str(out), "--no_chat", *sampling, *more]
     )

@@ -80,3 +80,17 @@ def test_dropped_prompts_train_nothing(toy: Toy, tmp_path: Path) -> None:
         assert row["ada/drawn"] == row["ada/kept"] + row["ada/unused"] + row["ada/aborted"]
         assert row["ada/prompts"] == 16
     assert sum(row["ada/replaced"] for row in steps) > 0
+
+
+def test_the_same_policy_is_measured_alike(toy: Toy, tmp_path: Path) -> None:
+    """With a learning rate of 0. Between the evaluations, mode off samples without seeds."""
+    run, held_out = tmp_path / "run", {"eval__dataset": toy.heldout, "eval__n_samples_per_prompt": 4}
+    train(
+        toy_flags(toy, run, ada_mode="off", actor__adam__lr=0, eval__temperature=1.0, ada_eval_ends=True, **held_out)
+    )
+    before, after = (
+        {name: value for name, value in row.items() if name.startswith("eval/")}
+        for row in read_jsonl(run / "metrics.jsonl")
+        if "eval/accuracy" in row
+    )
+    assert before == after and 0 < before["eval/accuracy"] < 1

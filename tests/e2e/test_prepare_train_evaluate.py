@@ -44,7 +44,7 @@ def outcome(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
     start_preparing_and_kill(toy, raw, found.prepared)
     more = ("--eval.steps", "1", "--ckpt.best_metric_key", "pass@4")
-    problems = {"RAW": str(raw), "PROMPTS": str(found.prepared), "TEMPLATE": "{}"}
+    problems = {"RAW": str(raw), "PROMPTS": str(found.prepared)}
     run_example("train_ada_hard_prompts.sh", toy, found.run, *more, **problems)
     answers = read_jsonl(found.prepared / "answers" / "answers.jsonl")
     assert len(answers) == len({(row["problem"], row["index"]) for row in answers}) == NUM_PROBLEMS * 16
@@ -53,7 +53,7 @@ def outcome(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 def start_preparing_and_kill(toy: Toy, raw: Path, out: Path) -> None:
     arguments = ("--model", toy.model, "--out", out, "--n", 16, "--band", "hard", "--max_new_tokens", 4)
-    grading = ("--reward", "arithmetic", "--template", "{}", "--engines", 1)
+    grading = ("--reward", "arithmetic", "--engines", 1)
     command = ["-m", "openrlhf_ada.cli.main", "prepare-data", raw, *arguments, *grading]
     program, environment = forked_python()
     process = subprocess.Popen(
@@ -87,7 +87,7 @@ def test_prepared_data_has_measured_difficulties(outcome: Outcome) -> None:
         "| rows read | 200 |",
         "| copies | 4 |",
         "| contradicting labels | 2 |",
-        "| without question or label | 1 |",
+        "| unfit question or label | 1 |",
     ):
         assert fact in card
     causes = {row["place"]: row["cause"] for row in read_jsonl(prepared / "dropped.jsonl")}
@@ -153,7 +153,7 @@ def test_models_are_compared_on_the_same_problems(
 ) -> None:
     """Graded by a server of one's own. Where that fails there is no score, and the answer is in no figure."""
     out = tmp_path / "eval"
-    sampling = ("--template", "{}", "--max_new_tokens", 4, "--max_len", 32, "--reward", reward_server.url, "--n", 4)
+    sampling = ("--max_new_tokens", 4, "--max_len", 32, "--reward", reward_server.url, "--n", 4)
     models = ("--model", toy.model, outcome.run / "model")
     text = call("eval", "--benchmark", toy.heldout, "--out", out, *sampling, *models)
     assert "points [" in text

@@ -114,7 +114,7 @@ def test_rows_with_a_grader_each_and_a_weighted_sum(toy: Toy, tmp_path: Path) ->
         mixed, brevity = step["trained/reward_mixed"], step["trained/reward_style_brevity"]
         assert step["trained/reward"] == pytest.approx(mixed + 0.25 * brevity, abs=1e-5)
 
-    sampling = ("--model", toy.model, "--template", "{}", "--max_new_tokens", 4, "--max_len", 32, "--n", 2)
+    sampling = ("--model", toy.model, "--max_new_tokens", 4, "--max_len", 32, "--n", 2)
     prepared, evaluated = tmp_path / "prepared", tmp_path / "eval"
     verbs = (("prepare-data", data, "--out", prepared), ("eval", "--benchmark", prepared / "train.parquet"))
     for verb, out in zip(verbs, ((), ("--out", evaluated)), strict=True):

@@ -173,3 +173,8 @@ def test_used_run_directory_is_refused_unless_resumed(
 def test_run_directory_that_is_a_file_is_refused(refusal: Refusal, tmp_path: Path) -> None:
     path = written("", "run")(tmp_path)
     assert path in str(refusal({"--ada_run_dir": path}))
+
+
+@pytest.mark.parametrize("name", ["../..", "a/../../b", "/tmp/x", "."])
+def test_a_run_name_that_leads_out_of_its_folder_is_refused(refusal: Refusal, name: str) -> None:
+    assert str(refusal({"--logger.wandb.run_name": name, "--ada_run_dir": None})).startswith("--logger.wandb.run_name")

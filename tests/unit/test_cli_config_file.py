@@ -238,3 +238,11 @@ def test_a_name_of_ones_own_is_repeated(tmp_path: Path, name: str, kept: bool) -
     file = record(tmp_path / "first", logger={"wandb": {"run_name": name}})
     words = expanded("train", ["--config", file])
     assert (f"--logger.wandb.run_name={name}" in words) == kept
+
+
+@pytest.mark.parametrize("deep", [10, 300, 1000, 100_000])
+@pytest.mark.parametrize("name", ["deep.json", "deep.yaml"])
+def test_sections_without_end_are_refused(tmp_path: Path, name: str, deep: int) -> None:
+    file = write(tmp_path, '{"a": ' * deep + "1" + "}" * deep, name)
+    with pytest.raises(ConfigError, match="8 deep at most"):
+        expanded("train", ["--config", file])

@@ -102,6 +102,24 @@ def test_bad_data_is_told_with_its_line(tmp_path: Path) -> None:
     assert finding.level == ERROR and "line 2" in finding.what and "'input'" in finding.what
 
 
+def test_rows_that_contradict_each_other_are_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    pairs = [("1+2=", "3"), ("1+2=", "4"), ("2+2=", "4"), ("2+2=", "04")]
+    file.write_text("".join(json.dumps({"input": q, "label": label}) + "\n" for q, label in pairs))
+    words = ["--data.prompt_dataset", str(file), "--data.label_key", "label", "--reward.remote_url", "arithmetic"]
+    *_, finding = (finding for finding in input_findings(words) if finding.check == "data")
+    assert finding.level == WARNING and "2 of 4 rows" in finding.what and "line 1" in finding.what
+
+
+def test_a_prompt_with_its_answer_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    turns = [{"role": "user", "content": "2+5="}, {"role": "assistant", "content": "7"}]
+    file.write_text(json.dumps({"messages": turns, "answer": "7"}))
+    words = ["--data.prompt_dataset", str(file), "--data.input_key", "messages", "--data.apply_chat_template"]
+    finding = look(*words)["data"]
+    assert finding.level == ERROR and "line 1: 'messages'" in finding.what and "assistant" in finding.what
+
+
 def test_whole_runs_are_checked(argv_with: Callable[[dict[str, str | None]], list[str]]) -> None:
     findings = look(*argv_with({"--rollout.batch_size": "-3"}))
     assert (

@@ -7,26 +7,26 @@ import json
 import os
 import shlex
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openrlhf_ada.cli import evaluate, prepare_data
-from openrlhf_ada.cli.sampling_flags import (
-    Sampling,
-    as_messages,
-    as_text,
-    check_template,
-    filled,
-    host_namespace,
-    sampling_of,
-)
+from openrlhf_ada.cli.sample_answers import fitting_prompts
+from openrlhf_ada.cli.sampling_flags import Sampling, as_messages, check_template, host_namespace, sampling_of
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.data.benchmarks import BOXED
-from openrlhf_ada.data.problems import Problem
+from openrlhf_ada.data.checks import Columns, DataError
+from openrlhf_ada.data.examples import DataSets, read_examples
+from openrlhf_ada.data.problems import Problem, load_problems
+from openrlhf_ada.eval.answers import as_text
+from openrlhf_ada.host import tokenizer as host_tokenizer
+from openrlhf_ada.host.rows import prompt_maker
 from openrlhf_ada.platforms.resources import required_slots
+from openrlhf_ada.reporting.counting import Counting
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,9 +87,9 @@ def test_bad_input_of_prepare_data_is_refused_at_once(
 
 
 def test_prompts_are_template_with_question() -> None:
-    assert filled(BOXED, "What is {x} in \\boxed{}?").startswith("What is {x} in \\boxed{}?\nPlease reason")
-    messages = [{"role": "user", "content": "Q"}]
-    assert filled(BOXED, messages) is messages
+    question, messages = "What is {x} in \\boxed{}?", [{"role": "user", "content": "Q"}]
+    assert Problem("i", question, "1", "s", template=BOXED).prompt == question + BOXED.removeprefix("{}")
+    assert Problem("i", messages, "1", "s", template=BOXED).prompt is messages
     assert as_text(messages) == "Q"
     assert as_messages("Q", None) == messages
     assert as_messages(messages, "S") == [{"role": "system", "content": "S"}, *messages]
@@ -110,11 +110,101 @@ def test_folders_of_different_models_differ() -> None:
     assert evaluate.slug("runs/a") != evaluate.slug("runs_a") != evaluate.slug("runs.a")
 
 
-def test_template_without_effect_is_refused() -> None:
+def test_own_files_get_no_instruction_and_benchmarks_get_theirs(problems: str, capsys: Any) -> None:
+    """A copy of a benchmark is the benchmark. What is made of a prompt is said first."""
+    for spec, template in ((problems, "{}"), ("org/name", "{}"), (f"math500={problems}", BOXED), ("aime24", BOXED)):
+        (benchmark,) = evaluate._benchmarks(parsed("--benchmark", spec))
+        assert benchmark.source.template == template
+        (given,) = evaluate._benchmarks(parsed("--benchmark", spec, "--template", "{}!"))
+        assert given.source.template == "{}!"
+    for spec, template in ((problems, "{}"), ("org/name", "{}"), (f"openr1-math={problems}", BOXED)):
+        args = prepare_data.build_parser().parse_args([spec, "--model", "m", "--out", "o", "--reward", "math"])
+        assert prepare_data._source(spec, args).template == template
+    assert evaluate.main(["--model", "/none", "--benchmark", problems, f"math500={problems}"]) == 2
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert f"{'{}'!r} of set" in first and f"{BOXED!r} of math500" in first
+
+
+class Tokenizer:
+    """A token per character. Its template drops system messages, and writes calls of tools if `knows_tools`."""
+
+    def __init__(self, *, chat: bool = True, knows_tools: bool = False) -> None:
+        self.chat_template, self.knows_tools = "a template" if chat else None, knows_tools
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, str]:
+        return {"input_ids": text}
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **_: Any) -> str:
+        shown = [m for m in messages if m["role"] != "system"]
+        tools = [str(m.get("tool_calls") or "") for m in shown if self.knows_tools]
+        return "".join(f"<{m['role']}>{m['content']}" for m in shown) + "".join(tools) + "<assistant>"
+
+
+MESSAGES = [{"role": "user", "content": "1+1="}]
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("question", ["1+1=", json.dumps(MESSAGES), MESSAGES])
+def test_a_training_and_eval_make_the_same_prompt(
+    problems: str, question: Any, chat: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_tokenizer, "load_tokenizer", lambda *_: Tokenizer(chat=chat))
+    Path(problems).write_text(json.dumps({"input": question, "label": "2"}))
+    (problem,) = load_problems(evaluate._benchmarks(parsed("--benchmark", problems))[0].source)
+    prompts, _ = fitting_prompts("m", [problem], parsed(), sampling_of(parsed()))
+    if not chat and question != "1+1=":
+        with pytest.raises(DataError, match="line 1: 'input' holds chat messages"):
+            read_examples(DataSets("--eval.dataset", problems, Columns("input", "label", chat=chat)))
+        return
+    (example,) = read_examples(DataSets("--eval.dataset", problems, Columns("input", "label", chat=chat)))
+    make = prompt_maker(None, Tokenizer().apply_chat_template if chat else None)
+    assert prompts[problem.id] == make(example.question) == ("<user>1+1=<assistant>" if chat else "1+1=")
+
+
+def test_prompts_that_do_not_fit_name_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_tokenizer, "load_tokenizer", lambda *_: Tokenizer(chat=False))
+    sampling = sampling_of(parsed("--max_len", "20", "--max_new_tokens", "10"))
+    prompts, too_long = fitting_prompts("m", [Problem("i", "1+1=", "2", "s", template=BOXED)], parsed(), sampling)
+    assert not prompts and repr(BOXED) in too_long["i"]
+
+
+CALL = [{"role": "user", "content": "Q"}, {"role": "tool", "content": "5", "tool_calls": [{"name": "add"}]}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "knows_tools", "lost"),
+    [
+        (CALL, False, "'tool_calls' of message 2, of the tool"),
+        (CALL, True, None),
+        ([{"role": "system", "content": "S"}, CALL[0]], False, "the text of message 1, of the system"),
+        ([{"role": "user", "content": "Q", "name": "me", "weight": 1}], False, None),
+    ],
+)
+def test_what_a_template_leaves_out_is_refused_with_the_line(
+    messages: list[Any], knows_tools: bool, lost: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_tokenizer, "load_tokenizer", lambda *_: Tokenizer(knows_tools=knows_tools))
+    problem = Problem("i", messages, "2", "file.jsonl", "line 3")
+    with nullcontext() if lost is None else pytest.raises(DataError, match=f"file.jsonl line 3: .* {lost}"):
+        fitting_prompts("m", [problem], parsed(), sampling_of(parsed()))
+
+
+def test_template_or_system_message_without_effect_is_refused() -> None:
     chat = Problem("id", [{"role": "user", "content": "Q"}], "1", "s")
-    check_template(None, [chat])
+    check_template(None, "S", [chat])
     with pytest.raises(ConfigError, match="these problems are chat messages"):
-        check_template("{}!", [chat])
+        check_template("{}!", None, [chat])
+    with pytest.raises(ConfigError, match="--system"):
+        check_template(None, "S", [Problem("id", [{"role": "system", "content": "S"}], "1", "s")])
+
+
+def test_contradicting_labels_are_told_and_not_mistaken_for_notations(problems: str, capsys: Any) -> None:
+    rows = [("a", "1/2"), ("a", "0.5"), ("b", "1"), ("b ", "2"), ("b", "3"), ("c", "1")]
+    Path(problems).write_text("".join(json.dumps({"input": q, "label": label}) + "\n" for q, label in rows))
+    with Counting() as progress:
+        evaluate._load(parsed("--benchmark", problems), None, None, progress)
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if "contradict" in line)
+    assert "3 of 6 rows" in said and "line 3 and" in said and "line 4" in said
 
 
 def test_length_limit_comes_from_the_model() -> None:

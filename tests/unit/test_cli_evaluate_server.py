@@ -32,7 +32,7 @@ def sums(request: dict[str, Any], number: int) -> Reply:
 
 def run(url: str, problems: str, out: Path, *more: str) -> int:
     arguments = ["--base_url", url, "--benchmark", problems, "--out", str(out), "--reward", "arithmetic"]
-    return evaluate.main([*arguments, "--template", "{}", "--n", "4", "--max_new_tokens", "8", *more])
+    return evaluate.main([*arguments, "--n", "4", "--max_new_tokens", "8", *more])
 
 
 def rows_of(out: Path, model: str = "toy") -> list[dict[str, Any]]:
@@ -58,7 +58,8 @@ def test_models_of_a_server_are_compared(
     gain = results["models"][1]["minus_first"]["sums"]
     assert (gain["mean"], gain["num_differing"], gain["p_value"]) == (0.5, 3, 0.25)
     assert "better - toy = +50.0 points [" in told.out and "p = 0.25; 3 of 6 problems differ" in told.out
-    assert told.err.splitlines()[0] == f"evaluating toy, better on {problems}, 4 answers per problem"
+    first = f"evaluating toy, better on {problems}, 4 answers per problem, prompt '{{}}'"
+    assert told.err.splitlines()[0] == first
     assert "toy: 24/24 answers, 50% right so far" in told.err
     assert "\r" not in told.err + told.out and "\x1b" not in told.err + told.out
     for path in out.rglob("*"):

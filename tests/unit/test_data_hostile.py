@@ -39,6 +39,11 @@ Result = list[tuple[Any, Any]] | str
 
 ROW = '{"input": "1+1=", "label": "2"}\n'
 CHAT = [{"role": "user", "content": "1+1="}]
+TEXT = {"type": "text", "text": "1+"}
+
+
+def said(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
 
 
 def text(content: str | bytes, name: str = "data.jsonl") -> Make:
@@ -379,6 +384,36 @@ FILES: dict[str, tuple[Make, Result]] = {
     # -- chat messages ------------------------------------------------------------------------------------------------
     "chat": (rows({"input": CHAT, "label": "2"}), [(CHAT, "2")]),
     "chat and text": (rows({"input": CHAT, "label": "2"}, {"input": "q", "label": "1"}), [(CHAT, "2"), ("q", "1")]),
+    "messages as JSON text": (rows({"input": json.dumps(CHAT), "label": "2"}), [(CHAT, "2")]),
+    "a message as JSON text": (rows({"input": json.dumps(CHAT[0]), "label": "2"}), [(CHAT, "2")]),
+    "messages as Python's text": (rows({"input": str(CHAT), "label": "2"}), r"line 1: 'input' is .* none in JSON"),
+    "JSON that is a question": (
+        rows({"input": '[{"a": 1}] has how many?', "label": "1"}),
+        [('[{"a": 1}] has how many?', "1")],
+    ),
+    "an answer at the end": (
+        rows({"input": [*CHAT, {"role": "assistant", "content": "2"}], "label": "2"}),
+        r"line 1: 'input' ends with a message of the assistant",
+    ),
+    "an answer at the end of JSON text": (
+        rows({"input": json.dumps([*CHAT, {"role": "Assistant", "content": "2"}]), "label": "2"}),
+        r"line 1: 'input' ends with a message of the Assistant",
+    ),
+    "parts of text": (rows({"input": said(TEXT, {"type": "text", "text": "1="}), "label": "2"}), [(CHAT, "2")]),
+    "an image that a part names": (
+        rows({"input": said(TEXT, {"type": "image_url", "image_url": "a.png"}), "label": "2"}),
+        r"line 1: 'input' has a part of a message that is not text .*image_url",
+    ),
+    "a part without a kind": (rows({"input": said(TEXT, "1="), "label": "2"}), r"line 1: .* part of a message"),
+    "a place for an image": (
+        rows({"input": said({"type": "image"}, TEXT), "label": "2"}),
+        r"line 1:? (has an image .* text only|has images)",
+    ),
+    "an image beside the prompt": (
+        rows({"input": "q", "label": "2", "images": ["a.png"]}),
+        r"line 1:? (has an image .*image_key|has images)",
+    ),
+    "no images beside the prompt": (rows({"input": "1+1=", "label": "2", "images": []}), GOOD),
     "message without content": (rows({"input": [{"role": "user"}], "label": "2"}), r"line 1: 'input' is .*'content'"),
     "message of null": (rows({"input": [{"role": "user", "content": None}], "label": "2"}), r"'role' and 'content'"),
     "no messages": (rows({"input": [], "label": "2"}), r"line 1: 'input' is \[\], expected a prompt"),
@@ -439,7 +474,7 @@ def prepared(path: Path, reward: str = "http://server") -> list[tuple[Any, Any]]
     args = prepare_data.build_parser().parse_args(arguments)
     out.mkdir(exist_ok=True)
     sources = [prepare_data._source(spec, args) for spec in args.source]
-    problems, _, _ = prepare_data._clean(sources, *prepare_data._scoring(args, sources), args)
+    problems, _, _ = prepare_data._clean(sources, *prepare_data._scoring(args, sources), args, Counting())
     return [(problem.question, problem.label) for problem in problems]
 
 

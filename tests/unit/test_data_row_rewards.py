@@ -30,7 +30,7 @@ def clean(out: Path, *words: str) -> tuple[str, list[Problem], list[Any]]:
     out.mkdir(exist_ok=True)
     sources = [prepare_data._source(spec, args) for spec in args.source]
     reward, rewards = prepare_data._scoring(args, sources)
-    problems, _, dropped = prepare_data._clean(sources, reward, rewards, args)
+    problems, _, dropped = prepare_data._clean(sources, reward, rewards, args, Counting())
     return reward, problems, dropped
 
 
@@ -100,7 +100,7 @@ def test_the_first_reward_grades(tmp_path: Path) -> None:
     (suite,) = suites("--benchmark", path, "--reward", f"math,{style}:brevity")
     assert suite.reward == "math"
     (suite,) = suites("--benchmark", path, "--reward", f"{style}:brevity")
-    problem_set = ProblemSet("s", tmp_path, suite.problems, suite.reward, "{}", {})
+    problem_set = ProblemSet("s", tmp_path, suite.problems, suite.reward, {})
     assert problem_set.label(suite.problems[0]) == label_of(f"{style}:brevity", "1")
     assert _reward_file([problem_set]) == "mixed"
     with pytest.raises(ConfigError, match=r"--reward is 'maths'.*The nearest name is math"):

@@ -98,10 +98,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_listed(
     assert [(row["source"], row["place"]) for row in found.left_out] == [(path, "line 3"), (path, "line 5")] * 2
     assert f"the prompt has {room + 1} tokens, and --data.max_len 16" in found.left_out[0]["cause"]
     assert f"leaves {room}" in found.lines[0] and f"{DATA}: {path} line 3" in found.lines[0]
-    assert (
-        f"2 of 5 rows are left out (2 with a prompt that is too long). All are listed in {found.list}"
-        in found.lines[2]
-    )
+    assert f"2 of 5 rows are left out (2 longer than {room} tokens). All are listed in {found.list}" in found.lines[2]
     held_out = load_blended(found.args.eval.dataset, max_count=99, split="train")
     assert [len(row["input"]) for row in held_out] == [5, room, 3]
 
@@ -120,8 +117,13 @@ def test_a_resumed_run_finds_its_data_as_they_were(prepare: Callable[[Flags], Pr
 
 def test_too_few_prompts_that_fit_are_refused(prepare: Callable[[Flags], Prepared], tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"input": "x" * n, "label": "1"} for n in (1, 99, 99)])
-    with pytest.raises(ConfigError, match=r"its 1 prompts cannot fill one batch"):
-        prepare({DATA: path, "--data.max_len": "16", "--rollout.batch_size": "2", "--train.batch_size": "8"})
+    few = {DATA: path, "--data.max_len": "16", "--rollout.batch_size": "2", "--train.batch_size": "8"}
+    with pytest.raises(ConfigError, match=r"2 of 3 rows .*2 longer than 15 tokens.* line 2: .* So its 1 prompts") as e:
+        prepare(few)
+    assert e.value.value == path, "the user's file, not one that was written"
+    few |= {"--rollout.batch_size": "1", "--train.batch_size": "4", "--ada_candidates": "2"}
+    with pytest.raises(ConfigError, match=r"--ada_candidates is 2: 2 of 3 rows are left out"):
+        prepare({**few, "--ada_choice": "greso"})
     path = write(tmp_path / "none.jsonl", [{"input": "x" * 99, "label": "1"}])
     with pytest.raises(DataError, match=r"no row of .*none\.jsonl can be used; .* line 1: the prompt has 99 tokens"):
         prepare({DATA: path, "--data.max_len": "16"})
@@ -146,6 +148,10 @@ def test_a_chat_template_that_refuses_is_one_error(prepare: Callable[[Flags], Pr
     path = write(tmp_path / "rows.jsonl", problems(["1"]))
     with pytest.raises(ConfigError, match=r"--data\.input_template is .*: it cannot be filled.*braces are doubled"):
         prepare({DATA: path, "--data.input_template": r"{} in \boxed{answer}"})
+    # OpenRLHF would go on without these templates.
+    for template, chat in (("Q:", {}), ("Q: {}", {"--data.apply_chat_template": ""})):
+        with pytest.raises(ConfigError, match=r"--data\.input_template is 'Q:"):
+            prepare({DATA: path, "--data.input_template": template, **chat})
 
 
 # -- labels -------------------------------------------------------------------------------------------------------
@@ -161,6 +167,21 @@ def test_labels_that_cannot_be_read_are_left_out_and_listed(
     assert [row["place"] for row in found.left_out] == ["line 2", "line 3", "line 5"]
     assert found.left_out[0]["cause"].startswith("unusable label: the label '?'")
     assert found.left_out[0]["row"] == {"question": "1+1=", "label": "?"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reward", "count"), [("math", 3), ("http://localhost:1", 5)])
+def test_contradicting_labels_are_counted(
+    prepare: Callable[[Flags], Prepared], tmp_path: Path, reward: str, count: int
+) -> None:
+    """With a grader of ours, these do not contradict each other: notations of one answer, solutions that end in it,
+    and a label that is left out."""
+    pairs = [("a", "1/2"), ("a", "0.5"), ("b", "3"), ("b.", "4"), (" b", "3"), ("c", "1"), ("c", "So.\n#### 1")]
+    pairs = [*pairs, ("c", "?")] if reward == "math" else pairs[:5]
+    path = write(tmp_path / "rows.jsonl", [{"input": question, "label": label} for question, label in pairs])
+    (line,) = (line for line in prepare({DATA: path, REWARD: reward}).lines if "rows contradict" in line)
+    first, other = (3, 4) if reward == "math" else (1, 2)
+    assert line.startswith(f"{DATA}: {count} of ") and f"{path} line {first} and {path} line {other}." in line
 
 
 @pytest.mark.slow

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from openrlhf_ada.config.defaults import FULL_MARKS
+from openrlhf_ada.eval.answers import AnswerRow, answered
+from openrlhf_ada.eval.measures import per_problem
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.reasoning import import_reasoning_gym, to_label
 from openrlhf_ada.reward.reasoning_answers import grade
@@ -61,6 +65,53 @@ def test_the_scale_of_other_rewards_is_not_known(reward: str) -> None:
 )
 def test_the_answer_in_a_response(reward: str, response: str, answer: str | None) -> None:
     assert extracted(reward, response) == answer
+
+
+TALK = ("I do not know.", "The answer is", r"\boxed{}", "Let me think about it.", "Yes, it is.", "It is B.")
+
+
+@pytest.mark.parametrize(
+    ("reward", "response", "truncated", "answer"),
+    [
+        *(("math", said, False, found) for said, found in zip(TALK, ("", "", "", "", "Yes", "It is B."), strict=True)),
+        ("reasoning_gym", "I think that it is 7.", False, ""),
+        ("reasoning_gym", "apple, banana", False, "apple, banana"),
+        # What is cut off has a final answer only in a box or a tag.
+        ("math", "First 3 + 4 is 7. Then we multiply by 2", False, "2"),
+        ("math", "First 3 + 4 is 7. Then we multiply by 2", True, ""),
+        ("math", r"It is \boxed{7}. To check", True, "7"),
+        ("reasoning_gym", "<answer>7</answer> since", True, "7"),
+        ("reasoning_gym", "1 2 3", True, ""),
+        ("arithmetic", "7", True, "7"),
+    ],
+)
+def test_a_response_without_a_final_answer_has_none(reward: str, response: str, truncated: bool, answer: str) -> None:
+    assert extracted(reward, response, truncated=truncated) == answer
+
+
+def test_majorities_are_those_of_final_answers_over_all_subsets() -> None:
+    """Six responses of which three talk or are cut off: the rows of a file, and the votes counted one by one."""
+    responses = [r"\boxed{42}", "So it is 42.", "I do not know.", "I do not know.", "7", "We have 7 apples and"]
+    truncated = [False] * 5 + [True]
+    names = ["42", "42", "", "", "7", ""]
+    rows = [
+        AnswerRow(
+            text, 3, cut, float(name == "42"), problem="p", index=index,
+            answer=extracted("math", text, truncated=cut),
+        )
+        for index, (text, cut, name) in enumerate(zip(responses, truncated, names, strict=True))
+    ]  # fmt: skip
+    found, _ = answered(rows, {"p": 0.5}, same=lambda answer: answer_name("math", answer))
+    values = per_problem(found, 6, range(1, 7))
+    for k in range(1, 7):
+        wins: list[float] = []
+        for subset in itertools.combinations(names, k):
+            votes = [name for name in subset if name]
+            most = max(map(votes.count, votes), default=0)
+            winners = {name for name in votes if votes.count(name) == most}
+            wins.append(("42" in winners) / max(len(winners), 1))
+        assert values[f"maj@{k}"][0] == pytest.approx(sum(wins) / len(wins))
+    assert values["maj@6"][0] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +109,25 @@ def response(tokens: list[int]) -> dict[str, Any]:
 
 
 JOB = Job(Request(4, 2), "1+1=", "2", None, run_seed=7)
+
+
+def test_an_evaluations_answers_have_seeds_by_prompt_label_and_index() -> None:
+    """Whatever an engine is asked beside them, and in any order."""
+
+    async def seeds(seed: int | None, *asked: tuple[str, str]) -> dict[tuple[str, str], list[int]]:
+        call = {"max_length": 9, "hf_tokenizer": None, "images": None, "num_samples": 3}
+        names = map(str, count())
+        actor, params = make_actor(lambda llm: turn(llm, next(names))), SimpleNamespace(seed=seed)
+        calls = [actor.generate_responses(prompt=p, label=n, sampling_params=params, **call) for p, n in asked]
+        answers = await asyncio.gather(*calls)
+        return {one: [r["extra_logs"]["seed"] for r in found] for one, found in zip(asked, answers, strict=True)}
+
+    asked = ("a", "1"), ("a", "2"), ("b", "1")
+    first = asyncio.run(seeds(7, *asked))
+    assert first == asyncio.run(seeds(7, *asked[::-1]))
+    assert len({seed for found in first.values() for seed in found}) == 9
+    assert first != asyncio.run(seeds(8, *asked))
+    assert asyncio.run(seeds(None, asked[0])) == {asked[0]: [None] * 3}, "as OpenRLHF samples"
 
 
 def setup(timeout_s: float) -> SamplingSetup:

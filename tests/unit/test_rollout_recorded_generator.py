@@ -54,6 +54,7 @@ def make_generator(
             dynamic_filtering_range=(0, 1),
         ),
         vllm=SimpleNamespace(enable_sleep=False),
+        train=SimpleNamespace(seed=7),
         data=SimpleNamespace(input_key="input", label_key="label", disable_fast_tokenizer=False),
     )
     loaders = make_loader(args, ["sums"] * rows), make_loader(args, list(held_out))
@@ -148,6 +149,21 @@ def test_scores_are_remembered_by_datasource_and_prompt() -> None:
     assert [list(prompt.tokens) for prompt in generator.held_out.by_source["products"]] == [[1, 2, 3]]
     evaluate(generator, per_prompt=1)
     assert generator.held_out.scores() == {"sums": [[0.0], [1.0]], "products": [[1.0]]}, "of the last evaluation alone"
+
+
+def test_a_prompt_of_two_sources_counts_in_both() -> None:
+    generator = make_generator(2, Engine(mixed((0,))), held_out=("sums", "products"))
+    generator.eval_dataloader.dataset.prompts = ["0", "0"]
+    evaluate(generator, per_prompt=1)
+    assert generator.held_out.scores() == {"sums": [[1.0]], "products": [[1.0]]}
+
+
+def test_an_evaluation_has_the_runs_seed_and_mode_offs_sampling_has_none() -> None:
+    engine = Engine(mixed(()))
+    generator = make_generator(2, engine, held_out=("sums",))
+    evaluate(generator, per_prompt=1)
+    batch_of(generator)
+    assert [call["sampling_params"].seed for call in engine.calls] == [7, None, None]
 
 
 def test_answers_without_score_are_counted_apart() -> None:

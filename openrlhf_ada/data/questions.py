@@ -1,0 +1,162 @@
+"""Questions of rows, text or chat messages, and prompts made of them. No part of a message is lost without a word."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from openrlhf_ada.data.files import DataError
+from openrlhf_ada.data.values import MISSING, UnfitError, names_of, plain, text_of, type_name, value_at
+
+ANSWERING = ("assistant", "model", "gpt")
+"""Roles that a model speaks in."""
+
+_KEYS = {"role", "content"}
+
+IMAGE_MARK = "<image>"
+"""What OpenRLHF reads as the place of an image where it applies a chat template."""
+
+_LOOK_LIKE_MESSAGES = re.compile(r"""\s*\[?\s*\{\s*(['"])(?:role|content)\1\s*:""")
+
+
+def question_of_row(row: Mapping[str, Any], key: str) -> Any:
+    """The question of a row: text, or a list of chat messages; raises UnfitError, in words that follow the row."""
+    value = value_at(row, key)
+    if value is MISSING:
+        raise UnfitError(f"has no key {key!r}; it has {names_of(row)}: add the key or remove the row")
+    return checked_question(value, key)
+
+
+def checked_question(value: Any, name: str) -> Any:
+    """The question as text or as chat messages; raises UnfitError, in words that follow the row."""
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise UnfitError(f": {name!r} is binary, expected text: name another column") from error
+    if not isinstance(value, str | list | None):
+        raise UnfitError(
+            f": {name!r} is {type_name(value)} ({str(value)[:40]}), expected text or a list of chat messages: "
+            f"name the column that holds the prompt"
+        )
+    if value is None or not (value.strip() if isinstance(value, str) else value):
+        raise UnfitError(
+            f": {name!r} is {json.dumps(value)}, expected a prompt that is neither null nor empty: "
+            f"fill in the prompt or remove the row"
+        )
+    try:
+        value = messages_in(text_of(value)) if isinstance(value, str) else value
+        return value if isinstance(value, str) else checked_messages(value)
+    except UnfitError as error:
+        raise UnfitError(f": {name!r} {error}") from error
+
+
+def messages_in(text: str) -> Any:
+    """The messages that a text column holds as JSON; any other text as it is. Raises UnfitError."""
+    if not text.lstrip().startswith(("[", "{")):
+        return text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    found = [found] if isinstance(found, dict) else found
+    if isinstance(found, list) and found and all(isinstance(m, dict) and m.keys() >= _KEYS for m in found):
+        return found
+    if _LOOK_LIKE_MESSAGES.match(text):
+        raise UnfitError(
+            f"is {text[:60]!r}, which looks like chat messages and is none in JSON: write a list of objects with "
+            f"'role' and 'content'"
+        )
+    return text
+
+
+def checked_messages(value: Sequence[Any]) -> list[Any]:
+    """The messages, with parts of text joined; raises UnfitError, in words that follow the name of the column."""
+    for message in value:
+        fits = isinstance(message, dict) and isinstance(message.get("role"), str)
+        if not fits or not isinstance(message.get("content"), str | list):
+            raise UnfitError(
+                f"is {json.dumps(value, default=str)[:80]}, expected messages with the keys 'role' and 'content', "
+                f"both text: correct the row"
+            )
+    if value[-1]["role"].lower() in ANSWERING:
+        raise UnfitError(
+            f"ends with a message of the {value[-1]['role']}, so the prompt would hold the answer: remove that "
+            f"message, or name the column that holds the prompt alone"
+        )
+    return [plain({**message, "content": _content(message["content"])}) for message in value]
+
+
+def _content(content: str | list[Any]) -> Any:
+    """Text; a list where places of images are among it."""
+    if isinstance(content, str):
+        return content
+    lost = next((part for part in content if not (_is_text(part) or _is_image(part))), None)
+    if lost is not None:
+        raise UnfitError(
+            f"has a part of a message that is not text ({json.dumps(lost, default=str)[:60]}) and would be left out "
+            f'of the prompt: remove it, or write it as {{"type": "text", "text": ...}}'
+        )
+    return "".join(part["text"] for part in content) if all(map(_is_text, content)) else content
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _is_image(part: Any) -> bool:
+    """A place for an image of the row. An image that the part itself names would be read by nobody."""
+    return isinstance(part, dict) and {key: v for key, v in part.items() if v is not None} == {"type": "image"}
+
+
+def has_image(question: Any, *, marked: bool = False) -> bool:
+    """Has the question a place for an image? `marked`: IMAGE_MARK is one."""
+    contents = [question] if isinstance(question, str) else [message["content"] for message in question]
+    return any(isinstance(one, list) or (marked and IMAGE_MARK in one) for one in contents)
+
+
+def rendered(question: Any, make: Callable[[Any], str], where: str) -> str:
+    """The prompt of a question. `make`: from question to prompt, with a chat template or without.
+
+    Raises:
+        DataError: the template refuses the messages, or leaves a part of them out. `where`: the row.
+    """
+    from jinja2 import TemplateError
+
+    def is_ignored(others: Any) -> bool:
+        try:
+            return make(others) == prompt
+        except (TemplateError, TypeError, KeyError, ValueError):
+            # It is missed.
+            return False
+
+    try:
+        prompt = make(question)
+    except TemplateError as error:
+        raise DataError(
+            f"{where}: the model's chat template refuses its messages ({error}): correct their roles"
+        ) from error
+    lost = next((part for part, others in _parts_to_find(question, prompt) if is_ignored(others)), None)
+    if lost is not None:
+        raise DataError(f"{where}: the prompt would not hold {lost}: write it into the user's message")
+    return prompt
+
+
+def _parts_to_find(question: Any, prompt: str) -> Iterator[tuple[str, Any]]:
+    """(what the prompt may not hold, the question with something else in its place)."""
+    if isinstance(question, str):
+        if question.strip() not in prompt:
+            yield "the question", f"{question} x"
+        return
+    for number, message in enumerate(question):
+        # Calls of tools and the like; a single word beside the content is none.
+        parts = [key for key, v in message.items() if key != "content" and isinstance(v, Mapping | list) and v]
+        others = [({key: v for key, v in message.items() if key != part}, repr(part)) for part in parts]
+        said = message["content"]
+        if isinstance(said, str) and said.strip() not in prompt:
+            others.append(({**message, "content": f"{said} x"}, "the text"))
+        for other, part in others:
+            changed = [*question[:number], other, *question[number + 1 :]]
+            yield f"{part} of message {number + 1}, of the {message['role']}", changed
