@@ -85,6 +85,7 @@ PUBLISHED = (
 
 OF_PRESET = {name: name for name in PUBLISHED} | {
     "grpo": "grpo-4",
+    "uniform-8": "uniform-8-skip",
     "reinforce-ada-pos": "pos",
     "reinforce-ada-balance": "balance",
     "reinforce-ada-est": "est",

@@ -146,9 +146,10 @@ METHODS: dict[str, Method] = {
         RECIPE | _ada(mode="off") | {"algo.advantage.estimator": "group_norm"},
     ),
     "uniform-8": Method(
-        "8 rollouts of every prompt, each compared with their mean; those without an advantage are not computed",
-        "the control of every adaptive method: GRPO (arXiv 2402.03300) without its division by the deviation",
-        RECIPE | _trains(8) | _fixed(8, select="all", zeros="skip"),
+        "8 rollouts of every prompt, each compared with the mean of the others; those without an advantage are not "
+        "computed",
+        "the control of every adaptive method: RLOO (arXiv 2402.14740), which is GRPO without its division",
+        RECIPE | _trains(8, "rloo") | _fixed(8, select="all", zeros="skip"),
         "the updates are those of all 8 rollouts, without a KL penalty",
     ),
     "ppo": Method(
