@@ -35,16 +35,15 @@ class TaggedExperience(Experience):
 class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
-    By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
-    empty), `grades` (of graders of ours) and `raw_scores` (empty where scores are in [0, 1]). `choice`: how the prompt
-    was chosen (--ada_candidates). `label`: the reference answer, empty if the data has none.
+    By sample, in index order: `truncated`, `texts` (of few prompts; else empty), `grades` (of graders of ours) and
+    `raw_scores` (empty where scores are in [0, 1]). `choice`: how the prompt was chosen (--ada_candidates). `label`:
+    the reference answer, empty if the data has none.
     """
 
     row: int
     prompt: str
     pool: PromptPool
     group: TrainingGroup | None
-    lengths: Sequence[int]
     truncated: Sequence[bool]
     texts: Sequence[str]
     grades: Sequence[TimedGrade | None] = ()

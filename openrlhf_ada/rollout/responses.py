@@ -99,7 +99,7 @@ class ResponseReader:
             return reward
         values = SimpleNamespace(
             rewards=_tensor(reward),
-            response_length=torch.tensor([result.length]),
+            response_length=torch.tensor([result.num_tokens]),
             truncated=torch.tensor([result.truncated]),
             info={},
         )

@@ -116,7 +116,7 @@ def test_record_has_every_sample_and_a_few_texts(tmp_path: Path) -> None:
     record = generator.generate_samples(**GENERATE)[0].record
     first, second = record.groups
     assert [(group.row, group.prompt) for group in record.groups] == [(0, "0+1="), (1, "1+1=")]
-    assert [list(group.lengths) for group in record.groups] == [[1, 2], [1, 2, 3, 4]]
+    assert [[s.num_tokens for s in group.pool.samples] for group in record.groups] == [[1, 2], [1, 2, 3, 4]]
     assert [list(group.truncated) for group in record.groups] == [[False] * 2, [False, False, False, True]]
     answer = toy._build_tokenizer().decode([7])
     assert answer
