@@ -42,7 +42,8 @@ class Result:
     """What is known of a response without unpacking it.
 
     `reward`, `score`: None where the engine has no reward function or got nothing from it. `num_tokens`: sampled ones
-    that would be trained, up to --data.max_len. `truncated`: the answer was cut off. `no_score`: why the response cannot be used, though there is one.
+    that would be trained, up to --data.max_len. `truncated`: the answer was cut off. `no_score`: why the response
+    cannot be used, though there is one.
     """
 
     reward: Number | None

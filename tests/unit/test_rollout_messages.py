@@ -133,7 +133,7 @@ rewards = (
 
 
 def by_the_host(given: dict[str, Any], args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(trained reward, reward in the log, score) by its generator as it is in mode off, its penalties, and a clip at the end."""
+    """(trained reward, reward in the log, score) by our generator of mode off, its penalties, and a clip."""
     host = object.__new__(HostGenerator)
     experience = host._process_response_into_experience(given, max_len=7)
     dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
