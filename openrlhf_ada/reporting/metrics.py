@@ -125,7 +125,8 @@ METRICS: dict[str, Metric] = {
         "share, 0 to 1",
         "Mean score of the first n samples of every prompt (n = `rollout.n_samples_per_prompt`). Every prompt "
         "counts the same, and no stop rule is involved: an unbiased estimate of the policy's accuracy on this "
-        "batch.",
+        "batch. In mode `off`: of all its samples, those that OpenRLHF's filter rejects included; not recorded if a "
+        "score is outside of 0 to 1.",
         "Flat or falling over tens of steps: the policy does not learn. Near 0 or 1: the prompts do not fit the "
         "model.",
     ),

@@ -77,8 +77,9 @@ class StepRecord:
 class RolloutBatch(list[Experience]):
     """The samples of one training step, as the host expects them, and what it cost to get them.
 
-    `record` and `checkpoint` (the sampling state after this step) are set in the adaptive modes only. In asynchronous
-    training, this object crosses the host's queue between two processes.
+    `record` and `checkpoint` (the sampling state after this step) are set in the adaptive modes only, `accuracy` (mean
+    score, where all are in [0, 1]) in mode off. In asynchronous training, this object crosses the host's queue between
+    two processes.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class RolloutBatch(list[Experience]):
         ledger: Ledger | None = None,
         record: StepRecord | None = None,
         checkpoint: dict[str, Any] | None = None,
+        accuracy: float | None = None,
     ) -> None:
         super().__init__(samples)
+        self.accuracy = accuracy
         self.ledger = ledger or Ledger()
         self.record = record
         self.checkpoint = checkpoint or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -204,10 +205,20 @@ def test_rewards_have_at_least_single_precision(reward: Any) -> None:
     assert read(reward)[1].rewards.dtype == torch.float32
 
 
-def test_score_outside_0_to_1_is_an_error() -> None:
-    generator = make_generator({0: [-1, 1], 1: [1, 0]})
-    with pytest.raises(ValueError, match=r"score -1\.0, expected a value in \[0, 1\]"):
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [(-1, r"score -1\.0, expected a value in \[0, 1\]"), (math.inf, "score inf"), (math.nan, "score nan")],
+)
+def test_scores_outside_0_to_1_are_an_error(outcome: float, told: str) -> None:
+    generator = make_generator({0: [1, 1], 1: [1, outcome]})
+    with pytest.raises(ValueError, match=told):
         generator.generate_samples(**GENERATE)
+
+
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
+def test_rewards_that_are_not_finite_are_not_clipped(reward: float) -> None:
+    with pytest.raises(ValueError, match=f"has reward {reward}, expected a finite number"):
+        read(reward, score=1.0)
 
 
 # -- a critic's value of every prompt -----------------------------------------------------------------------------
