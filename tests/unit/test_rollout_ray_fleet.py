@@ -139,7 +139,7 @@ def test_seed_belongs_to_the_sample_on_any_engine(engines: list[RolloutEngine]) 
 
 def test_what_is_wrong_with_a_reward_is_told_with_its_row(engines: list[RolloutEngine]) -> None:
     engines[0].reward = lambda number, k: math.inf
-    with pytest.raises(ValueError, match="Row 3 of the training data: .*inf"):
+    with pytest.raises(ValueError, match=r"Row 3 of the training data: .*inf"):
         sample(engines, Request(103, 0))
 
 
