@@ -44,9 +44,10 @@ current_conversation: ContextVar[Conversation | None] = ContextVar("conversation
 def count_sampled_tokens(executor: Any) -> None:
     """Let this executor of conversations end at the limit, and say which ones were truncated; leave others alone."""
     if isinstance(executor, MultiTurnAgentExecutor):
-        agent = executor.agent_instance_cls
-        executor.agent_instance_cls = type(agent.__name__, (agent,), {"step": _noting(agent.step)})
-        executor.execute = _counting(executor.execute)
+        counted: Any = executor
+        agent = counted.agent_instance_cls
+        counted.agent_instance_cls = type(agent.__name__, (agent,), {"step": _noting(agent.step)})
+        counted.execute = _counting(counted.execute)
 
 
 def _noting(step: Callable[..., Awaitable[dict[str, Any]]]) -> Callable[..., Awaitable[dict[str, Any]]]:

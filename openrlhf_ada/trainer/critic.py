@@ -15,14 +15,13 @@ import ray
 import torch
 from openrlhf.models import ValueLoss
 from openrlhf.trainer.ray import ppo_critic
-from openrlhf.utils.loss_utils import get_loss_batch_info
 
 from openrlhf_ada.host.checkpoints import CRITIC
 from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.trainer.experience_maker import critic_weights
 from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
-from openrlhf_ada.trainer.logged_figures import StepMeans
+from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 
 
 class StratumValueLoss(ValueLoss):
@@ -78,8 +77,7 @@ class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
     def _note_figures(self, status: dict[str, float], experience: Any, step: int, loss_batch_info: Any) -> None:
         """Of one micro-batch."""
         mask = experience.action_mask
-        by_tokens = {"replay_buffer": self.replay_buffer, "dynamic_batch": self.args.train.dynamic_batch_enable}
-        totals = loss_batch_info or get_loss_batch_info(self.strategy, mask, step=step, **by_tokens)
+        totals = loss_batch_info or loss_totals(self, mask, step)
         self._means.add_loss("critic_loss", status["critic_loss"], mask, totals, by_token=True)
         tokens = float(mask.sum())
         self._means.add("values", status["values"] * tokens if tokens else 0.0, tokens)

@@ -10,6 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from openrlhf.utils.loss_utils import get_loss_batch_info
+
+
+def loss_totals(trainer: Any, mask: torch.Tensor, step: int) -> dict[str, Any]:
+    """By what OpenRLHF's trainer, of policy or critic, divides losses: with micro-batches by tokens, only it knows."""
+    return get_loss_batch_info(
+        trainer.strategy,
+        mask,
+        replay_buffer=trainer.replay_buffer,
+        step=step,
+        dynamic_batch=trainer.args.train.dynamic_batch_enable,
+    )
 
 
 class StepMeans:
@@ -27,6 +39,15 @@ class StepMeans:
         divisor = totals["batch_num_tokens" if by_token else "global_batch_size"] / totals["dp_size"]
         count = mask.sum() if by_token else mask.any(dim=-1).sum()
         self.add(name, float(loss) * float(divisor), float(count))
+
+    def add_policy(self, status: Any, mask: torch.Tensor, totals: dict[str, Any], loss: Any, kl: Any) -> None:
+        """The losses of a micro-batch of the policy. `status`: OpenRLHF's; `loss`: its module; `kl`: its flags."""
+        by_token = {"policy_loss": loss.token_level_loss, "entropy_loss": True} | ({"kl": True} if kl.use_loss else {})
+        for name in by_token.keys() & status["metrics"].keys():
+            self.add_loss(name, status["metrics"][name], mask, totals, by_token=by_token[name])
+        if loss.is_correction_level == "seq" and "is_filter_ratio" in status["weights"]:
+            # A share of samples, which OpenRLHF counts by their tokens.
+            status["weights"]["is_filter_ratio"] = "sample"
 
     def take(self, add_up: Callable[[dict[str, float]], dict[str, float]]) -> dict[str, float]:
         """The means; the next step begins anew. `add_up`: over all processes, which all have the same names."""

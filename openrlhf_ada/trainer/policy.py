@@ -12,7 +12,6 @@ from typing import Any
 import ray
 import torch
 from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
-from openrlhf.utils.loss_utils import get_loss_batch_info
 from peft import PeftModel
 
 from openrlhf_ada.config.skip_rules import skips_zeros
@@ -26,7 +25,7 @@ from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
 from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
-from openrlhf_ada.trainer.logged_figures import StepMeans
+from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
@@ -124,26 +123,8 @@ class AdaActorTrainer(TrainsInParts):
 
     def _note_figures(self, status: Any, experience: Any, step: int, loss_batch_info: Any) -> None:
         """Of one micro-batch. `experience`: with what was skipped of it, whose part in a loss is 0."""
-        totals = loss_batch_info or self._loss_totals(experience, step)
-        losses = {"policy_loss": self.actor_loss_fn.token_level_loss, "entropy_loss": True}
-        if self.args.algo.kl.use_loss:
-            losses["kl"] = True
-        for name in losses.keys() & status["metrics"].keys():
-            loss = status["metrics"][name]
-            self._means.add_loss(name, loss, experience.action_mask, totals, by_token=losses[name])
-        if self.actor_loss_fn.is_correction_level == "seq" and "is_filter_ratio" in status["weights"]:
-            # A share of samples, which the host counts by their tokens.
-            status["weights"]["is_filter_ratio"] = "sample"
-
-    def _loss_totals(self, experience: Any, step: int) -> dict[str, Any]:
-        """As the host would compute them, with micro-batches by tokens."""
-        return get_loss_batch_info(
-            self.strategy,
-            experience.action_mask,
-            replay_buffer=self.replay_buffer,
-            step=step,
-            dynamic_batch=self.args.train.dynamic_batch_enable,
-        )
+        totals = loss_batch_info or loss_totals(self, experience.action_mask, step)
+        self._means.add_policy(status, experience.action_mask, totals, self.actor_loss_fn, self.args.algo.kl)
 
     def _rest(self, experience: Any) -> tuple[Any, bool]:
         """What is to be computed of a micro-batch, and whether that is nothing."""
@@ -154,7 +135,7 @@ class AdaActorTrainer(TrainsInParts):
 
     def _average_losses(self, experience: Any, step: int, loss_batch_info: Any) -> Any:
         """Scale the advantages as --ada_loss asks; returns the totals, which the host would compute only later."""
-        loss_batch_info = loss_batch_info or self._loss_totals(experience, step)
+        loss_batch_info = loss_batch_info or loss_totals(self, experience.action_mask, step)
         by_token = self.actor_loss_fn.token_level_loss
         factors = advantage_factors(experience, loss_batch_info, self.args, by_token=by_token)
         experience.advantages = experience.advantages * factors

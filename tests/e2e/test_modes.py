@@ -97,8 +97,8 @@ def test_a_conversation_is_as_long_as_what_was_sampled(toy: Toy, tmp_path: Path,
     """Two answers of at most three tokens; of what is inserted between them alone, all would be penalised."""
     train(toy_flags(toy, tmp_path / "run", **CONVERSATIONS, **mode, actor__adam__lr=0))
     for row in steps_of(tmp_path / "run"):
-        assert row["rollout/reward_mean"] == pytest.approx(row["ada/first_wave_metric_mean"]) > 0
-        assert row["response_length"] == pytest.approx(row["ada/kept_tokens"] / row["ada/kept"]) < 9
+        assert 0 < row["rollout/reward_mean"] == pytest.approx(row["ada/first_wave_metric_mean"])
+        assert 9 > row["response_length"] == pytest.approx(row["ada/kept_tokens"] / row["ada/kept"])
         assert row["truncated"] == row["rollout/truncated_rate"] == 0
     if mode is EST:
         samples = read_jsonl(tmp_path / "run" / "samples.jsonl")

@@ -1,4 +1,4 @@
-"""A conversation of two turns (--train.agent_func_path): the toy answers a sum, reads words of another, answers again."""
+"""A conversation of two turns (--train.agent_func_path): the toy answers a sum, and again after two others."""
 
 from __future__ import annotations
 
