@@ -43,7 +43,8 @@ current_conversation: ContextVar[Conversation | None] = ContextVar("conversation
 
 def count_sampled_tokens(executor: Any) -> None:
     """Let this executor of conversations end at the limit, and say which ones were truncated; leave others alone."""
-    if isinstance(executor, MultiTurnAgentExecutor):
+    # A class of the user's may have come without OpenRLHF's constructor, and go its own way.
+    if isinstance(executor, MultiTurnAgentExecutor) and hasattr(executor, "agent_instance_cls"):
         counted: Any = executor
         agent = counted.agent_instance_cls
         counted.agent_instance_cls = type(agent.__name__, (agent,), {"step": _noting(agent.step)})
