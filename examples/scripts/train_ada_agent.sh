@@ -3,7 +3,8 @@
 #
 # Needs:   as train_grpo.sh; it scores as `math` does, whatever REWARD is. For an environment of your own, AGENT=file.py
 #          with a class AgentExecutor as in OpenRLHF.
-# Expect:  a rollout is a whole conversation; its score is the agent's `scores`. All turns together fit into MAX_LEN.
+# Expect:  a rollout is a whole conversation; its score is the agent's `scores`. Its answers have MAX_NEW_TOKENS tokens
+#          together, and fit into MAX_LEN with the prompt and what the environment says.
 # Usage:   MODEL=... DATA=... examples/scripts/train_ada_agent.sh [more flags]   (all variables: common.sh)
 set -euo pipefail
 source "$(dirname "$(readlink -f "$0")")/common.sh"

@@ -35,7 +35,7 @@ from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_argume
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import Session, TerminatedError, check_this_machine, ray_session, runs_here
-from openrlhf_ada.reporting.output import LogText, kept_output
+from openrlhf_ada.reporting.output import LOG_FILE, LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.track_mlflow import absolute
@@ -169,9 +169,11 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
                 log_dir = session.log_dir
                 _train(args, view, session)
         except RayError as error:
-            print(
-                f"{PROG}: the run failed.\n{error}\nLogs of all processes: {log_dir} (or --verbose)", file=sys.stderr
-            )
+            for line in str(error).splitlines():
+                log.line(line)
+            print(f"{PROG}: the run failed.\n{root_cause(error)}", file=sys.stderr)
+            traceback = config.resolved_run_dir(args.logger.wandb.run_name) / LOG_FILE
+            print(f"The traceback: {traceback}. Logs of all processes: {log_dir} (or --verbose)", file=sys.stderr)
             return EXIT_FAILED
         except (RunLostError, RayHeadLostError) as error:
             print(f"{PROG}: the run failed. {error}\nLogs of all processes: {log_dir}", file=sys.stderr)
@@ -180,6 +182,17 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
             print(f"{PROG}: terminated", file=sys.stderr)
             return 128 + error.signum
     return 0
+
+
+def root_cause(error: BaseException) -> str:
+    """What was raised in the first process that an error has come through; other errors of Ray as they are."""
+    from ray.exceptions import RayTaskError
+
+    if not isinstance(error, RayTaskError):
+        return str(error)
+    while isinstance(error, RayTaskError):
+        error = error.cause
+    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 def experience_of(
     response: dict[str, Any], max_length: int, *, rewards: torch.Tensor, scores: torch.Tensor, info: dict[str, Any]
 ) -> Experience:
-    """What OpenRLHF's generator makes of a response, in a fifth of the time; every trained sample passes here.
+    """What our generator in mode off makes of a response, in a fifth of the time; every trained sample passes here.
 
     Args:
         response: of an executor, with tokens and log-probabilities (or None) as arrays, shape (T,).
@@ -28,7 +28,6 @@ def experience_of(
     for start, end in response["action_ranges"]:
         is_action[start:end] = 1
     is_action = is_action[1:max_length]
-    places = np.flatnonzero(is_action)
     sequence = np.array(tokens[:max_length], dtype=np.int64)
     values = response["rollout_log_probs"]
     extra = {name: _figure(value) for name, value in response.get("extra_logs", {}).items()}
@@ -44,7 +43,7 @@ def experience_of(
         "mm_train_inputs": [response.get("mm_train_inputs")],
         "rewards": rewards,
         "scores": scores,
-        "response_length": _one(places[-1] - places[0] + 1 if len(places) else 0, np.int64),
+        "response_length": _one(is_action.sum(), np.int64),
         "truncated": _one(response.get("truncated", False), np.bool_),
         "total_length": _one(len(sequence), np.float32),
         "info": {"response_clip_ratio": _one(len(sequence) >= max_length, np.bool_)} | extra | info,

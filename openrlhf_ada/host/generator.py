@@ -56,8 +56,11 @@ class HostGenerator(SamplesGenerator):
     def _process_response_into_experience(self, response: Any, **generate_kwargs: Any) -> Experience:
         """OpenRLHF's loop calls it once per response: the one moment in which it shows samples that it rejects.
 
+        A response's length is its sampled tokens. OpenRLHF counts from the first to the last of them, and between the
+        turns of a conversation others tell.
         Contract: test_openrlhf_objects.test_every_override_overrides_something
         """
         experience = super()._process_response_into_experience(response, **generate_kwargs)
+        experience.response_length = experience.action_mask.sum(dim=-1)
         self.on_sample(experience)
         return experience

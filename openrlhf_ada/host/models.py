@@ -8,6 +8,7 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 
 from openrlhf_ada.host.classes import substituted, unwrap_ray_class
@@ -106,15 +107,20 @@ class HostRewardActor(CheckedModel, FixedPort, unwrap_ray_class(launcher.RewardM
     model_role = "the reward model"
 
 
-def before_optimizer_steps(engine: Any, look: Callable[[], None]) -> None:
+def before_optimizer_steps(engine: Any, look: Callable[[], None] = lambda: None) -> None:
     """Call `look` before each step of a DeepSpeed engine that changes the weights.
 
+    Single precision without ZeRO is trained by torch's own optimizer, whose gradient's norm DeepSpeed does not know.
+    It is noted here, where OpenRLHF looks for it.
     Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
     """
     step = engine.step
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         if engine.is_gradient_accumulation_boundary():
+            if _is_plain(engine):
+                gradients = [p.grad for p in engine.module.parameters() if p.grad is not None]
+                engine._global_grad_norm = torch.nn.utils.get_total_norm(gradients)
             look()
         return step(*args, **kwargs)
 
@@ -138,11 +144,18 @@ def scaled_losses(engine: Any, scale: float) -> Iterator[None]:
 def is_gradient_finite(engine: Any) -> bool:
     """Of all processes, between the last backward pass and the step.
 
-    True without ZeRO, and in float16, where DeepSpeed looks itself and leaves steps out to find its scale.
+    True in bfloat16 without ZeRO, and in float16, where DeepSpeed looks itself and leaves steps out to find its scale.
 
     Its gradient norm does not tell: ZeRO 3 gives the square root of the number of groups for one that is not finite.
     Contract: test_finite_steps.test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change
     """
+    if _is_plain(engine):
+        return bool(torch.isfinite(engine.get_global_grad_norm()))
     if engine.fp16_enabled() or not engine.zero_optimization_stage():
         return True
     return not engine.optimizer.has_overflow()
+
+
+def _is_plain(engine: Any) -> bool:
+    """Is the optimizer none of DeepSpeed's?"""
+    return not (engine.zero_optimization_stage() or engine.bfloat16_enabled() or engine.fp16_enabled())

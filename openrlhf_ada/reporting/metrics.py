@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from openrlhf_ada.reporting.host_figures import render_host_figures
+
 
 class Metric(NamedTuple):
     """What one metric says; the words go to `docs/metrics.md`."""
@@ -125,7 +127,8 @@ METRICS: dict[str, Metric] = {
         "share, 0 to 1",
         "Mean score of the first n samples of every prompt (n = `rollout.n_samples_per_prompt`). Every prompt "
         "counts the same, and no stop rule is involved: an unbiased estimate of the policy's accuracy on this "
-        "batch.",
+        "batch. In mode `off`: of all its samples, those that OpenRLHF's filter rejects included; not recorded if a "
+        "score is outside of 0 to 1.",
         "Flat or falling over tens of steps: the policy does not learn. Near 0 or 1: the prompts do not fit the "
         "model.",
     ),
@@ -385,8 +388,8 @@ _DOC_HEAD = """\
 `make docs`. -->
 
 One JSON object per training step goes to `metrics.jsonl` in the run directory, and one per evaluation (`eval/...`);
-both carry `step`, the number of training steps done. OpenRLHF's own names stand beside these, unchanged.
-A value that is not finite is an error for the names below and becomes `null` for the host's.
+both carry `step`, the number of training steps done. [OpenRLHF's own names](#openrlhfs-figures-of-a-step) stand beside
+these. A value that is not finite is an error for the names below and becomes `null` for the host's.
 
 Figures of the *trained* groups are biased, because these groups were selected to be balanced. So accuracy is computed
 from the first n samples or from the whole pool; each row says which.
@@ -401,7 +404,7 @@ In metric names and in `samples.jsonl`, `metric` is the score of a sample, in [0
 def render_metrics_table() -> str:
     """The text of `docs/metrics.md`."""
     rows = (f"| `{name}` | {m.unit} | {m.meaning} | {m.bad} |\n" for name, m in METRICS.items())
-    return _DOC_HEAD + "".join(rows)
+    return _DOC_HEAD + "".join(rows) + render_host_figures()
 
 
 OPEN_ENDED = ("eval/accuracy/", "eval/pass@", "eval/all_equal@")

@@ -180,7 +180,7 @@ def short(number: float) -> str:
 
 
 def step_line(step: int, max_steps: int, metrics: Mapping[str, Any], seconds: float) -> str:
-    """The line of a finished step. Metrics that it lacks (with adaptive sampling off) are left out."""
+    """The line of a finished step. Metrics that it lacks are left out; in mode off it has the reward."""
     width = len(str(max_steps))
     parts = [f"step {step:>{width}}/{max_steps}"]
     if (right := metrics.get("ada/first_wave_metric_mean")) is not None:
@@ -190,6 +190,8 @@ def step_line(step: int, max_steps: int, metrics: Mapping[str, Any], seconds: fl
         parts.append(f"signal {signal:>4.0%}" + ("" if uniform is None else f" (uniform {uniform:>4.0%})"))
     if (rollouts := metrics.get("ada/rollouts_per_prompt")) is not None:
         parts.append(f"{rollouts:>5.1f} rollouts/prompt")
+    elif (reward := metrics.get("rollout/reward_mean")) is not None:
+        parts.append(f"reward {reward:>6.3f}")
     parts.append(f"{seconds:>6.1f} s")
     return "   ".join(parts)
 

@@ -140,7 +140,6 @@ class Batch:
             prompt=request.prompt,
             pool=finished.pool,
             group=group,
-            lengths=[result.length for result in payloads],
             truncated=[result.truncated for result in payloads],
             texts=texts,
             grades=[result.grade for result in payloads],

@@ -31,6 +31,7 @@ from openrlhf_ada.platforms.gpu_memory import wait_for_room
 from openrlhf_ada.platforms.template import LONGEST_ADDRESS
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
+from openrlhf_ada.rollout.conversations import count_sampled_tokens
 from openrlhf_ada.rollout.engine_starts import report_start
 from openrlhf_ada.rollout.messages import Ended, Message, ended, finished, pack
 from openrlhf_ada.rollout.running_rewards import RunningRewards
@@ -87,6 +88,7 @@ class AdaRolloutActor(HostRolloutActor, ReceivesWeights):
             await super().__init__(*args, remote_rm_url=reward_files(named), **self.with_receiver(kwargs))
         self.open_gate()
         self.llm = TrackedEngine(self.llm, self, tokens_only=reads_tokens_only(self.executor))
+        count_sampled_tokens(self.executor)
         self._running: dict[Request, Rollout] = {}
         self._ended: asyncio.Queue[Ended] = asyncio.Queue()
         self._start_id = uuid.uuid4().hex

@@ -42,14 +42,13 @@ class Result:
     """What is known of a response without unpacking it.
 
     `reward`, `score`: None where the engine has no reward function or got nothing from it. `num_tokens`: sampled ones
-    that would be trained; `length`: from the first to the last of them. Both end at --data.max_len. `truncated`: the
-    answer reached its limit. `no_score`: why the response cannot be used, though there is one.
+    that would be trained, up to --data.max_len. `truncated`: the answer was cut off. `no_score`: why the response
+    cannot be used, though there is one.
     """
 
     reward: Number | None
     score: Number | None
     num_tokens: int
-    length: int
     truncated: bool
     no_score: str
     grade: TimedGrade | None
@@ -108,9 +107,9 @@ def finished(
     except NoScoreError as error:
         reward = score = None
         no_score = str(error)
-    count, length = _lengths(response["action_ranges"], len(response["observation_tokens"]), max_length)
+    count = _num_trained(response["action_ranges"], len(response["observation_tokens"]), max_length)
     fields = (
-        reward, score, count, length, bool(response.get("truncated", False)), no_score,
+        reward, score, count, bool(response.get("truncated", False)), no_score,
         None if grade is None else (grade.score, grade.cause, grade.seconds),
     )  # fmt: skip
     return Ended((*request, num_tokens, *versions, "", fields), _packed(response))
@@ -136,12 +135,11 @@ def read(message: Message) -> list[Answer]:
 
 
 def _result(fields: Row, packed: Bytes) -> Result:
-    reward, score, count, length, truncated, no_score, grade = fields
+    reward, score, count, truncated, no_score, grade = fields
     return Result(
         None if reward is None else Number(*reward),
         None if score is None else Number(*score),
         count,
-        length,
         truncated,
         no_score,
         None if grade is None else TimedGrade(*grade),
@@ -179,10 +177,9 @@ def _number(value: Any) -> tuple[float, bool] | None:
     return float(tensor.flatten().to(dtype)[0]), dtype == torch.float64
 
 
-def _lengths(ranges: Sequence[tuple[int, int]], num_tokens: int, max_length: int) -> tuple[int, int]:
-    """(sampled tokens, from the first to the last of them) of what is trained, which never has the first token."""
+def _num_trained(ranges: Sequence[tuple[int, int]], num_tokens: int, max_length: int) -> int:
+    """Sampled tokens of what is trained, which never has the first token."""
     is_sampled = np.zeros(num_tokens, dtype=bool)
     for start, end in ranges:
         is_sampled[start:end] = True
-    places = np.flatnonzero(is_sampled[1:max_length])
-    return len(places), int(places[-1] - places[0]) + 1 if len(places) else 0
+    return int(is_sampled[1:max_length].sum())

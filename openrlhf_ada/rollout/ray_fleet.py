@@ -82,8 +82,7 @@ class RayFleet(EngineFleet):
             return prompt.prompt, prompt.label, prompt.image
 
         super().__init__(connections, prompt_of, setup, seed)
-        self._to_sample = to_sample
-        self._score = score
+        self._requests, self._to_sample, self._score = requests, to_sample, score
 
     def wait(self) -> Sequence[Finished[Result] | Aborted | Failed | EngineDown | EngineUp]:
         events = self._scored(self._connections.wait())
@@ -112,3 +111,5 @@ class RayFleet(EngineFleet):
             return Finished(request, self._to_sample(request, result, answer.versions), result)
         except NoScoreError as error:
             return Failed(request, answer.num_tokens, str(error))
+        except ValueError as error:
+            raise ValueError(f"Row {self._requests[request.key].row} of the training data: {error}") from error

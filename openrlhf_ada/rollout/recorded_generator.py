@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.host.tokenizer import SharedTokenizer
+from openrlhf_ada.reward.reward_function import short
 from openrlhf_ada.rollout.records import RolloutBatch
 
 
@@ -27,17 +30,21 @@ class RecordedGenerator(HostGenerator):
             host.args.actor.model_name_or_path, use_fast=not host.args.data.disable_fast_tokenizer
         )
         super().__init__(host, tokenizer)
-        self._processed: list[int] = []
+        self._processed: list[Experience] = []
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[RolloutBatch, float | None, int, bool]:
-        """The host's batch with its ledger. What the host sampled ahead counts in the step that trains it."""
+        """The host's batch with its ledger. What the host sampled ahead counts in the step that trains it.
+
+        Raises ValueError for a reward that is not finite: the host would clip it, or train on nothing but it.
+        """
         self._processed = []
         before = _lengths(self.samples_ahead)
         samples, pass_rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
-        kept, ahead = _lengths(samples), _lengths(self.samples_ahead)
-        rejected = len(self._processed) + len(before) - len(kept) - len(ahead)
-        rejected_tokens = sum(self._processed) + sum(before) - sum(kept) - sum(ahead)
+        _check_rewards(samples)
+        kept, ahead, processed = map(_lengths, (samples, self.samples_ahead, self._processed))
+        rejected = len(processed) + len(before) - len(kept) - len(ahead)
+        rejected_tokens = sum(processed) + sum(before) - sum(kept) - sum(ahead)
         ledger = Ledger(
             drawn=len(kept) + rejected,
             kept=len(kept),
@@ -46,10 +53,13 @@ class RecordedGenerator(HostGenerator):
             kept_tokens=sum(kept),
             unused_tokens=rejected_tokens,
         )
-        return RolloutBatch(samples, ledger), pass_rate, consumed, exhausted
+        # With what the host's filter has rejected; of a batch that was sampled ahead, its own.
+        accuracy = _accuracy(self._processed or samples)
+        self._processed = []
+        return RolloutBatch(samples, ledger, accuracy=accuracy), pass_rate, consumed, exhausted
 
     def on_sample(self, experience: Experience) -> None:
-        self._processed.append(int(experience.action_mask.sum()))
+        self._processed.append(experience)
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs: Any) -> list[Experience]:
@@ -83,6 +93,21 @@ class RecordedGenerator(HostGenerator):
 def _lengths(samples: list[Experience]) -> list[int]:
     """Response tokens of each."""
     return [int(sample.action_mask.sum()) for sample in samples]
+
+
+def _check_rewards(samples: list[Experience]) -> None:
+    for sample in samples:
+        if sample.rewards is not None and not sample.rewards.isfinite().all():
+            raise ValueError(
+                f"an answer to the prompt {short(sample.prompts[0])} (label {sample.labels[0]!r}) has reward "
+                f"{sample.rewards.tolist()}, expected a finite number. Fix the reward function"
+            )
+
+
+def _accuracy(samples: list[Experience]) -> float | None:
+    """Mean score; None where one is missing or outside of [0, 1]."""
+    scores = [math.nan if sample.scores is None else float(sample.scores[0]) for sample in samples]
+    return statistics.fmean(scores) if scores and all(0.0 <= score <= 1.0 for score in scores) else None
 
 
 def _answers(samples: list[Experience]) -> PromptAnswers:

@@ -35,16 +35,15 @@ class TaggedExperience(Experience):
 class GroupRecord:
     """Everything that was drawn for one prompt visit, and what is trained of it (None: the prompt was replaced).
 
-    By sample, in index order: `lengths` in tokens from first to last, `truncated`, `texts` (of few prompts; else
-    empty), `grades` (of graders of ours) and `raw_scores` (empty where scores are in [0, 1]). `choice`: how the prompt
-    was chosen (--ada_candidates). `label`: the reference answer, empty if the data has none.
+    By sample, in index order: `truncated`, `texts` (of few prompts; else empty), `grades` (of graders of ours) and
+    `raw_scores` (empty where scores are in [0, 1]). `choice`: how the prompt was chosen (--ada_candidates). `label`:
+    the reference answer, empty if the data has none.
     """
 
     row: int
     prompt: str
     pool: PromptPool
     group: TrainingGroup | None
-    lengths: Sequence[int]
     truncated: Sequence[bool]
     texts: Sequence[str]
     grades: Sequence[TimedGrade | None] = ()
@@ -78,8 +77,9 @@ class StepRecord:
 class RolloutBatch(list[Experience]):
     """The samples of one training step, as the host expects them, and what it cost to get them.
 
-    `record` and `checkpoint` (the sampling state after this step) are set in the adaptive modes only. In asynchronous
-    training, this object crosses the host's queue between two processes.
+    `record` and `checkpoint` (the sampling state after this step) are set in the adaptive modes only, `accuracy` (mean
+    score, where all are in [0, 1]) in mode off. In asynchronous training, this object crosses the host's queue between
+    two processes.
     """
 
     def __init__(
@@ -88,8 +88,10 @@ class RolloutBatch(list[Experience]):
         ledger: Ledger | None = None,
         record: StepRecord | None = None,
         checkpoint: dict[str, Any] | None = None,
+        accuracy: float | None = None,
     ) -> None:
         super().__init__(samples)
+        self.accuracy = accuracy
         self.ledger = ledger or Ledger()
         self.record = record
         self.checkpoint = checkpoint or {}

@@ -99,7 +99,7 @@ class ResponseReader:
             return reward
         values = SimpleNamespace(
             rewards=_tensor(reward),
-            response_length=torch.tensor([result.length]),
+            response_length=torch.tensor([result.num_tokens]),
             truncated=torch.tensor([result.truncated]),
             info={},
         )
@@ -109,10 +109,10 @@ class ResponseReader:
     def _clipped(self, reward: Number) -> Number:
         """In --reward.clip_range, before any baseline is computed from rewards."""
         low, high = self._bounds[reward.is_double]
-        if low <= reward.value <= high:
+        # What is not finite stays so, and is refused as a sample's reward.
+        if low <= reward.value <= high or not math.isfinite(reward.value):
             return reward
-        # What is not a number stays so, and is refused as a sample's reward.
-        return reward if math.isnan(reward.value) else Number(min(max(reward.value, low), high), reward.is_double)
+        return Number(min(max(reward.value, low), high), reward.is_double)
 
     @staticmethod
     def _check_binary(request: Request, reward: float, score: float, threshold: float) -> None:

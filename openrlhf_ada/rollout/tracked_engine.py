@@ -15,6 +15,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_ada.core.scheduling import Request, rollout_seed
 from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.rollout.conversations import current_conversation
 from openrlhf_ada.rollout.tokens_only import ask_for_tokens_only, check_logprobs
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 
@@ -83,6 +84,8 @@ class TrackedEngine:
         sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
         if self._tokens_only:
             ask_for_tokens_only(sampling_params)
+        if (conversation := current_conversation.get()) is not None:
+            conversation.cap(sampling_params)
         await self._weights.admitted()
         rollout = current_rollout.get()
         if rollout is None:
@@ -109,6 +112,8 @@ class TrackedEngine:
     async def _outputs(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncIterator[Any]:
         try:
             async for output in self._llm.generate(prompt, sampling_params, request_id=request_id):
+                if (conversation := current_conversation.get()) is not None:
+                    conversation.num_tokens += len(output.outputs[0].token_ids)
                 yield output
         except EngineDeadError:
             await _end_of_process()

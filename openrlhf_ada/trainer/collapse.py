@@ -43,7 +43,7 @@ class CollapseWatch:
         self._note = note
         self._before: dict[str, float] = {}
         self._low: dict[str, tuple[float, int]] = {}
-        self._noted: set[str] = set()
+        self._noted: dict[str, str] = {}
 
     def scores(self, where: str, mean: float, prompts: int) -> None:
         """`mean`: of the prompts' mean scores, in [0, 1], on the prompts that `where` names: a step or a held-out set.
@@ -54,7 +54,7 @@ class CollapseWatch:
         if mean >= before * FALLEN:
             self._before[where] += FOLLOWS * (cautious - before)
             self._low.pop(where, None)
-            self._noted.discard(where)
+            self._noted.pop(where, None)
             return
         total, count = self._low.get(where, (0.0, 0))
         total, count = total + mean * prompts, count + prompts
@@ -67,12 +67,16 @@ class CollapseWatch:
         if nats < CERTAIN:
             self._note_once("", _CERTAIN.format(surprisal=nats))
         else:
-            self._noted.discard("")
+            self._noted.pop("", None)
 
     def _note_once(self, what: str, text: str) -> None:
         if what not in self._noted:
-            self._noted.add(what)
+            self._noted[what] = text
             self._note(text)
+
+    def standing(self) -> list[str]:
+        """What was told and still holds."""
+        return list(self._noted.values())
 
 
 def chance_of_fall(mean: float, before: float, prompts: int) -> float:

@@ -7,7 +7,7 @@ samples an unbiased estimate of the loss over the whole pool.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from openrlhf_ada.host.models import HostCriticActor
 from openrlhf_ada.trainer.experience_maker import critic_weights
 from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
+from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 
 
 class StratumValueLoss(ValueLoss):
@@ -46,7 +47,17 @@ class StratumValueLoss(ValueLoss):
 
 
 class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
-    """The host's critic trainer, which trains all micro-batches of a step, and only of finite numbers."""
+    """The host's critic trainer, which trains all micro-batches of a step, and only of finite numbers.
+
+    It logs means over the tokens of the whole step, and rate and gradient norm of its last optimizer step: the host
+    logs means over micro-batches.
+    """
+
+    _last: dict[str, float]
+
+    @cached_property
+    def _means(self) -> StepMeans:
+        return StepMeans()
 
     @cached_property
     def _finite(self) -> FiniteSteps:
@@ -55,7 +66,22 @@ class WholeStepCriticTrainer(ppo_critic.CriticPPOTrainer):
     def training_step(self, experience: Any, step: int, loss_batch_info: dict | None = None) -> dict[str, float]:
         mark_boundary(self, self.critic, step)
         with self._finite.step(experience):
-            return super().training_step(experience, step, loss_batch_info)
+            status = super().training_step(experience, step, loss_batch_info)
+        self._note_figures(status, experience, step, loss_batch_info)
+        return status
+
+    def ppo_train(self) -> dict[str, float]:
+        status = super().ppo_train()
+        return status and status | self._last | self._means.take(partial(self.strategy.all_reduce, op="sum"))
+
+    def _note_figures(self, status: dict[str, float], experience: Any, step: int, loss_batch_info: Any) -> None:
+        """Of one micro-batch."""
+        mask = experience.action_mask
+        totals = loss_batch_info or loss_totals(self, mask, step)
+        self._means.add_loss("critic_loss", status["critic_loss"], mask, totals, by_token=True)
+        tokens = float(mask.sum())
+        self._means.add("values", status["values"] * tokens if tokens else 0.0, tokens)
+        self._last = {name: status[name] for name in ("critic_lr", "critic_grad_norm")}
 
 
 class StratumCriticTrainer(WholeStepCriticTrainer):

@@ -12,7 +12,6 @@ from typing import Any
 import ray
 import torch
 from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
-from openrlhf.utils.loss_utils import get_loss_batch_info
 from peft import PeftModel
 
 from openrlhf_ada.config.skip_rules import skips_zeros
@@ -26,6 +25,7 @@ from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
 from openrlhf_ada.trainer.finite import FiniteSteps
 from openrlhf_ada.trainer.gradient_steps import mark_boundary, seed_step
+from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
@@ -89,6 +89,10 @@ class AdaActorTrainer(TrainsInParts):
         return PolicyWeights(model, *sharding(self.strategy.args, model))
 
     @cached_property
+    def _means(self) -> StepMeans:
+        return StepMeans()
+
+    @cached_property
     def _finite(self) -> FiniteSteps:
         return FiniteSteps.of_run("policy", self.actor_loss_fn, self.actor.model, self.strategy.args)
 
@@ -101,19 +105,26 @@ class AdaActorTrainer(TrainsInParts):
         loss_batch_info = self.of_whole_step(loss_batch_info)
         if self.args.ada.loss != "host":
             loss_batch_info = self._average_losses(experience, step, loss_batch_info)
-        experience, is_idle = self._rest(experience)
+        rest, is_idle = self._rest(experience)
         before = self.actor.model.global_steps
-        with self._finite.step(experience):
-            status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        with self._finite.step(rest):
+            status = super().training_step(rest, kl_ctl, step, loss_batch_info)
+        self._note_figures(status, experience, step, loss_batch_info)
         if self.average is not None and self.actor.model.global_steps > before:
             self.average.update()
         return status | {"num_samples": IDLE, "num_action_tokens": IDLE} if is_idle else status
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """The host's. The rollouts that are there are this process's."""
+        """The host's; losses are means over the whole step. The rollouts that are there are this process's."""
         if skips_zeros(self.args.ada):
             shorten(self.replay_buffer.items)
-        return super().ppo_train(kl_ctl)
+        status = super().ppo_train(kl_ctl)
+        return status and status | self._means.take(partial(self.strategy.all_reduce, op="sum"))
+
+    def _note_figures(self, status: Any, experience: Any, step: int, loss_batch_info: Any) -> None:
+        """Of one micro-batch. `experience`: with what was skipped of it, whose part in a loss is 0."""
+        totals = loss_batch_info or loss_totals(self, experience.action_mask, step)
+        self._means.add_policy(status, experience.action_mask, totals, self.actor_loss_fn, self.args.algo.kl)
 
     def _rest(self, experience: Any) -> tuple[Any, bool]:
         """What is to be computed of a micro-batch, and whether that is nothing."""
@@ -124,14 +135,7 @@ class AdaActorTrainer(TrainsInParts):
 
     def _average_losses(self, experience: Any, step: int, loss_batch_info: Any) -> Any:
         """Scale the advantages as --ada_loss asks; returns the totals, which the host would compute only later."""
-        if loss_batch_info is None:
-            loss_batch_info = get_loss_batch_info(
-                self.strategy,
-                experience.action_mask,
-                replay_buffer=self.replay_buffer,
-                step=step,
-                dynamic_batch=self.args.train.dynamic_batch_enable,
-            )
+        loss_batch_info = loss_batch_info or loss_totals(self, experience.action_mask, step)
         by_token = self.actor_loss_fn.token_level_loss
         factors = advantage_factors(experience, loss_batch_info, self.args, by_token=by_token)
         experience.advantages = experience.advantages * factors

@@ -69,7 +69,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         super().fit(global_step)
         if self.evaluates_end():
             self._evaluate_now()
-        self.recorder.finish()
+        self.finish()
 
     def _evaluate_now(self) -> None:
         """Evaluate outside the host's loop."""

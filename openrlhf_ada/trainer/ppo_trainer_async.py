@@ -147,10 +147,6 @@ class AdaTrainingActor(RecordedTraining, HostTrainingActor):
         self.recorder.begin_step()
         super().fit(global_step)
 
-    def finish(self) -> None:
-        """Close the record."""
-        self.recorder.finish()
-
 
 class AdaPPOTrainerAsync(HostAsyncTrainer):
     """The host's coordinator, starting our actors in place of its own."""

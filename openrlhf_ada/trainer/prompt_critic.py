@@ -17,7 +17,7 @@ import torch
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils.utils import zero_pad_sequences
 
-from openrlhf_ada.host.models import HostCriticActor
+from openrlhf_ada.host.models import HostCriticActor, before_optimizer_steps
 from openrlhf_ada.host.tokenizer import SharedTokenizer
 from openrlhf_ada.trainer.critic import UncommittedCheckpoints
 
@@ -124,6 +124,7 @@ class PassRateCriticActor(UncommittedCheckpoints, HostCriticActor):
 
     def init_model_from_pretrained(self, *args: Any, **kwargs: Any) -> None:
         super().init_model_from_pretrained(*args, **kwargs)
+        before_optimizer_steps(self.critic)
         self._waiting: list[PromptRows] = []
 
     def append_prompts(self, rows: PromptRows) -> None:

@@ -150,6 +150,8 @@ class RecordedTraining(HostTrainer):
         if self.is_adaptive:
             status = self._with_ada_metrics(status, global_step) | critic_status
             self._note_critic_use(status)
+        elif rollout_samples.accuracy is not None:
+            status["ada/first_wave_metric_mean"] = rollout_samples.accuracy
         return status, next_step
 
     def left_to_train(self, rollout_samples: Any) -> Any:
@@ -277,6 +279,10 @@ class RecordedTraining(HostTrainer):
             names = ", ".join(sorted(name for name in logs if name.startswith(("accuracy", "pass@", "eval_"))))
             raise ConfigError("--ckpt.best_metric_key", key, f"the evaluation has {names or 'no figures'}", "Use one")
         return logs
+
+    def finish(self) -> None:
+        """Close the record."""
+        self.recorder.finish(self.collapse.standing())
 
     def record_evaluation(self, held_out: HeldOut, version: int) -> None:
         """Record an evaluation of the policy after `version` training steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,13 +115,15 @@ class Recorder:
         self.trackers.evaluation(step, metrics, axes)
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
-    def finish(self) -> None:
-        """Write summary.json and the report, and close the trackers."""
+    def finish(self, warnings: Sequence[str] = ()) -> None:
+        """Write summary.json and the report, close the trackers, and repeat what a user should have read."""
         self._log.write_summary(summarise(read_run(self.run_dir)))
         self._log.close()
         write_report(read_run(self.run_dir), self.run_dir / "report.html")
         # Last: one may wait for its server.
         self.trackers.finish()
+        for text in warnings:
+            self.note(text)
         self.emit("done", run_dir=str(self.run_dir))
 
 

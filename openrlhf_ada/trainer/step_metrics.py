@@ -131,7 +131,9 @@ def first_wave_stats(record: StepRecord, group_size: int) -> dict[str, float]:
     return {
         "rollout/reward_mean": _mean([float(group.pool.rewards[:group_size].mean()) for group in groups]),
         "rollout/reward_std": float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0,
-        "rollout/response_length_mean": _mean([v for group in groups for v in group.lengths[:group_size]]),
+        "rollout/response_length_mean": _mean(
+            [s.num_tokens for group in groups for s in group.pool.samples[:group_size]]
+        ),
         "rollout/truncated_rate": _mean([v for group in groups for v in group.truncated[:group_size]]),
         "rollout/num_samples": float(len(rewards)),
     }

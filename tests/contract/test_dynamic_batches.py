@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from dynamic_training import CAP, CASES, CONSTANT, LENGTHS, PROMPT, coefficient, critic_weight
+from dynamic_training import CAP, CASES, CONSTANT, LENGTHS, MICRO, MICRO_SIZES, PROMPT, coefficient, critic_weight
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.rehearsal
 
 ROOT = Path(__file__).parents[2]
 SKIPPED = [name for name in CASES if name.startswith("skipped")]
-OTHERS = [name for name in CASES if not name.startswith(("skipped", "computed"))]
-DYNAMIC = [name for name in OTHERS if not name.startswith(("fixed", "parts"))]
+OTHERS = [name for name in CASES if not name.startswith(("skipped", "computed")) and "epochs" not in name]
+DYNAMIC = [name for name in OTHERS if not name.startswith(("fixed", "parts", "micro"))]
 PARTS = [name for name in CASES if name.startswith("parts")]
 WHOLE = [name for name in DYNAMIC if name != "host"]
 
@@ -74,6 +74,22 @@ def test_micro_batch_split_keeps_sample_weights(found: dict[str, list[dict[str, 
     assert size > 0.01
     assert dynamic["moved"] == pytest.approx(fixed["moved"], abs=1e-3 * size)
     assert dynamic["grad_norm"] == pytest.approx(fixed["grad_norm"], rel=1e-4)
+    assert dynamic["status"] == pytest.approx(fixed["status"], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MICRO)
+def test_figures_do_not_depend_on_micro_batches(found: dict[str, list[dict[str, Any]]], name: str) -> None:
+    """In single precision without ZeRO, where the weights move by the gradient if nothing clips it."""
+    smallest, *others = (found[f"micro {size}, {name}"][0] for size in MICRO_SIZES)
+    assert smallest["status"]["policy_loss"]
+    for other in others:
+        assert other["status"] == pytest.approx(smallest["status"], abs=1e-5)
+        assert other["grad_norm"] == pytest.approx(smallest["grad_norm"], rel=1e-4)
+    if name == "token-mean":
+        losses = [-coefficient(i) * LENGTHS[i] for i in range(len(LENGTHS))]
+        assert smallest["status"]["policy_loss"] == pytest.approx(sum(losses) / sum(LENGTHS), rel=1e-5)
+        assert smallest["grad_norm"] == pytest.approx(smallest["moved_norm"], rel=1e-3)
 
 
 @pytest.mark.slow
@@ -97,6 +113,7 @@ def test_skipped_zeros_change_no_gradient(found: dict[str, list[dict[str, Any]]]
     assert size > 0.01
     assert of_rest["moved"] == pytest.approx(of_all["moved"], abs=1e-5 * size)
     assert of_rest["grad_norm"] == pytest.approx(of_all["grad_norm"], rel=1e-4)
+    assert of_rest["status"]["policy_loss"] == pytest.approx(of_all["status"]["policy_loss"], abs=1e-5)
 
 
 @pytest.mark.slow

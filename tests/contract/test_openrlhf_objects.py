@@ -266,7 +266,7 @@ def responses(draw: st.DrawFn) -> dict[str, Any]:
 @given(responses(), st.integers(2, 20))
 def test_experiences_are_what_openrlhf_makes_of_responses(response: dict[str, Any], max_length: int) -> None:
     """host/experiences.py: every field, with its type and shape."""
-    generator = object.__new__(samples_generator.SamplesGenerator)
+    generator = object.__new__(HostGenerator)
     expected = generator._process_response_into_experience(response, max_len=max_length)
     values = response["rollout_log_probs"]
     compact = response | {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from books import ASYNC, EST, OWN_CRITIC, PARTIAL, PPO, SEQ, check_books
-from conftest import Toy, read_jsonl, steps_of, toy_flags, train
+from conftest import ROOT, Toy, read_jsonl, steps_of, toy_flags, train
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
@@ -94,3 +94,26 @@ def test_the_same_policy_is_measured_alike(toy: Toy, tmp_path: Path) -> None:
         if "eval/accuracy" in row
     )
     assert before == after and 0 < before["eval/accuracy"] < 1
+
+
+CONVERSATIONS: dict[str, Any] = {
+    "reward__remote_url": None,
+    "train__agent_func_path": ROOT / "tests/support/two_turns.py",
+    "data__max_len": 64,
+    "rollout__max_new_tokens": 12,
+    "reward__overlong_buffer_len": 3,
+    "reward__overlong_penalty_factor": 1,
+}
+
+
+@pytest.mark.parametrize("mode", [ASYNC, EST], ids=["off, async", "est"])
+def test_a_conversation_is_as_long_as_what_was_sampled(toy: Toy, tmp_path: Path, mode: dict[str, Any]) -> None:
+    """Two answers of at most three tokens; of what is inserted between them alone, all would be penalised."""
+    train(toy_flags(toy, tmp_path / "run", **CONVERSATIONS, **mode, actor__adam__lr=0))
+    for row in steps_of(tmp_path / "run"):
+        assert 0 < row["rollout/reward_mean"] == pytest.approx(row["ada/first_wave_metric_mean"])
+        assert 9 > row["response_length"] == pytest.approx(row["ada/kept_tokens"] / row["ada/kept"])
+        assert row["truncated"] == row["rollout/truncated_rate"] == 0
+    if mode is EST:
+        samples = read_jsonl(tmp_path / "run" / "samples.jsonl")
+        assert all(sample["reward"] == sample["metric"] for sample in samples)

@@ -12,6 +12,7 @@ and attention reads from the positions where a sample begins.
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import socket
@@ -35,6 +36,9 @@ PROMPT = 2
 FIRST_ID = 8
 """Sample i begins with token FIRST_ID + i."""
 
+FIGURES = ("policy_loss", "ppo_kl", "ppo_clip_ratio", "return")
+"""Of a step's status, beside the gradient's norm."""
+
 KINDS = ("fixed", "dynamic", "packed", "parts")
 """`parts`: a step in three parts, as with --ada_overlap, in micro-batches of fixed size."""
 
@@ -50,6 +54,14 @@ ZEROS: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {
     "packed, ZeRO 2": ("packed", 2, "token-mean", len(LENGTHS), {}),
 }
 """Steps in which five of eight coefficients are 0: kind, stage, loss, rollouts of an update, and more."""
+
+MICRO_SIZES = (1, 2, 8)
+MICRO: dict[str, dict[str, Any]] = {
+    "token-mean": {"loss": "token-mean", "batch": len(LENGTHS)},
+    "clipped": {"loss": "seq-mean-token-mean", "batch": len(LENGTHS), "max_norm": 0.5},
+    "two epochs": {"loss": "token-mean", "batch": len(LENGTHS), "epochs": 2},
+}
+"""In single precision without ZeRO; by rollouts of a micro-batch."""
 
 CASES: dict[str, dict[str, Any]] = (
     {
@@ -75,6 +87,11 @@ CASES: dict[str, dict[str, Any]] = (
         f"{zeros}, {rest}": {"kind": kind, "stage": stage, "loss": loss, "batch": batch, "zeros": zeros, **more}
         for rest, (kind, stage, loss, batch, more) in ZEROS.items()
         for zeros in ("computed", "skipped")
+    }
+    | {
+        f"micro {size}, {name}": {"kind": "fixed", "stage": 0, "micro": size} | settings
+        for name, settings in MICRO.items()
+        for size in MICRO_SIZES
     }
     | {
         "host": {"kind": "host", "stage": 2, "loss": "token-mean", "batch": len(LENGTHS)},
@@ -127,7 +144,7 @@ def lay_out_tokens_with_torch() -> None:
     host.rearrange = lambda x, pattern: torch.flatten(x, 0, 1)
 
 
-def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, *, dynamic: bool) -> Any:
+def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, micro: int, *, dynamic: bool) -> Any:
     from openrlhf_ada.config.schema import add_flags
     from openrlhf_ada.host.parser import parse_host_arguments
 
@@ -136,7 +153,7 @@ def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, *, dyn
         "--vllm.num_engines", "1",
         "--actor.num_gpus_per_node", str(PROCESSES), "--ds.zero_stage", str(stage), "--actor.loss_agg_mode", loss,
         "--rollout.batch_size", "4", "--rollout.n_samples_per_prompt", "4", "--rollout.micro_batch_size", "2",
-        "--train.batch_size", str(batch), "--train.micro_batch_size", "2", "--algo.kl.init_coef", "0",
+        "--train.batch_size", str(batch), "--train.micro_batch_size", str(micro), "--algo.kl.init_coef", "0",
         "--algo.advantage.estimator", "dr_grpo", "--reward.remote_url", "none",
         "--ada_loss", ada_loss, "--ada_loss_length", str(CONSTANT),
     ]  # fmt: skip
@@ -159,6 +176,8 @@ class Run:
         max_norm: float = 0.0,
         ada_loss: str = "host",
         zeros: str = "",
+        micro: int = 2,
+        epochs: int = 1,
     ) -> None:
         import torch
         from openrlhf.cli.train_ppo_ray import get_strategy
@@ -170,7 +189,8 @@ class Run:
 
         self.zeros = zeros
         self.rank, self.is_dynamic, self.in_parts = rank, kind not in ("fixed", "parts"), kind == "parts"
-        args = self.args = flags(folder, stage, loss, batch, ada_loss, dynamic=self.is_dynamic)
+        args = self.args = flags(folder, stage, loss, batch, ada_loss, micro, dynamic=self.is_dynamic)
+        args.train.max_epochs = epochs
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
         args.ada.mode, args.ada.zeros = "seq", "skip" if zeros == "skipped" else "compute"
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
@@ -188,7 +208,7 @@ class Run:
         self.actor, optimizer, scheduler = self.strategy.prepare((actor, config))
         trainer_class = ActorPPOTrainer if kind == "host" else AdaActorTrainer
         self.trainer = trainer_class(
-            self.strategy, self.actor, None, optimizer, scheduler, micro_train_batch_size=2, vllm_engines=None
+            self.strategy, self.actor, None, optimizer, scheduler, micro_train_batch_size=micro, vllm_engines=None
         )
 
     def train(self) -> dict[str, Any]:
@@ -207,8 +227,9 @@ class Run:
             "seen": seen,
             "steps": self.trainer.replay_buffer.dynamic_optimizer_step,
             "optimizer_steps": self.actor.model.global_steps,
-            "loss": status["policy_loss"],
+            "status": {name: status[name] for name in FIGURES},
             "grad_norm": status["actor_grad_norm"],
+            "moved_norm": math.sqrt(sum(float((after[name] - before[name]).square().sum()) for name in before)),
             "moved": [float(v) for name in before for v in (after[name] - before[name]).flatten()[:50]],
         }
 

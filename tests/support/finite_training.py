@@ -18,7 +18,7 @@ from typing import Any
 
 from dynamic_training import Run, free_port, samples, save_model
 
-STAGES = {"ZeRO 2": 2, "ZeRO 3": 3}
+STAGES = {"ZeRO 0": 0, "ZeRO 2": 2, "ZeRO 3": 3}
 
 
 def spoil_nothing(run: Any, experiences: list[Any]) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.util.queue import Empty
 
-from openrlhf_ada.cli.train_ppo_ray import EventReader
+from openrlhf_ada.cli.train_ppo_ray import EventReader, root_cause
 
 
 class View:
@@ -78,6 +78,13 @@ def test_a_queue_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) 
     reader.start()
     reader.stop(waits=True)
     assert queue.is_shut.is_set() and not reader.is_alive()
+
+
+def test_a_remote_error_is_told_by_its_cause() -> None:
+    """Through two processes; its traceback is in the log."""
+    inner = RayTaskError("score", "Traceback ...", ValueError("row 7 has reward nan"))
+    assert root_cause(RayTaskError("fit", "Traceback ...", inner)) == "ValueError: row 7 has reward nan"
+    assert root_cause(OutOfMemoryError("a node")) == str(OutOfMemoryError("a node"))
 
 
 def test_every_event_is_noted() -> None:

@@ -36,6 +36,8 @@ def step(number: int, of: int, **metrics: Any) -> dict[str, Any]:
 def test_step_line_shows_measured_figures() -> None:
     expected = "step  3/40   right  42%   signal  88% (uniform  50%)     7.2 rollouts/prompt     21.3 s"
     assert step_line(3, 40, METRICS, seconds=21.34) == expected
+    off = {"ada/first_wave_metric_mean": 0.25, "rollout/reward_mean": -0.5}
+    assert step_line(3, 4, off, seconds=2.0) == "step 3/4   right  25%   reward -0.500      2.0 s"
     assert step_line(3, 4, {"policy_loss": 1.0}, seconds=2.0) == "step 3/4      2.0 s"
 
 

@@ -151,7 +151,7 @@ def test_sample_uses_its_seed_and_counts_tokens() -> None:
     found = answer.result.response()
     assert found["observation_tokens"].tolist() == [9, 1, 2, 3]
     assert found["extra_logs"] == {"seed": JOB.seed}
-    assert (answer.result.reward, answer.result.num_tokens, answer.result.length) == (Number(1.0), 3, 3)
+    assert (answer.result.reward, answer.result.num_tokens) == (Number(1.0), 3)
 
 
 def test_sample_without_requested_log_probs_has_failed() -> None:

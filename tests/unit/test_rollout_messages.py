@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils import length_penalty
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.core.score_threshold import ScoreThreshold
+from openrlhf_ada.host.generator import HostGenerator
 from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.rollout import messages
 from openrlhf_ada.rollout.messages import Answer, Ended, Message, Number, Result, ended, finished, pack, read
@@ -66,7 +66,7 @@ def test_numbers_come_without_unpacking(monkeypatch: pytest.MonkeyPatch) -> None
     found = answer.result
     assert found is not None
     assert (found.reward, found.score, found.grade) == (Number(0.25), Number(1.0), grade)
-    assert (found.num_tokens, found.length, found.truncated, found.no_score) == (5, 6, True, "")
+    assert (found.num_tokens, found.truncated, found.no_score) == (5, True, "")
 
 
 def test_responses_stay_in_the_messages_array() -> None:
@@ -96,13 +96,9 @@ def test_values_of_an_agents_own_class_cross() -> None:
     assert result_of(extra_logs={"note": module["Note"]()}).response()["extra_logs"]["note"].text == "mine"
 
 
-@pytest.mark.parametrize(
-    ("max_length", "expected"), [(99, (5, 6)), (8, (5, 6)), (7, (4, 5)), (6, (3, 3)), (3, (1, 1)), (2, (0, 0))]
-)
-def test_lengths_end_where_training_cuts(max_length: int, expected: tuple[int, int]) -> None:
-    """(sampled tokens, from the first to the last of them)"""
-    found = result_of(max_length=max_length)
-    assert (found.num_tokens, found.length) == expected
+@pytest.mark.parametrize(("max_length", "expected"), [(99, 5), (8, 5), (7, 4), (6, 3), (3, 1), (2, 0)])
+def test_lengths_end_where_training_cuts(max_length: int, expected: int) -> None:
+    assert result_of(max_length=max_length).num_tokens == expected
 
 
 @pytest.mark.parametrize(
@@ -137,8 +133,8 @@ rewards = (
 
 
 def by_the_host(given: dict[str, Any], args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(trained reward, reward in the log, score) by its own generator, its penalties, and a clip at the end."""
-    host = object.__new__(SamplesGenerator)
+    """(trained reward, reward in the log, score) by our generator of mode off, its penalties, and a clip."""
+    host = object.__new__(HostGenerator)
     experience = host._process_response_into_experience(given, max_len=7)
     dtype = torch.promote_types(experience.rewards.dtype, torch.float32)
     experience.rewards = experience.rewards.flatten().to(dtype)

@@ -5,6 +5,7 @@ The engines are stand-ins that answer at once; what a response becomes is the ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType, SimpleNamespace
@@ -134,6 +135,12 @@ def test_seed_belongs_to_the_sample_on_any_engine(engines: list[RolloutEngine]) 
     assert len(seeds) == len(requests) / 2, "one each, whoever samples it, when, and how often"
     assert len({seed for _, seed in seeds}) == len(seeds)
     assert all(0 <= seed < 2**63 for _, seed in seeds)
+
+
+def test_what_is_wrong_with_a_reward_is_told_with_its_row(engines: list[RolloutEngine]) -> None:
+    engines[0].reward = lambda number, k: math.inf
+    with pytest.raises(ValueError, match=r"Row 3 of the training data: .*inf"):
+        sample(engines, Request(103, 0))
 
 
 def test_length_penalty_is_in_reward_not_score(

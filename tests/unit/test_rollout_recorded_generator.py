@@ -6,6 +6,7 @@ The engines answer at once; filter, buffer and loop are the host's.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -82,6 +83,22 @@ def test_plain_batch_is_kept_whole() -> None:
     assert (len(batch), pass_rate, consumed, exhausted) == (4, None, 2, False)
     assert batch.ledger == ledger_of(drawn=4, kept=4, drawn_tokens=6, kept_tokens=6)
     assert (batch.record, batch.checkpoint) == (None, {}), "nothing adaptive happened"
+
+
+@pytest.mark.parametrize(("right", "filtered", "accuracy"), [((0, 1), False, 0.5), ((0, 2), True, 1 / 3)])
+def test_accuracy_is_of_all_that_was_sampled(right: tuple[int, ...], filtered: bool, accuracy: float) -> None:
+    """Two samples each, of which one is right; the filter rejects prompt 1, and takes prompt 2."""
+    assert batch_of(make_generator(4, Engine(mixed(right)), filtered=filtered)).accuracy == pytest.approx(accuracy)
+
+
+def test_scores_outside_0_to_1_are_no_accuracy() -> None:
+    assert batch_of(make_generator(4, Engine(lambda number, k: 2.0 * k))).accuracy is None
+
+
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
+def test_rewards_that_are_not_finite_are_an_error(reward: float) -> None:
+    with pytest.raises(ValueError, match=rf"the prompt '1' .* has reward \[{reward}\]"):
+        batch_of(make_generator(4, Engine(lambda number, k: reward if number else 1.0)))
 
 
 def test_filtered_samples_count_as_drawn() -> None:

@@ -85,7 +85,7 @@ def test_samples_of_replaced_prompts_are_unused() -> None:
     assert record.ledger == Ledger(drawn=8, kept=4, unused=4, drawn_tokens=16, kept_tokens=6, unused_tokens=10)
     assert batch.ledger is record.ledger
     (replaced,) = record.replaced
-    assert (replaced.group, len(replaced.pool), list(replaced.lengths)) == (None, CAP, [1, 2, 3, 4])
+    assert (replaced.group, [s.num_tokens for s in replaced.pool.samples]) == (None, [1, 2, 3, 4])
     assert record.num_rounds == 2 + 1, "two waves of the batch, then one of the replacement"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -116,7 +117,7 @@ def test_record_has_every_sample_and_a_few_texts(tmp_path: Path) -> None:
     record = generator.generate_samples(**GENERATE)[0].record
     first, second = record.groups
     assert [(group.row, group.prompt) for group in record.groups] == [(0, "0+1="), (1, "1+1=")]
-    assert [list(group.lengths) for group in record.groups] == [[1, 2], [1, 2, 3, 4]]
+    assert [[s.num_tokens for s in group.pool.samples] for group in record.groups] == [[1, 2], [1, 2, 3, 4]]
     assert [list(group.truncated) for group in record.groups] == [[False] * 2, [False, False, False, True]]
     answer = toy._build_tokenizer().decode([7])
     assert answer
@@ -204,10 +205,20 @@ def test_rewards_have_at_least_single_precision(reward: Any) -> None:
     assert read(reward)[1].rewards.dtype == torch.float32
 
 
-def test_score_outside_0_to_1_is_an_error() -> None:
-    generator = make_generator({0: [-1, 1], 1: [1, 0]})
-    with pytest.raises(ValueError, match=r"score -1\.0, expected a value in \[0, 1\]"):
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [(-1, r"score -1\.0, expected a value in \[0, 1\]"), (math.inf, "score inf"), (math.nan, "score nan")],
+)
+def test_scores_outside_0_to_1_are_an_error(outcome: float, told: str) -> None:
+    generator = make_generator({0: [1, 1], 1: [1, outcome]})
+    with pytest.raises(ValueError, match=told):
         generator.generate_samples(**GENERATE)
+
+
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
+def test_rewards_that_are_not_finite_are_not_clipped(reward: float) -> None:
+    with pytest.raises(ValueError, match=f"has reward {reward}, expected a finite number"):
+        read(reward, score=1.0)
 
 
 # -- a critic's value of every prompt -----------------------------------------------------------------------------

@@ -69,7 +69,9 @@ def test_small_steps_add_up_and_are_told_of_once(watch: CollapseWatch, notes: li
         watch.scores(IN_TRAINING, 0.0, 8)
         told.append(len(notes))
     assert told[0] == 0 and told[-1] == 1
+    assert watch.standing() == notes
     watch.scores(IN_TRAINING, 0.5, 8)
+    assert watch.standing() == []
     for _ in range(8):
         watch.scores(IN_TRAINING, 0.0, 8)
     assert len(notes) == 2

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_ada.core.types import TrainingGroup
-from openrlhf_ada.trainer.critic import StratumValueLoss
+from openrlhf_ada.trainer.critic import StratumValueLoss, WholeStepCriticTrainer
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, critic_weights
 
 
@@ -88,6 +91,66 @@ def test_loss_without_a_mask_is_refused() -> None:
     loss = StratumValueLoss(0.2)
     with pytest.raises(ValueError, match="needs the action mask"):
         loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1))
+
+
+class Critic(torch.nn.Module):
+    """The value of a token is the number of the one before it, and some more with each step of the optimizer."""
+
+    steps = 0
+
+    def forward(self, sequences: torch.Tensor, action_mask: torch.Tensor, **_: Any) -> tuple[torch.Tensor, Any]:
+        return sequences[:, :-1].float() + self.steps, SimpleNamespace()
+
+
+class Strategy:
+    """One process, two optimizer steps of four samples."""
+
+    ring_attn_group = None
+
+    def __init__(self, micro: int) -> None:
+        self.accumulated_gradient, self.num_calls = 4 // micro, 0
+
+    def backward(self, loss: torch.Tensor, *_: Any) -> None:
+        self.num_calls += 1
+
+    def optimizer_step(self, _: Any, critic: Any, *__: Any, **___: Any) -> None:
+        critic.steps = self.num_calls // self.accumulated_gradient
+
+    def get_grad_norm(self, critic: Any) -> float:
+        return 7.0 * critic.steps
+
+    def is_rank_0(self) -> bool:
+        return False
+
+    def all_reduce(self, data: Any, op: str = "mean") -> Any:
+        return data
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4])
+def test_figures_do_not_depend_on_micro_batches(micro: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means over tokens: the host takes means over micro-batches, of the gradient's norm too."""
+    trainer: Any = WholeStepCriticTrainer.__new__(WholeStepCriticTrainer)
+    trainer.strategy, trainer.critic, trainer.critic_loss_fn = Strategy(micro), Critic(), ValueLoss()
+    trainer.args = SimpleNamespace(
+        train=SimpleNamespace(dynamic_batch_enable=False),
+        ds=SimpleNamespace(tensor_parallel_size=2),  # the host does not shuffle then
+        actor=SimpleNamespace(aux_loss_coef=0.0),
+    )
+    trainer.max_epochs, trainer.dataloader_pin_memory, trainer.aux_loss, trainer.critic_optim = 1, False, False, None
+    trainer.critic_scheduler = SimpleNamespace(get_last_lr=lambda: [0.5**trainer.critic.steps])
+    trainer._finite = SimpleNamespace(step=lambda _: nullcontext())
+    trainer.replay_buffer = NaiveReplayBuffer(sample_batch_size=micro)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    lengths = [1, 9, 2, 3, 30, 1, 1, 4]
+    for length in lengths:
+        tokens = torch.full((1, length + 1), length)
+        shown, zeros = torch.ones_like(tokens), torch.zeros(1, length)
+        fields = {"sequences": tokens, "attention_mask": shown, "action_mask": shown[:, 1:], "values": zeros}
+        trainer.replay_buffer.append(Experience(**fields, returns=zeros))
+    values = np.repeat([length + step for step, of in enumerate((lengths[:4], lengths[4:])) for length in of], lengths)
+    assert trainer.ppo_train() == pytest.approx(
+        {"values": values.mean(), "critic_loss": (values**2).mean() / 2, "critic_lr": 0.25, "critic_grad_norm": 14.0}
+    )
 
 
 def test_weights_pass_through_the_hosts_replay_buffer() -> None:

@@ -39,6 +39,9 @@ class Engine:
     def fp16_enabled(self) -> bool:
         return self.in_float16
 
+    def bfloat16_enabled(self) -> bool:
+        return not self.in_float16
+
     def is_gradient_accumulation_boundary(self) -> bool:
         return self.ends
 

@@ -42,6 +42,7 @@ def trainer_of(cls: Any, *, dynamic: bool) -> Any:
     trainer.actor = SimpleNamespace(model=trainer.critic)
     trainer.critic_loss_fn = SimpleNamespace()
     trainer._finite = SimpleNamespace(step=lambda _: nullcontext())
+    trainer._note_figures = lambda *_: None
     return trainer
 
 

@@ -181,8 +181,11 @@ def micro_batches(items: list[Experience], sizes: list[int]) -> Iterator[Experie
         yield make_experience_batch(batch)
 
 
-def by_training(batches: list[list[Experience]], sizes: list[int], loss: str, kind: str, *, dynamic: bool) -> Any:
-    """Gradients of the host's training step, one by one: `batches` of an optimizer step each, in micro-batches."""
+def by_training(
+    batches: list[list[Experience]], sizes: list[int], loss: str, kind: str, *, dynamic: bool
+) -> tuple[list[torch.Tensor], list[dict[str, float]]]:
+    """Gradients of the host's training step, one by one, and the figures that we log: `batches` of an optimizer step
+    each, in micro-batches."""
     gas = 1 if dynamic else len(sizes)
     trainer = trainer_of(arguments(loss, dynamic=dynamic), gas, **LOSSES[kind])
     tokens = [float(sum(s.action_mask.sum() for s in batch)) for batch in batches for _ in sizes]
@@ -195,13 +198,17 @@ def by_training(batches: list[list[Experience]], sizes: list[int], loss: str, ki
     pairs = ((e, None) for e in made) if dynamic else iter_grad_accum_global_norm(
         made, trainer.strategy, gas, lambda e: e.action_mask
     )  # fmt: skip
-    gradients = []
+    gradients, figures = [], []
     for step, (experience, info) in enumerate(pairs):
-        trainer.training_step(experience, KL, step, info)
+        status = trainer.training_step(experience, KL, step, info)
+        assert status["weights"].get("is_filter_ratio") == {"token": "token", "seq": "sample"}.get(
+            "off" if "gspo" in kind else trainer.actor_loss_fn.is_correction_level
+        )
         if (step + 1) % len(sizes) == 0:
             gradients.append(trainer.actor.logits.grad.clone())
             trainer.actor.logits.grad = None
-    return gradients
+            figures.append(trainer._means.take(dict))
+    return gradients, figures
 
 
 SIZES = {"one": [6], "three, accumulated": [2, 2, 2], "four, dynamic": [1, 3, 1, 1]}
@@ -216,7 +223,10 @@ def test_optimizer_step_gradients_match_the_formula(loss: str, kind: str, sizes:
     """Two steps of 6 samples; groups are split among steps and micro-batches."""
     shuffled = [samples()[7 * k % len(LENGTHS)] for k in range(len(LENGTHS))]
     steps = [shuffled[:6], shuffled[6:]]
-    found = by_training(steps, SIZES[sizes], loss, kind, dynamic="dynamic" in sizes)
+    found, figures = by_training(steps, SIZES[sizes], loss, kind, dynamic="dynamic" in sizes)
+    _, undivided = by_training(steps, SIZES["one"], loss, kind, dynamic=False)
+    for of_step, expected in zip(figures, undivided, strict=True):
+        assert of_step == pytest.approx(expected, rel=1e-5) and of_step.keys() == {"policy_loss", "entropy_loss", "kl"}
     for gradient, batch in zip(found, steps, strict=True):
         expected = by_formula(batch, loss, kind)
         largest = float(expected.abs().max())
@@ -256,7 +266,7 @@ def test_default_leaves_the_host_loss() -> None:
 def test_a_second_pass_starts_from_the_same_advantages(loss: str) -> None:
     """--train.max_epochs: micro-batches are copies, and the replay buffer keeps what it has."""
     items = samples()[:6]
-    first, second = (by_training([items], [6], loss, "ppo", dynamic=False)[0] for _ in range(2))
+    (first,), (second,) = (by_training([items], [6], loss, "ppo", dynamic=False)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -45,7 +45,6 @@ def group_of(settings: Settings, key: int, outcomes: Outcomes, versions: Sequenc
         prompt="",
         pool=pool,
         group=make_policy(settings).build(pool, np.random.default_rng(0)) if trained else None,
-        lengths=[sample.num_tokens for sample in samples],
         truncated=[sample.index >= 2 for sample in samples],
         texts=[],
     )

@@ -64,7 +64,7 @@ def test_axes_of_an_evaluation_are_those_of_its_step(tmp_path: Path) -> None:
 
 def group_record(row: int, outcomes: list[float], group: TrainingGroup | None, texts: list[str]) -> GroupRecord:
     size = len(outcomes)
-    return GroupRecord(row, f"{row}+1=", pool_of(outcomes, key=row + 10), group, [1] * size, [False] * size, texts)
+    return GroupRecord(row, f"{row}+1=", pool_of(outcomes, key=row + 10), group, [False] * size, texts)
 
 
 def test_samples_of_replaced_prompts_are_recorded_too(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class Run:
         policy.trainer = AdaActorTrainer.__new__(AdaActorTrainer)
         policy.trainer.strategy, policy.trainer.args, policy.trainer.actor = strategy, strategy.args, policy.actor
         policy.trainer._finite = SimpleNamespace(step=lambda _: nullcontext())
+        policy.trainer._note_figures = lambda *_: None
         policy.checkpoint_states = {"global_step": 1} if self.resumes else {}
 
     def _deepspeed_save(self, folder: str, tag: str, client_state: Any, save_latest: bool) -> None:
