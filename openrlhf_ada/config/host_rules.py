@@ -12,7 +12,6 @@ from openrlhf_ada.config.flags import ConfigError, check_read
 from openrlhf_ada.config.host_values import check_equal, models_in_use
 from openrlhf_ada.config.loss_rules import check_loss
 from openrlhf_ada.config.method_rules import check_settings
-from openrlhf_ada.config.overlap_rules import check_overlap
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.score_rules import check_scores, with_scores
 from openrlhf_ada.config.settings import Settings, resolve
@@ -61,15 +60,8 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
     if settings.trains_varying:
         _check_varying(config, host, settings)
     _check_batches(host, settings)
-    _check_short_cuts(config, host, settings)
-
-
-def _check_short_cuts(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
-    """Flags that change when gradients are computed, or of which rollouts, and not what they are."""
     if skips_zeros(config):
         check_skip_zeros(settings, host)
-    if config.overlap:
-        check_overlap(host, settings, batch_plan(host, settings), _processes(host, "actor"))
 
 
 def _check_host_modes(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:

@@ -356,11 +356,6 @@ class SamplingFlags:
         metavar="COUNT",
         minimum=0,
     )
-    overlap: bool = flag(
-        False,
-        "Train the groups of closed prompts while others of the step are still sampled: the same gradients, earlier. "
-        "For synchronous, critic-free training whose engines have GPUs of their own.",
-    )
     timeout: float = flag(
         1800.0,
         "Time limit in seconds for one rollout, its reward included. After that it is aborted, and sampled once more.",

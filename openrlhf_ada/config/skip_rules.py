@@ -17,9 +17,6 @@ def skips_zeros(ada: Any) -> bool:
 
 def check_skip_zeros(settings: Settings, host: SimpleNamespace) -> None:
     """Raises ConfigError. `host`: the host's parsed namespace, nested by dots."""
-    if settings.config.overlap:
-        rule = "log-probabilities of a whole step are compared at its end, and skipped rollouts have none"
-        raise ConfigError("--ada_overlap", True, rule, "Leave it out, or use --ada_zeros compute")
     for name, value, why in _part_of_zeros(settings, host):
         rule = f"{why}, so rollouts of coefficient 0 must be computed too"
         raise ConfigError(name, value, rule, "Leave it out, or use --ada_zeros compute")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
@@ -125,20 +124,6 @@ def before_optimizer_steps(engine: Any, look: Callable[[], None] = lambda: None)
         return step(*args, **kwargs)
 
     engine.step = watched
-
-
-@contextmanager
-def scaled_losses(engine: Any, scale: float) -> Iterator[None]:
-    """Within the block, with which an optimizer step ends, losses are multiplied by `scale`, and the gradient of the
-    whole step is divided by it: what was accumulated before the block counts 1 / `scale`. For ZeRO stages 2 and 3.
-
-    Contract: test_dynamic_batches.test_parts_of_a_step_are_the_whole_step
-    """
-    engine.optimizer.override_loss_scale(scale)
-    try:
-        yield
-    finally:
-        engine.optimizer.override_loss_scale(1.0)
 
 
 def is_gradient_finite(engine: Any) -> bool:

@@ -33,17 +33,6 @@ class HostTrainer(BasePPOTrainer):
 class HostSyncTrainer(unwrap_ray_class(ppo_trainer.PPOTrainer)):
     """The synchronous trainer."""
 
-    def trained_before(self) -> list[Any]:
-        """Experiences of a step that are not among those that its training step gets. To be overridden."""
-        return []
-
-    def _compute_rollout_stats(self, experiences: list[Any]) -> dict[str, float]:
-        """Means over all samples of a step: the training step calls it with what it gets.
-
-        Contract: test_openrlhf_facts.test_fact
-        """
-        return super()._compute_rollout_stats([*self.trained_before(), *experiences])
-
 
 @contextmanager
 def shown_in_wandb(shown: Callable[[SimpleNamespace], Mapping[str, Any]]) -> Iterator[None]:

@@ -217,11 +217,6 @@ METRICS: dict[str, Metric] = {
         "in asynchronous training after an engine was restarted.",
         "Above 0 in synchronous training: a bug.",
     ),
-    "ada/overlapped": Metric(
-        "share, 0 to 1",
-        "Share of the trained rollouts whose gradients were computed while others were sampled. With `ada.overlap`.",
-        "Near 0: prompts are closed late, or micro-batches are so large that few groups make no part.",
-    ),
     "ada/skipped": Metric(
         "share, 0 to 1",
         "Share of the trained rollouts that the policy does not compute, since their coefficient is 0. With "

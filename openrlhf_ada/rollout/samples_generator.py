@@ -31,15 +31,11 @@ from openrlhf_ada.rollout.messages import Result
 from openrlhf_ada.rollout.prompts import ChosenPrompts, PromptRequest, PromptSource
 from openrlhf_ada.rollout.ray_fleet import RayFleet, ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
-from openrlhf_ada.rollout.records import RolloutBatch, TaggedExperience, tagged_samples
+from openrlhf_ada.rollout.records import RolloutBatch
 from openrlhf_ada.rollout.responses import ResponseReader, sampling_params
 
 PromptValues = Callable[[Sequence[str]], Sequence[float]]
 """A critic's value of every prompt."""
-
-OnClosed = Callable[[Sequence[list[TaggedExperience]]], None]
-"""Gets the trained samples of prompts that have been sampled to the end, if any, whenever engines have answered while
-others of the step are sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +53,7 @@ class SamplingOptions:
     also give log-probabilities (0: never). `known_counts`: draws and positives by row, from before the run.
     `threshold`: makes scores of raw scores, and learns from the first `first_scores` samples of every prompt; None
     where they are in [0, 1]. `score`: scores answers, where the engines have no reward function. `chooser`: chooses
-    prompts; None where all are sampled in the loader's order. `on_closed`: where closed groups are trained early.
+    prompts; None where all are sampled in the loader's order.
     """
 
     plan: BatchPlan
@@ -79,7 +75,6 @@ class SamplingOptions:
     first_scores: int = 1
     score: ScoreAnswers | None = None
     chooser: PromptChooser | None = None
-    on_closed: OnClosed | None = None
 
 
 class AdaptiveSamplesGenerator(RecordedGenerator):
@@ -252,32 +247,9 @@ class AdaptiveSamplesGenerator(RecordedGenerator):
         )
         fleet = self.fleet(batch.requests, generate_kwargs)
         look = partial(scheduler.progress, self.options.plan.group_size)
-        hand_over = self._hand_over(batch, scheduler, generate_kwargs)
-
-        def progress() -> None:
-            self.options.on_progress(look)
-            hand_over()
-
         on_give_up = partial(self._on_prompt_failed, batch)
-        run(scheduler, fleet, self._limits, progress, batch.failures.append, on_give_up)
+        run(scheduler, fleet, self._limits, partial(self.options.on_progress, look), batch.failures.append, on_give_up)
         batch.add(scheduler, partial(self._build, batch.requests), at)
-
-    def _hand_over(
-        self, batch: Batch, scheduler: Scheduler[Result], generate_kwargs: dict[str, Any]
-    ) -> Callable[[], None]:
-        """To be called while prompts are sampled: tells `on_closed` of those that are done since the last call."""
-        on_closed, to_experience = self.options.on_closed, self._reader(generate_kwargs).experience
-        num_told = 0
-
-        def call() -> None:
-            nonlocal num_told
-            closed = scheduler.closed[num_told:]
-            num_told += len(closed)
-            if on_closed is not None:
-                groups = [(finished, self._build(batch.requests, finished.pool)) for finished in closed]
-                on_closed([tagged_samples(group, finished.payloads, to_experience) for finished, group in groups])
-
-        return call
 
     def _replace(self, batch: Batch, exhausted: bool, generate_kwargs: dict[str, Any]) -> bool:
         """Fresh prompts in place of given-up and, within the limit, of unresolved ones; does the episode end here?

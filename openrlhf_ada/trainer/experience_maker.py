@@ -46,14 +46,9 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
     """
 
     def __init__(self, host: RemoteExperienceMaker, *, uses_critic: bool = True) -> None:
-        """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training.
-
-        `earlier`: parts of the same step that were made before (--ada_overlap).
-        """
+        """`uses_critic`: ask it for values. A pass-rate critic predicts, and has none for the policy's training."""
         super().__init__(*_parts(host, uses_critic=uses_critic))
         self.group_scale = 1.0
-        self.earlier: list[Experience] = []
-        self._is_part = False
         self.gap: LogprobGap | None = None
         self.surprisal: float | None = None
         self._tags: list[SampleTag] = []
@@ -71,16 +66,6 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             hide(rollout_samples, [tag.coefficient for tag in self._tags])
         return super().make_experience_batch(rollout_samples)
 
-    def make_part(self, rollout_samples: Sequence[TaggedExperience]) -> list[Experience]:
-        """Of a step that is not sampled to the end: figures and checks of the whole step come with the last part."""
-        self._is_part = True
-        try:
-            part = self.make_experience_batch(rollout_samples)
-        finally:
-            self._is_part = False
-        self.earlier += part
-        return part
-
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Any]) -> list[Any]:
         """Fill advantages and returns, shape (B, A) each, from the tags of the current batch.
@@ -88,12 +73,12 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         Raises LogprobGapError where the engines sampled from something else than the policy, over the whole step.
         Length penalties are already in the rewards: the pool's baseline needs them for samples that are not trained.
         """
-        self.gap = logprob_gap([*self.earlier, *experiences])
-        self.surprisal = surprisal([*self.earlier, *experiences])
+        self.gap = logprob_gap(experiences)
+        self.surprisal = surprisal(experiences)
         if skips_zeros(self.args.ada):
             for experience in experiences:
                 show(experience, [self._lengths[i] for i in experience.index])
-        if self.gap is not None and not self._is_part:
+        if self.gap is not None:
             check_gap(self.gap, self.args.ada.logprob_stop)
         for experience in experiences:
             tags = [self._tags[i] for i in experience.index]

@@ -18,7 +18,7 @@ from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.config.weight_rules import has_experts
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code
-from openrlhf_ada.host.models import HostPolicyActor, HostReferenceActor, HostRewardActor
+from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
 from openrlhf_ada.platforms.disk import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
@@ -29,7 +29,6 @@ from openrlhf_ada.trainer.logged_figures import StepMeans, loss_totals
 from openrlhf_ada.trainer.loss_average import advantage_factors
 from openrlhf_ada.trainer.recorder import note
 from openrlhf_ada.trainer.skipped_rollouts import IDLE, log_probs_of_rest, rest_of_training, shorten
-from openrlhf_ada.trainer.step_parts import LossTotals, TrainsInParts
 from openrlhf_ada.weights.average import Part, WeightAverage
 from openrlhf_ada.weights.export import MERGED, export_whole, whole_weights
 from openrlhf_ada.weights.policy_side import PolicyWeights
@@ -48,8 +47,8 @@ from openrlhf_ada.weights.sender import (
 logger = logging.getLogger(__name__)
 
 
-class AdaActorTrainer(TrainsInParts):
-    """The host's, with --ada_loss, with steps in parts, and with a way of our own to send weights.
+class AdaActorTrainer(HostPolicyTrainer):
+    """The host's, with --ada_loss, and with a way of our own to send weights.
 
     CUDA IPC, of colocated training on GPUs, stays the host's, with our checksums.
     """
@@ -102,7 +101,6 @@ class AdaActorTrainer(TrainsInParts):
         Raises NotFiniteError where a number is NaN or infinite.
         """
         mark_boundary(self, self.actor.model, step)
-        loss_batch_info = self.of_whole_step(loss_batch_info)
         if self.args.ada.loss != "host":
             loss_batch_info = self._average_losses(experience, step, loss_batch_info)
         rest, is_idle = self._rest(experience)
@@ -377,15 +375,6 @@ class AdaPolicyActor(HostPolicyActor):
         status = super().fit(*args, **kwargs)
         self.trainer.version = self.trainer.next_version
         return status
-
-    def fit_part(self, kl_ctl: float, totals: LossTotals) -> None:
-        """Compute the gradients of what has been appended, of a step whose other samples are still to come."""
-        self.begin_part(totals)
-        super().fit(kl_ctl)
-
-    def begin_part(self, totals: LossTotals) -> None:
-        """What is appended until the next `fit` is a part of a step."""
-        self.trainer.totals = totals
 
     def restore_engine(self, engine: int, *, alone: bool = False) -> None:
         """See `AdaActorTrainer.send_to`."""

@@ -139,12 +139,11 @@ class RecordedTraining(HostTrainer):
     def train_step(self, rollout_samples: Any, global_step: int) -> tuple[dict[str, Any], int]:
         self._batch = rollout_samples
         self._show_activity("training the policy")
-        left = self.left_to_train(rollout_samples)
         self._begin_step(global_step + 1)
         # Before the policy's step, after which weights wait on the engines' side of a shared GPU.
         critic_status = self._fit_pass_rate_critic()
         train = self.train_step_without_critic if self.settings.own_critic else super().train_step
-        status, next_step = train(left, global_step)
+        status, next_step = train(rollout_samples, global_step)
         # Only the policy needs it; it is not a figure.
         status.pop(GROUP_TOKENS, None)
         if self.is_adaptive:
@@ -153,10 +152,6 @@ class RecordedTraining(HostTrainer):
         elif rollout_samples.accuracy is not None:
             status["ada/first_wave_metric_mean"] = rollout_samples.accuracy
         return status, next_step
-
-    def left_to_train(self, rollout_samples: Any) -> Any:
-        """Of a step's samples. To be overridden where some are trained while others are sampled."""
-        return rollout_samples
 
     def _begin_step(self, version: int) -> None:
         groups = [self.actor_model_group]

@@ -21,7 +21,6 @@ from openrlhf_ada.rollout.ray_fleet import ScoreAnswers
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
 from openrlhf_ada.rollout.samples_generator import (
     AdaptiveSamplesGenerator,
-    OnClosed,
     PromptValues,
     SamplingOptions,
 )
@@ -35,11 +34,10 @@ def make_generator(
     prompt_values: PromptValues | None,
     restore_engine: Restore,
     score: ScoreAnswers | None = None,
-    on_closed: OnClosed | None = None,
 ) -> RecordedGenerator:
     """In place of the host's own. Mode off: the host's generator, which then also counts.
 
-    `score`: asks the reward model, in a run that has one. `on_closed`: see `SamplingOptions`.
+    `score`: asks the reward model, in a run that has one.
     """
     args = host.args
     settings = settings_of(args)
@@ -67,7 +65,6 @@ def make_generator(
         on_progress=SamplingProgress(partial(emit, args, "sampling")),
         on_note=partial(note, args),
         chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,
-        on_closed=on_closed,
     )
     return AdaptiveSamplesGenerator(host, policy, options)
 

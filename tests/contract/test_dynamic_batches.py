@@ -1,5 +1,4 @@
-"""Micro-batches by tokens (--train.dynamic_batch_enable), and steps in parts (--ada_overlap): every sample is trained
-once, with its weight.
+"""Micro-batches by tokens (--train.dynamic_batch_enable): every sample is trained once, with its weight.
 
 The host's splitting, balancing, replay buffer and trainer in two processes: see tests/support/dynamic_training.py.
 Of packing, flash-attn's kernels are left out: tests/gpu/test_packing.py.
@@ -25,8 +24,7 @@ pytestmark = pytest.mark.rehearsal
 ROOT = Path(__file__).parents[2]
 SKIPPED = [name for name in CASES if name.startswith("skipped")]
 OTHERS = [name for name in CASES if not name.startswith(("skipped", "computed")) and "epochs" not in name]
-DYNAMIC = [name for name in OTHERS if not name.startswith(("fixed", "parts", "micro"))]
-PARTS = [name for name in CASES if name.startswith("parts")]
+DYNAMIC = [name for name in OTHERS if not name.startswith(("fixed", "micro"))]
 WHOLE = [name for name in DYNAMIC if name != "host"]
 
 
@@ -93,18 +91,6 @@ def test_figures_do_not_depend_on_micro_batches(found: dict[str, list[dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PARTS)
-def test_parts_of_a_step_are_the_whole_step(found: dict[str, list[dict[str, Any]]], name: str) -> None:
-    """Though the first parts are divided by totals that are guessed from a quarter of the samples."""
-    whole, parts = (found[name.replace("parts", kind)][0] for kind in ("fixed", "parts"))
-    assert parts["optimizer_steps"] == 1
-    size = max(map(abs, whole["moved"]))
-    assert size > 0.01
-    assert parts["moved"] == pytest.approx(whole["moved"], abs=1e-3 * size)
-    assert parts["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SKIPPED)
 def test_skipped_zeros_change_no_gradient(found: dict[str, list[dict[str, Any]]], name: str) -> None:
     """Rollouts of coefficient 0 count in the average, in whichever micro-batch they are; in two processes."""
@@ -117,7 +103,7 @@ def test_skipped_zeros_change_no_gradient(found: dict[str, list[dict[str, Any]]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fixed", "dynamic", "packed", "parts"])
+@pytest.mark.parametrize("kind", ["fixed", "dynamic", "packed"])
 def test_own_losses_divide_by_totals_of_all_processes(found: dict[str, list[dict[str, Any]]], kind: str) -> None:
     """In one step a constant per sample is the mean over tokens, times tokens / (samples x constant)."""
     mean = found[f"{kind}, ZeRO 2, token-mean"][0]["grad_norm"]

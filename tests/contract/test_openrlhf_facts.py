@@ -65,30 +65,13 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("host/trainer.py", TRAINER, "BasePPOTrainer.train_step"): [
         ("if self.critic_model_group is not None:", "a pass-rate critic is hidden there"),
         ("status = self.ppo_train(global_step)", "and from there"),
-        ("rollout_stats = self._compute_rollout_stats(experiences)", "where we add what was trained before"),
     ],
-    ("trainer/ppo_trainer.py", TRAINER, "BasePPOTrainer.train_step"): [
-        (
-            "refs = self.actor_model_group.async_run_method_batch(method_name='append', experience=experiences)",
-            "a part of a step goes the same way",
-        ),
-    ],
-    ("trainer/ppo_trainer.py", TRAINER, "BasePPOTrainer.ppo_train"): [
-        (
-            "refs += self.actor_model_group.async_run_method(method_name='fit', kl_ctl=self.kl_ctl.value)",
-            "and a part is fitted with the same penalty",
-        ),
-    ],
-    ("trainer/step_parts.py", ACTOR, "PolicyModelActor.fit"): [
-        ("status = self.trainer.ppo_train(kl_ctl)", "parts of a step are told apart in there"),
-        ("self.trainer.replay_buffer.clear()", "the next part is appended to an empty buffer"),
-    ],
-    ("trainer/step_parts.py", ACTOR, "ActorPPOTrainer.ppo_train"): [
+    ("trainer/logged_figures.py", ACTOR, "ActorPPOTrainer.ppo_train"): [
         ("status_mean[k] = vals[-1] if vals else 0.0", "the optimizer's figures are the last ones"),
         ("total_tokens = sum((s['_num_action_tokens'] for s in status_list))", "others are means over tokens"),
         ("total_samples = sum((s['_num_samples'] for s in status_list))", "or over samples"),
     ],
-    ("trainer/step_parts.py", ACTOR, "ActorPPOTrainer.training_step"): [
+    ("trainer/logged_figures.py", ACTOR, "ActorPPOTrainer.training_step"): [
         ("metrics = {'policy_loss': actor_loss.detach()}", "divided by the step's totals"),
         ("metrics['entropy_loss'] = entropy_loss.detach()", "and this one"),
         ("experience.info['kl'] = kl_loss.detach()", "and this, where it is a loss"),

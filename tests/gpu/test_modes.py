@@ -48,14 +48,6 @@ def test_weights_change_during_partial_rollouts(toy: Toy, tmp_path: Path) -> Non
     assert all(0 <= row["ada/staleness_mean"] <= 2 for row in steps_of(run))
 
 
-@pytest.mark.gpu(2)
-def test_groups_are_trained_while_others_are_sampled(toy: Toy, tmp_path: Path) -> None:
-    run, small = tmp_path / "run", {"rollout__micro_batch_size": 4, "train__micro_batch_size": 4}
-    gpu_train(toy, run, **ON_GPU, **SEQ, **small, ada_overlap=True)
-    rows = check_run(run, steps=2)
-    assert all(row["ada/overlapped"] > 0 for row in rows)
-
-
 @pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=pytest.mark.gpu(2))])
 def test_zero_3_trains_averages_and_exports(toy: Toy, tmp_path: Path, gpus: int) -> None:
     run = tmp_path / "run"

@@ -39,10 +39,8 @@ FIRST_ID = 8
 FIGURES = ("policy_loss", "ppo_kl", "ppo_clip_ratio", "return")
 """Of a step's status, beside the gradient's norm."""
 
-KINDS = ("fixed", "dynamic", "packed", "parts")
-"""`parts`: a step in three parts, as with --ada_overlap, in micro-batches of fixed size."""
+KINDS = ("fixed", "dynamic", "packed")
 
-GROUPS_OF_PARTS = ((2,), (0, 3), (1,))
 
 ZEROS: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {
     "fixed, ZeRO 2": ("fixed", 2, "token-mean", len(LENGTHS), {}),
@@ -71,7 +69,7 @@ CASES: dict[str, dict[str, Any]] = (
     | {
         f"{kind}, {rest}": {"kind": kind, "loss": "token-mean", "batch": len(LENGTHS)} | settings
         for rest, settings in {"ZeRO 1": {"stage": 1}, "ZeRO 2, clipped": {"stage": 2, "max_norm": 0.5}}.items()
-        for kind in (("fixed", "dynamic") if settings["stage"] == 1 else ("fixed", "dynamic", "parts"))
+        for kind in ("fixed", "dynamic")
     }
     | {
         f"{kind}, {ada_loss}": {
@@ -188,7 +186,7 @@ class Run:
         from openrlhf_ada.trainer.policy import AdaActorTrainer
 
         self.zeros = zeros
-        self.rank, self.is_dynamic, self.in_parts = rank, kind not in ("fixed", "parts"), kind == "parts"
+        self.rank, self.is_dynamic = rank, kind != "fixed"
         args = self.args = flags(folder, stage, loss, batch, ada_loss, micro, dynamic=self.is_dynamic)
         args.train.max_epochs = epochs
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
@@ -221,7 +219,7 @@ class Run:
             return step(experience, *rest)
 
         self.trainer.training_step = recorded
-        status = self.train_in_parts() if self.in_parts else self.train_on(samples(zeros=bool(self.zeros)))
+        status = self.train_on(samples(zeros=bool(self.zeros)))
         after = self.weights()
         return {
             "seen": seen,
@@ -236,24 +234,7 @@ class Run:
     def train_on(self, chosen: list[Any]) -> dict[str, float]:
         for experience in self.share(self.maker().make_experience_batch(chosen)):
             self.trainer.replay_buffer.append(experience)
-        status = self.trainer.ppo_train(0.0)
-        if self.in_parts:
-            self.trainer.replay_buffer.clear()
-        return status
-
-    def train_in_parts(self) -> dict[str, float]:
-        from openrlhf_ada.config.loss_rules import averages_over_tokens
-        from openrlhf_ada.config.settings import settings_of
-        from openrlhf_ada.trainer.overlap import estimated_totals, exact_totals
-
-        *early, last = [[s for s in samples() if s.tag.key in keys] for keys in GROUPS_OF_PARTS]
-        estimate = estimated_totals(early[0], len(LENGTHS))
-        for part in early:
-            self.trainer.totals = estimate
-            assert self.train_on(part) == {}
-        by_token = averages_over_tokens(settings_of(self.args), self.args)
-        self.trainer.totals = exact_totals(samples(), estimate, by_token=by_token)
-        return self.train_on(last)
+        return self.trainer.ppo_train(0.0)
 
     def maker(self) -> Any:
         from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController

@@ -71,7 +71,6 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "logprob_warn": ("0.01", 0.01),
     "logprob_stop": ("0.2", 0.2),
     "known_counts": ("", True),
-    "overlap": ("", True),
     "reward_timeout": ("5", 5.0),
     "reward_memory": ("512", 512),
     "reward_workers": ("3", 3),

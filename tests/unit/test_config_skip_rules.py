@@ -20,14 +20,6 @@ DR_GRPO: Flags = {"--algo.advantage.estimator": "dr_grpo"}
 
 ROUNDED: Flags = DR_GRPO | {"--ada_baseline": "estimator", "--ada_baseline_rounding": "0.3"}
 
-OVERLAP: Flags = {
-    "--ada_overlap": "",
-    "--train.batch_size": "64",
-    "--rollout.batch_size": "16",
-    "--rollout.micro_batch_size": "8",
-    "--train.micro_batch_size": "4",
-}
-
 REFUSED: list[tuple[str, Flags, str, str, str]] = [
     # id, flags, flag in front of the message with its value, part of the rule, part of the remedy
     ("PPO", SKIP | {"--algo.advantage.estimator": "gae"}, "--algo.advantage.estimator is 'gae'", "critic", "Leave it"),
@@ -46,7 +38,6 @@ REFUSED: list[tuple[str, Flags, str, str, str]] = [
         "Leave it out",
     ),
     ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", "every rollout", "Leave it"),
-    ("overlap", SKIP | OVERLAP, "--ada_overlap is True", "skipped rollouts have none", "use --ada_zeros compute"),
     (
         "own mean",
         {"--ada_baseline": "pool", "--ada_baseline_rounding": "0.3"},
