@@ -204,11 +204,12 @@ refuse_cpu_build() {
 }
 
 # Not from pip's cache, which knows nothing of the torch that a wheel was built for. FORCE_BUILD, as its set-up would otherwise
-# fetch a wheel that nobody named. torch looks for ninja on the path: without it, one file is compiled after the other.
+# fetch a wheel that nobody named, and an older pip without --use-pep517 whatever it lacks. torch looks for ninja on the path:
+# without it, one file is compiled after the other.
 install_flash_attn() {
     local said
     said=$(PATH=$(cd "$venv" && pwd)/bin:$PATH FLASH_ATTENTION_FORCE_BUILD=TRUE \
-        pip_install --no-cache-dir --no-build-isolation "${wheel:-$(pin flash-attn)}") ||
+        pip_install --no-cache-dir --no-build-isolation --use-pep517 "${wheel:-$(pin flash-attn)}") ||
         stop "flash-attn is not installed:" "$said" "Remove the cause, then run $command again: what is installed stays."
     said=$("$venv/bin/python" -c 'import torch, flash_attn_2_cuda' 2>&1) ||
         stop "flash-attn was built for another torch than $torch:" "$said" "Remove it (pip uninstall flash-attn), then run $command again."

@@ -70,7 +70,7 @@ def test_extra_cpu_is_the_set_that_is_tested() -> None:
     resolved = pins(ROOT / "requirements" / "cpu.txt")
     cpu, gpu = (dict(map(name_and_version, PROJECT["optional-dependencies"][extra])) for extra in ("cpu", "gpu"))
     assert {name for name, version in cpu.items() if version not in ("", resolved[name])} == set()
-    assert gpu.keys() - cpu.keys() == {"openrlhf", "vllm", "flash-attn"}
+    assert gpu.keys() - cpu.keys() == {"openrlhf", "vllm", "flash-attn", "cuda-toolkit", "nvidia-nvjitlink"}
     assert {name: version for name, version in gpu.items() if version and name in cpu} | {"torch": cpu["torch"]} == {
         name: cpu[name] for name in cpu.keys() & gpu.keys() if cpu[name]
     }

@@ -214,7 +214,7 @@ def test_all_parts_of_a_slurm_job_wait_for_its_nodes() -> None:
 
 
 def test_a_method_by_name_makes_one_pass_over_the_prompts() -> None:
-    assert parsed(dry_run("train_method.sh"))[1].method == "first-right"
+    assert parsed(dry_run("train_method.sh"))[1].method == "reinforce-ada-balance"
     args, config = parsed(dry_run("train_method.sh", METHOD="raft-1-twice"))
     assert (config.method, args.train.num_episodes, args.rollout.batch_size) == ("raft-1-twice", 1, 2048)
 
@@ -238,8 +238,6 @@ def test_adaptive_groups_are_not_divided_by_std(script: str) -> None:
     """`group_norm` would weigh prompts of adaptive groups 20 to 1; the published setting is r - b."""
     args, config = parsed(dry_run(script))
     expected = "gae" if "ppo" in script else "group_norm" if config.mode == "off" else "dr_grpo"
-    if script == "train_method.sh":
-        expected = "flash_reinforce"  # one rollout of a prompt at a time has no group
     assert args.algo.advantage.estimator == expected
 
 
