@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import compileall
+import importlib.util
 import shutil
 import venv
 from pathlib import Path
 
-import pip
 import pytest
 from set_ups import SITE, Machine
 
@@ -17,7 +17,9 @@ def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("empty") / "venv"
     venv.create(path, symlinks=True)
     # `ensurepip` would take seconds to install the same files.
-    installed = Path(pip.__file__).parent
+    spec = importlib.util.find_spec("pip")
+    assert spec and spec.origin
+    installed = Path(spec.origin).parent
     for folder in (installed, *installed.parent.glob("pip-*.dist-info")):
         shutil.copytree(folder, path / SITE / folder.name)
     # uv leaves pip uncompiled, and every copy of this environment would compile it again.
