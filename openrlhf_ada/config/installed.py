@@ -30,8 +30,8 @@ SETUP_FOR_GPUS = "requirements/setup.sh --gpu .venv-gpu"
 """Into an environment of its own: `make` would replace this torch in .venv."""
 
 REMEDY = (
-    f"In a copy of the source, run `{SETUP_FOR_GPUS}` for GPUs, or `make setup` without. docs/install.md also has extras "
-    f"of the wheel"
+    f"In a copy of the source, run `{SETUP_FOR_GPUS}` for GPUs, or `make setup` without. docs/install.md also has "
+    f"extras of the wheel"
 )
 
 OPENRLHF_REMEDY = (
