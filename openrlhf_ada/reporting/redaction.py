@@ -9,6 +9,9 @@ from typing import Any
 
 REMOVED = "<removed>"
 
+FROM_ENVIRONMENT = "env"
+"""The value of a flag that takes a key, if the key itself is passed as an environment variable."""
+
 # Flags that name a dataset column, a metric, or the environment variable of a key.
 _HARMLESS = frozenset({"input_key", "output_key", "label_key", "image_key", "best_metric_key", "api_key_env"})
 

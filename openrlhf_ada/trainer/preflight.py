@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.host.model_code import check_model_code, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.track_mlflow import check_installed
+from openrlhf_ada.reporting.track_wandb import check_key
 from openrlhf_ada.reward.names import check_python_file, check_rewards, grades_labels, readable, split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, is_url
 from openrlhf_ada.trainer.resume import resumes
@@ -33,9 +35,7 @@ def check_flags(args: SimpleNamespace) -> None:
     """All of our checks, on the parsed flags; raises ConfigError or DataError."""
     check_without_files(args)
     check_paths(args)
-    if args.ada.mlflow is not None:
-        check_installed(args.ada.mlflow)
-    check_run_dir(from_namespace(args.ada), args)
+    check_outputs(args)
 
 
 def check_without_files(args: SimpleNamespace) -> None:
@@ -308,7 +308,34 @@ def _check_probabilities(value: str, num_datasets: int) -> None:
         )
 
 
-def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
+def check_outputs(args: SimpleNamespace) -> None:
+    """Trackers and folders that a run writes to; raises ConfigError."""
+    if args.ada.mlflow is not None:
+        check_installed(args.ada.mlflow)
+    if args.logger.wandb.key:
+        check_key(args.logger.wandb.key)
+    if args.logger.tensorboard_dir:
+        _check_folder("--logger.tensorboard_dir", args.logger.tensorboard_dir)
+    _check_run_dir(from_namespace(args.ada), args)
+    for flag, folder in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
+        _check_folder(flag, folder, may_be_elsewhere=True)
+
+
+def _check_folder(flag: str, folder: str, *, may_be_elsewhere: bool = False) -> None:
+    """It can be written to, or made. `may_be_elsewhere`: storage of the nodes that train, which the driver's lacks."""
+    path = Path(folder).absolute()
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise ConfigError(flag, folder, f"{there} is no folder", "Name another folder")
+    if may_be_elsewhere and there == Path(path.anchor):
+        return
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        raise ConfigError(
+            flag, folder, f"{there} cannot be written to", "Name another folder, or change its permissions"
+        )
+
+
+def _check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
     """Refuse to write a second run into a directory that holds one, unless it is being resumed."""
     name = Path(args.logger.wandb.run_name)
     if not name.parts or name.is_absolute() or ".." in name.parts:
@@ -316,11 +343,7 @@ def check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
             "--logger.wandb.run_name", str(name), "it must name a folder within runs/", "Use --ada_run_dir for others"
         )
     run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
-    in_the_way = next((path for path in (run_dir, *run_dir.parents) if path.exists() and not path.is_dir()), None)
-    if in_the_way:
-        raise ConfigError(
-            "--ada_run_dir", str(run_dir), f"{in_the_way} is a file, not a folder", "Name another directory"
-        )
+    _check_folder("--ada_run_dir", str(run_dir))
     if (run_dir / METRICS_FILE).exists() and not resumes(args):
         raise ConfigError(
             "--ada_run_dir",

@@ -100,7 +100,7 @@ if ((DRY_RUN)); then
 fi
 
 TROUBLE=$("$PYTHON" -c 'from openrlhf_ada.platforms.gpu import trouble; print(trouble() or "")') || {
-  echo "first_run: $PYTHON cannot import openrlhf_ada. Install it with the extras gpu and dev (docs/gpu.md)" >&2
+  echo "first_run: $PYTHON cannot import openrlhf_ada. docs/gpu.md says how to install it" >&2
   exit 1
 }
 if [[ -n $TROUBLE ]]; then

@@ -170,11 +170,58 @@ def test_used_run_directory_is_refused_unless_resumed(
     parse(argv_with(resume))
 
 
-def test_run_directory_that_is_a_file_is_refused(refusal: Refusal, tmp_path: Path) -> None:
-    path = written("", "run")(tmp_path)
-    assert path in str(refusal({"--ada_run_dir": path}))
-
-
 @pytest.mark.parametrize("name", ["../..", "a/../../b", "/tmp/x", "."])
 def test_a_run_name_that_leads_out_of_its_folder_is_refused(refusal: Refusal, name: str) -> None:
     assert str(refusal({"--logger.wandb.run_name": name, "--ada_run_dir": None})).startswith("--logger.wandb.run_name")
+
+
+@pytest.mark.parametrize("flag", ["--ada_run_dir", "--ckpt.path", "--ckpt.output_dir", "--logger.tensorboard_dir"])
+def test_folder_that_cannot_be_written_is_refused(
+    refusal: Refusal, argv_with: Callable[[Flags], list[str]], tmp_path: Path, flag: str
+) -> None:
+    file, locked = written("", "taken")(tmp_path), tmp_path / "locked"
+    assert file in str(refusal({flag: file})) and flag in str(refusal({flag: f"{file}/below"}))
+    parse(argv_with({flag: str(tmp_path / "new" / "folder")}))
+    assert not (tmp_path / "new").exists()
+    locked.mkdir()
+    free = {"--ada_run_dir": "/tmp/run", "--ckpt.path": "/tmp/ckpt", "--ckpt.output_dir": "/tmp/model"}
+    with without_permission(str(locked)):
+        error = refusal({**free, flag: f"{locked}/new"})
+    assert str(error).startswith(f"{flag} is '{locked}/new': {locked} cannot be written to")
+
+
+# -- the key of Weights & Biases ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nobody_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+
+
+WITH_KEY = "--logger.wandb.key"
+
+
+@pytest.mark.usefixtures("nobody_logged_in")
+@pytest.mark.parametrize(("key", "shown"), [("env", "'env'"), ("0123456789", "'<removed>'")])
+def test_missing_key_is_refused(refusal: Refusal, key: str, shown: str) -> None:
+    error = str(refusal({WITH_KEY: key}))
+    assert error.startswith(f"{WITH_KEY} is {shown}:")
+    assert "WANDB_API_KEY" in error and "wandb login" in error and "WANDB_MODE=offline" in error
+
+
+@pytest.mark.usefixtures("nobody_logged_in")
+@pytest.mark.parametrize("where", ["flag", "variable", "login", "offline"])
+def test_key_is_found_where_openrlhf_finds_it(
+    argv_with: Callable[[Flags], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    key = "0" * 40
+    if where == "variable":
+        monkeypatch.setenv("WANDB_API_KEY", key)
+    elif where == "login":
+        (tmp_path / "netrc").write_text(f"machine api.wandb.ai login user password {key}\n")
+    elif where == "offline":
+        monkeypatch.setenv("WANDB_MODE", "offline")
+    parse(argv_with({WITH_KEY: key if where == "flag" else "env"}))

@@ -248,4 +248,4 @@ def test_a_bare_installation_is_told_what_it_lacks(words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "not installed, and a training needs them: openrlhf" in done.stdout
-    assert "pip install 'openrlhf-ada[gpu]'" in done.stdout
+    assert "requirements/setup.sh --gpu" in done.stdout

@@ -70,7 +70,7 @@ def test_extra_cpu_is_the_set_that_is_tested() -> None:
     resolved = pins(ROOT / "requirements" / "cpu.txt")
     cpu, gpu = (dict(map(name_and_version, PROJECT["optional-dependencies"][extra])) for extra in ("cpu", "gpu"))
     assert {name for name, version in cpu.items() if version not in ("", resolved[name])} == set()
-    assert gpu.keys() - cpu.keys() == {"openrlhf", "vllm", "flash-attn"}
+    assert gpu.keys() - cpu.keys() == {"openrlhf", "vllm", "flash-attn", "cuda-toolkit", "nvidia-nvjitlink"}
     assert {name: version for name, version in gpu.items() if version and name in cpu} | {"torch": cpu["torch"]} == {
         name: cpu[name] for name in cpu.keys() & gpu.keys() if cpu[name]
     }
@@ -214,6 +214,21 @@ def test_a_worker_waits_for_its_head(suffix: str) -> None:
 
 
 # -- NCCL between containers ------------------------------------------------------------------------------------------
+
+
+def test_nccl_finds_infiniband() -> None:
+    """It loads these at run time, and takes TCP without a word where they are missing."""
+    (installed,) = [i.value.split() for i in last_stage(FOLDER / "Dockerfile") if "apt-get install" in i.value]
+    assert {"libibverbs1", "ibverbs-providers"} <= set(installed)
+
+
+@pytest.mark.parametrize("argument", ["FLASH_ATTN_WHEEL", "FLASH_ATTN_CUDA_ARCHS", "MAX_JOBS"])
+def test_image_is_set_up_by_the_script_that_takes_its_arguments(argument: str) -> None:
+    values = [i.value for i in last_stage(FOLDER / "Dockerfile")]
+    declared = next(at for at, value in enumerate(values) if value.startswith(f"{argument}="))
+    assert any('setup.sh --gpu "${VIRTUAL_ENV}"' in value for value in values[declared:])
+    assert argument in (ROOT / "requirements" / "setup.sh").read_text()
+
 
 GPU_RUNS = [
     words

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,9 @@ from openrlhf_ada.cli.doctor_inputs import flags_of
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config.flags import ConfigError, check_choice
+from openrlhf_ada.config.installed import SETUP_FOR_GPUS
 from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.platforms.resources import required_slots
 from openrlhf_ada.trainer.preflight import check_without_files
 
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
@@ -132,6 +134,8 @@ def check_command(words: list[str], *, whole: bool) -> bool:
                 extra for word in rest for names in re.findall(r"^\.\[(.+)\]$", word) for extra in names.split(",")
             ]
             assert set(wanted) <= set(EXTRAS), f"there is no extra {wanted}"
+        case ["requirements/setup.sh", *rest]:
+            assert rest[:1] == ["--gpu"], "without GPUs it is called by `make setup`"
         case [script, *_] if script.startswith("examples/") and script.endswith(".sh"):
             assert (ROOT / script).is_file(), f"there is no {script}"
         case _:
@@ -198,18 +202,43 @@ def test_commands_within_text_are_right(path: Path) -> None:
                 pytest.fail(f"{path.name}: {span}\n{error}")
 
 
-@every_document
-@pytest.mark.usefixtures("example_files")
-def test_no_adaptive_command_divides_by_std(path: Path) -> None:
-    """`group_norm` weighs prompts of adaptive groups 20 to 1; readers copy what they find here."""
+def trainings(path: Path) -> Iterator[list[str]]:
+    """Arguments of each whole command that trains."""
     for block in blocks(path.read_text(encoding="utf-8")):
         for words in command_lines(block.text):
             verb, arguments = _verb(program(words)) or ("", [])
             if verb == "submit":
                 verb, *arguments = VERBS[verb].build_parser().parse_args(arguments).command
-            if verb == "train" and "group_norm" in arguments:
-                _, config = parse(arguments, check_without_files)
-                assert config.mode == "off", " ".join(words)
+            if verb == "train" and arguments != ["--help"] and "--config" not in arguments:
+                yield arguments
+
+
+@every_document
+@pytest.mark.usefixtures("example_files")
+def test_no_adaptive_command_divides_by_std(path: Path) -> None:
+    """`group_norm` weighs prompts of adaptive groups 20 to 1; readers copy what they find here."""
+    for arguments in trainings(path):
+        if "group_norm" in arguments:
+            assert parse(arguments, check_without_files)[1].mode == "off", " ".join(arguments)
+
+
+@pytest.mark.usefixtures("example_files")
+@pytest.mark.parametrize("page", ["cluster.md", "docker.md"])
+def test_recommended_commands_leave_no_gpu_idle(page: str) -> None:
+    """In synchronous training, policy and engines on GPUs of their own wait for each other."""
+    (arguments,) = trainings(ROOT / "docs" / page)
+    args, config = parse(arguments, check_without_files)
+    assert required_slots(args).gpus == args.actor.num_nodes * args.actor.num_gpus_per_node >= 8
+    assert args.vllm.enable_sleep and args.ds.enable_sleep and config.method == "reinforce-ada-balance"
+
+
+@every_document
+def test_gpus_are_set_up_by_one_command(path: Path) -> None:
+    """install.md alone has another, for those who resolve for themselves."""
+    if name_of(path) != "docs/install.md":
+        assert not re.search(r"pip install[^`]*\[gpu[],]", path.read_text(encoding="utf-8"))
+    if name_of(path) in ("docs/cluster.md", "docs/gpu.md", "docs/install.md"):
+        assert SETUP_FOR_GPUS in path.read_text(encoding="utf-8")
 
 
 def test_a_wrong_command_is_found(example_files: None) -> None:

@@ -18,7 +18,7 @@ ANY = "\0"
 _FILLED_IN = re.compile(r"%(?:\.\d+)?[sdrgf]|\{[^{}]*\}")
 _FILLED_IN_BY_SHELL = re.compile(r"\$\{[^}]*\}|\$\w+|\$\([^)]*\)")
 
-BASH = {"`openrlhf-ada: command not found`", "`No module named 'torch'` while flash-attn is built"}
+BASH = {"`openrlhf-ada: command not found`", "`No module named 'psutil'` while flash-attn is built"}
 """Said by the shell and by pip."""
 
 

@@ -145,7 +145,7 @@ def test_other_versions_are_named() -> None:
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_missing_packages_are_named_with_what_brings_them(on_gpu: bool) -> None:
     (finding,) = _packages({"ray": None, "flash-attn": None}, on_gpu=on_gpu)
-    assert finding.level == ERROR and "openrlhf-ada[gpu]" in finding.remedy
+    assert finding.level == ERROR and "requirements/setup.sh --gpu" in finding.remedy
     assert finding.what.endswith("ray, flash-attn" if on_gpu else ": ray")
 
 

@@ -3,193 +3,30 @@
 from __future__ import annotations
 
 import ast
-import compileall
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import venv
-import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-import pip
 import pytest
 import yaml
 from dockerfiles import pins
-
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "requirements" / "setup.sh"
-PINNED = pins(ROOT / "requirements" / "cpu.txt")["torch"]
-CUDA = PINNED.removesuffix("+cpu")
-UV = next(line for line in SCRIPT.read_text().splitlines() if line.startswith("uv_pin=")).partition("==")[2]
-OTHERS = "others==1.0"
-"""Stands for all packages but torch."""
-SITE = Path("lib") / f"python3.{sys.version_info.minor}" / "site-packages"
-
-# Stands for uv: notes how it was called. Its own folders of wheels stand for PyTorch's index and for PyPI. It makes
-# environments with the Python that it brings, which is this test's.
-UV_CODE = """
-import os, pathlib, shutil, subprocess, sys
-
-def main():
-    home = pathlib.Path(os.environ["STAND_INS"])
-    with (home / "uv.called").open("a") as called:
-        called.write(" ".join(sys.argv[1:]) + "\\n")
-    if sys.argv[1] == "venv":
-        shutil.copytree(home / "brought", sys.argv[-1], symlinks=True)
-        return
-    wanted = ["-r", sys.argv[-1]] if sys.argv[-2] == "-r" else [sys.argv[-1]]
-    source = "pytorch" if "--torch-backend=cpu" in sys.argv else os.environ.get("UV_DEFAULT_INDEX", "uv-pypi")
-    found = ["--no-index", "--find-links", str(home / source)]
-    python = sys.argv[sys.argv.index("--python") + 1]
-    sys.exit(subprocess.call([python, "-m", "pip", "install", "-q", "--no-deps", *found, *wanted]))
-"""
-
-
-def wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Path:
-    """Writes a wheel of these files (path: text) and returns where it is."""
-    folder.mkdir(parents=True, exist_ok=True)
-    info = f"{name}-{version}.dist-info"
-    texts = {
-        **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in texts.items():
-            entry = zipfile.ZipInfo(file)
-            # Programs stay executable.
-            entry.external_attr = 0o100755 << 16
-            archive.writestr(entry, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*texts, f"{info}/RECORD"]))
-    return path
-
-
-def torch_wheel(folder: Path, version: str, origin: str = "") -> Path:
-    own = "cpu.py" if version.endswith("+cpu") else "cuda.py"
-    return wheel(folder, "torch", version, {"torch/__init__.py": f"origin = {origin!r}\n", f"torch/{own}": ""})
-
-
-def uv_wheel(folder: Path) -> Path:
-    """Its program needs no other file, as uv's."""
-    return wheel(folder, "uv", UV, {f"uv-{UV}.data/scripts/uv": f"#!python\n{UV_CODE}\nmain()\n"})
-
-
-def others_wheel(folder: Path) -> Path:
-    return wheel(folder, *OTHERS.split("=="), {"others.py": ""})
-
-
-def index(folder: Path, *wheels: Path, others: bool = True) -> str:
-    """Address of a package index with these wheels, and with OTHERS."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in (*wheels, others_wheel(folder.parent / "wheels")) if others else wheels:
-        page = folder / path.name.split("-")[0] / "index.html"
-        page.parent.mkdir(exist_ok=True)
-        with page.open("a") as html:
-            html.write(f'<a href="{path.as_uri()}">{path.name}</a>\n')
-    return folder.as_uri()
-
-
-@dataclass(frozen=True)
-class Machine:
-    home: Path
-
-    @property
-    def venv(self) -> Path:
-        return self.home / "venv"
-
-    @property
-    def site(self) -> Path:
-        return self.venv / SITE
-
-    def environ(self, **variables: str) -> dict[str, str]:
-        """This machine's, without its own configuration of pip, and without its uv."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "TORCH_"))}
-        folders = os.environ["PATH"].split(os.pathsep)
-        kept["PATH"] = os.pathsep.join(folder for folder in folders if not (Path(folder) / "uv").exists())
-        kept |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "STAND_INS": str(self.home)}
-        return kept | variables
-
-    def pip_install(self, path: Path) -> None:
-        command = [self.venv / "bin" / "python", "-m", "pip", "install", "-q", "--no-deps", "--no-index", path]
-        subprocess.run(command, env=self.environ(), check=True)
-
-    @property
-    def script(self) -> Path:
-        """A copy of it, beside a short list of packages."""
-        copy = self.home / "requirements" / SCRIPT.name
-        if not copy.exists():
-            copy.parent.mkdir()
-            shutil.copy(SCRIPT, copy)
-            (copy.parent / "cpu.txt").write_text(f"# as ours\ntorch=={PINNED}\n{OTHERS}\n")
-        return copy
-
-    def install(self, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.script, self.venv], env=self.environ(**variables), capture_output=True, text=True, check=False
-        )
-
-    def put_on_path(self, path: Path) -> None:
-        """A program of the machine's own, from its wheel."""
-        target, tools = self.home / "system", self.home / "tools"
-        python = next(self.home.glob("*/bin/python"))
-        command = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", target, path]
-        subprocess.run(command, env=self.environ(), check=True)
-        tools.mkdir(exist_ok=True)
-        (tools / "uv").symlink_to(target / "bin" / "uv")
-
-    @property
-    def path_with_tools(self) -> str:
-        return f"{self.home / 'tools'}:{self.environ()['PATH']}"
-
-    @property
-    def path_of_tools_alone(self) -> str:
-        """Without any Python of this test's machine."""
-        programs = self.home / "programs"
-        programs.mkdir(exist_ok=True)
-        for name in ("bash", "sh", "env", "grep", "uname", "dirname", "basename", "rm", "cat", "sed"):
-            if not (programs / name).exists():
-                (programs / name).symlink_to(shutil.which(name) or name)
-        return f"{self.home / 'tools'}:{programs}"
-
-    def has(self, name: str) -> bool:
-        return any(self.site.glob(f"{name}-*.dist-info"))
-
-    @property
-    def torch(self) -> list[str]:
-        """Versions of torch that count as installed."""
-        found = self.site.glob("torch-*.dist-info")
-        return [path.name.removeprefix("torch-").removesuffix(".dist-info") for path in found]
-
-    @property
-    def uv_calls(self) -> list[list[str]]:
-        called = self.home / "uv.called"
-        return [line.split() for line in called.read_text().splitlines()] if called.exists() else []
-
-
-@pytest.fixture(scope="module")
-def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("empty") / "venv"
-    venv.create(path, symlinks=True)
-    # `ensurepip` would take seconds to install the same files.
-    installed = Path(pip.__file__).parent
-    for folder in (installed, *installed.parent.glob("pip-*.dist-info")):
-        shutil.copytree(folder, path / SITE / folder.name)
-    # uv leaves pip uncompiled, and every copy of this environment would compile it again.
-    compileall.compile_dir(path / SITE / "pip", quiet=1)
-    return path
-
-
-@pytest.fixture
-def machine(empty_venv: Path, tmp_path: Path) -> Machine:
-    shutil.copytree(empty_venv, tmp_path / "venv", symlinks=True)
-    (tmp_path / "pytorch").mkdir()
-    return Machine(tmp_path)
+from set_ups import (
+    CUDA,
+    PINNED,
+    ROOT,
+    SCRIPT,
+    SITE,
+    Machine,
+    index,
+    others_wheel,
+    torch_wheel,
+    uv_wheel,
+    wheel,
+)
 
 
 @pytest.fixture
@@ -319,7 +156,7 @@ def test_packages_that_nobody_has_are_an_error_of_both(machine: Machine) -> None
     source = index(machine.home / "bare", torch_wheel(wheels, PINNED), uv_wheel(wheels), others=False)
     done = machine.install(PIP_INDEX_URL=source)
     assert done.returncode == 1 and machine.torch == [PINNED]
-    assert "pip: " in done.stderr and "uv: " in done.stderr and "run make again" in done.stderr
+    assert "pip: " in done.stderr and "uv: " in done.stderr and "run it again" in done.stderr
 
 
 @pytest.mark.slow
@@ -340,7 +177,7 @@ def test_no_source_is_an_error_with_a_remedy(machine: Machine, pypi: str, uv_is_
     assert bool(machine.uv_calls) == uv_is_there
     assert f"torch=={PINNED} is not installed" in done.stderr
     assert f"No matching distribution found for {'torch' if uv_is_there else 'uv'}==" in done.stderr, "the cause"
-    assert "make TORCH_INDEX=<index> setup" in done.stderr and "https://pytorch.org/" in done.stderr
+    assert "TORCH_INDEX=<index> make setup" in done.stderr and "https://pytorch.org/" in done.stderr
 
 
 @pytest.mark.slow
@@ -413,7 +250,7 @@ def test_without_python_and_uv_the_remedies_are_named(old_machine: Machine) -> N
     for remedy in (
         "https://docs.astral.sh/uv/",
         "apt install python3.11-venv",
-        "make PYTHON=/path/to/python3.11 setup",
+        "PYTHON=/path/to/python3.11 make setup",
     ):
         assert remedy in done.stderr
 
