@@ -9,6 +9,7 @@ from dataclasses import Field, field, fields
 from functools import partial
 from typing import Any
 
+from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.config.visible import visible
 
 
@@ -118,7 +119,7 @@ def check_choice(f: Field[Any], value: object) -> None:
             f"--ada_{f.name}",
             value,
             f"expected one of: {', '.join(choices)}",
-            f"Try --ada_{f.name} {list(choices)[-1]}",
+            f"Try --ada_{f.name} {nearest(str(value), choices) or list(choices)[-1]}",
         )
 
 
