@@ -16,7 +16,7 @@ from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.config.nearest import nearest
-from openrlhf_ada.reporting.redaction import REMOVED
+from openrlhf_ada.config.visible import REMOVED
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from openrlhf_ada.cli.server_flags import base_url_of, server_of
 from openrlhf_ada.cli.train_ppo_ray import quiet
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, Asked, Sampled, answered
@@ -205,7 +206,7 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "template": problem_set.template,
         "system": args.system,
         "chat": not args.no_chat,
-        "reward": problem_set.reward,
+        "reward": without_logins(problem_set.reward),
         "reward_file": _fingerprint_of_rewards(problem_set),
     }
 

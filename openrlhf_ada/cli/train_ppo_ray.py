@@ -30,6 +30,7 @@ from openrlhf_ada.config.preset_flags import apply_method, check_with_method, de
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve, scores
+from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
@@ -112,11 +113,11 @@ def _main(words: Sequence[str], log: LogText) -> int:
         settings = resolve(config, args)
         notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
         for line in (*notes, *threshold_notes(config, args)):
-            logger.warning(line)
+            logger.warning(as_told(line))
         check_this_machine(args)
         check_hub_models(args)
         for line in _prepare(args, config):
-            logger.warning(line)
+            logger.warning(as_told(line))
         status = run(args, config, words, log)
         if status == EXIT_FAILED:
             print(how_to_resume(words, args), file=sys.stderr)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.reward.returned import score_of
 from openrlhf_ada.reward.reward_function import file_and_function, is_url
 from openrlhf_ada.reward.worker import valid_score
@@ -57,7 +58,7 @@ def told(error: BaseException, name: str) -> str:
     file = os.path.abspath((file_and_function(name) or (name,))[0])
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f", line {lines[-1]}" if lines else ""
-    return f"{' '.join(f'{type(error).__name__}: {error}'.split())}{place}"
+    return as_told(f"{' '.join(f'{type(error).__name__}: {error}'.split())}{place}")
 
 
 def asked_of(name: str) -> Ask:
