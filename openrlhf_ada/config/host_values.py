@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError, check_minimum
+from openrlhf_ada.config.nearest import nearest
 
 _AT_LEAST_ONE = (
     "rollout.batch_size",
@@ -40,6 +41,12 @@ _AT_LEAST_ONE = (
 
 _INTERVALS = ("eval.steps", "ckpt.save_steps", "logger.logging_steps")
 
+SCHEDULERS = (
+    *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
+    *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
+)
+"""Those of transformers that need nothing which OpenRLHF does not give."""
+
 _RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "rollout.temperature": (lambda v: v > 0, "log-probabilities are divided by it", "Use a number above 0, such as 1"),
     "rollout.top_p": (lambda v: 0 < v <= 1, "it is a probability", "Use a number above 0, at most 1"),
@@ -68,14 +75,26 @@ def check_values(host: SimpleNamespace) -> None:
             raise ConfigError(f"--{name}", _value(host, name), rule, remedy)
     _check_overlong(host)
     _check_colocation(host)
-    for name in models_in_use(host):
-        check_shared_samples(host, name)
-    for name in (*models_in_use(host), *(["reward"] if _starts_reward_model(host) else [])):
-        check_micro_batches(host, name)
+    _check_models(host)
     if host.ds.enable_sleep and host.ds.zero_stage == 0:
         raise ConfigError(
             "--ds.enable_sleep", True, "DeepSpeed moves its states out of the GPU from ZeRO stage 1 on", "Use stage 2"
         )
+
+
+def _check_models(host: SimpleNamespace) -> None:
+    for name in ("actor", "critic"):
+        _check_scheduler(f"--{name}.lr_scheduler", getattr(host, name).lr_scheduler)
+    for name in models_in_use(host):
+        check_shared_samples(host, name)
+    for name in (*models_in_use(host), *(["reward"] if _starts_reward_model(host) else [])):
+        check_micro_batches(host, name)
+
+
+def _check_scheduler(flag: str, value: str) -> None:
+    if value not in SCHEDULERS:
+        near = nearest(value, SCHEDULERS) or "constant_with_warmup"
+        raise ConfigError(flag, value, f"expected one of: {', '.join(SCHEDULERS)}", f"Try {flag} {near}")
 
 
 def _check_overlong(host: SimpleNamespace) -> None:

@@ -56,7 +56,8 @@ def main(name: str, rows: int) -> None:
 def told(error: BaseException, name: str) -> str:
     """In one line, with the last line of the user's file that it passed."""
     file = os.path.abspath((file_and_function(name) or (name,))[0])
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    stack = traceback.TracebackException.from_exception(error).stack
+    lines = [frame.lineno for frame in stack if frame.filename == file]
     place = f", line {lines[-1]}" if lines else ""
     return as_told(f"{' '.join(f'{type(error).__name__}: {error}'.split())}{place}")
 

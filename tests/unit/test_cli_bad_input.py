@@ -39,6 +39,13 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
     ("dotted flag", {"--ada.exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, gate, fixed", "--ada_exit fixed"),
     ("near exit", {"--ada_exit": "pso"}, "--ada_exit is 'pso'", "pos, balance, gate, fixed", "--ada_exit pos"),
     ("near method", {"--ada_method": "raft_1_twice"}, "--ada_method is 'raft_1_twice'", "raft", "raft-1-twice."),
+    (
+        "scheduler",
+        {"--actor.lr_scheduler": "cosine_warmup"},
+        "--actor.lr_scheduler is 'cosine_warmup'",
+        "constant_with_warmup",
+        "--actor.lr_scheduler cosine_warmup_with_min_lr",
+    ),
     ("wave 0", {"--ada_wave": "0"}, "--ada_wave is 0", "at least 1", "--ada_wave 1"),
     ("negative threshold", {"--ada_positive_threshold": "-1"}, "--ada_positive_threshold is -1.0", "[0, 1)", "0.5"),
     ("threshold 1", {"--ada_positive_threshold": "1"}, "--ada_positive_threshold is 1.0", "[0, 1)", "0.5"),
