@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
+
+from openrlhf_ada.config.nearest import did_you_mean
 
 
 def check_names(flag: str, names: Sequence[str], known: Collection[str]) -> None:
@@ -13,6 +14,6 @@ def check_names(flag: str, names: Sequence[str], known: Collection[str]) -> None
         raise ValueError(f"{flag} names nothing. {all_known}")
     unknown = [name for name in names if name not in known]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{flag} {','.join(unknown)}: there is no such name.{hint} {all_known}")
+        raise ValueError(
+            f"{flag} {','.join(unknown)}: there is no such name.{did_you_mean(unknown[0], known)} {all_known}"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import json
 import logging
@@ -16,7 +15,8 @@ from typing import Any
 from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
-from openrlhf_ada.reporting.redaction import REMOVED
+from openrlhf_ada.config.nearest import nearest
+from openrlhf_ada.config.visible import REMOVED
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 
 logger = logging.getLogger(__name__)
@@ -274,6 +274,6 @@ def _flag_words(action: argparse.Action, name: str, value: Any, file: str) -> It
 
 def _unknown(name: str, known: Mapping[str, object], file: str) -> ConfigError:
     tail = [other for other in known if "." in other and other.rpartition(".")[2] == name]
-    near = tail or difflib.get_close_matches(name, known, n=1)
-    remedy = f"Did you mean {', '.join(near)}?" if near else "Its names are those of the command's flags, see --help."
+    near = ", ".join(tail) or nearest(name, known)
+    remedy = f"Did you mean {near}?" if near else "Its names are those of the command's flags, see --help."
     return UnknownNameError(name, file, remedy)

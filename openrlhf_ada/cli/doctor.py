@@ -16,8 +16,10 @@ from pathlib import Path
 
 import openrlhf_ada
 from openrlhf_ada.config.installed import REMEDY, stack_versions
+from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.machine_check import machine_findings, port_findings
+from openrlhf_ada.reporting.redaction import redact
 
 PROG = "openrlhf-ada doctor"
 
@@ -116,7 +118,7 @@ def gpu_tests() -> Iterator[Finding]:
 
 
 def _show(finding: Finding) -> None:
-    print(f"{finding.level:8} {finding.check:14} {finding.what}", flush=True)
+    print(as_told(f"{finding.level:8} {finding.check:14} {finding.what}"), flush=True)
     if finding.remedy:
         print(f"{'':23} -> {finding.remedy}", flush=True)
 
@@ -125,7 +127,9 @@ def _close(findings: Sequence[Finding], *, as_json: bool) -> None:
     counts = {level: sum(finding.level == level for finding in findings) for level in (ERROR, WARNING)}
     if as_json:
         versions = {"python": platform.python_version()} | stack_versions()
-        print(json.dumps({**counts, "findings": [asdict(finding) for finding in findings], "versions": versions}))
+        print(
+            json.dumps({**counts, "findings": [redact(asdict(finding)) for finding in findings], "versions": versions})
+        )
         return
     said = ", ".join(f"{count} {level}{'s' * (count > 1)}" for level, count in counts.items() if count)
     can = "a training cannot start" if counts[ERROR] else "a training can start"

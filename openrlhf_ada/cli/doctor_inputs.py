@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from openrlhf_ada.cli.config_file import expanded
-from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse, quiet
+from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets, is_local
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
@@ -21,11 +20,11 @@ from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.resources import Slots, required_slots
 from openrlhf_ada.platforms.session import check_this_machine, cluster_to_join
 from openrlhf_ada.platforms.stack_check import usable_gpus
-from openrlhf_ada.reward.grade import TimedGrade
 from openrlhf_ada.reward.mixed import named_label
-from openrlhf_ada.reward.names import check_rewards, grades_labels, split_names
+from openrlhf_ada.reward.names import check_rewards, split_names
 from openrlhf_ada.reward.pool import GraderError, GraderPool, limits_of
-from openrlhf_ada.reward.reward_function import GRADERS, MIXED, Grading, grader_of
+from openrlhf_ada.reward.reward_function import GRADERS, MIXED, NAMED, grader_of
+from openrlhf_ada.reward.trial import ROWS, Trials, Verdict
 from openrlhf_ada.trainer.preflight import (
     MODEL_FLAGS,
     check_hub_model,
@@ -33,10 +32,7 @@ from openrlhf_ada.trainer.preflight import (
     check_outputs,
     check_without_files,
 )
-from openrlhf_ada.trainer.training_data import contradictions_in, row_rewards
-
-ROWS = 3
-"""That the reward grades."""
+from openrlhf_ada.trainer.training_data import contradictions_in, row_rewards, trial_rows
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "adapter_config.json")
 
@@ -182,22 +178,36 @@ def _columns(flags: SimpleNamespace) -> Columns:
 
 def _rewards(flags: SimpleNamespace) -> Iterator[Finding]:
     """Each grades the first rows, with their own labels for answers."""
-    config = from_namespace(flags.ada)
+    flag, config = "--reward.remote_url", from_namespace(flags.ada)
     names = split_names(flags.reward.remote_url)
     try:
-        check_rewards(flags.reward.remote_url, "--reward.remote_url")
+        check_rewards(flags.reward.remote_url, flag)
         examples = _first_rows(flags, config)
+        rows = trial_rows(flags, row_rewards(flags, config)) if examples else {}
     except USER_ERRORS as error:
         yield Finding("reward", ERROR, str(error))
         return
-    if not examples:
-        yield Finding("reward", OK, f"{', '.join(names)}: there; no local rows to try it on")
-        return
-    for name in names:
+    with Trials(flag, names) as trials:
+        yield from map(_finding, trials.verdicts(rows))
+    for name in (name for name in names if name in (*NAMED, MIXED)):
         try:
-            yield _verdict(name, _graded(name, examples, config))
+            with GraderPool(grader_of(name), limits_of(config), 1) as pool:
+                grades = [pool.grade(_reference(name, example.label), example.label) for example in examples]
+            yield _finding(Verdict(flag, name, grades=grades))
         except GraderError as error:
             yield Finding("reward", ERROR, str(error))
+
+
+def _finding(verdict: Verdict) -> Finding:
+    if error := verdict.error():
+        return Finding("reward", ERROR, str(error))
+    if note := verdict.note():
+        return Finding("reward", WARNING, note)
+    if not verdict.grades:
+        return Finding("reward", OK, f"{verdict.name}: there; no local rows to try it on")
+    scores = ", ".join(f"{grade.score:g}" for grade in verdict.grades)
+    rows = f"the labels of the first {len(verdict.grades)} rows"
+    return Finding("reward", OK, f"{verdict.name} gives {scores} to {rows} as answers")
 
 
 def _first_rows(flags: SimpleNamespace, config: AdaConfig) -> list[Example]:
@@ -210,41 +220,7 @@ def _first_rows(flags: SimpleNamespace, config: AdaConfig) -> list[Example]:
     return read_examples(sets)
 
 
-def _graded(name: str, examples: Sequence[Example], config: AdaConfig) -> list[TimedGrade]:
-    if not grades_labels(name):
-        with quiet(False):
-            return asyncio.run(_asked(name, examples, config))
-    with GraderPool(grader_of(name), limits_of(config), 1) as pool:
-        return [pool.grade(_reference(name, example.label), example.label) for example in examples]
-
-
 def _reference(name: str, label: Any) -> str:
     """An answer that should be right, as far as one is known."""
     grader, own = (named_label(label) or (name, label)) if name == MIXED else (name, label)
     return reference_response(grader, own) if grader in GRADERS else str(own)
-
-
-async def _asked(name: str, examples: Sequence[Example], config: AdaConfig) -> list[TimedGrade]:
-    """By a reward file or a server, as an engine asks it."""
-    if cpu.is_needed():
-        cpu.activate()
-    from openrlhf_ada.eval.answers import Asked, as_text
-    from openrlhf_ada.eval.openai_server import Reply
-    from openrlhf_ada.eval.served_answers import Grader
-
-    with Grader(name, Grading(limits_of(config), 1), config.reward_timeout) as grader:
-        found: list[TimedGrade] = []
-        for number, example in enumerate(examples):
-            asked = Asked("doctor", str(number), 0, as_text(example.question), example.label)
-            sampled = await grader.grade(asked, Reply(str(example.label), None, truncated=False))
-            found.append(TimedGrade(sampled.score, sampled.cause, 0.0))
-        return found
-
-
-def _verdict(name: str, grades: Sequence[TimedGrade]) -> Finding:
-    without = next((grade.cause for grade in grades if grade.score is None), None)
-    if without is not None:
-        remedy = "Correct the reward, or the labels (--data.label_key)"
-        return Finding("reward", ERROR, f"{name} gives no score: {without}", remedy)
-    scores = ", ".join(f"{grade.score:g}" for grade in grades if grade.score is not None)
-    return Finding("reward", OK, f"{name} gives {scores} to the labels of the first {len(grades)} rows as answers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import sys
 
@@ -10,6 +9,7 @@ from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.verbs import VERBS, list_verbs
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.installed import MissingPackagesError, missing_package, versions
+from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.host.parser import HostError
 
@@ -31,9 +31,9 @@ def main() -> int:
         return 0
     name, *rest = arguments
     if name not in VERBS:
-        near = difflib.get_close_matches(name, VERBS, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        print(f"openrlhf-ada: error: no command {name!r}.{hint}\n\n{list_verbs()}", file=sys.stderr)
+        print(
+            f"openrlhf-ada: error: no command {name!r}.{did_you_mean(name, VERBS)}\n\n{list_verbs()}", file=sys.stderr
+        )
         return 2
     verb = VERBS[name]
     try:

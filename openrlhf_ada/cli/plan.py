@@ -1,8 +1,9 @@
 """What a step of each method takes and gives, before anything is trained.
 
 Pass rates come from SOURCE (data of prepare-data, or the run directory of a run in mode seq or est) or from --beta.
-Sampling is simulated on engines in virtual time, and training takes its seconds by the token. The last column is not
-simulated: it is what the arena measured (docs/arena.md), counted in the seconds of this machine.
+Sampling is simulated on engines in virtual time, and training takes its seconds by the token. How well a policy learns
+from such steps is not simulated: what is recommended rests on published results, and the lines under the table say on
+which.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean
 
-from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel, wave_seconds
-from openrlhf_ada.arena.measured import seconds_to_target
-from openrlhf_ada.cli.plan_tables import RATES, Plan, draw, show
+from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel
+from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, Plan, draw, show
 from openrlhf_ada.cli.scenario import at_least, check_folders, method_settings, names_of, recorded, steps_of, synthetic
 from openrlhf_ada.config import program
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
@@ -30,22 +31,20 @@ from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
 
 PROG = "openrlhf-ada plan"
 
-USUAL = (
-    "grpo",
-    "maxrl",
-    "vip",
-    "reinforce-ada-pos",
-    "reinforce-ada-balance",
-    "reinforce-ada-est",
-    "rated-pos",
-    "counted",
-    "first-right",
-    "raft-1-twice",
-)
+USUAL = (DEFAULT, CONTROL, "reinforce-ada-pos", "reinforce-ada-est", "grpo", "maxrl", "vip", "rated-pos", *EXPERIMENTS)
+
+OF_CONTROL: Flags = {
+    "ada.mode": "seq",
+    "ada.exit": "fixed",
+    "ada.max_samples": 4,
+    "ada.select": "all",
+    "ada.zeros": "skip",
+}
+"""Beside --ada_method grpo."""
 
 PLANNED = tuple(
     name
-    for name, method in METHODS.items()
+    for name, method in (METHODS | {CONTROL: METHODS["grpo"]}).items()
     if method.flags.get("ada.unresolved") != "refill"
     and method.flags.get("ada.estimator") != "critic"
     and method.flags["algo.advantage.estimator"] != "gae"
@@ -58,9 +57,6 @@ MACHINES = {"1.5b": STEP_MODELS["seconds"], "7b": STEP_MODELS["seconds-7b"]}
 
 LEARNING_STEPS = 3
 """Steps of a method that learns from step to step, and last steps of a recorded run."""
-
-ARENA_PROMPTS = 512
-"""Prompts of the step, with 4 rollouts each, by which engines are compared with those of the arena."""
 
 CUT = 0.9
 """Least share of --tokens that is left where long answers are cut off."""
@@ -83,10 +79,9 @@ def main(argv: Sequence[str]) -> int:
     _check_outputs(args)
     planner, budget = Planner(args), args.budget
     plans = on_each(args.methods, "simulating", lambda n: planner.within(n, budget) if budget else planner.plan(n))
-    plans.sort(key=lambda plan: (plan.to_target is None, plan.to_target, plan.seconds))
     show(plans)
     if args.budget:
-        print(_recommended(plans, args.budget))
+        print("\n".join([f"\nFor {args.budget:g} s a step:", *map(_flags, plans)]))
     if args.json:
         rows = [asdict(plan) | {"seconds": plan.seconds} for plan in plans]
         args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
@@ -116,14 +111,15 @@ def build_parser() -> argparse.ArgumentParser:
         type=names_of(PLANNED, NOT_PLANNED),
         default=list(USUAL),
         metavar="NAME,...",
-        help=f"names of --ada_method (default {','.join(USUAL)}; all: {','.join(PLANNED)})",
+        help=f"names of --ada_method, and {CONTROL}: grpo that computes no rollout of advantage 0 (default "
+        f"{','.join(USUAL)}; all: {','.join(PLANNED)})",
     )
     add("--prompts", type=at_least(1), metavar="N", help="prompts of a step (default: as the method has them)")
     add(
         "--budget",
         type=_seconds,
         metavar="SECONDS",
-        help="take as many prompts as a step of so many seconds has time for, and recommend a method",
+        help="take as many prompts as a step of so many seconds has time for, and show the flags",
     )
     add(
         "--machine",
@@ -177,7 +173,7 @@ class Planner:
             )
         self._answer = None if self._is_run else self._synthetic_answers()
         self._machine = self._machine_of_steps()
-        self._to_target = seconds_to_target(self._machine_of_arena())
+        self._known: dict[tuple[str, int, int], Plan] = {}
 
     def _synthetic_answers(self) -> SyntheticRollouts:
         args = self._args
@@ -202,13 +198,6 @@ class Planner:
         given = {name: value for name in ("per_token", "fixed") if (value := getattr(args, name)) is not None}
         return replace(machine, **given)
 
-    def _machine_of_arena(self) -> StepModel:
-        """The same for the arena's tabulated sampling and its answers of ANSWER_TOKENS."""
-        step = self._steps(method_settings("grpo", ARENA_PROMPTS), ARENA_PROMPTS, 1)[-1]
-        longer = (step.tokens / step.rollouts + PROMPT_TOKENS) / (ANSWER_TOKENS + PROMPT_TOKENS)
-        sampling = self._machine.sampling * step.seconds / wave_seconds(step.rollouts)
-        return replace(self._machine, sampling=sampling, per_token=self._machine.per_token * longer)
-
     def _steps(self, settings: Settings, prompts: int, count: int) -> list[Forecast]:
         args = self._args
         if self._answer is None:
@@ -220,9 +209,17 @@ class Planner:
 
     def plan(self, name: str, prompts: int | None = None, steps: int = LEARNING_STEPS) -> Plan:
         """A step with so many prompts; None: as many as --prompts or the method says. `steps`: to take the mean of."""
-        prompts = int(prompts or self._args.prompts or METHODS[name].flags["rollout.batch_size"])
-        settings, machine = method_settings(name, prompts), self._machine
-        found = self._steps(settings, prompts, steps)
+        prompts = int(prompts or self._args.prompts or _preset(name)["rollout.batch_size"])
+        settings = _settings(name, prompts)
+        if self._answer is not None and not settings.remembers:
+            # All steps are alike.
+            steps = 1
+        if (name, prompts, steps) not in self._known:
+            self._known[name, prompts, steps] = self._planned(name, settings, prompts, steps)
+        return self._known[name, prompts, steps]
+
+    def _planned(self, name: str, settings: Settings, prompts: int, steps: int) -> Plan:
+        found, machine = self._steps(settings, prompts, steps), self._machine
         tokens = mean(step.trained_tokens + step.trained * PROMPT_TOKENS for step in found)
         return Plan(
             method=name,
@@ -231,11 +228,10 @@ class Planner:
             tokens=mean(step.tokens for step in found),
             trained=mean(step.trained for step in found),
             signal=mean(step.signal_share for step in found),
-            weights=_weights(settings),
+            weights=_weights(name),
             sampling_s=machine.sampling * mean(step.seconds for step in found),
-            training_s=machine.per_token * METHODS[name].flags["train.max_epochs"] * tokens,
+            training_s=machine.per_token * _preset(name)["train.max_epochs"] * tokens,
             fixed_s=machine.fixed,
-            to_target=self._to_target.get(name),
         )
 
     def within(self, name: str, budget: float) -> Plan:
@@ -243,13 +239,14 @@ class Planner:
         to simulate."""
         # Single steps lead to the number of prompts, and methods that learn take more steps at the end.
         plan = self.plan(name, steps=1)
-        for _ in range(TRIED):
-            if plan.prompts == 1 or abs(plan.seconds / budget - 1) < CLOSE:
-                break
-            plan = self.plan(name, self._fitting(plan, budget), steps=1)
-        plan = self.plan(name, plan.prompts)
+        for steps in (1, LEARNING_STEPS):
+            plan, other = self.plan(name, plan.prompts, steps), None
+            for _ in range(TRIED):
+                if plan.prompts == 1 or abs(plan.seconds / budget - 1) < CLOSE:
+                    break
+                plan, other = self.plan(name, _fitting(plan, other, budget), steps), plan
         while plan.seconds > budget and plan.prompts > 1:
-            plan = self.plan(name, min(plan.prompts - 1, self._fitting(plan, budget)))
+            plan = self.plan(name, min(plan.prompts - 1, _fitting(plan, None, budget)))
         if plan.seconds > budget:
             raise ValueError(
                 f"--budget {budget:g}: a step of {name} with one prompt takes {plan.seconds:.3g} s, of which "
@@ -257,16 +254,28 @@ class Planner:
             )
         return plan
 
-    @staticmethod
-    def _fitting(plan: Plan, budget: float) -> int:
-        """Prompts, if seconds beyond the fixed part were proportional to their number."""
-        prompts = plan.prompts * max(budget - plan.fixed_s, 0.0) / (plan.seconds - plan.fixed_s)
-        if prompts > MOST_PROMPTS:
-            raise ValueError(
-                f"--budget {budget:g}: a step of {plan.method} would have more than {MOST_PROMPTS:,} prompts, which "
-                "are not simulated. Give fewer seconds"
-            )
-        return max(1, int(prompts))
+
+def _fitting(plan: Plan, other: Plan | None, budget: float) -> int:
+    """Prompts, if seconds grew as between these two; without another, if those beyond the fixed part were proportional
+    to prompts."""
+    seconds, prompts = (plan.fixed_s, 0) if other is None else (other.seconds, other.prompts)
+    if other is not None and (plan.seconds - seconds) * (plan.prompts - prompts) <= 0:
+        return _fitting(plan, None, budget)
+    found = plan.prompts + (budget - plan.seconds) * (plan.prompts - prompts) / (plan.seconds - seconds)
+    if found > MOST_PROMPTS:
+        raise ValueError(
+            f"--budget {budget:g}: a step of {plan.method} would have more than {MOST_PROMPTS:,} prompts, which "
+            "are not simulated. Give fewer seconds"
+        )
+    return max(1, int(found))
+
+
+def _preset(name: str) -> Flags:
+    return METHODS["grpo"].flags | OF_CONTROL if name == CONTROL else METHODS[name].flags
+
+
+def _settings(name: str, prompts: int) -> Settings:
+    return method_settings("grpo", prompts, zeros="skip") if name == CONTROL else method_settings(name, prompts)
 
 
 def _recorded_per_token(run_dir: Path) -> float:
@@ -281,35 +290,32 @@ def _recorded_per_token(run_dir: Path) -> float:
     return sum(row["ada/step_s"] - row["timing/generation"] for row in rows) / tokens
 
 
-def _weights(settings: Settings) -> tuple[float, ...] | None:
+@lru_cache
+def _weights(name: str) -> tuple[float, ...] | None:
     """Of prompts of RATES, beside one of pass rate 1/2; None where they cannot be enumerated in a moment."""
+    settings = _settings(name, _preset(name)["rollout.batch_size"])
     if not settings.is_enumerable or settings.max_samples > LARGEST_CAP:
         return None
     *found, half = (weight.effective for weight in weights_of(settings, (*RATES, 0.5)))
     return tuple(value / half for value in found)
 
 
-# -- recommending -----------------------------------------------------------------------------------------------------
-
-
-def _recommended(plans: Sequence[Plan], budget: float) -> str:
-    """The cheapest by what was measured, as flags."""
-    best = plans[0]
-    if best.to_target is None:
-        return f"\nNone of these was measured in the arena, so none is recommended for {budget:g} s."
-    flags = " ".join(f"--{name} {value}" for name, value in _sizes(best).items())
-    return (
-        f"\nFor {budget:g} s a step, the cheapest to its target of those measured:\n"
-        f"  --ada_method {best.method} {flags}"
-    )
+def _flags(plan: Plan) -> str:
+    """A line: flags of a step of this size, with what the method is here as a comment."""
+    kinds = {DEFAULT: "recommended", CONTROL: "control"} | dict.fromkeys(EXPERIMENTS, "experiment")
+    more = _sizes(plan) if plan.method != CONTROL else OF_CONTROL | _sizes(plan)
+    method = "grpo" if plan.method == CONTROL else plan.method
+    words = (f"--{name.replace('ada.', 'ada_')} {value}" for name, value in more.items())
+    kind = f"  # {kinds[plan.method]}" if plan.method in kinds else ""
+    return f"  --ada_method {method} {' '.join(words)}{kind}"
 
 
 def _sizes(plan: Plan) -> Flags:
     """--rollout.batch_size, in whole updates of the weights; where not even one is full, --train.batch_size too."""
-    preset = METHODS[plan.method].flags
+    preset = _preset(plan.method)
     n, update = preset["rollout.n_samples_per_prompt"], preset["train.batch_size"]
     if plan.prompts * n < update:
         return {"rollout.batch_size": plan.prompts, "train.batch_size": plan.prompts * n}
-    if method_settings(plan.method, plan.prompts).trains_varying:
+    if _settings(plan.method, plan.prompts).trains_varying:
         return {"rollout.batch_size": plan.prompts}
     return {"rollout.batch_size": plan.prompts * n // update * update // n}

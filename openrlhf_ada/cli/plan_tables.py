@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, ORANGE, PINK
+from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, ORANGE
 
 RATES = (0.1, 0.9)
 """Pass rates that the table shows the weight of."""
@@ -15,13 +15,22 @@ WIDTH = 110
 """Columns of the table, in a narrower terminal too."""
 
 
+DEFAULT, CONTROL, EXPERIMENTS = "reinforce-ada-balance", "control", ("counted", "first-right", "raft-1-twice")
+
+_EVIDENCE = {
+    f"{DEFAULT} is recommended: its authors published it on four models (Qwen2.5-Math-1.5B and 7B, Llama-3.2-3B, "
+    "Qwen3-4B; arXiv 2510.04996).": (DEFAULT,),
+    f"{CONTROL} is what a run has to beat: uniform sampling, 4 rollouts of every prompt, that computes none whose "
+    "advantage is 0 (--ada_method grpo with --ada_zeros skip).": (CONTROL,),
+    f"{', '.join(EXPERIMENTS)} are experiments: shown on small models whose prompts have one right answer "
+    "(docs/arena.md). Published results of larger models with long reasoning do not show this.": EXPERIMENTS,
+}
+"""Of which methods each line is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A step of one method, as means. `weights`: of prompts of RATES; None where they are not enumerated.
-
-    `to_target`: seconds to the arena's target over those of uniform sampling with 8; None for a method that the arena
-    has not tried.
-    """
+    """A step of one method, as means. `weights`: of prompts of RATES; None where they are not enumerated."""
 
     method: str
     prompts: int
@@ -33,7 +42,6 @@ class Plan:
     sampling_s: float
     training_s: float
     fixed_s: float
-    to_target: float | None
 
     @property
     def seconds(self) -> float:
@@ -56,7 +64,6 @@ def show(plans: Sequence[Plan]) -> None:
         "sampling",
         "training",
         "step s",
-        "to target",
     )
     for column in names:
         table.add_column(column, justify="right", no_wrap=True)
@@ -66,7 +73,6 @@ def show(plans: Sequence[Plan]) -> None:
             *(plan.method, f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}"),
             *(f"{plan.tokens / 1e6:.2f}M", f"{plan.signal:.0%}", weights),
             *(f"{seconds:.0f}" for seconds in (plan.sampling_s, plan.training_s, plan.seconds)),
-            "" if plan.to_target is None else f"{plan.to_target:.2f}",
         )
     console = Console()
     console.width = max(console.width, WIDTH)
@@ -74,18 +80,21 @@ def show(plans: Sequence[Plan]) -> None:
     low, high = RATES
     console.print(
         "\nOf one step. drawn, trained: rollouts. signal: share of prompts with both outcomes. weight: how much "
-        f"prompts of pass rate {low} and {high} count beside one of 0.5. step s: with the fixed part. to target: not "
-        "simulated but measured in the arena, in this machine's seconds: how long until its model had learned, over "
-        "uniform sampling with 8 (docs/arena.md). Compare methods by this; more signal does not always pay."
+        f"prompts of pass rate {low} and {high} count beside one of 0.5. step s: with the fixed part. How well a "
+        "policy learns from a step is not simulated, and more signal does not always pay. What is known of that:"
     )
+    names = {plan.method for plan in plans}
+    for line, of in _EVIDENCE.items():
+        if names & set(of):
+            console.print(f"- {line}", highlight=False)
 
 
 def draw(plans: Sequence[Plan], file: Path) -> None:
-    """Seconds of a step by part, the share of prompts with a signal, and what the arena measured."""
+    """Seconds of a step by part, and the share of prompts with a signal."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 1.5 + 0.45 * len(plans)), dpi=120, layout="constrained")
-    seconds, signal, target = figure.subplots(1, 3, sharey=True, width_ratios=(2, 1, 1))
+    seconds, signal = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
     names, left = [plan.method for plan in plans], [0.0] * len(plans)
     for field, label, colour in (
         ("sampling_s", "sampling", BLUE),
@@ -96,14 +105,11 @@ def draw(plans: Sequence[Plan], file: Path) -> None:
         seconds.barh(names, parts, left=left, color=colour, label=label)
         left = [at + part for at, part in zip(left, parts, strict=True)]
     signal.barh(names, [plan.signal for plan in plans], color=GREEN)
-    target.barh(names, [plan.to_target or 0.0 for plan in plans], color=PINK)
     seconds.invert_yaxis()
     seconds.set_title("seconds of a step", loc="left", fontsize=11)
     signal.set_title("prompts with a signal", loc="left", fontsize=11)
-    target.set_title("arena: seconds to target", loc="left", fontsize=11)
-    target.set_xlabel("of those of uniform sampling with 8")
     signal.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     figure.legend(frameon=False, fontsize=9, ncols=3, loc="outside lower left")
-    for axes in (seconds, signal, target):
+    for axes in (seconds, signal):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file)

@@ -27,6 +27,7 @@ from openrlhf_ada.cli.sampling_flags import (
 from openrlhf_ada.config import program
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data import prepared
 from openrlhf_ada.data.benchmarks import DATASETS, name_and_path
 from openrlhf_ada.data.checks import DataError
@@ -291,7 +292,7 @@ def _training_flags(train: Path, reward: str, threshold: float, *, chat: bool) -
         "--data.input_key input",
         "--data.label_key label",
         *(["--data.apply_chat_template"] if chat else []),
-        f"--reward.remote_url {reward}",
+        f"--reward.remote_url {without_logins(reward)}",
         *([f"--ada_positive_threshold {threshold:g}"] if threshold != default_threshold(reward) else []),
         "--ada_known_counts",
     ]

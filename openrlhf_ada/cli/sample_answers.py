@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, grading_of, open_sampler
+from openrlhf_ada.cli.sampling_flags import Prompts, Sampling, as_text, grading_of, open_sampler
 from openrlhf_ada.cli.server_flags import base_url_of, server_of
 from openrlhf_ada.cli.train_ppo_ray import quiet
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.eval.answers import AnswerFile, AnswerRow, Asked, Sampled, answered
@@ -24,8 +25,9 @@ from openrlhf_ada.eval.measures import Answered
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.extraction import VOTING, answer_name, extracted
 from openrlhf_ada.reward.mixed import label_of
-from openrlhf_ada.reward.names import grades_labels
+from openrlhf_ada.reward.names import grades_labels, split_names
 from openrlhf_ada.reward.reward_function import MIXED, file_and_function
+from openrlhf_ada.reward.trial import Trials, rows_for
 
 WEIGHTS = ("*.safetensors", "*.bin", "config.json")
 
@@ -113,6 +115,7 @@ def sample_missing(
             progress.advance(right)
 
         wanted = _missing_answers(problem_sets, files, sampling.n)
+        _try_reward(reward, wanted, progress)
         if wanted and getattr(args, "base_url", None):
             _ask_server(model, reward, wanted, args, sampling, progress, keep)
         elif wanted:
@@ -125,6 +128,18 @@ def sample_missing(
             progress.note(f"{model}: all answers are there, nothing is sampled")
         n = sampling.n
         return {name: [row for row in file.rows if row.index < n] for name, file in files.items()}
+
+
+def _try_reward(reward: str, wanted: Sequence[Asked], progress: Counting) -> None:
+    """Before anything starts, as `train` does. Raises ConfigError."""
+    first = {(asked.problem_set, asked.problem): asked for asked in wanted}.values()
+    rows = rows_for(split_names(reward), [(as_text(asked.prompt), asked.label) for asked in first])
+    with Trials("--reward", rows) as trials:
+        for verdict in trials.verdicts(rows):
+            if error := verdict.error():
+                raise error
+            if line := verdict.note():
+                progress.note(line)
 
 
 def _ask_server(
@@ -191,7 +206,7 @@ def _settings(model: str, problem_set: ProblemSet, args: argparse.Namespace, sam
         "template": "\n".join(sorted({problem.template for problem in problem_set.problems})),
         "system": args.system,
         "chat": not args.no_chat,
-        "reward": problem_set.reward,
+        "reward": without_logins(problem_set.reward),
         "reward_file": _fingerprint_of_rewards(problem_set),
     }
 

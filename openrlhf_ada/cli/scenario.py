@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,6 +12,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.choosing import make_chooser
+from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import Settings, make_policy, positive_above, resolve
@@ -147,8 +147,9 @@ def _learning(
         chooser.end_step(pools)
 
 
-def method_settings(name: str, prompts: int) -> Settings:
-    """Of --ada_method, for steps of so many prompts. Mode `off` becomes a fixed number of rollouts, all trained.
+def method_settings(name: str, prompts: int, **more: Any) -> Settings:
+    """Of --ada_method with `more` flags of ours, for steps of so many prompts. Mode `off` becomes a fixed number of
+    rollouts, all trained.
 
     Raises ValueError for a method whose pass rates come from a critic.
     """
@@ -156,7 +157,7 @@ def method_settings(name: str, prompts: int) -> Settings:
     n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
     ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     if ours["mode"] == "off":
-        ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"}
+        ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"} | more
     host = {"rollout": {"n_samples_per_prompt": n, "batch_size": prompts}}
     settings = resolve(AdaConfig(**ours), namespace(host | {"algo": {"advantage": {"estimator": estimator}}}))
     if settings.reads_critic:
@@ -212,9 +213,9 @@ def names_of(known: Collection[str], refused: Mapping[str, str] = MappingProxyTy
         names = text.split(",")
         unknown = [name for name in names if name not in known]
         if unknown:
-            near = difflib.get_close_matches(unknown[0], known, n=1)
-            why = refused.get(unknown[0], f"is unknown{f' (did you mean {near[0]}?)' if near else ''}")
-            raise argparse.ArgumentTypeError(f"{unknown[0]} {why}: expected some of {', '.join(known)}")
+            why = refused.get(unknown[0], "is unknown")
+            hint = did_you_mean(unknown[0], known)
+            raise argparse.ArgumentTypeError(f"{unknown[0]} {why}: expected some of {', '.join(known)}.{hint}")
         return names
 
     return parse

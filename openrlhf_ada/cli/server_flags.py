@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 from openrlhf_ada.cli.sampling_flags import Sampling, as_messages
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.visible import REMOVED
 from openrlhf_ada.data.problems import Problem
 from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.eval.openai_server import Endpoint, OpenAIServer
-from openrlhf_ada.reporting.redaction import REMOVED, hides_secret
+from openrlhf_ada.reporting.redaction import hides_secret
 
 KEY_NAME = "OPENAI_API_KEY"
 

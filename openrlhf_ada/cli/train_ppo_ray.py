@@ -29,7 +29,8 @@ from openrlhf_ada.config.other_runs import self_contained
 from openrlhf_ada.config.preset_flags import apply_method, check_with_method, deviations, is_given, named_method
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
-from openrlhf_ada.config.settings import resolve
+from openrlhf_ada.config.settings import resolve, scores
+from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
@@ -39,12 +40,13 @@ from openrlhf_ada.reporting.output import LOG_FILE, LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
 from openrlhf_ada.reporting.track_mlflow import absolute
-from openrlhf_ada.reward.trial_import import trial_imports
+from openrlhf_ada.reward.names import split_names
+from openrlhf_ada.reward.trial import Trials
 from openrlhf_ada.trainer.checkpoints import last_checkpoint
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
 from openrlhf_ada.trainer.resume import prepare_resume
-from openrlhf_ada.trainer.training_data import prepare_training_data
+from openrlhf_ada.trainer.training_data import prepare_training_data, trial_rows
 
 logger = logging.getLogger(__name__)
 
@@ -111,14 +113,11 @@ def _main(words: Sequence[str], log: LogText) -> int:
         settings = resolve(config, args)
         notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
         for line in (*notes, *threshold_notes(config, args)):
-            logger.warning(line)
+            logger.warning(as_told(line))
         check_this_machine(args)
         check_hub_models(args)
-        with trial_imports(args) as finish:
-            for line in (*prepare_training_data(args, config), *prepare_resume(args)):
-                logger.warning(line)
-            if runs_here():
-                finish()
+        for line in _prepare(args, config):
+            logger.warning(as_told(line))
         status = run(args, config, words, log)
         if status == EXIT_FAILED:
             print(how_to_resume(words, args), file=sys.stderr)
@@ -129,6 +128,30 @@ def _main(words: Sequence[str], log: LogText) -> int:
     except KeyboardInterrupt:
         print(f"{PROG}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _prepare(args: SimpleNamespace, config: AdaConfig) -> Iterator[str]:
+    """Lines to show. Rewards load while data is read, and are tried then. Raises ConfigError and DataError."""
+    with Trials("--reward.remote_url", split_names(args.reward.remote_url)) as trials:
+        if args.train.agent_func_path:
+            trials.start("--train.agent_func_path", args.train.agent_func_path)
+        yield from prepare_training_data(args, config)
+        yield from prepare_resume(args)
+        yield from _tried(trials, args, config)
+
+
+def _tried(trials: Trials, args: SimpleNamespace, config: AdaConfig) -> Iterator[str]:
+    """Raises ConfigError for a reward that no training can use. The nodes of a cluster may have what this machine
+    lacks, so there it is a line as well.
+    """
+    first = split_names(args.reward.remote_url)[:1]
+    is_unit = config.mode != "off" and scores(config) != "raw"
+    for verdict in trials.verdicts(trial_rows(args)):
+        error = verdict.error(unit=is_unit and [verdict.name] == first)
+        if error is not None and runs_here():
+            raise error
+        if line := str(error or verdict.note()):
+            yield line
 
 
 def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:

@@ -9,14 +9,15 @@ from dataclasses import Field, field, fields
 from functools import partial
 from typing import Any
 
-from openrlhf_ada.config.visible import visible
+from openrlhf_ada.config.nearest import nearest
+from openrlhf_ada.config.visible import as_told
 
 
 class ConfigError(ValueError):
     """Bad configuration, found before any engine starts. The message names flag, value, rule and remedy."""
 
     def __init__(self, flag: str, value: object, rule: str, remedy: str) -> None:
-        super().__init__(visible(f"{flag} is {value!r}: {rule}. {remedy}."))
+        super().__init__(as_told(f"{flag} is {value!r}: {rule}. {remedy}."))
         self.flag, self.value, self.rule, self.remedy = flag, value, rule, remedy
 
 
@@ -118,7 +119,7 @@ def check_choice(f: Field[Any], value: object) -> None:
             f"--ada_{f.name}",
             value,
             f"expected one of: {', '.join(choices)}",
-            f"Try --ada_{f.name} {list(choices)[-1]}",
+            f"Try --ada_{f.name} {nearest(str(value), choices) or list(choices)[-1]}",
         )
 
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 from openrlhf_ada.config.flags import ConfigError, check_read
-from openrlhf_ada.config.host_values import check_equal, models_in_use
+from openrlhf_ada.config.host_values import as_policy, check_equal, check_micro_batches, models_in_use, processes_of
 from openrlhf_ada.config.loss_rules import check_loss
 from openrlhf_ada.config.method_rules import check_settings
 from openrlhf_ada.config.schema import AdaConfig
@@ -206,12 +207,7 @@ def batch_plan(host: SimpleNamespace, settings: Settings) -> BatchPlan:
 
 def processes_by_model(host: SimpleNamespace) -> dict[str, int]:
     """How many processes of each model in use see different data."""
-    return {name: _processes(host, name) for name in models_in_use(host)}
-
-
-def _processes(host: SimpleNamespace, name: str) -> int:
-    group = getattr(host, name)
-    return max(group.num_nodes * group.num_gpus_per_node // (host.ds.ring_attn_size * host.ds.tensor_parallel_size), 1)
+    return {name: processes_of(host, name) for name in models_in_use(host)}
 
 
 def _check_varying(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
@@ -253,7 +249,7 @@ def _check_batches(host: SimpleNamespace, settings: Settings) -> None:
 
     A pass-rate critic trains too, with the same batch sizes, on prompts that it deals out itself.
     """
-    plan, own_critic = batch_plan(host, settings), settings.own_critic
+    plan = batch_plan(host, settings)
     total = plan.prompts * plan.group_size
     if not plan.fills_batches(plan.prompts):
         raise ConfigError(
@@ -267,23 +263,23 @@ def _check_batches(host: SimpleNamespace, settings: Settings) -> None:
     if host.train.dynamic_batch_enable:
         _check_dynamic_batches(host, processes)
         return
-    for name in ("actor", "critic"):
-        if name not in processes and not own_critic:
-            continue
-        count = _processes(host, name)
-        if plan.train_batch % (host.train.micro_batch_size * count):
-            raise ConfigError(
-                "--train.micro_batch_size",
-                host.train.micro_batch_size,
-                f"times the {count} processes of the {name} it must divide --train.batch_size {plan.train_batch}",
-                f"Use a divisor of {plan.train_batch} / {count}",
-            )
+    if settings.own_critic:
+        check_micro_batches(host, "critic")
     if not plan.is_even(plan.prompts):
+        rule = (
+            f"the {total} rollouts of a step are not so many full micro-batches of --rollout.micro_batch_size "
+            f"{plan.micro_batch} that all processes get equally many ({_list(processes)}): one would wait for the "
+            f"others for ever"
+        )
+        other = next((name for name, count in processes.items() if count != processes["actor"]), None)
+        if other is not None and replace(plan, processes=processes["actor"]).is_even(plan.prompts):
+            raise ConfigError(
+                f"--{other}.num_gpus_per_node", getattr(host, other).num_gpus_per_node, *as_policy(host, other, rule)
+            )
         raise ConfigError(
             "--rollout.micro_batch_size",
             plan.micro_batch,
-            f"the {total} rollouts of a step are not so many full micro-batches that all processes get equally many "
-            f"({_list(processes)}): one would wait for the others for ever",
+            rule,
             f"Let --rollout.micro_batch_size x {plan.processes} divide {total}",
         )
 

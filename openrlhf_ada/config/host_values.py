@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError, check_minimum
+from openrlhf_ada.config.nearest import nearest
 
 _AT_LEAST_ONE = (
     "rollout.batch_size",
@@ -40,6 +41,12 @@ _AT_LEAST_ONE = (
 
 _INTERVALS = ("eval.steps", "ckpt.save_steps", "logger.logging_steps")
 
+SCHEDULERS = (
+    *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
+    *("cosine_with_min_lr", "cosine_warmup_with_min_lr"),
+)
+"""Those of transformers that need nothing which OpenRLHF does not give."""
+
 _RULES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "rollout.temperature": (lambda v: v > 0, "log-probabilities are divided by it", "Use a number above 0, such as 1"),
     "rollout.top_p": (lambda v: 0 < v <= 1, "it is a probability", "Use a number above 0, at most 1"),
@@ -69,8 +76,7 @@ def check_values(host: SimpleNamespace) -> None:
     _check_template(host)
     _check_overlong(host)
     _check_colocation(host)
-    for name in models_in_use(host):
-        check_shared_samples(host, name)
+    _check_models(host)
     if host.ds.enable_sleep and host.ds.zero_stage == 0:
         raise ConfigError(
             "--ds.enable_sleep", True, "DeepSpeed moves its states out of the GPU from ZeRO stage 1 on", "Use stage 2"
@@ -85,6 +91,21 @@ def _check_template(host: SimpleNamespace) -> None:
     if template and host.data.apply_chat_template:
         rule = "with --data.apply_chat_template the prompt is a message of the user, and this is not read"
         raise ConfigError("--data.input_template", template, rule, "Leave one of the two out")
+
+
+def _check_models(host: SimpleNamespace) -> None:
+    for name in ("actor", "critic"):
+        _check_scheduler(f"--{name}.lr_scheduler", getattr(host, name).lr_scheduler)
+    for name in models_in_use(host):
+        check_shared_samples(host, name)
+    for name in (*models_in_use(host), *(["reward"] if _starts_reward_model(host) else [])):
+        check_micro_batches(host, name)
+
+
+def _check_scheduler(flag: str, value: str) -> None:
+    if value not in SCHEDULERS:
+        near = nearest(value, SCHEDULERS) or "constant_with_warmup"
+        raise ConfigError(flag, value, f"expected one of: {', '.join(SCHEDULERS)}", f"Try {flag} {near}")
 
 
 def _check_overlong(host: SimpleNamespace) -> None:
@@ -130,6 +151,48 @@ def models_in_use(host: SimpleNamespace) -> list[str]:
     """
     used = {"actor": True, "critic": host.algo.advantage.estimator == "gae", "ref": host.algo.kl.init_coef > 0}
     return [name for name, is_used in used.items() if is_used]
+
+
+def _starts_reward_model(host: SimpleNamespace) -> bool:
+    elsewhere = host.reward.remote_url or host.train.agent_func_path
+    return host.reward.model_name_or_path is not None and not elsewhere
+
+
+def processes_of(host: SimpleNamespace, name: str) -> int:
+    """How many processes of a model see different data."""
+    return max(_gpus(getattr(host, name)) // (host.ds.ring_attn_size * host.ds.tensor_parallel_size), 1)
+
+
+def check_micro_batches(host: SimpleNamespace, name: str) -> None:
+    """DeepSpeed wants this of every model, also of one that only computes. Raises ConfigError."""
+    batch, micro, count = host.train.batch_size, host.train.micro_batch_size, processes_of(host, name)
+    trains_by_tokens = name in ("actor", "critic") and host.train.dynamic_batch_enable
+    if trains_by_tokens or batch % (micro * count) == 0:
+        return
+    if count != processes_of(host, "actor"):
+        rule = f"its {count} processes x --train.micro_batch_size {micro} must divide --train.batch_size {batch}"
+        raise ConfigError(
+            f"--{name}.num_gpus_per_node", getattr(host, name).num_gpus_per_node, *as_policy(host, name, rule)
+        )
+    raise ConfigError(
+        "--train.micro_batch_size",
+        micro,
+        f"times the {count} processes of the {name} it must divide --train.batch_size {batch}",
+        f"Use a divisor of {batch} / {count}",
+    )
+
+
+WITHOUT = {
+    "ref": ", or --algo.kl.init_coef 0 to train without a KL penalty, which is what needs the reference model",
+    "critic": ", or an --algo.advantage.estimator without a critic, such as dr_grpo",
+}
+
+
+def as_policy(host: SimpleNamespace, name: str, rule: str) -> tuple[str, str]:
+    """(rule, remedy) where a model has another number of processes than the policy, perhaps OpenRLHF's default."""
+    policy = host.actor.num_gpus_per_node
+    remedy = f"Use --{name}.num_gpus_per_node {policy}, as the policy has{WITHOUT.get(name, '')}"
+    return f"{rule}, and the policy has {processes_of(host, 'actor')}", remedy
 
 
 def check_shared_samples(host: SimpleNamespace, name: str) -> None:

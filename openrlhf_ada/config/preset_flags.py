@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
+from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.config.presets import METHODS
 
 
@@ -17,7 +18,9 @@ def named_method(argv: Sequence[str]) -> str | None:
     finder.add_argument("--ada_method", "--ada.method", dest="name", nargs="?")
     name: str | None = finder.parse_known_args(list(argv))[0].name
     if name is not None and name not in METHODS:
-        raise ConfigError("--ada_method", name, f"expected one of: {', '.join(METHODS)}", "Leave it out for your own")
+        near = nearest(name, METHODS)
+        remedy = f"Try --ada_method {near}" if near else "Leave it out for your own"
+        raise ConfigError("--ada_method", name, f"expected one of: {', '.join(METHODS)}", remedy)
     return name
 
 

@@ -1,6 +1,16 @@
-"""Text of prompts, answers and errors as it may be shown: nothing in it moves the cursor, hides or reorders."""
+"""Text of prompts, answers and errors as it may be shown: nothing in it moves the cursor, hides or reorders. What
+the program itself says has no login in a URL either."""
 
 from __future__ import annotations
+
+import re
+
+REMOVED = "<removed>"
+
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_URL_QUERY = re.compile(
+    r"([?&][\w.-]*(?:key|token|password|secret|sig|signature|credential)[\w.-]*=)[^&\s#]+", re.IGNORECASE
+)
 
 # Newline and tab stay.
 _CONTROL = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)} | {0x7F: 0x2421}
@@ -19,3 +29,13 @@ def error_text(error: Exception) -> str:
 def visible(text: str) -> str:
     """With control characters as symbols, and as the replacement character what has none."""
     return text.translate(_SHOWN)
+
+
+def as_told(text: str) -> str:
+    """Of an error, a note or a finding: visible, without logins."""
+    return visible(without_logins(text))
+
+
+def without_logins(text: str) -> str:
+    """A text without logins and keys inside URLs."""
+    return _URL_QUERY.sub(rf"\1{REMOVED}", _URL_LOGIN.sub(f"{REMOVED}@", text)) if "://" in text else text

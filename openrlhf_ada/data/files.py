@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from openrlhf_ada.config.visible import visible
+from openrlhf_ada.config.visible import as_told
 
 FORMATS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 """By the ending of a name, in small or capital letters. `.jsonl` and `.json` are read alike."""
@@ -46,7 +46,7 @@ class DataError(ValueError):
     """A data set is missing or unfit. The message names the flag, the file, the row, the rule and the remedy."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(visible(message))
+        super().__init__(as_told(message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from openrlhf_ada.core.scheduling import Request
 from openrlhf_ada.eval.measures import Answered
@@ -73,18 +70,6 @@ class AnswerRow(Sampled):
     prompt: Any = None
     label: Any = None
     answer: str | None = None
-
-
-def score_in(value: Any) -> tuple[float | None, str]:
-    """(the score, "") or (None, why there is none), from what a reward function or server returned for one answer: a
-    number, or a list, an array or a tensor with one."""
-    if value is None:
-        return None, "the reward function returned no score"
-    array = np.asarray(value, dtype=np.float64)
-    if array.size != 1:
-        return None, f"the reward function returned {array.size} scores for one answer"
-    score = float(array.item())
-    return (score, "") if math.isfinite(score) else (None, f"the reward function returned the score {score}")
 
 
 def _row(path: Path, row: Mapping[str, Any]) -> AnswerRow:

@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from openrlhf_ada.reporting.redaction import REMOVED
+from openrlhf_ada.config.visible import REMOVED
 
 ATTEMPTS = 8
 """Of a request that a later attempt may answer: with the waits between them about two minutes."""

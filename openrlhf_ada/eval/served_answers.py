@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openrlhf_ada.core.scheduling import rollout_seed
-from openrlhf_ada.eval.answers import Asked, Sampled, as_text, score_in
+from openrlhf_ada.eval.answers import Asked, Sampled, as_text
 from openrlhf_ada.eval.openai_server import NoReplyError, OpenAIServer, Reply, ServerError
 from openrlhf_ada.reward.grade import NoScoreError
 from openrlhf_ada.reward.mixed import reward_func
+from openrlhf_ada.reward.returned import score_of
 from openrlhf_ada.reward.reward_function import MIXED, Grading, PooledReward, path_of
 
 GIVE_UP_AFTER = 20
@@ -70,8 +71,7 @@ class Grader:
             return Sampled(*common, None, str(error))
         except Exception as error:  # noqa: BLE001 - a user's own function; recorded, counted, and asked again later
             return Sampled(*common, None, f"the reward failed: {type(error).__name__}: {error}")
-        value = returned.get("scores")
-        return Sampled(*common, *score_in(returned.get("rewards") if value is None else value))
+        return Sampled(*common, *score_of(returned))
 
 
 def check_server(server: OpenAIServer) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import ast
 import builtins
-import difflib
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -22,9 +22,13 @@ from typing import Any, NoReturn
 
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.config.installed import REMEDY
+from openrlhf_ada.config.nearest import did_you_mean, nearest
 
 TRAIN_MODULE = "cli/train_ppo_ray.py"
 CONFIG_MODULE = "openrlhf.utils.config"
+
+
+_WRONG_CHOICE = re.compile(r"argument ([^\s:/]+).*: invalid choice: '?(.*?)'? \(choose")
 
 
 class HostError(RuntimeError):
@@ -131,8 +135,11 @@ def _parser_class(
     return Parser
 
 
-def _did_you_mean(message: str, known: Iterable[str]) -> str:
-    """For argparse's words on unknown flags: the nearest known flags of each, in the dotted or the flat spelling."""
+def _did_you_mean(message: str, known: Mapping[str, argparse.Action]) -> str:
+    """For argparse's words on a wrong choice or on unknown flags: the nearest choice; or the nearest known flags of
+    each, in the dotted or the flat spelling."""
+    if wrong := _WRONG_CHOICE.match(message):
+        return did_you_mean(wrong[2], map(str, known[wrong[1]].choices or ()))
     if not message.startswith("unrecognized arguments:"):
         return ""
     unknown = [word.split("=")[0] for word in message.split() if word.startswith("--")]
@@ -144,7 +151,7 @@ def _nearest(flag: str, known: Sequence[str]) -> list[str]:
     """All that have this name in a section, since OpenRLHF's flags had none once; else the one most alike."""
     name = flag.removeprefix("--")
     in_sections = [other for other in known if "." in other and other.rpartition(".")[2] == name]
-    return in_sections or difflib.get_close_matches(flag, known, n=1)
+    return in_sections or [near for near in [nearest(flag, known)] if near]
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.reporting.display import open_display
 from openrlhf_ada.reporting.progress import time_left
 
@@ -50,7 +51,7 @@ class Counting:
     def note(self, text: str) -> None:
         """A line that stays."""
         with self._lock:
-            self._display.line(text)
+            self._display.line(as_told(text))
 
     def phase(self, text: str) -> None:
         """Something begins that cannot be counted."""

@@ -118,12 +118,15 @@ def fitted(parts: Sequence[str], width: int) -> str:
 
 
 def on_each(items: Sequence[str], doing: str, function: Callable[[str], T]) -> list[T]:
-    """What the function returns for each; a terminal shows which one is at work."""
+    """What the function returns for each. A terminal shows which one is at work; elsewhere a line says what comes."""
     from rich.console import Console
 
     results: list[T] = []
     # Not rich's own test, as in `open_display`.
-    with Console(stderr=True, force_terminal=sys.stderr.isatty()).status("") as status:
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    if not console.is_terminal:
+        console.print(f"{doing} {', '.join(items)}, some seconds each", soft_wrap=True)
+    with console.status("") as status:
         for number, item in enumerate(items, start=1):
             status.update(f"{doing} {item} ({number} of {len(items)})")
             results.append(function(item))

@@ -236,9 +236,9 @@ METRICS: dict[str, Metric] = {
     ),
     "ada/logprob_gap_mean": Metric(
         "nats",
-        "Mean gap between policy and engines in the log-probability of a sampled token, over the trained "
-        "rollouts. Logged every `ada.logprob_steps` steps. In asynchronous training the policy is ahead, which "
-        "is part of the gap.",
+        "Mean gap between policy and engines in the log-probability of a sampled token but an answer's first, over "
+        "the trained rollouts. Logged every `ada.logprob_steps` steps. In asynchronous training the policy is ahead, "
+        "which is part of the gap.",
         "Rising from step to step, or above `ada.logprob_warn`: the engines sample from another policy.",
     ),
     "ada/logprob_gap_max": Metric(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from openrlhf_ada.reporting.redaction import REMOVED, without_logins
+from openrlhf_ada.config.visible import REMOVED, without_logins
 
 LOG_FILE = "log.txt"
 
@@ -119,9 +119,9 @@ class Output:
             for line in lines:
                 self._log.line(line)
                 if self._show:
-                    self._show(line)
+                    self._show(without_logins(line))
             if not self._show:
-                self.original.write(text)
+                self.original.write(without_logins(text))
             if loss := self._log.take_loss():
                 (self._show or self._print)(loss)
         return len(text)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from openrlhf_ada.config.visible import visible
+from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.reporting.display import Display, fitted, open_display
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class ProgressView:
     def _line(self, text: str) -> None:
         assert self._display is not None
         self._last_line = self._clock()
-        self._display.line(visible(text))
+        self._display.line(as_told(text))
 
     def _begin(self, text: str, *, in_step: bool = False) -> None:
         self._sampling, self._in_step = None, in_step

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-REMOVED = "<removed>"
+from openrlhf_ada.config.visible import REMOVED, without_logins
 
 FROM_ENVIRONMENT = "env"
 """The value of a flag that takes a key, if the key itself is passed as an environment variable."""
@@ -20,10 +20,6 @@ _SECRET_WORDS = frozenset(
     {"key", "apikey", "token", "password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials"}
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
-_URL_QUERY = re.compile(
-    r"([?&][\w.-]*(?:key|token|password|secret|sig|signature|credential)[\w.-]*=)[^&\s#]+", re.IGNORECASE
-)
 
 
 def looks_secret(name: str) -> bool:
@@ -65,11 +61,6 @@ def secret_values(config: Mapping[str, object], environment: Mapping[str, str]) 
         elif looks_secret(name) and isinstance(value, str) and len(value) >= SHORTEST_SECRET:
             found.append(value)
     return found
-
-
-def without_logins(text: str) -> str:
-    """A text without logins and keys inside URLs."""
-    return _URL_QUERY.sub(rf"\1{REMOVED}", _URL_LOGIN.sub(f"{REMOVED}@", text))
 
 
 def _redact_entry(name: str, value: object) -> object:

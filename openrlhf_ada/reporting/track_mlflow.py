@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.reporting.redaction import without_logins
+from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.reporting.tracking import COLUMNS, Axes, Row, curves, flat
 
 FLAG = "--ada_mlflow"

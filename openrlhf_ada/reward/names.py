@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function, is_url
 
 REWARD_FUNCTION = "reward_func"
@@ -83,8 +83,8 @@ def why_no_grader(name: str) -> str:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"The nearest name is {near[0]}" if near else ""
+    near = nearest(name, known)
+    return f"The nearest name is {near}" if near else ""
 
 
 def check_python_file(flag: str, value: str, name: str) -> None:

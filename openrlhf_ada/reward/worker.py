@@ -123,7 +123,9 @@ def answer(grader: Grader, message: bytes, progress: Progress) -> dict[str, Any]
 
 
 def valid_score(grade: Grade) -> float:
-    """Raises ValueError for a score that is no number in [0, 1]."""
+    """Raises TypeError for what is no grade, and ValueError for a score that is no number in [0, 1]."""
+    if not hasattr(grade, "score"):
+        raise TypeError(f"the grader returned a {type(grade).__name__}, expected Grade(score)")
     score = float(grade.score)
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"the grader gave the score {grade.score!r}, which is not in [0, 1]")

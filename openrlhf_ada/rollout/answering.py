@@ -10,7 +10,8 @@ import ray
 
 from openrlhf_ada.core.fleet import ATTEMPTS, Dispatcher, Lost
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.eval.answers import Asked, Sampled, score_in
+from openrlhf_ada.eval.answers import Asked, Sampled
+from openrlhf_ada.reward.returned import score_in
 from openrlhf_ada.rollout.engine import SamplingSetup
 from openrlhf_ada.rollout.engine_connections import SILENCE_S, EngineConnections
 from openrlhf_ada.rollout.messages import Answer

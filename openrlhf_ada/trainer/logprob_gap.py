@@ -17,14 +17,17 @@ class LogprobGapError(RuntimeError):
 
 @dataclass(frozen=True)
 class LogprobGap:
-    """Of all sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ, and mean of π / μ.
+    """Of sampled tokens: mean and maximum of |log π - log μ|, policy π by engine μ, and mean of π / μ.
 
     The last is 1 in expectation whatever the policies are, if the engine's log-probabilities are those it samples by.
+    The first token of an answer or turn is left out: OpenRLHF has vLLM sample at least one token, so none can be the
+    end there, and μ is π without it. `ends_at_once`: by how much, so the mean probability that π gives to the end.
     """
 
     mean: float
     maximum: float
     ratio_mean: float
+    ends_at_once: float = 0.0
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -37,16 +40,26 @@ class LogprobGap:
 def logprob_gap(experiences: Sequence[Any]) -> LogprobGap | None:
     """Of a batch in micro-batches with `action_log_probs`, `rollout_log_probs` and `action_mask`, shape (B, A) each.
 
-    None where the engines were not asked for theirs, or all rollouts are hidden (`skipped_rollouts.hide`).
+    None where the engines were not asked for theirs, or all rollouts are hidden (`skipped_rollouts.hide`), or none has
+    a second token.
     """
     if any(experience.rollout_log_probs is None for experience in experiences):
         return None
-    gaps = torch.cat(
-        [(e.action_log_probs - e.rollout_log_probs).float()[computed_actions(e)] for e in experiences]
-    )  # fmt: skip
+    by_batch = [(e.action_log_probs - e.rollout_log_probs).float() for e in experiences]
+    computed = [computed_actions(e) for e in experiences]
+    first = [_first_of_turns(of) for of in computed]
+    later = [of & ~begins for of, begins in zip(computed, first, strict=True)]
+    gaps, of_first = (torch.cat([v[of] for v, of in zip(by_batch, which, strict=True)]) for which in (later, first))
     if not len(gaps):
         return None
-    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(gaps.exp().mean()))
+    ends = (1 - of_first.exp()).clamp(min=0.0)
+    return LogprobGap(float(gaps.abs().mean()), float(gaps.abs().max()), float(gaps.exp().mean()), float(ends.mean()))
+
+
+def _first_of_turns(actions: torch.Tensor) -> torch.Tensor:
+    """Which actions follow none, shape (B, A), bool."""
+    before = torch.nn.functional.pad(actions[:, :-1], (1, 0))
+    return actions & ~before
 
 
 def check_gap(gap: LogprobGap, limit: float) -> None:

@@ -53,6 +53,14 @@ _GAP = (
     "--ada_logprob_warn {limit:g}"
 )
 
+_ENDS_AT_ONCE = 0.5
+
+_FINISHED = (
+    "the policy would end {share:.0%} of its answers at once, and OpenRLHF has it say one token at least: these "
+    "prompts look finished. Do they hold the answer (--data.input_key), or does the model need "
+    "--data.apply_chat_template?"
+)
+
 
 class ScoredLogs(dict[str, float]):
     """An evaluation's figures as the host logs them and ours, with the answers they are made of and the policy's
@@ -219,6 +227,8 @@ class RecordedTraining(HostTrainer):
             return {}
         if gap.mean > self.ada.logprob_warn:
             self.recorder.note(_GAP.format(gap=gap, limit=self.ada.logprob_warn))
+        if gap.ends_at_once > _ENDS_AT_ONCE:
+            self.recorder.note(_FINISHED.format(share=gap.ends_at_once))
         return gap.metrics()
 
     def _record(self) -> StepRecord:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from openrlhf_ada.reward.mixed import named_label
 from openrlhf_ada.reward.names import grades_labels, split_names
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
+from openrlhf_ada.reward.trial import ROWS, Row, rows_for
 from openrlhf_ada.trainer.checkpoints import Origin
 from openrlhf_ada.trainer.preflight import check_rows
 
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 FOLDER, LIST, FORGEABLE_LIST = "data", "left_out.jsonl", "forgeable.jsonl"
 """In the run directory: data sets that were written anew, rows that were left out, and rows with tests that a program
 could pass without being right."""
+
+MIXED_ROWS = 200
+"""Among which each row's own grader is tried."""
 
 BATCH = 1000
 """Prompts that are turned into tokens at a time."""
@@ -91,6 +96,26 @@ def fingerprint(examples: Sequence[Example]) -> str:
     for example in examples:
         digest.update(json.dumps([example.question, example.label], sort_keys=True, default=str).encode())
     return digest.hexdigest()
+
+
+def trial_rows(args: SimpleNamespace, rewards: RowRewards | None = None) -> dict[str, list[Row]]:
+    """What the user's rewards are asked about before anything starts: the first rows of the first data set, as
+    OpenRLHF makes prompts of them. `rewards`: of data that `prepare_training_data` has not written anew.
+
+    Raises ConfigError and DataError.
+    """
+    names = split_names(args.reward.remote_url)
+    if args.train.agent_func_path or set(names) <= set(NAMED):
+        return {}
+    sets = replace(
+        _data_sets(args, rewards)[0][0],
+        spec=args.data.prompt_dataset.split(",")[0],
+        most_rows=min(MIXED_ROWS if MIXED in names else ROWS, args.data.max_samples),
+    )
+    make, end = _prompt_maker(args)
+    examples = read_examples(sets)
+    asked = [(_prompt(make, e, args, sets.flag), "" if e.label is None else e.label) for e in examples]
+    return rows_for(names, asked, end)
 
 
 def row_rewards(args: SimpleNamespace, config: AdaConfig) -> RowRewards | None:
@@ -243,9 +268,7 @@ def _room(args: SimpleNamespace) -> PromptRoom:
 
 def _token_counter(args: SimpleNamespace) -> Callable[[Sequence[Example], str], list[int]]:
     tokenizer = _tokenizer(args)
-    make = prompt_maker(
-        args.data.input_template, tokenizer.apply_chat_template if args.data.apply_chat_template else None
-    )
+    make, _ = _prompt_maker(args)
     sees_images = hasattr(tokenizer, "image_processor")
 
     def count(examples: Sequence[Example], flag: str) -> list[int]:
@@ -272,6 +295,15 @@ def _has_image(example: Example, args: SimpleNamespace, flag: str, *, sees_image
             f"another column"
         )
     return images
+
+
+def _prompt_maker(args: SimpleNamespace) -> tuple[Callable[[Any], str], str]:
+    """(from the question of a row to its prompt, the text of the token that ends an answer)."""
+    if args.actor.model_name_or_path is None:
+        return lambda question: question if isinstance(question, str) else json.dumps(question), ""
+    tokenizer = _tokenizer(args)
+    chat = tokenizer.apply_chat_template if args.data.apply_chat_template else None
+    return prompt_maker(args.data.input_template, chat), getattr(tokenizer, "eos_token", None) or ""
 
 
 def _prompt(make: Callable[[Any], str], example: Example, args: SimpleNamespace, flag: str) -> str:

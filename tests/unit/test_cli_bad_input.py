@@ -37,6 +37,15 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
     ("unknown mode", {"--ada_mode": "foo"}, "--ada_mode is 'foo'", "off, seq, est", "--ada_mode est"),
     ("unknown exit", {"--ada_exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, gate, fixed", "--ada_exit fixed"),
     ("dotted flag", {"--ada.exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, gate, fixed", "--ada_exit fixed"),
+    ("near exit", {"--ada_exit": "pso"}, "--ada_exit is 'pso'", "pos, balance, gate, fixed", "--ada_exit pos"),
+    ("near method", {"--ada_method": "raft_1_twice"}, "--ada_method is 'raft_1_twice'", "raft", "raft-1-twice."),
+    (
+        "scheduler",
+        {"--actor.lr_scheduler": "cosine_warmup"},
+        "--actor.lr_scheduler is 'cosine_warmup'",
+        "constant_with_warmup",
+        "--actor.lr_scheduler cosine_warmup_with_min_lr",
+    ),
     ("wave 0", {"--ada_wave": "0"}, "--ada_wave is 0", "at least 1", "--ada_wave 1"),
     ("negative threshold", {"--ada_positive_threshold": "-1"}, "--ada_positive_threshold is -1.0", "[0, 1)", "0.5"),
     ("threshold 1", {"--ada_positive_threshold": "1"}, "--ada_positive_threshold is 1.0", "[0, 1)", "0.5"),
@@ -108,10 +117,19 @@ def test_mistyped_flag_is_refused_in_one_line(
     assert message in parser_error([*argv_with({}), *extra], capsys)
 
 
-def test_mistyped_flag_gets_a_suggestion(
-    argv_with: Callable[[Flags], list[str]], capsys: pytest.CaptureFixture
+@pytest.mark.parametrize(
+    ("extra", "meant"),
+    [
+        (["--ada_exti", "pos"], "--ada_exit"),
+        ([ESTIMATOR, "grpo"], "group_norm"),
+        ([ESTIMATOR, "Dr-GRPO"], "dr_grpo"),
+        (["--actor.optim", "adamw"], "adam"),
+    ],
+)
+def test_mistyped_flags_and_values_get_a_suggestion(
+    argv_with: Callable[[Flags], list[str]], capsys: pytest.CaptureFixture, extra: list[str], meant: str
 ) -> None:
-    assert "--ada_exit" in parser_error([*argv_with({}), "--ada_exti", "pos"], capsys)
+    assert f"Did you mean {meant}?" in parser_error([*argv_with({}), *extra], capsys)
 
 
 # -- sizes and values ---------------------------------------------------------------------------------------------

@@ -25,12 +25,32 @@ def test_uneven_micro_batches_are_refused(refusal: Refusal) -> None:
     assert str(refusal(two | {"--train.micro_batch_size": "8"})).startswith("--train.micro_batch_size is 8: ")
 
 
+@pytest.mark.parametrize("mode", ["off", "seq"])
+@pytest.mark.parametrize(
+    ("changes", "flag", "otherwise"),
+    [
+        ({"--algo.kl.init_coef": None}, "--ref.num_gpus_per_node", "--algo.kl.init_coef 0"),
+        ({ESTIMATOR: None}, "--critic.num_gpus_per_node", ESTIMATOR),
+    ],
+)
+def test_other_models_of_openrlhfs_default_size_are_told_with_what_to_do(
+    refusal: Refusal, mode: str, changes: Flags, flag: str, otherwise: str
+) -> None:
+    """KL and PPO are OpenRLHF's defaults, each with 8 processes. DeepSpeed has no micro-batch of 2 for them."""
+    error = refusal(changes | {"--ada_mode": mode, "--train.micro_batch_size": "2"})
+    check_refusal(error, f"{flag} is 8", f"{flag} 1", otherwise)
+
+
 def test_every_model_can_share_its_samples(refusal: Refusal) -> None:
-    """8 rollouts in micro-batches of 4: enough for the policy's one process, not for three of the reference."""
-    changes = {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "3"}
-    assert "(actor 1, ref 3)" in str(refusal(changes))
+    """8 rollouts in micro-batches of 8: enough for the policy's one process, not for two of the reference."""
+    changes = {"--rollout.micro_batch_size": "8", "--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "2"}
+    check_refusal(refusal(changes), "--ref.num_gpus_per_node is 2", "(actor 1, ref 2)", "--algo.kl.init_coef 0")
     gae = {"--rollout.micro_batch_size": "8", ESTIMATOR: "gae", "--critic.num_gpus_per_node": "2"}
-    assert "(actor 1, critic 2)" in str(refusal(gae))
+    check_refusal(
+        refusal(gae), "--critic.num_gpus_per_node is 2", "(actor 1, critic 2)", "--critic.num_gpus_per_node 1"
+    )
+    both = gae | {"--actor.num_gpus_per_node": "2", "--critic.num_gpus_per_node": "1"}
+    check_refusal(refusal(both), "--rollout.micro_batch_size is 8", "(actor 2, critic 1)", "divide 8")
 
 
 DYNAMIC: Flags = {"--train.dynamic_batch_enable": "", "--actor.num_gpus_per_node": "2"}

@@ -6,7 +6,6 @@ Every case runs the real parser, the host's flags and validation included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -129,11 +128,8 @@ def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(train_ppo_ray, "threshold_notes", lambda config, args: [])
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "check_hub_models", lambda args: None)
-    monkeypatch.setattr(train_ppo_ray, "prepare_training_data", lambda args, config: ["fourth"])
-    monkeypatch.setattr(train_ppo_ray, "prepare_resume", lambda args: ["fifth"])
-    monkeypatch.setattr(train_ppo_ray, "trial_imports", lambda args: nullcontext())
-    monkeypatch.setattr(train_ppo_ray, "runs_here", lambda: False)
+    monkeypatch.setattr(train_ppo_ray, "_prepare", lambda args, config: iter(["fourth"]))
     monkeypatch.setattr(train_ppo_ray, "run", lambda *given: 0)
     with caplog.at_level("WARNING"):
         assert train_ppo_ray.main([]) == 0
-    assert caplog.messages == ["first", "second", "third", "fourth", "fifth"]
+    assert caplog.messages == ["first", "second", "third", "fourth"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_ada.eval.answers import ANSWERS_FILE, AnswerFile, AnswerRow, OtherSettingsError, answered, score_in
+from openrlhf_ada.eval.answers import ANSWERS_FILE, AnswerFile, AnswerRow, OtherSettingsError, answered
+from openrlhf_ada.reward.returned import score_in
 
 SETTINGS = {"model": "m", "temperature": 1.0}
 
@@ -81,7 +82,7 @@ def test_a_row_tells_all_about_its_answer(tmp_path: Path) -> None:
         ([1], (1.0, "")),
         (np.array([[0.25]]), (0.25, "")),
         (None, (None, "the reward function returned no score")),
-        ([0.0, 1.0], (None, "the reward function returned 2 scores for one answer")),
+        ([0.0, 1.0], (None, "the reward function returned 2 numbers as score of one answer")),
         (float("inf"), (None, "the reward function returned the score inf")),
     ],
 )

@@ -54,7 +54,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
     yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-LIGHT = {"core": (), "config": ("core",), "simulation": ("core", "reporting", "reward")}
+LIGHT = {"core": (), "config": ("core",), "simulation": ("config", "core", "reporting", "reward")}
 """Packages that need numpy only, each with those of ours that it needs."""
 
 

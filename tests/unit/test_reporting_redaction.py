@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from openrlhf_ada.cli.main import main as program
 from openrlhf_ada.reporting.redaction import looks_secret, redact
 from openrlhf_ada.reporting.run_log import RunLog
+from openrlhf_ada.reward.trial import Row
 
 
 def test_no_secret_reaches_the_record(tmp_path: Path) -> None:
@@ -33,6 +38,38 @@ def test_no_secret_reaches_the_record(tmp_path: Path) -> None:
     assert written["argv"][1:] == ["<removed>", "--seed", "1", "--x.token=<removed>", "--y.password", "--flag"]
     assert written["data"] == {"input_key": "input", "max_samples": "inf", "path": "a/b"}
     assert written["rollout"] == {"max_new_tokens": 16}
+
+
+URL = "http://me:canary-1@127.0.0.1:9/score?api_key=canary-2"
+
+
+@pytest.mark.parametrize("where", ["train", "doctor", "doctor --json"])
+def test_a_login_in_a_rewards_url_is_nowhere_shown_or_kept(
+    where: str,
+    argv_with: Callable[[dict[str, str | None]], list[str]],
+    tmp_path: Path,
+    monkeypatch: Any,
+    capsys: Any,
+    caplog: Any,
+) -> None:
+    """Notes of every kind, and what cannot reach the server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("openrlhf_ada.cli.train_ppo_ray.prepare_training_data", lambda args, config: [URL])
+    monkeypatch.setattr("openrlhf_ada.cli.train_ppo_ray.prepare_resume", lambda args: [])
+    rows = {URL: [Row("1+1=", "2", "2")]}
+    for module in ("train_ppo_ray", "doctor_inputs"):
+        monkeypatch.setattr(f"openrlhf_ada.cli.{module}.trial_rows", lambda args, *rewards: rows)
+    verb, *more = where.split()
+    argv = [
+        verb,
+        *more,
+        *argv_with({"--reward.remote_url": URL, "--ds.attn_implementation": "sdpa", "--vllm.sync_backend": "gloo"}),
+    ]
+    monkeypatch.setattr(sys, "argv", ["openrlhf-ada", *argv])
+    assert program() != 0
+    said = "".join(capsys.readouterr()) + caplog.text
+    assert "127.0.0.1:9" in said and "canary" not in said
+    assert not any(b"canary" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize(

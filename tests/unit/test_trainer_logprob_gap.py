@@ -13,6 +13,9 @@ from openrlhf_ada.trainer.logprob_gap import LogprobGap, LogprobGapError, check_
 
 
 def micro_batch(policy: list[list[float]], engine: list[list[float]] | None, mask: list[list[int]]) -> Any:
+    """Behind a first token, which is not compared."""
+    policy, mask = [[-1.0, *row] for row in policy], [[1, *row] for row in mask]
+    engine = None if engine is None else [[-1.0, *row] for row in engine]
     return SimpleNamespace(
         action_log_probs=torch.tensor(policy),
         rollout_log_probs=None if engine is None else torch.tensor(engine),
@@ -34,6 +37,16 @@ def test_gap_covers_sampled_tokens_of_all_micro_batches() -> None:
     assert gap.ratio_mean == pytest.approx((math.exp(0.5) + 1 + math.exp(-1)) / 3)
 
 
+def test_a_turns_first_token_is_not_compared_but_says_how_often_the_answer_would_end_there() -> None:
+    """`min_tokens` 1 takes the end out of its choice: μ = π / (1 - π(end)). Here π(end) is 3/4 and 1/4."""
+    batch = micro_batch([[-2.0, 0.0, -1.0, -2.0]], [[-2.0, 0.0, -1.0, -2.0]], [[1, 0, 1, 1]])
+    batch.action_log_probs[0, [0, 3]] += torch.tensor([1 / 4, 3 / 4]).log()
+    gap = logprob_gap([batch])
+    assert gap is not None
+    assert (gap.mean, gap.maximum, gap.ratio_mean) == pytest.approx((0, 0, 1))
+    assert gap.ends_at_once == pytest.approx(1 / 2)
+
+
 def test_hidden_rollouts_have_no_gap() -> None:
     """--ada_zeros skip: the policy has not computed them."""
     hidden = micro_batch([[0.0]], [[-5.0]], [[1]])
@@ -43,8 +56,9 @@ def test_hidden_rollouts_have_no_gap() -> None:
     assert logprob_gap([hidden]) is None
 
 
-def test_without_the_engines_figures_there_is_no_gap() -> None:
-    assert logprob_gap([micro_batch([[-1.0]], None, [[1]])]) is None
+@pytest.mark.parametrize(("engine", "mask"), [(None, 1), ([[-1.0]], 0)])
+def test_without_the_engines_figures_or_a_second_token_there_is_no_gap(engine: Any, mask: int) -> None:
+    assert logprob_gap([micro_batch([[-1.0]], engine, [[mask]])]) is None
 
 
 @pytest.mark.parametrize("mean", [1.01, math.nan, math.inf])
