@@ -39,7 +39,7 @@ from openrlhf_ada.eval.results import (
     difference_lines,
     ks_up_to,
 )
-from openrlhf_ada.platforms.session import TerminatedError
+from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 
 PROG = "openrlhf-ada eval"
@@ -80,9 +80,9 @@ def main(argv: Sequence[str]) -> int:
         except (ConfigError, DataError, ValueError) as error:
             print(f"{PROG}: error: {error}", file=sys.stderr)
             return 2
-        except (KeyboardInterrupt, TerminatedError):
+        except (KeyboardInterrupt, TerminatedError) as error:
             print(f"{PROG}: interrupted; repeat the call with --out {args.out} to resume", file=sys.stderr)
-            return 130
+            return status_of(error)
     _show(report)
     return 0
 

@@ -34,7 +34,8 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
-from openrlhf_ada.platforms.session import Session, TerminatedError, check_this_machine, ray_session, runs_here
+from openrlhf_ada.platforms.session import Session, check_this_machine, ray_session, runs_here
+from openrlhf_ada.platforms.signals import TerminatedError, status_of, unwound_by_signals
 from openrlhf_ada.reporting.output import LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
@@ -106,29 +107,39 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: Sequence[str], log: LogText) -> int:
+    args: SimpleNamespace | None = None
     try:
-        args, config = parse(words)
-        settings = resolve(config, args)
-        notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
-        for line in (*notes, *threshold_notes(config, args)):
-            logger.warning(line)
-        check_this_machine(args)
-        check_hub_models(args)
-        with trial_imports(args) as finish:
-            for line in (*prepare_training_data(args, config), *prepare_resume(args)):
-                logger.warning(line)
-            if runs_here():
-                finish()
-        status = run(args, config, words, log)
-        if status == EXIT_FAILED:
-            print(how_to_resume(words, args), file=sys.stderr)
-        return status
+        with unwound_by_signals():
+            args, config = parse(words)
+            _check(args, config)
+            status = run(args, config, words, log)
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print(f"{PROG}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except TerminatedError as error:
+        print(f"{PROG}: terminated", file=sys.stderr)
+        status = status_of(error)
+    if status and args is not None:
+        print(how_to_resume(words, args), file=sys.stderr)
+    return status
+
+
+def _check(args: SimpleNamespace, config: AdaConfig) -> None:
+    """Everything that needs no Ray; raises one of USER_ERRORS."""
+    settings = resolve(config, args)
+    notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
+    for line in (*notes, *threshold_notes(config, args)):
+        logger.warning(line)
+    check_this_machine(args)
+    check_hub_models(args)
+    with trial_imports(args) as finish:
+        for line in (*prepare_training_data(args, config), *prepare_resume(args)):
+            logger.warning(line)
+        if runs_here():
+            finish()
 
 
 def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
@@ -176,9 +187,6 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
         except (RunLostError, RayHeadLostError) as error:
             print(f"{PROG}: the run failed. {error}\nLogs of all processes: {log_dir}", file=sys.stderr)
             return EXIT_FAILED
-        except TerminatedError as error:
-            print(f"{PROG}: terminated", file=sys.stderr)
-            return 128 + error.signum
     return 0
 
 
@@ -236,7 +244,7 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     watch.start()
     try:
         with watched_starts(args.vllm.num_engines or 0, note):
-            train(args, places)
+            train(args, places, note)
     except KeyboardInterrupt:
         if watch.verdict and not session.head.verdict:
             raise RunLostError(watch.verdict) from None

@@ -15,7 +15,7 @@ from openrlhf_ada.host.trainer import HostSyncTrainer
 from openrlhf_ada.rollout.records import TaggedExperience
 from openrlhf_ada.rollout.reward_model import RewardModel
 from openrlhf_ada.trainer.overlap import Overlap, estimated_totals, exact_totals
-from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
+from openrlhf_ada.trainer.recorded_training import SAVING, RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.sampling import (
     eval_arguments,
     make_generator,
@@ -69,7 +69,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         super().fit(global_step)
         if self.evaluates_end():
             self._evaluate_now()
-        self.recorder.finish()
+        self._show_activity(SAVING)
 
     def _evaluate_now(self) -> None:
         """Evaluate outside the host's loop."""

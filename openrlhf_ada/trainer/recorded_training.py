@@ -32,6 +32,8 @@ TRAINED_ONLY = ("reward", "score", "return")
 
 BEST_METRIC = "accuracy"
 
+SAVING = "saving the model"
+
 _FORGETS = (
     "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: when a prompt comes again, most of its "
     "outcomes no longer count for its pass rate. Raise it, or predict by ratings (--ada_estimator rating)"
@@ -118,6 +120,10 @@ class RecordedTraining(HostTrainer):
         counts = self.settings.remembers and self.settings.estimator == "ema"
         if counts and episode > 2 * self.ada.half_life:
             self.recorder.note(_FORGETS.format(episode=episode, half_life=self.ada.half_life))
+
+    def finish(self) -> None:
+        """End the record; the model is exported before. It raises whatever keeps the report from being drawn."""
+        self.recorder.finish()
 
     @cached_property
     def engine_waiter(self) -> EngineWaiter:

@@ -115,12 +115,14 @@ class Recorder:
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
     def finish(self) -> None:
-        """Write summary.json and the report, and close the trackers."""
-        self._log.write_summary(summarise(read_run(self.run_dir)))
+        """Write summary.json and the report, and close the trackers, whatever the former raise."""
         self._log.close()
-        write_report(read_run(self.run_dir), self.run_dir / "report.html")
-        # Last: one may wait for its server.
-        self.trackers.finish()
+        try:
+            self._log.write_summary(summarise(read_run(self.run_dir)))
+            write_report(read_run(self.run_dir), self.run_dir / "report.html")
+        finally:
+            # Last: one may wait for its server.
+            self.trackers.finish()
         self.emit("done", run_dir=str(self.run_dir))
 
 
