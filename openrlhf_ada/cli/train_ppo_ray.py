@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 from openrlhf_ada.cli.lost_processes import RunLostError
-from openrlhf_ada.cli.run_folder import keep_name, run_folder
+from openrlhf_ada.cli.run_folder import check_folders, keep_name, run_folder
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
@@ -32,6 +32,7 @@ from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
+from openrlhf_ada.platforms.disk import said_of_full
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import Session, check_this_machine, ray_session, runs_here
@@ -44,7 +45,7 @@ from openrlhf_ada.reward.trial_import import trial_imports
 from openrlhf_ada.trainer.checkpoints import last_checkpoint
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
-from openrlhf_ada.trainer.resume import prepare_resume
+from openrlhf_ada.trainer.resume import already_complete, prepare_resume
 from openrlhf_ada.trainer.training_data import prepare_training_data
 
 logger = logging.getLogger(__name__)
@@ -111,8 +112,8 @@ def _main(words: Sequence[str], log: LogText) -> int:
     try:
         with unwound_by_signals():
             args, config = parse(words)
-            _check(args, config)
-            status = run(args, config, words, log)
+            goes_on = _check(args, config)
+            status = run(args, config, words, log) if goes_on else 0
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -127,19 +128,24 @@ def _main(words: Sequence[str], log: LogText) -> int:
     return status
 
 
-def _check(args: SimpleNamespace, config: AdaConfig) -> None:
-    """Everything that needs no Ray; raises one of USER_ERRORS."""
+def _check(args: SimpleNamespace, config: AdaConfig) -> bool:
+    """Everything that needs no Ray; raises one of USER_ERRORS. Is there anything to train?"""
     settings = resolve(config, args)
     notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
     for line in (*notes, *threshold_notes(config, args)):
         logger.warning(line)
     check_this_machine(args)
     check_hub_models(args)
+    if runs_here():
+        check_folders(args, config)
     with trial_imports(args) as finish:
         for line in (*prepare_training_data(args, config), *prepare_resume(args)):
             logger.warning(line)
         if runs_here():
             finish()
+    if complete := already_complete(args, config.resolved_run_dir(args.logger.wandb.run_name)):
+        logger.warning(complete)
+    return not complete
 
 
 def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
@@ -166,7 +172,7 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError
 
-        log_dir = "none: Ray did not start"
+        log_dir, full = "none: Ray did not start", ""
         try:
             with (
                 run_folder(args, config, [*PROG.split(), *words], log),
@@ -178,14 +184,18 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
                 ) as session,
             ):
                 log_dir = session.log_dir
-                _train(args, view, session)
+                try:
+                    _train(args, view, session)
+                except (RayError, RunLostError):
+                    # Before Ray ends, which makes room.
+                    full = said_of_full(Path(log_dir))
+                    raise
         except RayError as error:
-            print(
-                f"{PROG}: the run failed.\n{error}\nLogs of all processes: {log_dir} (or --verbose)", file=sys.stderr
-            )
+            logs = f"{full}Logs of all processes: {log_dir} (or --verbose)"
+            print(f"{PROG}: the run failed.\n{error}\n{logs}", file=sys.stderr)
             return EXIT_FAILED
         except (RunLostError, RayHeadLostError) as error:
-            print(f"{PROG}: the run failed. {error}\nLogs of all processes: {log_dir}", file=sys.stderr)
+            print(f"{PROG}: the run failed. {error}\n{full}Logs of all processes: {log_dir}", file=sys.stderr)
             return EXIT_FAILED
     return 0
 
