@@ -62,7 +62,7 @@ def test_a_signal_to_many_processes_is_no_fault_of_rays(
         program, environment = forked_python()
         command = [program, "-m", "openrlhf_ada.cli.main", "train", *flags, "--ckpt.load_enable"]
         refused = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S, cwd=ROOT)
-        assert refused.returncode == 2 and re.search(r"--ada_run_dir is .* process \d+ on", refused.stderr), refused
+        assert refused.returncode == 2 and re.search(r"--ada_run_dir is .*\(process \d+ on", refused.stderr), refused
 
     said = interrupt(flags, after, interruption, intrude)
     assert "the run failed" not in said and "Ray's" not in said and "terminated" in said

@@ -81,7 +81,7 @@ def interrupt(
     try:
         # vLLM names its engine process where the system lets it, and spawns it in any case.
         commands = [command_line(child) for child in started]
-        if after != "starting Ray":
+        if after.startswith("step"):
             assert any("EngineCore" in command or "multiprocessing.spawn" in command for command in commands), commands
             assert any("raylet" in command for command in commands), commands
         look(started)
