@@ -289,13 +289,14 @@ class RunLog:
         config, path = self.run_dir / CONFIG_FILE, self.run_dir / EARLIER_FILE
         if not config.exists():
             return
-        parts: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
+        parts: list[Any] = json.loads(path.read_bytes()) if path.exists() else []
         parts.append({"last_step": step, "flags": json.loads(config.read_bytes())})
         # A part that began after the checkpoint is cut off with its steps.
         kept = [part for i, part in enumerate(parts) if i == 0 or parts[i - 1]["last_step"] < step]
         kept[-1]["last_step"] = step
         if decisive(kept[-1]["flags"]) == decisive(now):
             kept.pop()
-        path.unlink(missing_ok=True)
         if kept:
             write_atomically(path, encode(kept, indent=2))
+        else:
+            path.unlink(missing_ok=True)
