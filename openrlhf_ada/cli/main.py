@@ -12,6 +12,7 @@ from openrlhf_ada.config.installed import MissingPackagesError, missing_package,
 from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.host.parser import HostError
+from openrlhf_ada.platforms.signals import TerminatedError, status_of
 
 CONFIG_HELP = """every command:
   --config FILE  flags from a YAML file, or from the config.json of a run; flags on the command line win
@@ -39,6 +40,9 @@ def main() -> int:
     try:
         has_config = any(word.startswith("--config") for word in rest) and not verb.reads_config
         return verb.run(expanded(name, rest) if has_config else rest)
+    except TerminatedError as error:
+        print(f"openrlhf-ada {name}: terminated", file=sys.stderr)
+        return status_of(error)
     except MissingPackagesError as error:
         print(f"openrlhf-ada {name}: error: {error}", file=sys.stderr)
         return 2

@@ -38,7 +38,7 @@ from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.data.tasks import PREFIX as TASK
 from openrlhf_ada.data.verification import LabelChecks, about_contradicting
 from openrlhf_ada.eval.answers import as_text
-from openrlhf_ada.platforms.session import TerminatedError
+from openrlhf_ada.platforms.signals import TerminatedError, status_of
 from openrlhf_ada.reporting.counting import Counting
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED
@@ -57,9 +57,9 @@ def main(argv: Sequence[str]) -> int:
     except (ConfigError, DataError, ValueError) as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 2
-    except (KeyboardInterrupt, TerminatedError):
+    except (KeyboardInterrupt, TerminatedError) as error:
         print(f"{PROG}: interrupted; repeat the call to resume", file=sys.stderr)
-        return 130
+        return status_of(error)
     _write(args, result)
     return 0
 

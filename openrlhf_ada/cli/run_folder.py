@@ -14,7 +14,8 @@ from typing import Any
 from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.platforms.nvml import NvmlError, read_driver
-from openrlhf_ada.platforms.session import TerminatedError
+from openrlhf_ada.platforms.run_lock import hold
+from openrlhf_ada.platforms.signals import TerminatedError
 from openrlhf_ada.reporting.output import LOG_FILE, LogText
 from openrlhf_ada.reporting.redaction import plain, redact, secret_values
 from openrlhf_ada.reporting.run_log import CONFIG_FILE
@@ -34,6 +35,19 @@ def keep_name(args: SimpleNamespace, config: AdaConfig, words: Sequence[str]) ->
         args.logger.wandb.run_name = json.loads(path.read_bytes())["logger"]["wandb"]["run_name"]
 
 
+def check_free(args: SimpleNamespace, config: AdaConfig) -> None:
+    """Before data are read, which takes long; raises ConfigError where another run has the folders."""
+    for flag, folder in _folders(args, config):
+        if folder.exists():
+            hold(folder, flag)
+
+
+def _folders(args: SimpleNamespace, config: AdaConfig) -> list[tuple[str, Path]]:
+    """Those that one run alone may write."""
+    found = [("--ada_run_dir", config.resolved_run_dir(args.logger.wandb.run_name))]
+    return found + [("--ckpt.path", Path(args.ckpt.path))] * (args.ckpt.save_steps > 0 or args.ckpt.load_enable)
+
+
 @contextmanager
 def run_folder(
     args: SimpleNamespace, config: AdaConfig, command: Sequence[str], log: LogText
@@ -41,8 +55,10 @@ def run_folder(
     """Begin the log and note the start; yields the start's entry. Trackers get their page; MLflow's is ended with the
     block, as finished, failed or killed.
 
-    Raises ConfigError where MLflow cannot be used.
+    Raises ConfigError where another run has the folders, and where MLflow cannot be used.
     """
+    for flag, folder in _folders(args, config):
+        hold(folder, flag)
     run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
     log.write_to(run_dir / LOG_FILE, secret_values(plain(args), os.environ))
     start = record_start(run_dir, command, _gpu_names())

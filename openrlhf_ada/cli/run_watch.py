@@ -3,8 +3,6 @@ process that was lost."""
 
 from __future__ import annotations
 
-import _thread
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ from openrlhf_ada.cli.lost_processes import LostProcess, explain
 from openrlhf_ada.cli.run_actors import RunActors
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.platforms.exits import Exits, kernel_kills
+from openrlhf_ada.platforms.signals import interrupt_main
 from openrlhf_ada.reporting.silence import Silence, Verdict
 
 LOOK_S = 5.0
@@ -73,8 +72,7 @@ class RunWatch(threading.Thread):
             self._note(verdict.text)
             return False
         self.verdict = verdict.text
-        # SIGINT may be ignored, as in the background of a shell; of SIGTERM the session has a handler.
-        _thread.interrupt_main(signal.SIGTERM)
+        interrupt_main()
         return True
 
     def lost(self) -> list[LostProcess]:

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 from openrlhf_ada.cli.lost_processes import RunLostError
-from openrlhf_ada.cli.run_folder import keep_name, run_folder
+from openrlhf_ada.cli.run_folder import check_free, keep_name, run_folder
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
@@ -33,9 +33,11 @@ from openrlhf_ada.config.settings import resolve, scores
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
+from openrlhf_ada.platforms.disk import said_of_full
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
-from openrlhf_ada.platforms.session import Session, TerminatedError, check_this_machine, ray_session, runs_here
+from openrlhf_ada.platforms.session import Session, check_this_machine, ray_session, runs_here
+from openrlhf_ada.platforms.signals import TerminatedError, status_of, unwound_by_signals
 from openrlhf_ada.reporting.output import LOG_FILE, LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
@@ -45,7 +47,7 @@ from openrlhf_ada.reward.trial import Trials
 from openrlhf_ada.trainer.checkpoints import last_checkpoint
 from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
-from openrlhf_ada.trainer.resume import prepare_resume
+from openrlhf_ada.trainer.resume import already_complete, prepare_resume
 from openrlhf_ada.trainer.training_data import prepare_training_data, trial_rows
 
 logger = logging.getLogger(__name__)
@@ -108,26 +110,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: Sequence[str], log: LogText) -> int:
+    args: SimpleNamespace | None = None
     try:
-        args, config = parse(words)
-        settings = resolve(config, args)
-        notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
-        for line in (*notes, *threshold_notes(config, args)):
-            logger.warning(as_told(line))
-        check_this_machine(args)
-        check_hub_models(args)
-        for line in _prepare(args, config):
-            logger.warning(as_told(line))
-        status = run(args, config, words, log)
-        if status == EXIT_FAILED:
-            print(how_to_resume(words, args), file=sys.stderr)
-        return status
+        with unwound_by_signals():
+            args, config = parse(words)
+            goes_on = _check(args, config)
+            status = run(args, config, words, log) if goes_on else 0
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print(f"{PROG}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except TerminatedError as error:
+        print(f"{PROG}: terminated", file=sys.stderr)
+        status = status_of(error)
+    if status and args is not None:
+        print(how_to_resume(words, args), file=sys.stderr)
+    return status
+
+
+def _check(args: SimpleNamespace, config: AdaConfig) -> bool:
+    """Everything that needs no Ray; raises one of USER_ERRORS. Is there anything to train?"""
+    settings = resolve(config, args)
+    notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
+    for line in (*notes, *threshold_notes(config, args)):
+        logger.warning(as_told(line))
+    check_this_machine(args)
+    check_hub_models(args)
+    if runs_here():
+        check_free(args, config)
+    for line in _prepare(args, config):
+        logger.warning(as_told(line))
+    if complete := already_complete(args, config.resolved_run_dir(args.logger.wandb.run_name)):
+        logger.warning(complete)
+    return not complete
 
 
 def _prepare(args: SimpleNamespace, config: AdaConfig) -> Iterator[str]:
@@ -178,7 +195,7 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError
 
-        log_dir = "none: Ray did not start"
+        log_dir, full = "none: Ray did not start", ""
         try:
             with (
                 run_folder(args, config, [*PROG.split(), *words], log),
@@ -190,20 +207,24 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
                 ) as session,
             ):
                 log_dir = session.log_dir
-                _train(args, view, session)
+                try:
+                    _train(args, view, session)
+                except (RayError, RunLostError):
+                    # Before Ray ends, which makes room.
+                    full = said_of_full(Path(log_dir))
+                    raise
         except RayError as error:
             for line in str(error).splitlines():
                 log.line(line)
             print(f"{PROG}: the run failed.\n{root_cause(error)}", file=sys.stderr)
             traceback = config.resolved_run_dir(args.logger.wandb.run_name) / LOG_FILE
-            print(f"The traceback: {traceback}. Logs of all processes: {log_dir} (or --verbose)", file=sys.stderr)
+            print(
+                f"{full}The traceback: {traceback}. Logs of all processes: {log_dir} (or --verbose)", file=sys.stderr
+            )
             return EXIT_FAILED
         except (RunLostError, RayHeadLostError) as error:
-            print(f"{PROG}: the run failed. {error}\nLogs of all processes: {log_dir}", file=sys.stderr)
+            print(f"{PROG}: the run failed. {error}\n{full}Logs of all processes: {log_dir}", file=sys.stderr)
             return EXIT_FAILED
-        except TerminatedError as error:
-            print(f"{PROG}: terminated", file=sys.stderr)
-            return 128 + error.signum
     return 0
 
 
@@ -272,7 +293,7 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     watch.start()
     try:
         with watched_starts(args.vllm.num_engines or 0, note):
-            train(args, places)
+            train(args, places, note)
     except KeyboardInterrupt:
         if watch.verdict and not session.head.verdict:
             raise RunLostError(watch.verdict) from None

@@ -88,6 +88,10 @@ class StoppingPlan:
         """E[N] at pass rate p."""
         return sum(drawn * chance for (drawn, _), chance in self.outcomes(p).items())
 
+    def ends_with(self, drawn: int, positives: int) -> bool:
+        """Is there an order of samples with which sampling ends here?"""
+        return drawn == self.max_samples if self.is_fixed else (drawn, positives) in self._rates
+
     def unbiased_rate(self, drawn: int, positives: int) -> float:
         """The estimate of p without stopping bias in a final state, in [0, 1].
 

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,24 @@ def setup_by(program: Path) -> Iterator[None]:
     from ray._private import ray_constants
 
     with substituted(ray_constants, SETUP_WORKER_FILENAME=str(program)):
+        yield
+
+
+@contextmanager
+def started_apart() -> Iterator[None]:
+    """A Ray that is started within the block has sessions of its own for its processes, so that a signal to this
+    process's group leaves them alone; a Ray that is started or joined leaves SIGTERM to this process's handler.
+
+    Ray's own handlers end the process at once. Ray has no settings for either.
+    Contract: test_ray_facts.test_rays_processes_are_in_sessions_of_their_own
+    """
+    from ray._private import services, utils
+
+    apart = partial(services.ConsolePopen, start_new_session=True)
+    with (
+        substituted(services, ConsolePopen=apart),
+        substituted(utils, set_sigterm_handler=lambda handler: None),
+    ):
         yield
 
 

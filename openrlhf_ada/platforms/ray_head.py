@@ -6,7 +6,6 @@ stopped it waits without end.
 
 from __future__ import annotations
 
-import _thread
 import os
 import select
 import signal
@@ -17,6 +16,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from openrlhf_ada.platforms.children import children_named
+from openrlhf_ada.platforms.signals import interrupt_main, status_after_loss
 from openrlhf_ada.reporting.silence import CONTROLLER, STOPPED, WORKING, Process, Silence
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class RayHead(threading.Thread):
     def _lose(self, verdict: str) -> None:
         if not self._ended.is_set():
             self.verdict = verdict
-            # SIGINT may be ignored, as in the background of a shell; of SIGTERM the session has a handler.
-            _thread.interrupt_main(signal.SIGTERM)
+            interrupt_main()
             if not self._ended.wait(GRACE_S):
-                self._note(f"the run failed. {verdict}\n{self._last_words()}")
-                os._exit(1)
+                status = status_after_loss()
+                self._note(f"{f'the run failed. {verdict}' if status == 1 else 'terminated'}\n{self._last_words()}")
+                os._exit(status)
 
     def stop(self) -> None:
         """Call this before Ray is ended. One that is stopped goes on, since whoever asks it to end would wait."""

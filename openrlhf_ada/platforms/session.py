@@ -6,7 +6,6 @@ import atexit
 import logging
 import os
 import shlex
-import signal
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -23,6 +22,7 @@ from openrlhf_ada.host.ray_session import (
     running_cluster,
     session_folder,
     setup_by,
+    started_apart,
 )
 from openrlhf_ada.platforms import cpu
 from openrlhf_ada.platforms.children import children_named, kill_rest
@@ -31,6 +31,7 @@ from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
 from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
 from openrlhf_ada.platforms.ray_head import NAMES, RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
+from openrlhf_ada.platforms.signals import status_after_loss, take_signals, undisturbed, unwound_by_signals
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 from openrlhf_ada.platforms.watcher import watched_session
@@ -122,73 +123,59 @@ def ray_session(
     common: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     slots = required_slots(args)
     environment = host_environment() | ({} if verbose else quiet_environment())
-    address = cluster_to_join()
-    with ExitStack() as after_ray:
+    with unwound_by_signals(), ExitStack() as after_ray:
         after: set[int | None] = set()
-        if address is not None:
-            _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
-        elif shared := os.environ.get(SHARED_RAY_VARIABLE):
-            on_cpu = SharedRay(*shared.split())
-            after_ray.enter_context(own_token(on_cpu.token))
-            after.add(_use_cpu(ray, args, environment, common | {"address": on_cpu.address}, after_ray, on_cpu))
-        else:
-            after_ray.enter_context(own_token(new_token()))
-            after.add(after_ray.enter_context(watched_session()))
-            after.add(_start_local(ray, args, slots, environment, common | {"address": "local"}, after_ray))
-        address = ray.get_runtime_context().gcs_address
-        head = RayHead(address, args.ada.silence, args.ada.dead_after, note, last_words)
+        head: RayHead | None = None
         try:
-            with unwound_by_signals():
-                head.start()
-                slots.check(ray.cluster_resources(), free=ray.available_resources())
-                yield Session(os.path.join(session_folder(), "logs"), head)
-        except TerminatedError:
-            if head.verdict:
+            with started_apart():
+                _start(ray, args, slots, environment, common, after_ray, after)
+            take_signals()
+            address = ray.get_runtime_context().gcs_address
+            head = RayHead(address, args.ada.silence, args.ada.dead_after, note, last_words)
+            head.start()
+            slots.check(ray.cluster_resources(), free=ray.available_resources())
+            yield Session(os.path.join(session_folder(), "logs"), head)
+        except KeyboardInterrupt:
+            if head is not None and head.verdict:
                 raise RayHeadLostError(head.verdict) from None
             raise
         finally:
-            head.stop()
-            shut_down(_give_up_ray if head.verdict else ray.shutdown, after)
+            with undisturbed():
+                if head is not None:
+                    head.stop()
+                is_lost = head is not None and head.verdict
+                # What was interrupted while it started is asked by nobody to end.
+                shut_down(_give_up_ray if is_lost else _end_ray, after, SHUTDOWN_S if head is not None else 0.0)
 
 
-@contextmanager
-def unwound_by_signals() -> Iterator[None]:
-    """Raise TerminatedError on SIGTERM, on which Ray's own handler would end the process at once, and on SIGHUP, which
-    a closed terminal sends and `nohup` ignores."""
-    received: list[int] = []
-
-    def terminate(signum: int, _frame: object) -> None:
-        received.append(signum)
-        if signum == signal.SIGHUP:
-            _leave_terminal()
-        # A blocked ray.get lets nothing through but KeyboardInterrupt.
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, terminate)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, terminate)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if received:
-            raise TerminatedError(received[0]) from None
-        raise
-
-
-def _leave_terminal() -> None:
-    """It is closed: writing to it would fail."""
-    with open(os.devnull, "w") as nowhere:
-        for descriptor in (1, 2):
-            if os.isatty(descriptor):
-                os.dup2(nowhere.fileno(), descriptor)
+def _start(
+    ray: Any,
+    args: SimpleNamespace,
+    slots: Slots,
+    environment: dict[str, str],
+    common: dict[str, Any],
+    after_ray: ExitStack,
+    after: set[int | None],
+) -> None:
+    """Join a cluster or a shared Ray, or start one. `after`: see `shut_down`."""
+    address = cluster_to_join()
+    if address is not None:
+        _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
+    elif shared := os.environ.get(SHARED_RAY_VARIABLE):
+        on_cpu = SharedRay(*shared.split())
+        after_ray.enter_context(own_token(on_cpu.token))
+        after.add(_use_cpu(ray, args, environment, common | {"address": on_cpu.address}, after_ray, on_cpu))
+    else:
+        after_ray.enter_context(own_token(new_token()))
+        after.add(after_ray.enter_context(watched_session()))
+        after.add(_start_local(ray, args, slots, environment, common | {"address": "local"}, after_ray))
 
 
-class TerminatedError(BaseException):
-    """A signal arrived, and everything was ended. A BaseException, so that `except Exception` cannot swallow it."""
+def _end_ray() -> None:
+    import ray
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.strsignal(signum))
-        self.signum = signum
+    ray.shutdown()
+    take_signals()
 
 
 def _give_up_ray() -> None:
@@ -199,24 +186,22 @@ def _give_up_ray() -> None:
     def leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(status_after_loss())
 
     # Runs before that of Ray, which was registered earlier.
     atexit.register(leave)
 
 
-def shut_down(end_ray: Callable[[], object], after: Collection[int | None]) -> None:
+def shut_down(end_ray: Callable[[], object], after: Collection[int | None], patience_s: float = SHUTDOWN_S) -> None:
     """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment.
 
-    `after`: pids of what ends by itself, after Ray.
+    `after`: pids of what ends by itself, after Ray. `patience_s`: until the others are killed.
     """
     import psutil
 
     started = [process for process in psutil.Process().children(recursive=True) if process.pid not in after]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_ray()
-    psutil.wait_procs(kill_rest(started, SHUTDOWN_S), timeout=SHUTDOWN_S)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    psutil.wait_procs(kill_rest(started, patience_s), timeout=SHUTDOWN_S)
 
 
 def check_this_machine(args: SimpleNamespace) -> None:

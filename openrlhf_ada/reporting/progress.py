@@ -99,7 +99,7 @@ class ProgressView:
                     self._line(event["text"])
                 case "done":
                     self._line(f"report: {event['run_dir']}/report.html (the record is beside it)")
-                    self._begin("saving the model")
+                    self._begin("ending")
                 case other:
                     raise ValueError(
                         f"event type {other!r} is unknown: expected phase, doing, begin, sampling, step, eval, note "

@@ -15,6 +15,11 @@ def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
     return [(prefix, str(_plain(config)))] if prefix else []
 
 
+def decisive(config: Any) -> dict[str, str]:
+    """Of nested flags, those that change what is trained."""
+    return {name: value for name, value in flat(config) if not name.startswith(NO_DIFFERENCE)}
+
+
 def _plain(value: Any) -> Any:
     """Whole numbers without a point: a default of 1 is 1.0 where it was given, as in a repetition by --config."""
     if isinstance(value, list):

@@ -8,7 +8,7 @@ from typing import Any
 from openrlhf_ada.reporting.page import Page, escaped, write_page
 from openrlhf_ada.reporting.page_data import sample_data
 from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
-from openrlhf_ada.reporting.recorded_flags import flat
+from openrlhf_ada.reporting.recorded_flags import decisive, flat
 from openrlhf_ada.reporting.run_charts import run_sections
 from openrlhf_ada.reporting.run_record import Row, Run, summarise
 from openrlhf_ada.reporting.visits import read_visits
@@ -66,7 +66,7 @@ def write_report(run: Run, out_html: Path) -> Page:
         sections=run_sections(run, visits, paid),
         samples=_samples(shown),
         sample_data=shown,
-        tables=_steps_section(run) + _config_section(run.config),
+        tables=_steps_section(run) + _config_section(run),
         source=f"written from {run.run_dir}. Metrics are explained in docs/metrics.md, this page in docs/report.md.",
     )
 
@@ -175,13 +175,20 @@ def _evaluation_line(row: Row, width: int) -> str:
     return f'<tr class="eval"><td colspan="{width}">{text}</td></tr>'
 
 
-def _config_section(config: Row) -> str:
+def _config_section(run: Run) -> str:
     rows = "".join(
         f'<tr><td class="left">{escaped(name)}</td><td class="left wide">{escaped(value)}</td></tr>'
-        for name, value in flat(config)
+        for name, value in flat(run.config)
+    )
+    now = decisive(run.config)
+    changed = "".join(
+        f" Until step {last}: "
+        + ", ".join(escaped(f"{name} {value}") for name, value in decisive(flags).items() if now.get(name) != value)
+        + "."
+        for last, flags in run.earlier
     )
     return (
-        '<h2>Configuration</h2><p class="note">Every flag of the run; secrets are removed.</p>'
+        f'<h2>Configuration</h2><p class="note">Every flag of the run; secrets are removed.{changed}</p>'
         f'<details class="box"><summary>Show all flags</summary><table><tbody>{rows}</tbody></table></details>'
     )
 

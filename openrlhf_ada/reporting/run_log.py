@@ -25,6 +25,7 @@ from openrlhf_ada.reporting.jsonl import (
     write_atomically,
 )
 from openrlhf_ada.reporting.metrics import check_metric_name
+from openrlhf_ada.reporting.recorded_flags import decisive
 from openrlhf_ada.reporting.redaction import redact
 from openrlhf_ada.reward.grade import TimedGrade
 
@@ -34,6 +35,8 @@ CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 SUMMARY_FILE = "summary.json"
+EARLIER_FILE = "earlier_flags.json"
+"""Of a run that was resumed with other flags: [{"last_step": S, "flags": those in force until then}, ...]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +146,12 @@ class RunLog:
         run_dir.mkdir(parents=True, exist_ok=True)
         if resume_from_step is not None:
             self._cut_back_to(resume_from_step)
+            self._keep_earlier_flags(resume_from_step, json.loads(content))
         elif (run_dir / METRICS_FILE).exists():
             raise FileExistsError(
                 f"{run_dir} already holds the record of a run ({METRICS_FILE}): "
                 f"give another --ada_run_dir, or resume that run from its checkpoint"
             )
-        self._warn_if_config_changed(content)
         self._metrics = RowFile(run_dir / METRICS_FILE)
         self._samples = RowFile(run_dir / SAMPLES_FILE)
         # Last, so that a directory with config.json has the other files too.
@@ -281,7 +284,19 @@ class RunLog:
             logger.warning("%s: training resumes after step %d, but the record ends at %d", metrics, step, last)
         self._last_step = step
 
-    def _warn_if_config_changed(self, content: bytes) -> None:
-        path = self.run_dir / CONFIG_FILE
-        if path.exists() and json.loads(path.read_bytes()) != json.loads(content):
-            logger.warning("%s: the flags differ from those that the run was started with; they are replaced", path)
+    def _keep_earlier_flags(self, step: int, now: Mapping[str, Any]) -> None:
+        """Figures of the steps until this one need the flags by which they were sampled."""
+        config, path = self.run_dir / CONFIG_FILE, self.run_dir / EARLIER_FILE
+        if not config.exists():
+            return
+        parts: list[Any] = json.loads(path.read_bytes()) if path.exists() else []
+        parts.append({"last_step": step, "flags": json.loads(config.read_bytes())})
+        # A part that began after the checkpoint is cut off with its steps.
+        kept = [part for i, part in enumerate(parts) if i == 0 or parts[i - 1]["last_step"] < step]
+        kept[-1]["last_step"] = step
+        if decisive(kept[-1]["flags"]) == decisive(now):
+            kept.pop()
+        if kept:
+            write_atomically(path, encode(kept, indent=2))
+        else:
+            path.unlink(missing_ok=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows, row_step
 from openrlhf_ada.reporting.metrics import METRICS
-from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
+from openrlhf_ada.reporting.run_log import CONFIG_FILE, EARLIER_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
 
 Row: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 OBJECTS = frozenset(name for name, metric in METRICS.items() if "->" in metric.unit)
 """Metrics that are an object of figures by key."""
@@ -31,6 +32,14 @@ class Run:
     """One row per evaluated step, ascending; if a step was evaluated twice (before and after a resume), the last."""
     summary: Row | None
     """None until the run has ended."""
+    earlier: Sequence[tuple[int, Row]] = ()
+    """Flags of a run that was resumed with others: (last step of theirs, they), ascending. Later steps: `config`."""
+
+    def by_step(self, make: Callable[[Run], T]) -> Callable[[int], T]:
+        """What `make` gives of the run with the flags that were in force in a step."""
+        parts = [(last, make(replace(self, config=flags, earlier=()))) for last, flags in self.earlier]
+        now = make(self)
+        return lambda step: next((part for last, part in parts if step <= last), now)
 
     def samples(self) -> Iterator[Row]:
         """Every recorded rollout, in the order of recording."""
@@ -82,7 +91,17 @@ def read_run(run_dir: Path) -> Run:
         steps=steps,
         evaluations=[evaluations[step] for step in sorted(evaluations)],
         summary=_read_figures(summary) if summary.exists() else None,
+        earlier=_read_earlier(run_dir / EARLIER_FILE),
     )
+
+
+def _read_earlier(path: Path) -> list[tuple[int, Row]]:
+    if not path.exists():
+        return []
+    try:
+        return [(int(part["last_step"]), dict(part["flags"])) for part in json.loads(path.read_bytes())]
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged_file(path, f"not a list of steps and flags ({error!r})") from error
 
 
 def _check_types(path: Path, line: int, row: Row) -> None:
@@ -137,7 +156,6 @@ def summarise(run: Run) -> dict[str, float | int | None]:
     before = run.evaluations[0] if run.evaluations and run.evaluations[0]["step"] == 0 else {}
     after = run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else {}
     uniform = _mean_over_groups(run.steps, "ada/signal_share_uniform")
-    size = run.flag("rollout.n_samples_per_prompt")
     return {
         "accuracy_before": before.get("eval/accuracy"),
         "accuracy_after": after.get("eval/accuracy"),
@@ -146,7 +164,7 @@ def summarise(run: Run) -> dict[str, float | int | None]:
         "signal_share": _mean_over_groups(run.steps, "ada/signal_share"),
         "signal_share_uniform": uniform,
         "signal_cost": _signal_cost(run.steps),
-        "signal_cost_uniform": _ratio(size if is_number(size) else None, uniform),
+        "signal_cost_uniform": _uniform_cost(run),
         "rollouts": _total(run.steps, "ada/drawn"),
         "tokens": _total(run.steps, "ada/drawn_tokens"),
         "train_seconds": _total(run.steps, "ada/step_s"),
@@ -172,6 +190,18 @@ def _signal_cost(rows: list[Row]) -> float | None:
     return _ratio(
         sum(row["ada/drawn"] for row in present),
         sum(row["ada/signal_share"] * row["ada/prompts"] for row in present),
+    )
+
+
+def _uniform_cost(run: Run) -> float | None:
+    """Rollouts per group with signal, had each prompt drawn as many as it trains."""
+    size = run.by_step(lambda part: part.flag("rollout.n_samples_per_prompt"))
+    present = [r for r in run.steps if r.get("ada/signal_share_uniform") is not None and r.get("ada/prompts")]
+    if not all(is_number(size(row["step"])) for row in present):
+        return None
+    return _ratio(
+        sum(size(row["step"]) * row["ada/prompts"] for row in present),
+        sum(row["ada/signal_share_uniform"] * row["ada/prompts"] for row in present),
     )
 
 

@@ -118,7 +118,9 @@ class Silence:
             self._next_line_s = self._silence_s
         elif seconds >= self._next_line_s:
             self._next_line_s = 2 * seconds
-            end = "" if limit == math.inf else f". The run ends after {limit:g} s of this (--ada_dead_after)"
+            # Engines alone end no run in which others work.
+            what = "of this" if lost_s == seconds else "in which nothing else happens"
+            end = "" if limit == math.inf else f". The run ends after {limit:g} s {what} (--ada_dead_after)"
             return Verdict(text(held, seconds) + _remedy(held) + end)
         return None
 

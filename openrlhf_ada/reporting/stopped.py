@@ -44,6 +44,13 @@ def seen_rate(run: Run) -> tuple[Rate, str]:
 
     The share of positives K / N is biased wherever outcomes decide N.
     """
+    rates = run.by_step(_seen_rate)
+    words = _seen_rate(run)[1] + ("; visits before other flags were given, by the earlier ones" if run.earlier else "")
+    return lambda visit: rates(visit.step)[0](visit), words
+
+
+def _seen_rate(run: Run) -> tuple[Rate, str]:
+    """With one set of flags."""
     settings = recorded_settings(run)
     n = run.flag("rollout.n_samples_per_prompt")
     first = settings.first_scores if settings is not None else n if isinstance(n, int) else 1
@@ -65,9 +72,8 @@ def seen_rate(run: Run) -> tuple[Rate, str]:
 
     def of_plan(visit: Visit) -> float:
         drawn, positives = visit.drawn, visit.positives
-        looked = drawn in plan.looks and plan.is_final(drawn, positives)
         # A pool whose sampling was broken off is in none of the plan's final states.
-        return plan.unbiased_rate(drawn, positives) if looked else of_first(visit)
+        return plan.unbiased_rate(drawn, positives) if plan.ends_with(drawn, positives) else of_first(visit)
 
     return of_plan, (
         "of all orders of its samples that end sampling where it ended, the share that starts with a positive "
@@ -80,6 +86,11 @@ Reason = Callable[[Visit], str]
 
 def stop_reason(run: Run) -> Reason:
     """Why sampling of a visit stopped, in a few words."""
+    reasons = run.by_step(_stop_reason)
+    return lambda visit: reasons(visit.step)(visit)
+
+
+def _stop_reason(run: Run) -> Reason:
     settings = recorded_settings(run)
     if settings is None:
         return lambda visit: "the flags of this run do not tell"

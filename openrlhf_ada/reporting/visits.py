@@ -80,20 +80,25 @@ def read_visits(run: Run) -> list[Visit]:
     Raises:
         RunDamageError: a row that is no sample, by file and line.
     """
-    threshold = run.flag("ada.positive_threshold")
-    # The default of --ada_positive_threshold.
-    threshold = 0.5 if threshold is None else threshold
-    if not is_number(threshold):
-        what = f"'ada.positive_threshold' is {threshold!r}, expected a number"
-        raise damaged_file(run.run_dir / CONFIG_FILE, what)
+    threshold = run.by_step(_threshold)
     drafts: dict[tuple[int, int], _Draft] = {}
     path = run.run_dir / SAMPLES_FILE
     for line, row in read_rows(path) if path.exists() else ():
         if wrong := _wrong(row):
             raise damage_error(path, line, wrong)
         draft = drafts.setdefault((row["step"], row["key"]), _Draft(str(row.get("prompt_id", row["key"]))))
-        _add(draft, row, threshold)
+        _add(draft, row, threshold(row["step"]))
     return [_finished(*identity, drafts[identity]) for identity in sorted(drafts)]
+
+
+def _threshold(run: Run) -> float:
+    threshold = run.flag("ada.positive_threshold")
+    # The default of --ada_positive_threshold.
+    threshold = 0.5 if threshold is None else threshold
+    if not is_number(threshold):
+        what = f"'ada.positive_threshold' is {threshold!r}, expected a number"
+        raise damaged_file(run.run_dir / CONFIG_FILE, what)
+    return threshold
 
 
 def _wrong(row: Row) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config import program
 from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
@@ -17,10 +20,22 @@ from openrlhf_ada.reward.shaping import Shaping
 from openrlhf_ada.trainer.preflight import parse_weights
 
 
-def train(args: SimpleNamespace, places: dict[str, int]) -> None:
-    """Run the host's training with our trainer; Ray must be initialised.
+class _Kept:
+    """A class of trainers as OpenRLHF starts it. OpenRLHF's function keeps the trainer to itself; this has it too."""
 
-    `places` gets the place of each actor in its group, by its id.
+    def __init__(self, trainers: Any) -> None:
+        self._trainers = trainers
+        self.trainer: Any = None
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        self.trainer = self._trainers.remote(*args, **kwargs)
+        return self.trainer
+
+
+def train(args: SimpleNamespace, places: dict[str, int], note: Callable[[str], None]) -> None:
+    """Run the host's training with our trainer, which exports the model; then end the record. Ray must be initialised.
+
+    `places` gets the place of each actor in its group, by its id. `note` gets lines for the user.
     """
     from openrlhf_ada.trainer.ppo_trainer import RayAdaPPOTrainer
     from openrlhf_ada.trainer.ppo_trainer_async import RayAdaPPOTrainerAsync
@@ -49,9 +64,30 @@ def train(args: SimpleNamespace, places: dict[str, int]) -> None:
         trusts_model_code=args.ada.trust_remote_code,
     )
     here = on_this_node()
-    trainers = RayAdaPPOTrainer.options(**here), RayAdaPPOTrainerAsync.options(**here)
+    started = _Kept(RayAdaPPOTrainer.options(**here)), _Kept(RayAdaPPOTrainerAsync.options(**here))
     with noted_places(places):
-        run_training(args, *trainers, engine, **actors)
+        run_training(args, *started, engine, **actors)
+    (trainer,) = [kept.trainer for kept in started if kept.trainer is not None]
+    _finish(trainer, args, note)
+
+
+def _finish(trainer: Any, args: SimpleNamespace, note: Callable[[str], None]) -> None:
+    """The model is exported and every step is recorded: a page that cannot be drawn is no reason to fail."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        ray.get(trainer.finish.remote())
+    except RayError as error:
+        cause: BaseException = error
+        while isinstance(cause, RayTaskError) and cause.cause is not None:
+            cause = cause.cause
+        run_dir = from_namespace(args.ada).resolved_run_dir(args.logger.wandb.run_name)
+        note(
+            f"the model is exported and the steps are recorded, but the report is not there: "
+            f"{' '.join(f'{type(cause).__name__}: {cause}'.split())}. Draw it with: {program.called()} report "
+            f"{shlex.quote(str(run_dir))}"
+        )
 
 
 def grading(config: AdaConfig) -> Grading:

@@ -9,7 +9,7 @@ import ray
 from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.host.trainer import HostSyncTrainer
 from openrlhf_ada.rollout.reward_model import RewardModel
-from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
+from openrlhf_ada.trainer.recorded_training import SAVING, RecordedTraining, ScoredLogs
 from openrlhf_ada.trainer.sampling import (
     eval_arguments,
     make_generator,
@@ -51,7 +51,7 @@ class AdaPPOTrainer(RecordedTraining, HostSyncTrainer):
         super().fit(global_step)
         if self.evaluates_end():
             self._evaluate_now()
-        self.finish()
+        self._show_activity(SAVING)
 
     def _evaluate_now(self) -> None:
         """Evaluate outside the host's loop."""

@@ -27,7 +27,8 @@ from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.rollout.reward_model import RewardModel
 from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
-from openrlhf_ada.trainer.recorded_training import RecordedTraining, ScoredLogs
+from openrlhf_ada.trainer.recorded_training import SAVING, RecordedTraining, ScoredLogs
+from openrlhf_ada.trainer.recorder import emit
 from openrlhf_ada.trainer.sampling import (
     eval_arguments,
     make_generator,
@@ -155,6 +156,7 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
         self, pretrain: str, strategy: Any, actor: Any, critic: Any, reward: Any, *groups: Any, **kwargs: Any
     ) -> None:
         super().__init__(pretrain, strategy, actor, critic, reward, *groups, **kwargs)
+        self._args = strategy.args
         ray.get(self.generator_actor.use_policy.remote(actor))
         if settings_of(strategy.args).reads_critic:
             ray.get(self.generator_actor.use_critic.remote(critic))
@@ -184,7 +186,11 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
         super().fit()
         if ray.get(trainer.evaluates_end.remote()):
             ray.get(trainer.record_evaluation.remote(*ray.get(generator.evaluate.remote())))
-        ray.get(trainer.finish.remote())
+        emit(self._args, "doing", text=SAVING)
+
+    def finish(self) -> None:
+        """See `RecordedTraining.finish`."""
+        ray.get(self.trainer_actor.finish.remote())
 
 
 RayAdaPPOTrainerAsync = ray.remote(AdaPPOTrainerAsync)

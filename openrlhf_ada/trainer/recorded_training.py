@@ -32,6 +32,8 @@ TRAINED_ONLY = ("reward", "score", "return")
 
 BEST_METRIC = "accuracy"
 
+SAVING = "saving the model"
+
 _FORGETS = (
     "an episode has {episode:.0f} steps and --ada_half_life is {half_life:g}: when a prompt comes again, most of its "
     "outcomes no longer count for its pass rate. Raise it, or predict by ratings (--ada_estimator rating)"
@@ -286,7 +288,7 @@ class RecordedTraining(HostTrainer):
         return logs
 
     def finish(self) -> None:
-        """Close the record."""
+        """End the record; the model is exported before. It raises whatever keeps the report from being drawn."""
         self.recorder.finish(self.collapse.standing())
 
     def record_evaluation(self, held_out: HeldOut, version: int) -> None:

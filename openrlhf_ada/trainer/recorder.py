@@ -116,14 +116,16 @@ class Recorder:
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
     def finish(self, warnings: Sequence[str] = ()) -> None:
-        """Write summary.json and the report, close the trackers, and repeat what a user should have read."""
-        self._log.write_summary(summarise(read_run(self.run_dir)))
+        """Write summary.json and the report, close the trackers, whatever the former raise, and repeat `warnings`."""
         self._log.close()
-        write_report(read_run(self.run_dir), self.run_dir / "report.html")
-        # Last: one may wait for its server.
-        self.trackers.finish()
-        for text in warnings:
-            self.note(text)
+        try:
+            self._log.write_summary(summarise(read_run(self.run_dir)))
+            write_report(read_run(self.run_dir), self.run_dir / "report.html")
+        finally:
+            # Last: one may wait for its server.
+            self.trackers.finish()
+            for text in warnings:
+                self.note(text)
         self.emit("done", run_dir=str(self.run_dir))
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.reporting.run_log import SUMMARY_FILE
+from openrlhf_ada.reporting.run_record import is_number, read_run
 from openrlhf_ada.trainer.checkpoints import (
     Manifest,
     NoWholeCheckpointError,
@@ -20,6 +22,8 @@ FLAG = "--ckpt.load_enable"
 
 FIXED = ("ada.mode", "train.seed", "rollout.batch_size", "ds.zero_stage", "ds.lora.rank", "actor.optim")
 """Flags of which a checkpoint holds a state: order and position of the prompts, weights, the optimizer's moments."""
+
+MODEL = "actor.model_name_or_path"
 
 NUM_PROCESSES = ("actor.num_nodes", "actor.num_gpus_per_node")
 
@@ -63,6 +67,24 @@ def prepare_resume(args: SimpleNamespace) -> list[str]:
     return [*lines, f"{FLAG}: training goes on from {manifest.tag} in {root}"]
 
 
+def already_complete(args: SimpleNamespace, run_dir: Path) -> str:
+    """What to tell the user where a run that is to be resumed has nothing left to train; else empty.
+
+    The summary of a record is written when the model is exported.
+    """
+    exported = [path for path in Path(args.ckpt.output_dir).glob("*") if path.suffix in (".safetensors", ".bin")]
+    if not (args.ckpt.load_enable and exported and (run_dir / SUMMARY_FILE).is_file()):
+        return ""
+    run = read_run(run_dir)
+    episodes = run.flag("train.num_episodes")
+    if not is_number(episodes) or episodes < args.train.num_episodes:
+        return ""
+    return (
+        f"{FLAG}: {run_dir} is already complete: {len(run.steps)} steps, --train.num_episodes {episodes:g}. Its model "
+        f"is in {args.ckpt.output_dir}. Raise --train.num_episodes to train it further"
+    )
+
+
 def _check_same(root: Path, manifest: Manifest, now: Origin, *, has_critic: bool) -> None:
     """Raises ConfigError."""
     then = manifest.origin
@@ -72,6 +94,10 @@ def _check_same(root: Path, manifest: Manifest, now: Origin, *, has_critic: bool
     ]
     if _processes(then) != _processes(now):
         what.append(f"the policy had {_processes(then)} processes (nodes x GPUs), now {_processes(now)}")
+    model, model_now = before[MODEL], now.flags[MODEL]
+    # A run that was moved has its model at another path.
+    if Path(model).name != Path(model_now).name:
+        what.append(f"{_flag(MODEL)} was {model}, is {model_now}")
     if then.data != now.data:
         what.append("its training prompts are others")
     if has_critic and not any(name.startswith("_critic/") for name in manifest.files):

@@ -69,7 +69,7 @@ MOMENTS = {
     "weight update": "doing sending weights",
     "checkpoint": "doing saving a checkpoint",
     "evaluation": "doing evaluating",
-    "end": "done",
+    "end": "doing saving the model",
 }
 """Event at which the signal is sent, a moment later; those in a step, after the second step."""
 

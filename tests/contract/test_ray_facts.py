@@ -210,6 +210,30 @@ def test_a_mode_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         assert os.environ["RAY_AUTH_MODE"] == "disabled" and "RAY_AUTH_TOKEN" not in os.environ
 
 
+APART = """
+import os, signal
+import psutil, ray
+from openrlhf_ada.host.ray_session import started_apart
+
+handler = signal.signal(signal.SIGTERM, print)
+with started_apart():
+    # Ray's core has a handler of its own, which is below Python's.
+    ray.init(address="local", num_cpus=1, object_store_memory=1 << 27, include_dashboard=False, log_to_driver=False)
+assert signal.getsignal(signal.SIGTERM) is print
+worker = ray.get(ray.remote(os.getpid).remote())
+below = {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
+assert worker in below and {"gcs_server", "raylet"} <= set(below.values())
+print([name for pid, name in below.items() if os.getpgid(pid) == os.getpgid(0) or os.getsid(pid) == os.getsid(0)])
+ray.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_rays_processes_are_in_sessions_of_their_own() -> None:
+    done = subprocess.run([sys.executable, "-c", APART], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr
+
+
 PLAIN = {"env_vars": {"A": "1", "B": "two words"}, "py_executable": "'/with a space/python'"}
 
 

@@ -10,11 +10,13 @@ import platform
 import re
 import shlex
 import signal
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
-from conftest import Toy, steps_of, toy_flags
-from interrupted_runs import strike
+from conftest import LIMIT_S, ROOT, Toy, forked_python, steps_of, toy_flags
+from interrupted_runs import Interruption, interrupt, strike
 
 pytestmark = pytest.mark.e2e
 
@@ -36,6 +38,36 @@ def resuming(said: str, run: Path) -> list[str]:
     (found,) = RESUMES.findall(said)
     assert found[0] == (run / "ckpt" / "_actor" / "latest").read_text().strip()
     return shlex.split(found[1])
+
+
+@pytest.mark.parametrize(
+    ("after", "interruption"),
+    [
+        ("starting Ray", Interruption(signal.SIGTERM, 143, template="", to="group")),
+        ("loading", Interruption(signal.SIGHUP, 129, template="", to="group")),
+        ("step  2/40", Interruption(signal.SIGTERM, 143, to="all")),
+    ],
+    ids=["starting", "loading", "training"],
+)
+def test_a_signal_to_many_processes_is_no_fault_of_rays(
+    toy: Toy, tmp_path: Path, after: str, interruption: Interruption
+) -> None:
+    """And as long as a run has its folder, no other run goes on with it."""
+    run = tmp_path / "run"
+    flags = toy_flags(toy, run, **FLAGS)
+
+    def intrude(processes: list[psutil.Process]) -> None:
+        if not (run / "ckpt" / "_actor" / "latest").exists():
+            return
+        program, environment = forked_python()
+        command = [program, "-m", "openrlhf_ada.cli.main", "train", *flags, "--ckpt.load_enable"]
+        refused = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S, cwd=ROOT)
+        assert refused.returncode == 2 and re.search(r"--ada_run_dir is .*\(process \d+ on", refused.stderr), refused
+
+    said = interrupt(flags, after, interruption, intrude)
+    assert "the run failed" not in said and "Ray's" not in said and "terminated" in said
+    if interruption.to == "all":
+        resuming(said, run)
 
 
 def check_death(said: str, name: str) -> None:

@@ -29,6 +29,7 @@ from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.estimators import PassRateCounts
 from openrlhf_ada.core.visits import VisitHistory
 from openrlhf_ada.platforms.template import LOG, running
+from openrlhf_ada.reporting.run_record import read_run
 
 pytestmark = pytest.mark.e2e
 
@@ -78,6 +79,39 @@ def test_killed_run_resumes_from_its_checkpoint(toy: Toy, tmp_path: Path) -> Non
     assert lines.count("starting Ray") == 2
     assert sum(line.startswith("step 3/4 ") for line in lines) == 2
     assert lines[-1] == f"report: {run}/report.html (the record is beside it)"
+
+
+def test_a_run_that_is_resumed_with_other_flags_is_exported_and_reported(toy: Toy, tmp_path: Path) -> None:
+    """A page that cannot be drawn costs no model, and a complete run starts nothing."""
+    run = tmp_path / "run"
+    (run / "report.html").mkdir(parents=True)
+    flags = SEQ | {"ckpt.save_steps": 1}
+    said = train(toy_flags(toy, run, **flags)).stderr
+    assert "IsADirectoryError" in said and f"report {run}" in said
+    assert json.loads((run / "summary.json").read_text())["steps"] == 2
+    first = (run / "model" / "model.safetensors").read_bytes()
+
+    (run / "report.html").rmdir()
+    flags |= {"train.num_episodes": 2, "ada_exit": "pos", "ada_wave": 3, "ckpt.load_enable": True}
+    said = train(toy_flags(toy, run, **flags)).stderr
+    assert "--ada_exit pos (was balance)" in said and f"report: {run}/report.html" in said
+    assert (run / "model" / "model.safetensors").read_bytes() != first
+    record = read_run(run)
+    assert [row["step"] for row in record.steps] == [1, 2, 3, 4]
+    exits = record.by_step(lambda part: part.flag("ada.exit"))
+    assert [exits(step) for step in (1, 2, 3, 4)] == ["balance", "balance", "pos", "pos"]
+
+    starts = (run / "starts.json").read_text()
+    said = train(toy_flags(toy, run, **flags)).stderr
+    assert "already complete" in said and str(run / "model") in said and "--train.num_episodes" in said
+    assert (run / "starts.json").read_text() == starts and "starting Ray" not in said
+
+
+def test_an_asynchronous_run_without_a_page_is_exported(toy: Toy, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "report.html").mkdir(parents=True)
+    said = train(toy_flags(toy, run, **SEQ, **ASYNC)).stderr
+    assert f"report {run}" in said and (run / "model" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("choice", ["greso", "pools"])

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import psutil
 from conftest import LIMIT_S, ROOT, forked_python
@@ -27,11 +29,24 @@ class Interruption:
     """A signal, and the status that the run ends with.
 
     `template`: the run's OPENRLHF_ADA_TEMPLATE; None for that of the tests, empty for a template of the run's own.
+    `to`: the driver alone; its process group, as `timeout` and a closed terminal do; or all processes, as Slurm does.
     """
 
     sent: signal.Signals
     status: int
     template: str | None = None
+    to: Literal["driver", "group", "all"] = "driver"
+
+    def send(self, driver: subprocess.Popen[str], others: list[psutil.Process]) -> None:
+        if self.to == "group":
+            # Of a plain Python; what a template has forked is in a session of its own.
+            assert self.template is not None and os.getpgid(driver.pid) == driver.pid
+            os.killpg(driver.pid, self.sent)
+            return
+        for process in others if self.to == "all" else ():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(self.sent)
+        driver.send_signal(self.sent)
 
 
 def interrupt(
@@ -39,10 +54,10 @@ def interrupt(
     after: str,
     interruption: Interruption,
     look: Callable[[list[psutil.Process]], object] = lambda processes: None,
-) -> None:
+) -> str:
     """Start a run and end it when it says a line that begins like `after`; none of its processes lives on.
 
-    `look` gets its processes before that.
+    `look` gets its processes before that. Returns what the run says in all.
     """
     before = psutil.Process().children(recursive=True)
     if interruption.template is None:
@@ -56,25 +71,29 @@ def interrupt(
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=True,
         # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    _read_until(after, process)
+    said = _read_until(after, process)
     # What the tests' template forked for it is among them.
     started = [child for child in psutil.Process().children(recursive=True) if child not in before]
     try:
         # vLLM names its engine process where the system lets it, and spawns it in any case.
         commands = [command_line(child) for child in started]
-        assert any("EngineCore" in command or "multiprocessing.spawn" in command for command in commands), commands
-        assert any("raylet" in command for command in commands), commands
+        if after.startswith("step"):
+            assert any("EngineCore" in command or "multiprocessing.spawn" in command for command in commands), commands
+            assert any("raylet" in command for command in commands), commands
         look(started)
-        process.send_signal(interruption.sent)
-        assert process.wait(timeout=60) == interruption.status
+        interruption.send(process, started)
+        said += process.communicate(timeout=LIMIT_S)[1]
+        assert process.returncode == interruption.status, said
         _, alive = psutil.wait_procs(started, timeout=ENDED_S)
         assert not alive, [command_line(child)[:200] for child in alive]
     finally:
         process.kill()
         kill_rest(started, 0.0)
+    return said
 
 
 def strike(words: list[str], after: str, victim: str, sent: signal.Signals) -> str:

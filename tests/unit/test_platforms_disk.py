@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from openrlhf_ada.platforms.disk import GIB, NoSpaceError, check_space
+from openrlhf_ada.platforms.disk import GIB, NoSpaceError, check_space, said_of_full
 from openrlhf_ada.trainer.policy import AdaPolicyActor
 
 
@@ -28,6 +28,13 @@ def test_room_is_looked_for_where_the_folder_will_be(free: list[int], tmp_path: 
         NoSpaceError, match=rf"checkpoint 1 takes about 10.50 GiB, and 10.00 GiB are free in {tmp_path} "
     ):
         check_space(tmp_path / "not" / "yet" / "there", 21 * GIB // 2, "checkpoint 1")
+
+
+def test_a_full_folder_of_rays_is_named(free: list[int], tmp_path: Path) -> None:
+    assert said_of_full(tmp_path) == ""
+    free[0] = 1 << 20
+    said = said_of_full(tmp_path)
+    assert f"{tmp_path} is full (1 MiB free)" in said and "RAY_TMPDIR" in said
 
 
 def test_a_relative_folder_is_looked_for_too(free: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from openrlhf_ada.platforms import watcher
-from openrlhf_ada.platforms.session import TerminatedError, unwound_by_signals
 
 DRIVER = """
 import os, subprocess, sys, time
@@ -136,28 +135,3 @@ def test_a_process_without_the_mark_stays_a_member_when_its_parent_ends() -> Non
         assert members.look() == [child.pid] and watcher.Members("lost").look() == []
     finally:
         child.kill()
-
-
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_unwinds(sent: signal.Signals) -> None:
-    before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGHUP)}
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        with pytest.raises(TerminatedError) as error, unwound_by_signals():
-            os.kill(os.getpid(), sent)
-            time.sleep(10)
-        assert error.value.signum == sent
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
-
-
-def test_nohup_goes_on() -> None:
-    before = {which: signal.getsignal(which) for which in (signal.SIGTERM, signal.SIGHUP)}
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with unwound_by_signals():
-            os.kill(os.getpid(), signal.SIGHUP)
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)

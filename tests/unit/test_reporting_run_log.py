@@ -195,14 +195,32 @@ def test_resume_drops_rows_after_the_checkpoint(tmp_path: Path) -> None:
     assert run.evaluations == [{"step": 2, "eval/accuracy": 0.6}], "of two evaluations of a step the later counts"
 
 
-def test_resume_names_missing_or_changed_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with RunLog(tmp_path, {"seed": 1}) as log:
+def test_resume_names_missing_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with RunLog(tmp_path, {}) as log:
         write_steps(log, 1)
-    with caplog.at_level(logging.WARNING), RunLog(tmp_path, {"seed": 2}, resume_from_step=4) as log:
+    with caplog.at_level(logging.WARNING), RunLog(tmp_path, {}, resume_from_step=4) as log:
         log.log_step(5, {})
     assert "training resumes after step 4, but the record ends at 1" in caplog.text
-    assert "the flags differ" in caplog.text
-    assert read_run(tmp_path).config == {"seed": 2}
+
+
+def test_every_step_has_the_flags_by_which_it_was_sampled(tmp_path: Path) -> None:
+    """A part that is run again has those of the repetition; what changes nothing in training begins no part."""
+    starts = [(None, "balance", 1), (2, "pos", 2), (4, "fixed", 3), (3, "balance", 4), (4, "balance", 5)]
+    for step, ends, max_num in starts:
+        with RunLog(tmp_path, {"ada": {"exit": ends}, "ckpt": {"max_num": max_num}}, resume_from_step=step) as log:
+            write_steps(log, *range((step or 0) + 1, 7))
+    run = read_run(tmp_path)
+    exits = run.by_step(lambda part: part.flag("ada.exit"))
+    assert [exits(row["step"]) for row in run.steps] == ["balance"] * 2 + ["pos"] + ["balance"] * 3
+    assert run.config["ckpt"] == {"max_num": 5} and len(run.earlier) == 2
+
+
+def test_uniform_sampling_costs_what_each_step_trained(tmp_path: Path) -> None:
+    """2 rollouts a prompt, half with signal; then 6, all with signal: (2 + 6) rollouts for 1.5 groups."""
+    for step, n, share in ((None, 2, 0.5), (1, 6, 1.0)):
+        with RunLog(tmp_path, {"rollout": {"n_samples_per_prompt": n}}, resume_from_step=step) as log:
+            log.log_step((step or 0) + 1, {"ada/prompts": 1, "ada/signal_share_uniform": share})
+    assert summarise(read_run(tmp_path))["signal_cost_uniform"] == pytest.approx(8 / 1.5)
 
 
 def test_resume_without_a_record_starts_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,23 @@ def test_flags_of_another_version_do_not_tell() -> None:
     run = Run(Path("run"), {"rollout": {"n_samples_per_prompt": 2}}, [], [], None)
     assert stop_reason(run)(visit([0, 1])) == "the flags of this run do not tell"
     assert seen_rate(run)[0](visit([1, 0, 0])) == 0.5, "of the first n samples"
+
+
+def test_a_visit_is_judged_by_the_flags_of_its_step() -> None:
+    """Step 1 had waves of 2 up to 4, step 2 has 4 at once. Of all orders of 1 in 2, half start with the positive."""
+    run = replace(run_with(exit="fixed"), earlier=[(1, run_with().config)])
+    rate, _ = seen_rate(run)
+    early, late = visit([0, 1]), replace(visit([0, 1, 0, 0]), step=2)
+    assert (
+        stop_reason(run)(early).startswith("enough: ") and stop_reason(run)(late) == "every prompt that goes on gets 4"
+    )
+    assert (rate(early), rate(late)) == (0.5, 0.25)
+
+
+def test_a_pool_with_which_the_plan_cannot_end_is_read_by_its_first_samples() -> None:
+    """As in records of older versions, which have the flags of the last start alone."""
+    rate, _ = seen_rate(run_with(exit="pos"))
+    assert rate(visit([1, 0, 1, 1])) == 0.5
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ from openrlhf_ada.data.examples import Example
 from openrlhf_ada.host.checkpoints import latest_tag
 from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.redaction import plain
+from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.trainer.checkpoints import Origin, commit
-from openrlhf_ada.trainer.resume import prepare_resume, resumes
+from openrlhf_ada.trainer.resume import already_complete, prepare_resume, resumes
 from openrlhf_ada.trainer.training_data import fingerprint
 
 Flags = dict[str, str | None]
@@ -79,6 +81,7 @@ OTHERS: list[tuple[Flags, str]] = [
     ({"--train.seed": "7"}, "--train.seed was 42, is 7"),
     ({"--ada_mode": "est"}, "--ada_mode was seq, is est"),
     ({"--ds.zero_stage": "3"}, "--ds.zero_stage was 2, is 3"),
+    ({"--actor.model_name_or_path": "owner/other"}, "--actor.model_name_or_path was .*/model, is owner/other"),
     ({"--actor.num_gpus_per_node": "2"}, r"the policy had 1 processes \(nodes x GPUs\), now 2"),
     ({"--algo.advantage.estimator": "gae"}, "it has no critic"),
 ]
@@ -105,6 +108,34 @@ def test_other_flags_may_change_and_are_told(parsed: Parsed) -> None:
     (changed, _) = lines
     assert "--actor.adam.lr 0.5 (was " in changed and "--train.num_episodes 9 (was 1)" in changed
     assert "ckpt.max_num" not in changed
+
+
+def test_a_model_may_have_moved(parsed: Parsed, tmp_path: Path) -> None:
+    save(parsed(), "global_step1")
+    shutil.copytree(tmp_path / "model", tmp_path / "elsewhere" / "model")
+    (changed, _) = prepare_resume(parsed({"--actor.model_name_or_path": str(tmp_path / "elsewhere" / "model")}))
+    assert "--actor.model_name_or_path" in changed
+
+
+@pytest.mark.parametrize(
+    ("episodes", "missing", "says"),
+    [("2", "", True), ("1", "", True), ("3", "", False), ("2", "summary.json", False), ("2", "export", False)],
+)
+def test_a_finished_run_is_complete_until_more_is_asked_of_it(
+    parsed: Parsed, tmp_path: Path, episodes: str, missing: str, says: bool
+) -> None:
+    """Without a summary it was ended between its last checkpoint and the export."""
+    run, model = tmp_path / "finished", tmp_path / "export"
+    with RunLog(run, {"train": {"num_episodes": 2}}) as log:
+        log.log_step(1, {})
+        if missing != "summary.json":
+            log.write_summary({"steps": 1})
+    if missing != "export":
+        model.mkdir()
+        (model / "model.safetensors").touch()
+    args = parsed({"--train.num_episodes": episodes, "--ckpt.output_dir": str(model)})
+    said = already_complete(args, run)
+    assert bool(said) == says and (not says or all(part in said for part in ("--train.num_episodes", str(model))))
 
 
 def test_a_critic_is_resumed_with_its_policy(parsed: Parsed) -> None:

@@ -1,0 +1,56 @@
+"""Folders of a run belong to one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import platform
+from pathlib import Path
+
+from openrlhf_ada.config.flags import ConfigError
+
+LOCK_FILE = ".in_use"
+
+CANNOT_LOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""The file system has no locks."""
+
+_held: dict[Path, int] = {}
+
+
+def hold(folder: Path, flag: str) -> None:
+    """Keep a folder, which is created, for this process until it ends, however it ends: the kernel frees the lock.
+
+    Raises ConfigError where another process has it, also one on another machine if the file system has such locks; and
+    where nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folder.resolve()
+        if place in _held:
+            return
+        descriptor = os.open(place / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise unwritable(folder, flag, error) from error
+    try:
+        # Of POSIX's kind: children do not inherit it.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        if error.errno in CANNOT_LOCK:
+            return
+        raise ConfigError(
+            flag,
+            str(folder),
+            f"a run that is still going has this folder ({holder or 'its process is not known'})",
+            "Wait for its end or end it, then resume; or take another folder",
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+    _held[place] = descriptor
+
+
+def unwritable(folder: Path, flag: str, error: OSError) -> ConfigError:
+    what = f"{error.filename or folder}: {error.strerror}"
+    return ConfigError(flag, str(folder), f"nothing can be written there ({what})", "Take another folder")
