@@ -84,9 +84,9 @@ class AdaActorTrainer(TrainsInParts):
 
     @cached_property
     def all_weights(self) -> PolicyWeights:
-        """All weights, also those that the engines are not sent."""
+        """All weights, also those that the engines are not sent, under the model's own names."""
         model = self.actor.model.module
-        return PolicyWeights(model, *sharding(self.strategy.args, model))
+        return PolicyWeights(model, *sharding(self.strategy.args, model), as_saved=False)
 
     @cached_property
     def _finite(self) -> FiniteSteps:
@@ -182,7 +182,7 @@ class AdaActorTrainer(TrainsInParts):
         return named or has_experts(self.actor.model.module.config.to_dict())
 
     def _share_memory(self, engines: Mapping[int, Any], sums: bool) -> None:
-        """The host's way, to these by number; but for adapters, of which it would send the parts.
+        """The host's way, to these by number; but for what engines need in another form, such as merged adapters.
 
         `sums`: compare checksums of what the policy has and what came. Raises WeightSyncError in the first process.
         """
@@ -196,10 +196,9 @@ class AdaActorTrainer(TrainsInParts):
         if is_first:
             ask_all(engines, "ready", STARTING, limit_s=None)
             ask_all(engines, "begin_shared", PREPARING, sums=sums)
-        has_adapters = isinstance(self.actor.model.module, PeftModel)
         sent: dict[str, int] = {}
         ours = partial(self._weights.as_parameters, sent if sums and is_first else None)
-        self.share_memory(list(engines.values()), ours if sums or has_adapters else None)
+        self.share_memory(list(engines.values()), ours if sums or self._weights.differ else None)
         if not is_first:
             return
         if sums:
