@@ -13,7 +13,7 @@ def as_in_checkpoint(model: Module, tensors: dict[str, torch.Tensor]) -> dict[st
     """What a checkpoint has, by name, of each of these tensors, which are on the meta device.
 
     Raises ValueError where a tensor of the checkpoint is made of several.
-    Contract: test_saved_model.test_tensors_are_those_that_save_pretrained_writes
+    Contract: test_weights_policy_side.test_experts_are_sent_as_save_pretrained_writes_them
     """
     _forget_unused(model)
     whole = converted(model, tensors)

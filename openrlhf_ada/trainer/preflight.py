@@ -157,7 +157,7 @@ def _check_experts(args: SimpleNamespace) -> None:
             True,
             f"{args.actor.model_name_or_path} is a mixture of experts. On shared GPUs OpenRLHF writes new weights "
             f"over those that vLLM has packed for its kernels, and nobody has shown that experts survive that",
-            "Leave it out: on GPUs of their own, engines load experts through vLLM's reload, and checksums are "
+            "Leave it out: on GPUs of their own, engines load experts through vLLM's reload, and what they then hold is "
             "compared",
         )
 

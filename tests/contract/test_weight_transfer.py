@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
 from openrlhf_ada.weights.receiver import (
     BACKEND,
+    ChangedWeightsError,
     IncompleteWeightsError,
     PolicyWeightsExtension,
     Update,
@@ -119,9 +121,15 @@ def make_receiver() -> Any:
 
 
 def receive(
-    receiver: Any, sent: dict[str, torch.Tensor], *, sums: bool = True, is_whole: bool = True, bucket_bytes: int = 1
+    receiver: Any,
+    sent: dict[str, torch.Tensor],
+    *,
+    sums: bool = True,
+    is_whole: bool = True,
+    is_untrained: bool = False,
+    bucket_bytes: int = 1,
 ) -> None:
-    specs = tuple(TensorSpec(name, "float32", tuple(t.shape)) for name, t in sent.items())
+    specs = tuple(TensorSpec(n, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in sent.items())
     manifest = Manifest(specs, is_whole, bucket_bytes)
     packed = []
     for bucket in manifest.buckets():
@@ -130,8 +138,36 @@ def receive(
     receiver._group = Group(packed)
     with set_current_vllm_config(receiver.vllm_config):
         receiver.start_weight_update()
-        receiver.receive_weights(Update(manifest.to_plain(), sums))
+        receiver.receive_weights(Update(manifest.to_plain(), sums, is_untrained))
         receiver.finish_weight_update()
+
+
+def test_weights_that_the_model_drops_are_known() -> None:
+    receiver = make_receiver()
+    load = receiver.model.load_weights
+    receiver.model.load_weights = lambda weights: load((n, w) for n, w in weights if n in values(0))
+    sent = values(0.5) | {"third.weight": torch.ones(4, 4), "third.bias": torch.ones(4)}
+    receive(receiver, sent, bucket_bytes=1000)
+    assert receiver.unused == ["third.weight", "third.bias"]
+    receive(receiver, values(0.5))
+    assert receiver.unused == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_untrained_policy_leaves_the_engine_as_it_was(dtype: str) -> None:
+    """Weights of more digits than are sent cannot be compared."""
+    receiver = make_receiver()
+    same = {name: p.data.clone() for name, p in receiver.model.named_parameters()}
+    receive(receiver, same, is_untrained=True)
+    other = {name: (t + (name == "second.weight")).to(getattr(torch, dtype)) for name, t in same.items()}
+    receive(receiver, other)
+    receive(receiver, other, is_untrained=True)
+    with (
+        pytest.raises(ChangedWeightsError, match=r"1 of .* the first: second\.weight")
+        if dtype == "float32"
+        else nullcontext()
+    ):
+        receive(receiver, same | {name: t.to(getattr(torch, dtype)) for name, t in same.items()}, is_untrained=True)
 
 
 def held(receiver: Any) -> dict[str, list[Any]]:
