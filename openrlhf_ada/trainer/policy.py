@@ -72,6 +72,8 @@ class AdaActorTrainer(TrainsInParts):
     @cached_property
     def _sync(self) -> WeightSync:
         args = self.strategy.args
+        if args.ada.verify_sync == "off" and self._has_experts():
+            raise RuntimeError("--ada_verify_sync is off, but only its checks see whether vLLM packs experts rightly")
         device = torch.device(torch.cuda.current_device())
         return WeightSync(args.vllm.sync_backend, device, args.vllm.tensor_parallel_size, args.ada.verify_sync)
 

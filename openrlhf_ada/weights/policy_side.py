@@ -166,7 +166,7 @@ def _adapted(name: str, layer: Any) -> _Adapted:
     if type(layer) is not LoraLinear or any(layer.use_dora.values()) or any(layer.lora_bias.values()):
         raise ValueError(
             f"the adapter of {name} ({type(layer).__name__}) cannot be merged for the engines: only plain ones of "
-            f"linear layers can, so none of experts. Name other layers in --ds.lora.target_modules, such as q_proj v_proj"
+            f"linear layers can, so none of experts. Name others in --ds.lora.target_modules, such as q_proj v_proj"
         )
     scaling: Any = layer.scaling  # pyright: ignore[reportUnknownMemberType] - peft says `dict` and no more
     adapters: list[Any] = [
