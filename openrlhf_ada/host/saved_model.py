@@ -13,7 +13,7 @@ def as_in_checkpoint(model: Module, tensors: dict[str, torch.Tensor]) -> dict[st
     """What a checkpoint has, by name, of each of these tensors, which are on the meta device.
 
     Raises ValueError where a tensor of the checkpoint is made of several.
-    Contract: test_weights_policy_side.test_experts_are_sent_as_save_pretrained_writes_them
+    Contract: test_saved_model.test_experts_are_sent_as_save_pretrained_writes_them
     """
     _forget_unused(model)
     whole = converted(model, tensors)
@@ -38,7 +38,10 @@ def converted(model: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
 
 
 def _forget_unused(model: Any) -> None:
-    """With ZeRO-3, transformers keeps conversions too that the checkpoint did not need, and would revert them."""
+    """With ZeRO-3, transformers keeps conversions too that the checkpoint did not need, and would revert them.
+
+    Contract: test_saved_model.test_conversions_that_were_not_needed_are_not_reverted
+    """
     conversions = getattr(model, "_weight_conversions", None)
     if conversions is not None:
         model._weight_conversions = [conversion for conversion in conversions if conversion.was_used()]
