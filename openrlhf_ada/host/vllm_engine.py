@@ -54,7 +54,7 @@ def pack_experts_anew(model: Module) -> None:
     """Before a layerwise reload: let vLLM pack experts for a CPU's kernels, as it did when it loaded them first. With
     new weights it would copy them to where the packed ones lie.
 
-    Contract: test_experts.test_experts_that_vllm_does_not_pack_are_named
+    Contract: test_weight_transfer.test_a_cpus_experts_are_packed_where_they_have_no_kernel
     """
     for layer in model.modules():
         method: Any = getattr(layer, "quant_method", None)

@@ -111,11 +111,12 @@ class ReceivesWeights:
         if not sums:
             return []
         # A worker may leave a tensor to the others, such as an expert of theirs.
-        unused = set.intersection(*map(set, await self.llm.collective_rpc("unused_tensors")))
+        first, *others = await self.llm.collective_rpc("unused_tensors")
+        unused: list[str] = [name for name in first if all(name in of for of in others)]
         if unused:
             raise WeightError(
                 f"vLLM has loaded without using them {len(unused)} of the policy's weights, the first: "
-                f"{min(unused)}. Its model has no such weights, so it computes something else than the policy. Use "
+                f"{unused[0]}. Its model has no such weights, so it computes something else than the policy. Use "
                 f"another model; or add --ada_verify_sync off if these weights change nothing"
             )
         return await self.llm.collective_rpc("received_sums")

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ import vllm
 from vllm.config import VllmConfig, WeightTransferConfig, set_current_vllm_config
 from vllm.distributed import utils as vllm_distributed
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from openrlhf_ada.host.vllm_engine import pack_experts_anew
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
@@ -168,6 +172,18 @@ def test_an_untrained_policy_leaves_the_engine_as_it_was(dtype: str) -> None:
         else nullcontext()
     ):
         receive(receiver, same | {name: t.to(getattr(torch, dtype)) for name, t in same.items()}, is_untrained=True)
+
+
+@pytest.mark.parametrize("backend", [UnquantizedMoeBackend.CPU, UnquantizedMoeBackend.TRITON])
+def test_a_cpus_experts_are_packed_where_they_have_no_kernel(backend: UnquantizedMoeBackend) -> None:
+    """What becomes of them: tests/e2e/test_experts.py. Kernels of GPUs stay: graphs have captured them."""
+    assert "is_weight_update = self.moe_kernel is not None" in inspect.getsource(
+        UnquantizedFusedMoEMethod._setup_kernel
+    )
+    model: Any = TinyModel()
+    model.second.quant_method = SimpleNamespace(unquantized_backend=backend, moe_kernel="kernel")
+    pack_experts_anew(model)
+    assert model.second.quant_method.moe_kernel == (None if backend is UnquantizedMoeBackend.CPU else "kernel")
 
 
 def held(receiver: Any) -> dict[str, list[Any]]:
