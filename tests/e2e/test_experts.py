@@ -22,6 +22,12 @@ from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
+REWARDS = """
+def reward_func(queries, prompts, labels):
+    return {"rewards": [float(sum(map(ord, query)) % 2) for query in queries]}
+"""
+"""A model with random weights is right half of the time."""
+
 CLOSE = 0.01
 """Nats per token, in single precision; the engine's attention computes in half of it."""
 
@@ -170,9 +176,11 @@ def test_a_mixture_of_experts_trains_and_is_exported(
         num_local_experts=4, bos_token_id=known.bos_token_id, eos_token_id=known.eos_token_id,
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(model)
+    rewards = tmp_path / "reward.py"
+    rewards.write_text(REWARDS)
     flags = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr": 3e-3}
     checked = {"ada_verify_sync": "always", "ada_logprob_steps": 1}
-    train(toy_flags(toy, run, actor__model_name_or_path=model, **flags, **checked))
+    train(toy_flags(toy, run, actor__model_name_or_path=model, reward__remote_url=rewards, **flags, **checked))
     assert [row["ada/logprob_gap_mean"] < CLOSE for row in steps_of(run)] == [True, True], steps_of(run)
     before, after = (load_file(folder / "model.safetensors") for folder in (model, run / "model"))
     assert {name: t.shape for name, t in after.items()} == {name: t.shape for name, t in before.items()}
