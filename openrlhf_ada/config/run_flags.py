@@ -33,7 +33,8 @@ class RunFlags:
     verify_sync: str = flag_of_every_mode(
         "first",
         "When to compare checksums of the weights that the policy sends and the engines receive. off: never. first: "
-        "in the first update, and after engines were started. always: in every update. A difference ends the run.",
+        "in the first update, and after engines were started. always: in every update. A difference ends the run, and "
+        "so does a weight that an engine lacks, does not use, or packs otherwise than before.",
         choices=("off", "first", "always"),
     )
     logprob_steps: int = flag(

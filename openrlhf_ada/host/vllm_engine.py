@@ -5,8 +5,10 @@ Contract: test_weight_transfer.test_a_layer_without_all_of_its_weights_is_named
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
+from torch import Tensor
 from torch.nn import Module
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
@@ -46,3 +48,30 @@ def lacks_weights(layer: Module, present: set[int], *, got_some: bool) -> bool:
     parameters, _ = info.kernel_tensors
     # An output layer may share its weights with the embedding.
     return any(parameter.data_ptr() not in present for parameter in parameters.values())
+
+
+def pack_experts_anew(model: Module) -> None:
+    """Before a layerwise reload: let vLLM pack experts for a CPU's kernels, as it did when it loaded them first. With
+    new weights it would copy them to where the packed ones lie.
+
+    Contract: test_weight_transfer.test_a_cpus_experts_are_packed_where_they_have_no_kernel
+    """
+    for layer in model.modules():
+        method: Any = getattr(layer, "quant_method", None)
+        backend = getattr(method, "unquantized_backend", None)
+        if backend is not None and backend.name == "CPU":
+            method.moe_kernel = None
+
+
+def packed_weights(model: Module) -> dict[str, Tensor]:
+    """By name, the parameters that kernels use. Call it after a layerwise reload has begun, when the model's own are
+    placeholders; the reload writes into these.
+    """
+    # torch leaves the annotation of `named_modules` out.
+    layers = cast(Iterator[tuple[str, Module]], model.named_modules())
+    return {
+        f"{prefix}.{name}": parameter
+        for prefix, layer in layers
+        if (kernel_tensors := get_layerwise_info(layer).kernel_tensors) is not None
+        for name, parameter in kernel_tensors[0].items()
+    }

@@ -71,6 +71,8 @@ class AdaActorTrainer(HostPolicyTrainer):
     @cached_property
     def _sync(self) -> WeightSync:
         args = self.strategy.args
+        if args.ada.verify_sync == "off" and self._has_experts():
+            raise RuntimeError("--ada_verify_sync is off, but only its checks see whether vLLM packs experts rightly")
         device = torch.device(torch.cuda.current_device())
         return WeightSync(args.vllm.sync_backend, device, args.vllm.tensor_parallel_size, args.ada.verify_sync)
 
@@ -83,9 +85,9 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     @cached_property
     def all_weights(self) -> PolicyWeights:
-        """All weights, also those that the engines are not sent."""
+        """All weights, also those that the engines are not sent, under the model's own names."""
         model = self.actor.model.module
-        return PolicyWeights(model, *sharding(self.strategy.args, model))
+        return PolicyWeights(model, *sharding(self.strategy.args, model), as_saved=False)
 
     @cached_property
     def _means(self) -> StepMeans:
@@ -184,7 +186,7 @@ class AdaActorTrainer(HostPolicyTrainer):
         return named or has_experts(self.actor.model.module.config.to_dict())
 
     def _share_memory(self, engines: Mapping[int, Any], sums: bool) -> None:
-        """The host's way, to these by number; but for adapters, of which it would send the parts.
+        """The host's way, to these by number; but for what engines need in another form, such as merged adapters.
 
         `sums`: compare checksums of what the policy has and what came. Raises WeightSyncError in the first process.
         """
@@ -198,10 +200,9 @@ class AdaActorTrainer(HostPolicyTrainer):
         if is_first:
             ask_all(engines, "ready", STARTING, limit_s=None)
             ask_all(engines, "begin_shared", PREPARING, sums=sums)
-        has_adapters = isinstance(self.actor.model.module, PeftModel)
         sent: dict[str, int] = {}
         ours = partial(self._weights.as_parameters, sent if sums and is_first else None)
-        self.share_memory(list(engines.values()), ours if sums or has_adapters else None)
+        self.share_memory(list(engines.values()), ours if sums or self._weights.differ else None)
         if not is_first:
             return
         if sums:

@@ -151,14 +151,24 @@ def _check_experts(args: SimpleNamespace) -> None:
     """OpenRLHF's way through shared GPU memory loads into the tensors that an engine computes with. Some of vLLM's
     kernels for experts have packed these in another order, and no checksum sees what becomes of them.
     """
-    if goes_over_ipc(args) and has_experts(_config_of_policy(args)):
+    if not has_experts(_config_of_policy(args)):
+        return
+    if args.ada.verify_sync == "off":
+        raise ConfigError(
+            "--ada_verify_sync",
+            "off",
+            f"{args.actor.model_name_or_path} is a mixture of experts. vLLM may keep or pack experts wrongly without "
+            f"a word, which only the checks of the first update see",
+            "Leave it out",
+        )
+    if goes_over_ipc(args):
         raise ConfigError(
             "--train.colocate_all",
             True,
             f"{args.actor.model_name_or_path} is a mixture of experts. On shared GPUs OpenRLHF writes new weights "
             f"over those that vLLM has packed for its kernels, and nobody has shown that experts survive that",
-            "Leave it out: on GPUs of their own, engines load experts through vLLM's reload, and checksums are "
-            "compared",
+            "Leave it out: on GPUs of their own, engines load experts through vLLM's reload, and what they hold after "
+            "the first update is compared",
         )
 
 

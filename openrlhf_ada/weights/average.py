@@ -91,7 +91,7 @@ class WeightAverage:
             self._tensors = {name: tensor.to(self._devices[name]) for name, tensor in self._tensors.items()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The average by names of a checkpoint, in the weights' types. Empty in all processes but the first."""
+        """The average by the model's names, in the weights' types. Empty in all processes but the first."""
         return self._whole(lambda spec: getattr(torch, spec.dtype))
 
     def save(self, path: Path) -> None:

@@ -99,11 +99,27 @@ class ReceivesWeights:
                 await asyncio.sleep(0.1)
             raise
 
-    async def receive_update(self, manifest: dict[str, Any], *, sums: bool) -> list[list[int]]:
-        """Checksums of what each worker has received, if they are asked for. `manifest`: see `Manifest.to_plain`."""
-        request = WeightTransferUpdateRequest(update_info={"manifest": manifest, "sums": sums})
-        await self.llm.update_weights(request)
-        return await self.llm.collective_rpc("received_sums") if sums else []
+    async def receive_update(
+        self, manifest: dict[str, Any], *, sums: bool, is_untrained: bool = False
+    ) -> list[list[int]]:
+        """Checksums of what each worker has received, if they are asked for. See `Update`.
+
+        Raises WeightError where the engine has no use for a tensor.
+        """
+        update = {"manifest": manifest, "sums": sums, "is_untrained": is_untrained}
+        await self.llm.update_weights(WeightTransferUpdateRequest(update_info=update))
+        if not sums:
+            return []
+        # A worker may leave a tensor to the others, such as an expert of theirs.
+        first, *others = await self.llm.collective_rpc("unused_tensors")
+        unused: list[str] = [name for name in first if all(name in of for of in others)]
+        if unused:
+            raise WeightError(
+                f"vLLM has loaded without using them {len(unused)} of the policy's weights, the first: "
+                f"{unused[0]}. Its model has no such weights, so it computes something else than the policy. Use "
+                f"another model; or add --ada_verify_sync off if these weights change nothing"
+            )
+        return await self.llm.collective_rpc("received_sums")
 
     async def admit_update(self, version: int) -> None:
         """From now on sample with what was received. Raises WeightError if answers of the old weights stay cached."""

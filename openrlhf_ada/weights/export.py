@@ -1,4 +1,4 @@
-"""Exports the whole policy, adapters merged, under the names of its checkpoint."""
+"""Exports the whole policy, adapters merged. `save_pretrained` makes the names of a checkpoint of the model's."""
 
 from __future__ import annotations
 

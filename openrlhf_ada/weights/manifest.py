@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from math import prod
@@ -19,11 +19,15 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor under the name that it has in a checkpoint; `dtype` as torch calls it ("bfloat16")."""
+    """One tensor under the name that it has in a checkpoint; `dtype` as torch calls it ("bfloat16").
+
+    `source`: the policy's parameter, where that makes several tensors of a checkpoint. They are gathered together.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    source: str = ""
 
     @property
     def numel(self) -> int:
@@ -68,36 +72,43 @@ class Manifest:
     bucket_bytes: int = BUCKET_BYTES
 
     def batches(self) -> Iterator[tuple[TensorSpec, ...]]:
-        """Consecutive tensors that are gathered together: `bucket_bytes` at most, or one tensor that is larger.
+        """Consecutive tensors that are gathered together: `bucket_bytes` at most, or one parameter that is larger.
 
         The tensors of a module stay together where they fit, because vLLM keeps them until it has all of them: it
         joins those of attention and those of an MLP.
         """
-        batch: list[TensorSpec] = []
-        size = 0
-        for _, group in groupby(self.tensors, key=lambda tensor: tensor.name.rsplit(".", 2)[0]):
-            module = list(group)
-            fits = sum(tensor.padded_bytes for tensor in module) <= self.bucket_bytes
-            for tensors in [module] if fits else [[tensor] for tensor in module]:
-                more = sum(tensor.padded_bytes for tensor in tensors)
-                if batch and size + more > self.bucket_bytes:
-                    yield tuple(batch)
-                    batch, size = [], 0
-                batch += tensors
-                size += more
-        if batch:
-            yield tuple(batch)
+        return self._filled(self._modules())
 
-    def cut(self, batch: tuple[TensorSpec, ...]) -> list[Bucket]:
-        """The buckets of a batch: one, or as many as a large tensor needs."""
-        size = sum(tensor.padded_bytes for tensor in batch)
-        if size <= self.bucket_bytes:
-            return [Bucket(batch, size)]
-        (tensor,) = batch
+    def _modules(self) -> Iterator[list[TensorSpec]]:
+        """What stays together."""
+        for _, group in groupby(self.tensors, key=lambda tensor: tensor.source or tensor.name.rsplit(".", 2)[0]):
+            module = list(group)
+            if module[0].source or _size(module) <= self.bucket_bytes:
+                yield module
+            else:
+                yield from ([tensor] for tensor in module)
+
+    def _filled(self, groups: Iterable[list[TensorSpec]]) -> Iterator[tuple[TensorSpec, ...]]:
+        """As many groups at a time as `bucket_bytes` hold, or one that is larger."""
+        filled: list[TensorSpec] = []
+        for group in groups:
+            if filled and _size(filled) + _size(group) > self.bucket_bytes:
+                yield tuple(filled)
+                filled = []
+            filled += group
+        if filled:
+            yield tuple(filled)
+
+    def cut(self, batch: tuple[TensorSpec, ...]) -> Iterator[Bucket]:
+        """The buckets of a batch: one, or as many as its tensors need."""
         step = max(self.bucket_bytes // ALIGNMENT, 1) * ALIGNMENT
-        return [
-            Bucket(batch, min(step, tensor.padded_bytes - start), start) for start in range(0, tensor.num_bytes, step)
-        ]
+        for tensors in self._filled([tensor] for tensor in batch):
+            size = _size(tensors)
+            if size <= self.bucket_bytes:
+                yield Bucket(tensors, size)
+            else:
+                starts = range(0, tensors[0].num_bytes, step)
+                yield from (Bucket(tensors, min(step, size - start), start) for start in starts)
 
     def buckets(self) -> Iterator[Bucket]:
         """All buckets, in the order in which they are sent; sender and receiver compute the same."""
@@ -106,7 +117,7 @@ class Manifest:
     def to_plain(self) -> dict[str, Any]:
         """As strings, numbers and lists, which need no pickle between processes."""
         return {
-            "tensors": [[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in self.tensors],
+            "tensors": [[tensor.name, tensor.dtype, list(tensor.shape), tensor.source] for tensor in self.tensors],
             "is_whole": self.is_whole,
             "bucket_bytes": self.bucket_bytes,
         }
@@ -114,7 +125,7 @@ class Manifest:
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> Manifest:
         """The reverse of `to_plain`."""
-        tensors = tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in plain["tensors"])
+        tensors = tuple(TensorSpec(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in plain["tensors"])
         return Manifest(tensors, plain["is_whole"], plain["bucket_bytes"])
 
 
@@ -148,6 +159,10 @@ def unpack(bucket: Bucket, packed: torch.Tensor) -> list[torch.Tensor]:
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A view of a contiguous tensor, shape (number of bytes,)."""
     return tensor.view(-1).view(torch.uint8)
+
+
+def _size(tensors: Iterable[TensorSpec]) -> int:
+    return sum(tensor.padded_bytes for tensor in tensors)
 
 
 def _padded(num_bytes: int) -> int:

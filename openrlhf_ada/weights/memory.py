@@ -40,8 +40,9 @@ def update_memory(manifest: Manifest, *, backend: str, tensor_parallel: int, zer
     for tensor in manifest.tensors:
         layers[_layer_of(tensor.name)] += tensor.num_bytes
     layer, size = max(layers.items(), key=lambda item: item[1])
-    # Without ZeRO-3 the first process has the tensors anyway; vLLM joins buckets to a chunk by a copy.
-    whole = max(sum(t.num_bytes for t in batch) for batch in manifest.batches()) if zero_stage == 3 else 0
+    # Without ZeRO-3 the first process has the tensors anyway. It copies experts to cut them apart.
+    whole = max(sum(t.num_bytes * ((zero_stage == 3) + bool(t.source)) for t in batch) for batch in manifest.batches())
+    # vLLM joins buckets to a chunk by a copy.
     packing = 2 * manifest.bucket_bytes if backend == "nccl" else 0
     return UpdateMemory(buckets + packing + whole, buckets + size + size // tensor_parallel, layer)
 

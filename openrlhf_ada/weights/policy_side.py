@@ -14,6 +14,7 @@ from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch.nn import Module, Parameter
 
+from openrlhf_ada.host.saved_model import as_in_checkpoint, converted
 from openrlhf_ada.host.sharding import ComputedParameter, Gather, ShapeOf
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
@@ -21,17 +22,27 @@ from openrlhf_ada.weights.manifest import BUCKET_BYTES, Manifest, TensorSpec
 
 @dataclass(frozen=True)
 class _Tensor:
-    """One tensor to be sent: what must be gathered for it, and how it is then had."""
+    """One of the model's tensors: what must be gathered for it, and how it is then had."""
 
     spec: TensorSpec
     parameters: list[Parameter]
     value: Callable[[], torch.Tensor]
 
 
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """The tensors of a checkpoint that one of the model's makes; `values` has them by name."""
+
+    specs: list[TensorSpec]
+    parameters: list[Parameter]
+    values: Callable[[], dict[str, torch.Tensor]]
+
+
 class PolicyWeights:
     """A model's weights for the engines; the model itself stays as it is, to the bit.
 
     `shape_of`: a parameter's shape when it is whole. `only_trained`: frozen ones are not sent (an image encoder's).
+    `as_saved`: names and shapes of the checkpoint, else of the model, whose experts are joined.
     Raises ValueError for adapters that cannot be merged exactly.
     """
 
@@ -42,13 +53,24 @@ class PolicyWeights:
         shape_of: ShapeOf,
         *,
         only_trained: bool = False,
+        as_saved: bool = True,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self._gather = gather
-        found = _merged(model, shape_of) if isinstance(model, PeftModel) else _plain(model, shape_of, only_trained)
-        self._tensors = {tensor.spec.name: tensor for tensor in found}
-        specs = tuple(tensor.spec for tensor in self._tensors.values())
+        adapts = isinstance(model, PeftModel)
+        found = list(_merged(model, shape_of) if adapts else _plain(model, shape_of, only_trained))
+        base = model.get_base_model() if adapts else model
+        shapes = {tensor.spec.name: _meta(tensor.spec) for tensor in found}
+        saved = as_in_checkpoint(base, shapes) if as_saved else {name: {name: t} for name, t in shapes.items()}
+        self._sources = {
+            spec.name: source
+            for source in (_source(base, tensor, saved[tensor.spec.name]) for tensor in found)
+            for spec in source.specs
+        }
+        specs = tuple(spec for source in dict.fromkeys(self._sources.values()) for spec in source.specs)
         self._manifest = Manifest(specs, is_whole=not only_trained, bucket_bytes=bucket_bytes)
+        self.differ = adapts or [spec.name for spec in specs] != list(shapes)
+        """Is anything sent in another form than the model has it?"""
 
     @property
     def manifest(self) -> Manifest:
@@ -57,23 +79,36 @@ class PolicyWeights:
 
     def as_parameters(self, sums: dict[str, int] | None = None) -> Iterator[tuple[str, ComputedParameter]]:
         """In place of `named_parameters()`, where the host sends them. `sums` gets their checksums by name."""
-        for name, tensor in self._tensors.items():
-            dtype = getattr(torch, tensor.spec.dtype)
-            yield name, ComputedParameter(tensor.spec.shape, dtype, partial(self._copy, tensor, sums))
+        for spec in self._manifest.tensors:
+            dtype = getattr(torch, spec.dtype)
+            yield spec.name, ComputedParameter(spec.shape, dtype, partial(self._copy, spec, sums))
 
-    def _copy(self, tensor: _Tensor, sums: dict[str, int] | None) -> torch.Tensor:
-        with self._gather(tensor.parameters), torch.no_grad():
-            copy = tensor.value().clone()
+    def _copy(self, spec: TensorSpec, sums: dict[str, int] | None) -> torch.Tensor:
+        with self.gathered([spec]) as (tensor,):
+            copy = tensor.clone()
         if sums is not None:
-            (sums[tensor.spec.name],) = checksums([copy])
+            (sums[spec.name],) = checksums([copy])
         return copy
 
     @contextmanager
     def gathered(self, batch: Sequence[TensorSpec]) -> Generator[list[torch.Tensor]]:
         """These tensors, whole. All processes that hold a part of them must enter."""
-        tensors = [self._tensors[spec.name] for spec in batch]
-        with self._gather([parameter for tensor in tensors for parameter in tensor.parameters]), torch.no_grad():
-            yield [tensor.value() for tensor in tensors]
+        sources = list(dict.fromkeys(self._sources[spec.name] for spec in batch))
+        with self._gather([parameter for source in sources for parameter in source.parameters]), torch.no_grad():
+            values = {name: value for source in sources for name, value in source.values().items()}
+            yield [values[spec.name] for spec in batch]
+
+
+def _source(model: Module, tensor: _Tensor, saved: dict[str, torch.Tensor]) -> _Source:
+    """`saved`: what a checkpoint has of this tensor, on the meta device."""
+    own = tensor.spec.name
+    specs = [
+        TensorSpec(name, tensor.spec.dtype, tuple(meta.shape), own if len(saved) > 1 else "")
+        for name, meta in saved.items()
+    ]
+    if len(specs) == 1 and specs[0].shape == tensor.spec.shape:
+        return _Source(specs, tensor.parameters, lambda: {specs[0].name: tensor.value()})
+    return _Source(specs, tensor.parameters, lambda: converted(model, {own: tensor.value()}))
 
 
 def _plain(model: Module, shape_of: ShapeOf, only_trained: bool) -> Iterator[_Tensor]:
@@ -129,7 +164,10 @@ class _Adapted:
 
 def _adapted(name: str, layer: Any) -> _Adapted:
     if type(layer) is not LoraLinear or any(layer.use_dora.values()) or any(layer.lora_bias.values()):
-        raise ValueError(f"the adapter of {name} ({type(layer).__name__}) cannot be merged for the engines")
+        raise ValueError(
+            f"the adapter of {name} ({type(layer).__name__}) cannot be merged for the engines: only plain ones of "
+            f"linear layers can, so none of experts. Name others in --ds.lora.target_modules, such as q_proj v_proj"
+        )
     scaling: Any = layer.scaling  # pyright: ignore[reportUnknownMemberType] - peft says `dict` and no more
     adapters: list[Any] = [
         (layer.lora_A[adapter].weight, layer.lora_B[adapter].weight, scaling[adapter])
@@ -141,6 +179,10 @@ def _adapted(name: str, layer: Any) -> _Adapted:
 
 def _data_of(parameter: Parameter) -> Callable[[], torch.Tensor]:
     return lambda: parameter.data
+
+
+def _meta(spec: TensorSpec) -> torch.Tensor:
+    return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
 
 
 def _spec(name: str, parameter: Parameter, shape_of: ShapeOf) -> TensorSpec:

@@ -18,7 +18,8 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from openrlhf_ada.host.vllm_engine import lacks_weights
+from openrlhf_ada.host.reads import Reads
+from openrlhf_ada.host.vllm_engine import lacks_weights, pack_experts_anew, packed_weights
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.joining import join
 from openrlhf_ada.weights.manifest import Bucket, Manifest, TensorSpec, as_bytes, unpack
@@ -30,6 +31,10 @@ BACKEND = "openrlhf_ada"
 
 class IncompleteWeightsError(RuntimeError):
     """An update did not contain all of the engine's weights."""
+
+
+class ChangedWeightsError(RuntimeError):
+    """An update with the weights that the engine had has left it with others."""
 
 
 @dataclass
@@ -46,10 +51,14 @@ class JoinGroup(WeightTransferInitInfo):
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """An announced update. `manifest`: see `Manifest.to_plain`; `sums`: compute checksums."""
+    """An announced update. `manifest`: see `Manifest.to_plain`; `sums`: compute checksums, and check what is loaded.
+
+    `is_untrained`: the weights are those that the engine has loaded from the policy's folder.
+    """
 
     manifest: dict[str, Any]
     sums: bool
+    is_untrained: bool = False
 
 
 class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
@@ -62,7 +71,9 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         super().__init__(*args, **kwargs)
         self._group: Group | None = None
         self._growing: torch.Tensor | None = None
+        self._untrained: dict[str, tuple[torch.Tensor, int]] = {}
         self.sums: list[int] = []
+        self.unused: list[str] = []
 
     def init_transfer_engine(self, init_info: JoinGroup) -> None:
         """Leave the group of before, if there was one, and join this one."""
@@ -75,6 +86,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
 
     def start_weight_update(self) -> None:
         """The model cannot be used from here on until `finish_weight_update`."""
+        pack_experts_anew(self.model)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Update) -> None:
@@ -82,7 +94,8 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         if self._group is None:
             raise RuntimeError("weights were announced before this engine has joined the policy's group")
         manifest = Manifest.from_plain(update_info.manifest)
-        self.sums, self._growing = [], None
+        self.sums, self.unused, self._growing = [], [], None
+        self._untrained = self._held(manifest) if update_info.sums and update_info.is_untrained else {}
         failure: Exception | None = None
         buckets = manifest.buckets()
 
@@ -116,11 +129,37 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
             self._load(bucket.tensors, [tensor], sums=sums)
 
     def _load(self, specs: Sequence[TensorSpec], tensors: list[torch.Tensor], *, sums: bool) -> None:
-        if sums:
-            # Of the received tensors: vLLM repacks them, and they cannot be read back.
-            self.sums += checksums(tensors)
         model: Any = self.model
-        model.load_weights((spec.name, tensor) for spec, tensor in zip(specs, tensors, strict=True))
+        named = ((spec.name, tensor) for spec, tensor in zip(specs, tensors, strict=True))
+        if not sums:
+            model.load_weights(named)
+            return
+        # Of the received tensors: vLLM repacks them, and they cannot be read back.
+        self.sums += checksums(tensors)
+        with Reads(tensors) as reads:
+            model.load_weights(named)
+        self.unused += [spec.name for spec, is_read in zip(specs, reads.seen, strict=True) if not is_read]
+
+    def _held(self, manifest: Manifest) -> dict[str, tuple[torch.Tensor, int]]:
+        """The engine's weights by name, and their checksums. Without those that are more precise than what is sent,
+        which loses digits of the folder's.
+        """
+        precision = min(getattr(torch, spec.dtype).itemsize for spec in manifest.tensors)
+        held = {name: t for name, t in packed_weights(self.model).items() if t.numel() and t.itemsize <= precision}
+        return {name: (t, total) for (name, t), total in zip(held.items(), checksums([*held.values()]), strict=True)}
+
+    def _check_unchanged(self) -> None:
+        """Raises ChangedWeightsError. Whatever vLLM makes of weights to pack them, it makes of the same ones again."""
+        tensors, before = zip(*self._untrained.values(), strict=True)
+        pairs = zip(self._untrained, before, checksums(tensors), strict=True)
+        changed = [name for name, one, other in pairs if one != other]
+        if changed:
+            raise ChangedWeightsError(
+                f"the policy is untrained, yet {len(changed)} of the engine's weights are no longer those of the "
+                f"policy's folder, the first: {changed[0]}. Either vLLM loads new weights of this model wrongly, or "
+                f"the folder lacks weights, which then have random values. Use another model, or engines on other "
+                f"devices"
+            )
 
     def _check_complete(self, *, all_expected: bool) -> None:
         """Raises IncompleteWeightsError.
@@ -143,6 +182,9 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
     def finish_weight_update(self) -> None:
         """The model can be used again."""
         finalize_layerwise_reload(self.model, self.model_config)
+        if self._untrained:
+            self._check_unchanged()
+            self._untrained = {}
         if self.device.type == "cuda":
             # Give the buckets' memory back: vLLM's KV cache needs it.
             torch.cuda.empty_cache()
@@ -162,6 +204,10 @@ class PolicyWeightsExtension:
     def received_sums(self) -> list[int]:
         """Checksums of the tensors of the last update, as they came."""
         return self.weight_transfer_engine.sums
+
+    def unused_tensors(self) -> list[str]:
+        """Names of the last update's tensors of which this worker's model has read nothing."""
+        return self.weight_transfer_engine.unused
 
 
 # vLLM's signature names the engine without its type parameters.

@@ -119,7 +119,7 @@ class WeightSync:
             raise RuntimeError("connect() comes first")
         manifest, sums = source.manifest, self._verifies()
         self.begin()
-        received = self._start("receive_update", manifest.to_plain(), sums=sums)
+        received = self._start("receive_update", manifest.to_plain(), sums=sums, is_untrained=version == 0)
         with _watching(received, self._group):
             try:
                 with _one_thread():
@@ -180,23 +180,24 @@ def _packed(source: WeightSource, device: torch.device, sent: list[int] | None) 
     """All buckets, each as it is asked for; checksums of their tensors are added to `sent`."""
     manifest = source.manifest
     for batch in manifest.batches():
-        buckets = manifest.cut(batch)
+        buckets = list(manifest.cut(batch))
         with source.gathered(batch) as tensors:
             if sent is not None:
                 sent += checksums(tensors)
             if len(buckets) > 1:
                 tensors = [tensor.contiguous() for tensor in tensors]
+            by_name = {spec.name: tensor for spec, tensor in zip(batch, tensors, strict=True)}
             for bucket in buckets[:-1]:
-                yield _pack(bucket, tensors, device)
-            last = _pack(buckets[-1], tensors, device)
+                yield _pack(bucket, by_name, device)
+            last = _pack(buckets[-1], by_name, device)
         # What was gathered is free again while this one travels.
-        del tensors
+        del tensors, by_name
         yield last
 
 
-def _pack(bucket: Bucket, tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+def _pack(bucket: Bucket, tensors: Mapping[str, torch.Tensor], device: torch.device) -> torch.Tensor:
     packed = torch.empty(bucket.size, dtype=torch.uint8, device=device)
-    pack(bucket, tensors, packed)
+    pack(bucket, [tensors[spec.name] for spec in bucket.tensors], packed)
     return packed
 
 

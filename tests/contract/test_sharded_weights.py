@@ -18,7 +18,7 @@ from shared_results import once
 pytestmark = [pytest.mark.slow, pytest.mark.rehearsal]
 
 ROOT = Path(__file__).parents[2]
-KINDS = ["plain", "adapters"]
+KINDS = ["plain", "adapters", "experts"]
 
 SCRIPT = """
 import json, os, sys
@@ -41,7 +41,8 @@ def work(rank, port, folder):
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo")
     for kind in KINDS:
-        train(rank, kind == "adapters", folder / "model", folder / kind)
+        model = folder / ("mixture" if kind == "experts" else "model")
+        train(rank, kind == "adapters", model, folder / kind)
     torch.distributed.barrier()
     os._exit(0)
 
@@ -65,7 +66,8 @@ def train(rank, adapts, model, folder):
     from openrlhf_ada.host.sharding import sharding
     from openrlhf_ada.weights.policy_side import PolicyWeights
     from openrlhf_ada.weights import average as averaging
-    from openrlhf_ada.weights.average import Part, WeightAverage
+    from openrlhf_ada.weights.average import Part, WeightAverage, visit
+    from safetensors.torch import load_file
 
     config = {
         "train_micro_batch_size_per_gpu": 1, "train_batch_size": 2, "bf16": {"enabled": True},
@@ -83,7 +85,7 @@ def train(rank, adapts, model, folder):
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=config)
     assert any(p.numel() == 0 for p in engine.module.parameters()), "nothing is split"
     args = SimpleNamespace(ds=SimpleNamespace(zero_stage=3, tensor_parallel_size=1))
-    weights = PolicyWeights(engine.module, *sharding(args, engine.module), bucket_bytes=4000)
+    weights = PolicyWeights(engine.module, *sharding(args, engine.module), as_saved=False, bucket_bytes=4000)
     is_first = rank == 0
     # Several pieces for each tensor, and a part of one that is shorter.
     averaging.PIECE = 50
@@ -106,10 +108,14 @@ def train(rank, adapts, model, folder):
     with torch.no_grad():
         before = engine(input_ids=ids).logits
         tensors = whole_weights(weights, is_first=is_first)
+        sent = {}
+        for_engines = PolicyWeights(engine.module, *sharding(args, engine.module), bucket_bytes=4000)
+        visit(for_engines, lambda spec, tensor: sent.update({spec.name: tensor.clone()}))
         after = engine(input_ids=ids).logits
     if is_first:
         export_whole(engine.module, SimpleNamespace(save_pretrained=lambda path: None), tensors, folder / "export")
         torch.save((ids, before), folder / "seen.pt")
+        exported = load_file(folder / "export" / "model.safetensors")
         whole = WeightAverage(Whole(expected), 0.5, Part())
         whole.load(folder / "average.safetensors")
         found = {
@@ -119,6 +125,7 @@ def train(rank, adapts, model, folder):
             "is_unchanged": torch.equal(before, after),
             "has_averages": all(torch.equal(averages[n], t.bfloat16()) for n, t in expected.items()),
             "names": sorted(averages),
+            "sends": sent.keys() == exported.keys() and all(torch.equal(sent[n], t) for n, t in exported.items()),
         }
         (folder / "found.json").write_text(json.dumps(found))
     else:
@@ -127,12 +134,14 @@ def train(rank, adapts, model, folder):
 if __name__ == "__main__":
     import multiprocessing, socket
     import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     folder = Path(sys.argv[1])
     torch.manual_seed(0)
     shape = dict(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
     LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True)).save_pretrained(folder / "model")
+    experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, num_key_value_heads=2, head_dim=8)
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **experts)).save_pretrained(folder / "mixture")
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
@@ -149,7 +158,7 @@ if __name__ == "__main__":
         exported = AutoModelForCausalLM.from_pretrained(folder / kind / "export", dtype=torch.bfloat16).eval()
         with torch.no_grad():
             logits = exported(input_ids=ids).logits
-        plain = sorted(name for name, _ in LlamaForCausalLM(exported.config).named_parameters())
+        plain = sorted(name for name, _ in type(exported)(exported.config).named_parameters())
         found = json.loads((folder / kind / "found.json").read_text())
         by_kind[kind] = found | {"plain": plain, "distance": float((logits - seen).abs().max())}
     print(json.dumps(by_kind))
@@ -179,6 +188,7 @@ def by_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 def test_weights_in_two_processes_are_one_model(by_kind: dict[str, dict[str, Any]], kind: str) -> None:
     found = by_kind[kind]
     assert found["is_unchanged"] and found["has_averages"]
+    assert found["sends"], "as exported, experts apart"
     assert found["part"] == pytest.approx(0.5, abs=0.01), "each process averages a half"
     assert found["resumes"] and found["resumes_alone"]
     assert found["names"] == found["plain"]

@@ -6,7 +6,9 @@ import ast
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,15 +17,19 @@ import vllm
 from vllm.config import VllmConfig, WeightTransferConfig, set_current_vllm_config
 from vllm.distributed import utils as vllm_distributed
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from openrlhf_ada.host.vllm_engine import pack_experts_anew
 from openrlhf_ada.weights.checksums import checksums
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import Manifest, TensorSpec, pack
 from openrlhf_ada.weights.receiver import (
     BACKEND,
+    ChangedWeightsError,
     IncompleteWeightsError,
     PolicyWeightsExtension,
     Update,
@@ -119,9 +125,15 @@ def make_receiver() -> Any:
 
 
 def receive(
-    receiver: Any, sent: dict[str, torch.Tensor], *, sums: bool = True, is_whole: bool = True, bucket_bytes: int = 1
+    receiver: Any,
+    sent: dict[str, torch.Tensor],
+    *,
+    sums: bool = True,
+    is_whole: bool = True,
+    is_untrained: bool = False,
+    bucket_bytes: int = 1,
 ) -> None:
-    specs = tuple(TensorSpec(name, "float32", tuple(t.shape)) for name, t in sent.items())
+    specs = tuple(TensorSpec(n, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in sent.items())
     manifest = Manifest(specs, is_whole, bucket_bytes)
     packed = []
     for bucket in manifest.buckets():
@@ -130,8 +142,48 @@ def receive(
     receiver._group = Group(packed)
     with set_current_vllm_config(receiver.vllm_config):
         receiver.start_weight_update()
-        receiver.receive_weights(Update(manifest.to_plain(), sums))
+        receiver.receive_weights(Update(manifest.to_plain(), sums, is_untrained))
         receiver.finish_weight_update()
+
+
+def test_weights_that_the_model_drops_are_known() -> None:
+    receiver = make_receiver()
+    load = receiver.model.load_weights
+    receiver.model.load_weights = lambda weights: load((n, w) for n, w in weights if n in values(0))
+    sent = values(0.5) | {"third.weight": torch.ones(4, 4), "third.bias": torch.ones(4)}
+    receive(receiver, sent, bucket_bytes=1000)
+    assert receiver.unused == ["third.weight", "third.bias"]
+    receive(receiver, values(0.5))
+    assert receiver.unused == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_untrained_policy_leaves_the_engine_as_it_was(dtype: str) -> None:
+    """Weights of more digits than are sent cannot be compared."""
+    receiver = make_receiver()
+    same = {name: p.data.clone() for name, p in receiver.model.named_parameters()}
+    receive(receiver, same, is_untrained=True)
+    other = {name: (t + (name == "second.weight")).to(getattr(torch, dtype)) for name, t in same.items()}
+    receive(receiver, other)
+    receive(receiver, other, is_untrained=True)
+    with (
+        pytest.raises(ChangedWeightsError, match=r"1 of .* the first: second\.weight")
+        if dtype == "float32"
+        else nullcontext()
+    ):
+        receive(receiver, same | {name: t.to(getattr(torch, dtype)) for name, t in same.items()}, is_untrained=True)
+
+
+@pytest.mark.parametrize("backend", [UnquantizedMoeBackend.CPU, UnquantizedMoeBackend.TRITON])
+def test_a_cpus_experts_are_packed_where_they_have_no_kernel(backend: UnquantizedMoeBackend) -> None:
+    """What becomes of them: tests/e2e/test_experts.py. Kernels of GPUs stay: graphs have captured them."""
+    assert "is_weight_update = self.moe_kernel is not None" in inspect.getsource(
+        UnquantizedFusedMoEMethod._setup_kernel
+    )
+    model: Any = TinyModel()
+    model.second.quant_method = SimpleNamespace(unquantized_backend=backend, moe_kernel="kernel")
+    pack_experts_anew(model)
+    assert model.second.quant_method.moe_kernel == (None if backend is UnquantizedMoeBackend.CPU else "kernel")
 
 
 def held(receiver: Any) -> dict[str, list[Any]]:

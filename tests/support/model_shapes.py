@@ -34,19 +34,24 @@ class Shapes:
                 (f"{at}.self_attn.o_proj.weight", (self.hidden, query)),
             ]
             parts = [f"{at}.mlp.experts.{e}" for e in range(self.experts)] or [f"{at}.mlp"]
-            for part in parts:
-                sizes += [
-                    (f"{part}.gate_proj.weight", (self.inner, self.hidden)),
-                    (f"{part}.up_proj.weight", (self.inner, self.hidden)),
-                    (f"{part}.down_proj.weight", (self.hidden, self.inner)),
-                ]
+            for names, shape in (
+                (("gate_proj", "up_proj"), (self.inner, self.hidden)),
+                (("down_proj",), (self.hidden, self.inner)),
+            ):
+                sizes += [(f"{part}.{name}.weight", shape) for part in parts for name in names]
             if self.experts:
                 sizes.append((f"{at}.mlp.gate.weight", (self.experts, self.hidden)))
             sizes += [(f"{at}.{norm}.weight", (self.hidden,)) for norm in ("input_layernorm", "post_norm")]
         sizes.append(("model.norm.weight", (self.hidden,)))
         if not self.tied:
             sizes.append(("lm_head.weight", (self.vocabulary, self.hidden)))
-        return Manifest(tuple(TensorSpec(name, "bfloat16", shape) for name, shape in sizes))
+        return Manifest(tuple(TensorSpec(name, "bfloat16", shape, _source(name)) for name, shape in sizes))
+
+
+def _source(name: str) -> str:
+    """transformers joins the experts of a layer to two parameters."""
+    layer, experts, projection = name.partition(".experts.")
+    return "" if not experts else f"{layer}.experts.{'down' if 'down' in projection else 'gate_up'}_proj"
 
 
 MODELS = {

@@ -153,7 +153,7 @@ class Engine:
         self.ready = Remote(lambda: call(lambda: "start id"))
         self.join_weight_group = Remote(lambda group: call(self._ask("join", group)))
         self.begin_update = Remote(lambda: call(self._begin))
-        self.receive_update = Remote(lambda manifest, *, sums: call(self._receive(manifest, sums=sums)))
+        self.receive_update = Remote(lambda manifest, *, sums, **_: call(self._receive(manifest, sums=sums)))
         self.admit_update = Remote(lambda version: call(lambda: setattr(self, "version", version)))
 
     def kill(self) -> None:

@@ -280,10 +280,12 @@ SHARED: Flags = {"--train.colocate_all": "", "--vllm.sync_backend": None, "--ds.
         '{"block_configs": [{"block_type": "attention"}, {"block_type": "moe", "n_routed_experts": 4}]}',
     ],
 )
-def test_experts_on_shared_gpus_are_refused(refusal: Refusal, valid_flags: dict[str, str], config: str) -> None:
+def test_experts_are_refused_on_shared_gpus(refusal: Refusal, valid_flags: dict[str, str], config: str) -> None:
     (Path(valid_flags[MODEL]) / "config.json").write_text(config)
     error = refusal(SHARED)
     check_refusal(error, "--train.colocate_all is True", "is a mixture of experts", "Leave it out")
+    error = refusal({"--ada_verify_sync": "off"})
+    check_refusal(error, "--ada_verify_sync is 'off'", "is a mixture of experts", "Leave it out")
 
 
 @pytest.mark.parametrize(

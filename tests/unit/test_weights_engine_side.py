@@ -32,6 +32,7 @@ class Llm:
     ) -> None:
         self.calls: list[str] = []
         self.weights, self.cached = 0, 0
+        self.unused: list[list[str]] = [[]]
         self.resets, self.paused = resets, paused
         self.running = running
         self.vllm_config = SimpleNamespace(
@@ -54,7 +55,7 @@ class Llm:
 
     async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[list[int]]:
         self.calls.append(f"{method} {args[0]}" if args else method)
-        return [[7]]
+        return self.unused if method == "unused_tensors" else [[7]]
 
     async def finish_weight_update(self, weight_version: str) -> None:
         self.calls.append("finish")
@@ -98,7 +99,7 @@ def test_nothing_is_sampled_before_the_first_weights() -> None:
         assert not sampling.done()
         assert await update(actor, 5) == [[7]]
         assert await sampling == 5
-        assert llm.calls == ["start", "update", "received_sums", "finish", "reset"]
+        assert llm.calls == ["start", "update", "unused_tensors", "received_sums", "finish", "reset"]
         assert llm.cached == 5
 
     asyncio.run(check())
@@ -111,6 +112,20 @@ def test_checksums_are_had_only_where_they_are_asked_for() -> None:
         assert llm.calls == ["start", "update", "finish"], "and no cache is emptied where there is none"
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(("unused", "is_admitted"), [([["w"], ["v", "w"]], False), ([["w"], ["v"]], True)])
+def test_weights_that_no_worker_uses_are_named(unused: list[list[str]], is_admitted: bool) -> None:
+    """A worker may not have an expert that another has."""
+    llm = Llm()
+    llm.unused = unused
+    actor = make_actor(llm)
+    if is_admitted:
+        asyncio.run(update(actor, 1))
+    else:
+        with pytest.raises(WeightError, match=r"1 of the policy's weights, the first: w\b.*--ada_verify_sync off"):
+            asyncio.run(update(actor, 1))
+    assert is_open(actor) is is_admitted
 
 
 def test_a_cache_that_stays_full_keeps_the_gate_closed() -> None:

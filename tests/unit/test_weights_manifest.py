@@ -23,6 +23,7 @@ specs = st.lists(
         st.tuples(st.sampled_from(MODULES), st.sampled_from("abc")).map(lambda t: f"model.{t[0]}.{t[1]}.weight"),
         st.sampled_from(["float32", "bfloat16", "uint8"]),
         st.lists(st.integers(1, 7), max_size=3).map(tuple),
+        st.sampled_from(["", "", "model.experts"]),
     ),
     min_size=1,
     max_size=20,
@@ -31,7 +32,7 @@ specs = st.lists(
 
 
 def module_of(spec: TensorSpec) -> str:
-    return spec.name.rsplit(".", 2)[0]
+    return spec.source or spec.name.rsplit(".", 2)[0]
 
 
 def total(tensors: Iterable[TensorSpec]) -> int:
@@ -52,13 +53,14 @@ def test_no_bucket_is_larger_than_the_limit(tensors: list[TensorSpec], limit: in
 
 @given(specs, st.integers(1, 600))
 def test_batches_keep_order_and_modules_that_fit_together(tensors: list[TensorSpec], limit: int) -> None:
-    """What is gathered at a time exceeds the limit only where a single tensor does."""
+    """What is gathered at a time exceeds the limit only where a single parameter does."""
     batches = list(Manifest(tuple(tensors), bucket_bytes=limit).batches())
     assert [spec for batch in batches for spec in batch] == tensors
-    assert all(total(batch) <= limit or len(batch) == 1 for batch in batches)
+    assert all(total(batch) <= limit or len(batch) == 1 or batch[0].source for batch in batches)
+    assert all(total(batch) <= limit or len(set(map(module_of, batch))) == 1 for batch in batches)
     runs = [list(group) for _, group in itertools.groupby(tensors, key=module_of)]
     for run in runs:
-        if total(run) <= limit:
+        if total(run) <= limit or run[0].source:
             assert any(set(run) <= set(batch) for batch in batches)
 
 
@@ -112,5 +114,5 @@ def test_a_tensor_that_is_not_as_announced_is_refused(value: torch.Tensor) -> No
 
 
 def test_a_manifest_crosses_process_borders_as_plain_values() -> None:
-    manifest = Manifest((TensorSpec("a.b", "bfloat16", (2, 3)), TensorSpec("c", "float32", ())), False, 99)
+    manifest = Manifest((TensorSpec("a.b", "bfloat16", (2, 3)), TensorSpec("c", "float32", (), "d")), False, 99)
     assert Manifest.from_plain(json.loads(json.dumps(manifest.to_plain()))) == manifest
