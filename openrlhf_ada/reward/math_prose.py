@@ -14,10 +14,10 @@ _ANNOUNCED = re.compile(
     r"(?:\banswers?\b(?:\s+(?!is\b|was\b|are\b)[A-Za-z]+){0,8}?\s*"
     r"(?:\b(?:is|was|are|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be|can\s+be|equals|becomes|"
     r"comes\s+out\s+(?:to\s+be|as|to))\b(?!n't)|[:=]|\*\*\s*:?)|"
-    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*answer\b|答案[是为為：]?)[\s:*=_]*",
+    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*ans(?:wer)?\b|答案[是为為：]?)[\s:*=_]*",
     re.IGNORECASE | re.MULTILINE,
 )
-_ANNOUNCES = re.compile(r"answer|option|choice|####|答案", re.IGNORECASE)
+_ANNOUNCES = re.compile(r"ans|option|choice|####|答案", re.IGNORECASE)
 """What every announcement holds."""
 _FILLER = re.compile(
     r"(?:therefore|thus|hence|then|so|simply|just|exactly|precisely|indeed|clearly|obviously|actually|finally|"
@@ -34,7 +34,8 @@ _EXPLAINED = re.compile(
 )
 _REASONED = re.compile(r"\S,?\s(?:which|as|since|because|so|where|when|by|given|with|for|if|but)\s[^.]*=")
 """An equation that explains what stands before it."""
-_EQUATION_WHY = re.compile(r"^([^=]*[0-9$*][^=]*?),?\s(?:because|since|as)\s[^.]*=")
+_TELLING = re.compile(r"[0-9$*]")
+_WHY = re.compile(r",?\s(?:because|since|as)\s")
 _CHECK = re.compile(r"\s\([^()A-Za-z]*=[^()]*\)$")
 _DENIED = re.compile(
     r"\b(?:wrong|incorrect|false|bad|mistaken|flawed)\s+(?:final\s+)?"
@@ -75,6 +76,7 @@ _UNSURE = re.compile(
     r"\b|n't\b"
 )
 _LIST_LINK = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*(?:[a-zA-Z](?:_\w)?\s*=\s*)?")
+_LARGER_PART = re.compile(r"\s?(?:weeks?|days?|hours?|hrs?|h|minutes?|mins?|feet|foot|ft|dollars?),?\s(?:and\s)?")
 _LAST_LINK = re.compile(r"\band\b|\bor\s+[a-zA-Z](?:_\w)?\s*=")
 _SPELT = re.compile(rf"\b(?:{NUMBER_WORDS})(?:(?:\s+and\s+|\s+|-)(?:{NUMBER_WORDS}))*\b", re.IGNORECASE)
 TAIL_OF_NUMBER = 300
@@ -86,7 +88,7 @@ _NOUN = re.compile(
     r"which|because|or|and)\b)[A-Za-z]+){0,3}"
 )
 _OTHERS = re.compile(
-    r"^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
+    r"^\s?[A-Za-z]+,?\s[0-9]|^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
     r"(?:\w+\s+){0,3}?[$\\(]*[0-9]|^\s*(?:percent\s+)?of\s+[$\\(]*[0-9]|[-+*/^=<>\u00d7\u00b7]\s*[$\\(]*[0-9A-Za-z]|,\s*(?:and\s+|or\s+)?[-$\\(]*[0-9])"
 )
 
@@ -131,8 +133,11 @@ def formulas(text: str) -> list[str]:
 
 def without_reason(sentence: str) -> str:
     """ "It is 41 because 6*7 = 42": up to an equation that is the reason."""
-    match = _EQUATION_WHY.search(sentence)
-    return sentence[: match.end(1)] if match else sentence
+    for match in _WHY.finditer(sentence):
+        said, reason = sentence[: match.start()], sentence[match.end() :]
+        if _TELLING.search(said) and "=" in reason and "=" not in said:
+            return said
+    return sentence
 
 
 def possible_answers(clause: str) -> Iterator[str]:
@@ -186,6 +191,12 @@ def leading_quantity(clause: str) -> str | None:
     return match[1].strip() + (noun[0] if noun else "")
 
 
+def only_formula(sentence: str) -> str | None:
+    """A sentence without a word: `So x < 2`."""
+    said = without_filler(sentence)
+    return None if _WORD.search(said) else said
+
+
 def begins_with_number(clause: str) -> bool:
     return _QUANTITY.match(without_filler(clause)) is not None
 
@@ -208,6 +219,10 @@ def last_quantity(text: str) -> str | None:
     first = len(found) - 1
     while first and _LIST_LINK.fullmatch(text, found[first - 1].end(1), found[first].start(1)):
         first -= 1
+    if first and _LARGER_PART.fullmatch(text, found[first - 1].end(1), found[first].start(1)):
+        return text[found[first - 1].start() : found[first].start()] + (
+            leading_quantity(text[found[first].start() :]) or ""
+        )
     if first < len(found) - 1 and _LAST_LINK.search(text[found[-2].end(1) : found[-1].start(1)]):
         return ", ".join(number[1].strip() for number in found[first:])
     return leading_quantity(text[found[-1].start() :])

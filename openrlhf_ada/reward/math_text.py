@@ -34,11 +34,14 @@ _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTA
 _FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"))
 _OPENINGS = tuple(opening for opening, _ in _FENCES)
 _DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
-_END_MARK = re.compile(r"\s*(?:\$?\\(?:blacksquare|square|qed)\$?|[\u220e\u25a0\u25a1]|(?![" + CHINESE + r"])[^\x00-\u2fff])+\s*$")
+_END_MARK = re.compile(
+    r"\s*(?:\$?\\(?:blacksquare|square|qed)\$?|[\u220e\u25a0\u25a1]|(?![" + CHINESE + r"])[^\x00-\u2fff])+\s*$"
+)
 _FINAL = re.compile(r"\bfinal answer(?: is|:)[\s:*]*", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\$\$)|(?<=\\\]))\s+(?=[A-Z*$\\])|\n")
 _NUMBER_IS_SAID = re.compile(r"(?:\$|\\\))\s*(?:is|are|equals)\s+([^$\\]+)$")
 _TELLING = re.compile(r"[0-9]|\$|\*\*|\\\(")
+_SEVERAL = re.compile(r", |[a-z] (?:and )?[0-9]")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 
 
@@ -59,7 +62,7 @@ def find_answers(response: str) -> list[FoundAnswer]:
     text = tagged[-1] if tagged else text
     found = last_boxes(text)
     if found and (said := _said_after_boxes(text)) is not None:
-        return _readings_of(_clause(said))
+        return _readings_of(clause_of(said))
     if found:
         return [FoundAnswer(", ".join(found)), *([FoundAnswer(found[-1])] if _are_equations(found) else [])]
     tail = math_prose.without_denied(text[-TAIL:].strip()).strip()
@@ -67,7 +70,7 @@ def find_answers(response: str) -> list[FoundAnswer]:
     if said is None and tagged and "\n" not in tail and len(tail) < SHORT:
         said = tail
     if said:
-        return _readings_of(_clause(said))
+        return _readings_of(clause_of(said))
     return _unannounced(tail)
 
 
@@ -82,8 +85,10 @@ def _unannounced(tail: str) -> list[FoundAnswer]:
     formula = _last_formula(sentence)
     if formula is not None:
         return _readings_of(formula)
+    if formula := math_prose.only_formula(sentence):
+        return [FoundAnswer(formula)]
     quantity = math_prose.last_quantity(sentence)
-    if quantity and ", " in quantity:
+    if quantity and _SEVERAL.search(quantity):
         # Of a list, one item is not the answer.
         return [FoundAnswer(quantity)]
     readings = [FoundAnswer(quantity)] if quantity else []
@@ -162,7 +167,7 @@ def _closing(text: str, start: int) -> int | None:
     return None
 
 
-def _clause(said: str) -> str:
+def clause_of(said: str) -> str:
     """The displayed formula that begins it, or its first sentence."""
     display = _DISPLAY.match(said)
     if display is not None:

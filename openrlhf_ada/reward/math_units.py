@@ -10,7 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from string import ascii_lowercase
+
+from openrlhf_ada.reward.math_notation import typeset_words
+from openrlhf_ada.reward.math_numbers import number
 
 _SAME = {
     "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "dm": "dm", "m": "m meter metre",
@@ -26,6 +30,12 @@ _SAME = {
 _NAMES = {word: unit for unit, words in _SAME.items() for word in words.split()}
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3}
 _RATES = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h"}
+_LARGER = {
+    "s": {"min": 60, "h": 3600, "day": 86_400, "week": 604_800}, "in": {"ft": 12, "yd": 36, "mi": 63_360},
+    "mm": {"cm": 10, "dm": 100, "m": 1000, "km": 10**6}, "mg": {"g": 1000, "kg": 10**6}, "ml": {"l": 1000},
+    "cent": {"dollar": 100},
+}  # fmt: skip
+_IN_SMALLEST = {unit: (smallest, size) for smallest, sizes in _LARGER.items() for unit, size in sizes.items()}
 _SIGNS = {"€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "yen"}
 
 _TEXT = r"\\(text|textnormal|mbox|textrm|textbf|textit|emph|mathrm|operatorname|mathbf|rm)"
@@ -42,6 +52,9 @@ _PREFIXED = re.compile(r"[mkMGTcdnp]?(?:[gmsNJWVAKLlBTCF]|mol|Hz|Pa|eV|cal|bar|d
 _SHORT = ("of", "a", "an", "in", "on", "at", "per", "sq")
 _FUNCTION = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|ln|sqrt)h?[a-z]?")
 """Perhaps with its argument: cosx."""
+_AMOUNT = re.compile(
+    r"([0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\})\s*([A-Za-z][A-Za-z ]*?)\s*(?:,\s*|(?:,\s*)?\band\s+|(?=[0-9])|$)"
+)
 _DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?(?:\s*([CF])|\s*\\?(?:text|mathrm)\s*\{\s*([CF])\s*\})?$")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\$|([€£₹¥]))\s*(?=[0-9.])|(?<=[0-9])\s*(?:\\\$|\$|([€£₹¥]))$")
 _PERCENT = re.compile(r"\s*\\?%$")
@@ -53,6 +66,8 @@ _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?!(?:e|i|sqrt|pi|sin|cos|tan|log|ln)(?!
 
 
 PERCENT = ("percent",)
+LONGEST_AMOUNT = 100
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,24 @@ def measured(text: str) -> Measured:
         if found is not None:
             return found
     return Measured(text)
+
+
+def amounts(text: str) -> tuple[int, dict[str, Fraction]] | None:
+    """Of `1 hour 30 minutes` 2, {s: 5400}; of `3 boys, 4 girls` 2, {boy: 3, girl: 4}; None for no list of amounts."""
+    text = typeset_words(text)
+    if len(text) > LONGEST_AMOUNT:
+        return None
+    found: dict[str, Fraction] = {}
+    matches = list(_AMOUNT.finditer(text))
+    if "".join(match[0] for match in matches) != text or not all(_is_said(match[2]) for match in matches):
+        return None
+    for match in matches:
+        value, name = number(match[1]), _name(match[2]) or _noun(match[2])
+        if value is None:
+            return None
+        smallest, size = _IN_SMALLEST.get(name, (name, 1))
+        found[smallest] = found.get(smallest, Fraction(0)) + value.value * size
+    return (len(matches), found) if matches else None
 
 
 def _percent(text: str) -> Measured | None:

@@ -30,7 +30,8 @@ def pairs(name: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("math_pairs.jsonl", 0.99), ("math_pairs_heldout.jsonl", 0.98), ("math_pairs_hostile.jsonl", 0.98)],
+    [("math_pairs.jsonl", 0.99), ("math_pairs_heldout.jsonl", 0.98), ("math_pairs_hostile.jsonl", 0.98)]
+    + [("math_pairs_rules.jsonl", 0.98)],
 )
 def test_agreement_with_labels_by_hand(name: str, least: float) -> None:
     rows = pairs(name)
