@@ -33,6 +33,7 @@ from openrlhf_ada.reward.math_relations import (
     with_constants_of,
     without_name,
     without_qualifier,
+    without_same_name,
 )
 from openrlhf_ada.reward.math_text import LONGEST, FoundAnswer, clause_of, find_answers, last_boxes, unfenced
 from openrlhf_ada.reward.math_units import Measured, amounts, comparable, measured
@@ -126,6 +127,7 @@ def _equal_formulas(label: str, answer: str, *, in_prose: bool) -> bool:
         return False
     if _goes_on(label, answer) or _goes_on(answer, label):
         return False
+    label, answer = without_same_name(label, answer)
     pairs = (
         comparable(*pair)
         for given in (answer, *with_constants_of(label, answer))

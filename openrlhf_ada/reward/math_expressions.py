@@ -135,7 +135,7 @@ def _near(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
 
 
 def _same_value(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
-    """To 20 digits: math-verify does not see that e^{i pi/3} is (1 + i sqrt 3)/2, nor that tan(x/2) is sin x/(1 + cos x).
+    """To 20 digits: math-verify does not see that e^{i pi/3} is (1 + i sqrt 3)/2, tan(x/2) sin x/(1 + cos x).
     Functions without branches are equal where they are so at one point that is nothing special."""
     from sympy import Expr, I
 
@@ -143,7 +143,7 @@ def _same_value(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
         (a, b) for a in _expressions(gold) for b in _expressions(parsed) if isinstance(a, Expr) and isinstance(b, Expr)
     ]
     return any(
-        (has_no_branches(a) and has_no_branches(b) or (a.is_number and b.is_number and (a.has(I) or b.has(I))))
+        ((has_no_branches(a) and has_no_branches(b)) or (a.is_number and b.is_number and (a.has(I) or b.has(I))))
         and abs(at_a_point(a - b)) <= 1e-20 * abs(at_a_point(a))
         for a, b in pairs
     )

@@ -46,9 +46,10 @@ _DENIED = re.compile(
     r"\b(?:is|are|was|were|can)(?:\s*not|n['\u2019]t|\s+never)\s+(?:be\s+)?(?:the\s+|a\s+)?(?:final\s+)?"
     r"(?:right|correct|true|answer|solution)\b|"
     r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)|"
-    r"(?:\bnot|n['\u2019]t|\bnever|\bfalse)\s+(?:\w+\s+){0,3}?that\b(?!.*\bbut\b)|\bdoubt\b|"
-    r"\b(?:do\s+not|don['\u2019]t|cannot|can['\u2019]t)\s+(?:think|believe|say|conclude)\b|"
-    # Open as well: it might be so, perhaps it is, is it?
+    r"(?:\bnot|n['\u2019]t|\bnever|\bfalse)\s+(?:\w+\s+){0,3}?that\b(?!.*\bbut\b)|\b(?:i|we)\s+doubt\b|"
+    r"\b(?:do\s+not|don['\u2019]t|cannot|can['\u2019]t)\s+(?:think|believe|say|conclude)\b"
+)
+_LEFT_OPEN = re.compile(
     r"\b(?:might|may|could)\s+(?:also\s+|well\s+)?be\b(?!\s+\w+(?:ed|en|wn)\b)|"
     r"\b(?:maybe|perhaps|possibly)\s+(?:it\b|the\s+(?:final\s+|correct\s+)?answer)|\?\s*$"
 )
@@ -72,8 +73,8 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^\\{{])(?<![0-9]:){_QUANTITY.pattern}")
 _PREDICATE = re.compile(r".*\b(?:is|are|was|equals|be)\s+(?!not\b)(?=\S)")
 _UNSURE = re.compile(
-    r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|far from|almost|one of|between|or|except|if)"
-    r"\b|n't\b"
+    r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|far from|almost|one of|between|or|"
+    r"except|if)\b|n't\b"
 )
 _LIST_LINK = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*(?:[a-zA-Z](?:_\w)?\s*=\s*)?")
 _LARGER_PART = re.compile(r"\s?(?:weeks?|days?|hours?|hrs?|h|minutes?|mins?|feet|foot|ft|dollars?),?\s(?:and\s)?")
@@ -88,7 +89,8 @@ _NOUN = re.compile(
     r"which|because|or|and)\b)[A-Za-z]+){0,3}"
 )
 _OTHERS = re.compile(
-    r"^\s?[A-Za-z]+,?\s[0-9]|^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
+    r"^\s?[A-Za-z]+,?\s[0-9]|"
+    r"^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
     r"(?:\w+\s+){0,3}?[$\\(]*[0-9]|^\s*(?:percent\s+)?of\s+[$\\(]*[0-9]|[-+*/^=<>\u00d7\u00b7]\s*[$\\(]*[0-9A-Za-z]|,\s*(?:and\s+|or\s+)?[-$\\(]*[0-9])"
 )
 
@@ -106,12 +108,13 @@ def without_denied(text: str) -> str:
     kept, start = "", 0
     for end in [*(match.end() for match in _CLAUSE.finditer(text)), len(text)]:
         clause, start = text[start:end], end
-        kept += "\n" if _is_denied(clause.lower()) else clause
+        kept += "\n" if is_denied(clause) or _LEFT_OPEN.search(clause.lower()) else clause
     return kept
 
 
-def _is_denied(clause: str) -> bool:
-    """ "a because b is wrong" denies b only."""
+def is_denied(clause: str) -> bool:
+    """ "A because B is wrong" denies B only."""
+    clause = clause.lower()
     said, _, reason = clause.partition(match[0]) if (match := _REASON.search(clause)) else (clause, "", "")
     return bool(_DENIED.search(said if reason and _ANNOUNCED.search(said) else clause))
 
@@ -141,8 +144,8 @@ def without_reason(sentence: str) -> str:
 
 
 def possible_answers(clause: str) -> Iterator[str]:
-    """What a clause may say, the likeliest first: all of it, unless an equation explains the rest; what begins it, up to
-    its explanation; and the quantity there."""
+    """What a clause may say, the likeliest first: all of it, unless an equation explains it; what begins it, up to its
+    explanation; and the quantity there."""
     clause = _CHECK.sub("", clause)
     if not _REASONED.search(clause):
         yield clause

@@ -41,6 +41,13 @@ def without_name(text: str) -> str:
     return text[match.end() :] if match and "=" not in text[match.end() :] else text
 
 
+def without_same_name(label: str, answer: str) -> tuple[str, str]:
+    """Both without the name that they share: `2x` and `3x` for `y = 2x` and `y=3x`, which math-verify would solve."""
+    bare = without_name(label), without_name(answer)
+    names = (text.removesuffix(rest).replace(" ", "") for text, rest in zip((label, answer), bare, strict=True))
+    return bare if len(set(names)) == 1 else (label, answer)
+
+
 def without_qualifier(text: str) -> str:
     r"""Without `, k \in \mathbb{Z}` or `for all n` at its end. `for n \ge 3` stays: other values may follow."""
     before, tail = text[:-TAIL], text[-TAIL:]

@@ -42,6 +42,7 @@ _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\$\$)|(?<=\\\]))\s+(?=[A-Z*$\\])|\n")
 _NUMBER_IS_SAID = re.compile(r"(?:\$|\\\))\s*(?:is|are|equals)\s+([^$\\]+)$")
 _TELLING = re.compile(r"[0-9]|\$|\*\*|\\\(")
 _SEVERAL = re.compile(r", |[a-z] (?:and )?[0-9]")
+_CLAUSE_END = re.compile(r"[.;,!?](?=\s|$)|\n")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 
 
@@ -120,7 +121,7 @@ def last_boxes(text: str) -> list[str]:
     r"""Contents of the last box, and of those that it is listed with: `\boxed{1}, \boxed{2}`, `\boxed{1} and
     \boxed{2}`, `\boxed{1} papers and \boxed{2} bins`. None where the text says that it is wrong."""
     placed = _placed_boxes(text)
-    while placed and math_prose.without_denied(rf"\boxed{{}} {text[placed[-1][2] :][:60]}").startswith("\n"):
+    while placed and math_prose.is_denied("it " + _CLAUSE_END.split(text[placed[-1][2] :][:60])[0]):
         placed.pop()
     last = placed[-1:]
     for box in reversed(placed[:-1]):

@@ -8,7 +8,6 @@ number (`5m`), unless the label names that unit.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from string import ascii_lowercase
@@ -25,7 +24,8 @@ _SAME = {
     "euro": "euro eur", "pound sterling": "gbp", "rupee": "rupee", "yen": "yen", "l": "l L liter litre",
     "ml": "ml mL milliliter millilitre", "N": "N newton", "kN": "kN", "J": "J joule", "kJ": "kJ", "W": "W watt",
     "kW": "kW", "V": "V volt", "A": "A amp ampere", "Hz": "Hz hertz", "Pa": "Pa pascal", "K": "K kelvin",
-    "mol": "mol mole", "eV": "eV", "rpm": "rpm", "gallon": "gal gallon", "degree": "degree deg", "radian": "radian rad", "unit": "unit", "percent": "percent pct percentage",
+    "mol": "mol mole", "eV": "eV", "rpm": "rpm", "gallon": "gal gallon", "degree": "degree deg",
+    "radian": "radian rad", "unit": "unit", "percent": "percent pct percentage",
 }  # fmt: skip
 _NAMES = {word: unit for unit, words in _SAME.items() for word in words.split()}
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3}
@@ -53,7 +53,8 @@ _SHORT = ("of", "a", "an", "in", "on", "at", "per", "sq")
 _FUNCTION = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|ln|sqrt)h?[a-z]?")
 """Perhaps with its argument: cosx."""
 _AMOUNT = re.compile(
-    r"([0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\})\s*([A-Za-z][A-Za-z ]*?)\s*(?:,\s*|(?:,\s*)?\band\s+|(?=[0-9])|$)"
+    r"([0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\})\s*([A-Za-z][A-Za-z ]*?)\s*"
+    r"(?:,\s*|(?:,\s*)?\band\s+|(?=[0-9])|$)"
 )
 _DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?(?:\s*([CF])|\s*\\?(?:text|mathrm)\s*\{\s*([CF])\s*\})?$")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\$|([€£₹¥]))\s*(?=[0-9.])|(?<=[0-9])\s*(?:\\\$|\$|([€£₹¥]))$")
@@ -203,11 +204,9 @@ def _is_said(said: str, symbols: re.Pattern[str] | None = None) -> bool:
     if any((len(word) < 3 and word not in _SHORT) or _FUNCTION.fullmatch(word) for word in others):
         return False
     is_product = " " in said and all(len(word) == 1 for word in words)
-    return not is_product and (len(others) < len(words) or any(map(_is_noun, others)))
-
-
-def _is_noun(word: str) -> bool:
-    return bool(_NOUN.fullmatch(word)) and word not in ascii_lowercase
+    return not is_product and (
+        len(others) < len(words) or any(_NOUN.fullmatch(word) and word not in ascii_lowercase for word in others)
+    )
 
 
 def is_numeric(text: str) -> bool:
@@ -224,11 +223,7 @@ def _named(said: str, exponent: str | None) -> Unit:
             power = _POWERS[word.lower()]
             words.remove(word)
     parts = [part.strip() for part in re.split(r"/|\bper\b", " ".join(words)) if part.strip()]
-    return _unit([_name(part) or _noun(part) for part in parts], power)
-
-
-def _unit(parts: Sequence[str], power: int, *, is_certain: bool = True) -> Unit:
-    return Unit(tuple("/".join(parts).split("/")), power, is_certain)
+    return Unit(tuple("/".join(_name(part) or _noun(part) for part in parts).split("/")), power)
 
 
 def _name(word: str) -> str | None:
