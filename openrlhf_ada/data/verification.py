@@ -8,6 +8,7 @@ from typing import Any
 
 from openrlhf_ada.data.problems import Problem, deduplicated
 from openrlhf_ada.reward.grade import TimedGrade
+from openrlhf_ada.reward.math_answers import final_answer
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reasoning import from_label
@@ -24,7 +25,7 @@ def reference_response(reward: str, label: Any) -> str:
     if reward == "reasoning_gym":
         return f"<answer>{_reasoning_answer(label)}</answer>"
     first = label[0] if isinstance(label, list) and label else label
-    return str(first) if reward == "arithmetic" else _boxed(str(first))
+    return str(first) if reward == "arithmetic" else _boxed(final_answer(str(first)))
 
 
 def _boxed(text: str) -> str:

@@ -22,6 +22,7 @@ from openrlhf_ada.reward.math_choices import choice_of_answer, choice_of_label
 from openrlhf_ada.reward.math_expressions import equal_expressions, is_readable
 from openrlhf_ada.reward.math_notation import simplified, words
 from openrlhf_ada.reward.math_numbers import Number, number, number_of_words, time_of_day, with_decimal_point
+from openrlhf_ada.reward.math_prose import after_announcement
 from openrlhf_ada.reward.math_relations import (
     as_interval,
     has_order,
@@ -29,25 +30,24 @@ from openrlhf_ada.reward.math_relations import (
     is_range,
     is_solved,
     named_values,
+    with_constants_of,
     without_name,
     without_qualifier,
+    without_same_name,
 )
-from openrlhf_ada.reward.math_text import LONGEST, FoundAnswer, find_answers, last_boxes, unfenced
-from openrlhf_ada.reward.math_units import Measured, comparable, measured
+from openrlhf_ada.reward.math_text import LONGEST, FoundAnswer, clause_of, find_answers, last_boxes, unfenced
+from openrlhf_ada.reward.math_units import Measured, amounts, comparable, measured
 
 _TEXT_LABEL = re.compile(
     r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]|"
     # a date
     r"(?!sin|cos|tan|sqrt|log|exp)[a-z]{3,12} [0-9]{1,2}(?:,? [0-9]{4})?"
 )
-_BOUND = re.compile(
-    r"^\s*(?:[<>≤≥]|\\(?:le|ge|leq|geq|lt|gt|ne|neq|neg)(?![a-z]))|"
-    r"\b(?:at most|at least|(?:less|more|greater) than|maybe|perhaps|or)\b"
-)
 _NAMED = re.compile(
     r"^(?:[A-Za-z]|[A-Z]{1,4}|\|[A-Z]{2}\||[A-Z]:[A-Z]|\\(?:angle|theta|alpha|beta|lambda)\s*[A-Z]{0,3})"
     r"(?:_(?:\w|\{\w{1,5}\}))?(?:\([^()=]{1,12}\))?\s*="
 )
+_DOTS = re.compile(r"\s*(?:\\ldots|\.\.\.)$")
 _CONGRUENCE = re.compile(r"\\equiv|\\[pb]?mod(?![a-z])")
 _VERDICT = re.compile(r"(yes|no|true|false)\s*[,.;:!]")
 _TUPLE = re.compile(r"[(\[][^()\[\]]+,[^()\[\]]+[)\]]")
@@ -108,6 +108,9 @@ def equal(label: str, answer: FoundAnswer) -> bool:
     times = time_of_day(words(plain_label)), time_of_day(words(plain_answer))
     if times[0] is not None and times[1] is not None:
         return times[0].equals(times[1])
+    expected, given = amounts(plain_label), amounts(plain_answer)
+    if expected and given and (expected[1] == given[1] or expected[0] + given[0] > 2):
+        return expected[1] == given[1]
     if with_decimal_point(plain_label) == with_decimal_point(plain_answer):
         return True
     return _equal_formulas(plain_label, plain_answer, in_prose=answer.in_prose)
@@ -118,8 +121,24 @@ def _equal_formulas(label: str, answer: str, *, in_prose: bool) -> bool:
         return equal_expressions(measured(label).expression, answer, in_prose=True)
     if has_order(answer) and not has_order(label) and not _solves(answer, label):
         return False
-    pairs = (comparable(*pair) for pair in _named_alike(label, answer) or _readings(label, answer))
+    if _goes_on(label, answer) or _goes_on(answer, label):
+        return False
+    label, answer = without_same_name(label, answer)
+    pairs = (
+        comparable(*pair)
+        for given in (answer, *with_constants_of(label, answer))
+        for pair in _named_alike(label, given) or _readings(label, given)
+    )
     return any(pair is not None and _equal_measured(*pair) for pair in pairs)
+
+
+def _goes_on(one: str, other: str) -> bool:
+    r"""Does only one of them go on, as `42\ldots`, and not as a decimal that has no end, such as 1/7?"""
+    match = _DOTS.search(one)
+    if match is None or _DOTS.search(other):
+        return False
+    begun = number(one[: match.start()])
+    return begun is None or not begun.is_decimal or begun == number(other)
 
 
 def _named_alike(label: str, answer: str) -> list[tuple[str, str]] | None:
@@ -201,7 +220,7 @@ def _equal_measured(label: Measured, answer: Measured) -> bool:
         return expected.equals(given) or (
             hundredth and _of_hundred(label, expected).equals(_of_hundred(answer, given))
         )
-    if expected is not None and _hedges(answer.expression):
+    if expected is not None and _is_false_equation(answer.expression):
         return False
     if _HUGE.search(answer.expression) and not _HUGE.search(label.expression):
         return False
@@ -230,10 +249,10 @@ def _without_brackets(text: str) -> str:
     return re.sub(r"[\s{}()]|\\pmod|\\bmod|\\mod|mod", "", text)
 
 
-def _hedges(answer: str) -> bool:
-    """Is it a bound, a guess or a false equation, where the label is a number? math-verify takes the number in it."""
+def _is_false_equation(answer: str) -> bool:
+    """`5 = 7`, of which math-verify takes the last side."""
     sides: list[Fraction] = [side.value for part in answer.split("=") if (side := number(part)) is not None]
-    return bool(_BOUND.search(answer)) or (len(sides) == answer.count("=") + 1 and len(set(sides)) > 1)
+    return len(sides) == answer.count("=") + 1 and len(set(sides)) > 1
 
 
 def is_text(label: str) -> bool:
@@ -254,16 +273,18 @@ def readable_labels(label: Any) -> list[str]:
     given = label if isinstance(label, list | tuple) else [label]
     if not given or not all(isinstance(one, str | int | float) and str(one).strip() for one in given):
         raise UnusableLabelError(f"the label {str(label)[:200]!r} is neither text, a number nor a list of these")
-    references = [_unboxed(str(one)) for one in given]
+    references = [final_answer(str(one)) for one in given]
     for reference in references:
         if not _equals_itself(reference):
             raise UnusableLabelError(f"the label {reference[:200]!r} is nothing that math-verify can compare")
     return references
 
 
-def _unboxed(label: str) -> str:
-    """The answer of a label that is a whole solution: its box, or what follows the #### of GSM8K."""
-    return ", ".join(last_boxes(label)) or label.rpartition("####")[2].strip() or label
+def final_answer(label: str) -> str:
+    """The answer of a label that is a whole solution: its box, or what is announced (`#### 42`, `**Answer:** 42`)."""
+    label = label.replace("<answer>", "\n").replace("</answer>", "\n").strip()
+    said = clause_of(after_announcement(label) or "")
+    return ", ".join(last_boxes(label)) or said or label
 
 
 @lru_cache(maxsize=4096)

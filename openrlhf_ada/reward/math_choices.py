@@ -20,7 +20,7 @@ _AT_END = re.compile(
 )
 _BRACKETED = re.compile(r"\(([A-J])\)")
 _NOT_THIS = re.compile(r"(?:\bnot|n['\u2019]t|\([A-J]\)\s*(?:,|and|or|,\s*(?:and|or)))\s*$")
-_ANOTHER = re.compile(r"\s*(?:,|or|and|/)\s*[(\[]?[A-J]\b")
+_ANOTHER = re.compile(r"\s*\(?(?:,|or|and|/)\s*[(\[]?[A-J]\b")
 
 
 def choice_of_label(label: str) -> frozenset[str] | None:

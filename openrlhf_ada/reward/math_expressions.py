@@ -17,7 +17,7 @@ from typing import Any
 
 from openrlhf_ada.reward.math_latex_values import is_understood, surely_differ
 from openrlhf_ada.reward.math_numbers import RELATIVE
-from openrlhf_ada.reward.math_values import differ
+from openrlhf_ada.reward.math_values import at_a_point, differ, has_no_branches
 
 # It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -41,7 +41,7 @@ def equal_expressions(label: str, answer: str, *, in_prose: bool = False) -> boo
 
 
 def _equal(gold: Sequence[Any], given: Sequence[Any]) -> bool:
-    return (_verified(gold, given) and _near(gold, given)) or _same_complex_number(gold, given)
+    return (_verified(gold, given) and _near(gold, given)) or _same_value(gold, given)
 
 
 def _verified(gold: Sequence[Any], given: Sequence[Any]) -> bool:
@@ -134,15 +134,17 @@ def _near(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
     return not expected or not given or any(_are_near(a, b) for a in expected for b in given)
 
 
-def _same_complex_number(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
-    """To 20 digits: math-verify does not see that e^{i pi/3} is (1 + i sqrt 3)/2."""
+def _same_value(gold: Sequence[Any], parsed: Sequence[Any]) -> bool:
+    """To 20 digits: math-verify does not see that e^{i pi/3} is (1 + i sqrt 3)/2, tan(x/2) sin x/(1 + cos x).
+    Functions without branches are equal where they are so at one point that is nothing special."""
     from sympy import Expr, I
 
     pairs = [
         (a, b) for a in _expressions(gold) for b in _expressions(parsed) if isinstance(a, Expr) and isinstance(b, Expr)
     ]
     return any(
-        a.is_number and b.is_number and (a.has(I) or b.has(I)) and abs((a - b).evalf(30)) <= 1e-20 * abs(a.evalf(30))
+        ((has_no_branches(a) and has_no_branches(b)) or (a.is_number and b.is_number and (a.has(I) or b.has(I))))
+        and abs(at_a_point(a - b)) <= 1e-20 * abs(at_a_point(a))
         for a, b in pairs
     )
 

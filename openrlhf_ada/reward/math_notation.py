@@ -23,8 +23,10 @@ _SIMPLER = (
     (re.compile(r"\\(?:geqq|geqslant)"), r"\\ge "),
     (re.compile(r"\\langle(?![a-z])"), "("),
     (re.compile(r"\\rangle(?![a-z])"), ")"),
+    (re.compile(r"\\(?:boldsymbol|bm|pmb)(?![a-z])\s*\{((?:[^{}]|\{[^{}]*\})*)\}"), r"\1"),
+    (re.compile(r"\\[lc]?dots(?![a-z])"), r"\\ldots"),
     # 0.333... is a third.
-    (re.compile(r"(\.[0-9]*?)([0-9])\2{2,}\s*(?:\\[lc]?dots|\.\.\.)$"), r"\1\\overline{\2}"),
+    (re.compile(r"(\.[0-9]*?)([0-9])\2{2,}\s*(?:\\ldots|\.\.\.)$"), r"\1\\overline{\2}"),
     (re.compile(r"\\mathrm\s*\{\s*([ei])\s*\}"), r"\1"),
     (re.compile(r"\\log_\{?e(?![a-z])\}?"), r"\\ln "),
     # A comma that is set close to the next digits groups them.
@@ -44,6 +46,10 @@ _SIMPLER = (
     # A set by its condition, a matrix by its rows.
     (re.compile(r"^\\\{ ?([a-z])(?: ?\\in ?\\mathbb\{?R\}?)? ?(?:\\mid|\||:) ?(.*\1.*)\\\}$"), r"\2"),
     (re.compile(r"^\$([^$]+)\$\s*([A-Za-z][A-Za-z /]*)$"), r"\1 \\text{ \2}"),
+)
+_OPEN = re.compile(r"([\[\]])([^\[\],;\s][^\[\]]*[,;][^\[\]]+)([\[\]])")
+_UNIT_VECTOR = re.compile(
+    r"(?:\\(?:mathbf|boldsymbol|bm|hat|vec|overrightarrow)\s*\{?\s*){1,2}\\?([ijk])(?:math)?\s*\}{0,2}"
 )
 _EXPONENT = re.compile(r"(?<![\w.\\])([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})(?![\w.])")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*\{([0-9]+)\}")
@@ -71,6 +77,7 @@ def simplified(text: str) -> str:
     `4.5e33`, mixed numbers, repeating decimals and millions as LaTeX that math-verify reads."""
     text = _plain_characters(text).strip()
     text = text if text.endswith("...") else text.rstrip(" .,;:\u3002")
+    text = _OPEN.sub(_in_round_brackets, _as_tuple(text))
     for pattern, replacement in _SIMPLER:
         text = pattern.sub(replacement, text)
     text = _ROWS.sub(_matrix, with_braces(plain_formula(text)))
@@ -83,6 +90,29 @@ def simplified(text: str) -> str:
     text = _MIXED.sub(_improper, text)
     text = _LARGE.sub(lambda m: rf"{m[1]} \cdot 10^{{{_ZEROS[m[2]]}}}", text)
     return text.strip()
+
+
+def _as_tuple(text: str) -> str:
+    r"""`3\mathbf{i}+4\mathbf{j}` as `(3, 4)`."""
+    name, equals, sum_ = text.rpartition("=")
+    *parts, rest = _UNIT_VECTOR.split(sum_)
+    factors = {letter: factor.strip() for factor, letter in zip(parts[::2], parts[1::2], strict=True)}
+    if (
+        rest.strip()
+        or not 2 <= len(factors) == len(parts) // 2
+        or any(f.count("{") != f.count("}") for f in parts[::2])
+    ):
+        return text
+    if any(not factor.startswith(("+", "-")) for factor in list(factors.values())[1:]):
+        return text
+    ones = {"": "1", "+": "1", "-": "-1"}
+    values = (factors.get(letter, "0") for letter in ("ijk" if "k" in factors else "ij"))
+    return f"{name}{equals}({', '.join(ones.get(value, value.lstrip('+')) for value in values)})"
+
+
+def _in_round_brackets(match: re.Match[str]) -> str:
+    """`]0,1[` as `(0,1)`."""
+    return f"{match[1].replace(']', '(')}{match[2]}{match[3].replace('[', ')')}"
 
 
 def _plain_characters(text: str) -> str:
@@ -183,10 +213,15 @@ _WORDING = re.compile(
 )
 
 
-def words(text: str) -> str:
-    """What is left when all that is typography is taken away: lower case, single spaces, no brackets around it."""
+def typeset_words(text: str) -> str:
+    r"""`1\text{ hour}` as `1 hour`."""
     previous = None
     while previous != text:
         previous, text = text, _WORDING.sub(r" \1 ", text)
-    text = _ORDINAL.sub("", re.sub(r"[$*_`{}\\]", " ", text))
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def words(text: str) -> str:
+    """What is left when all that is typography is taken away: lower case, single spaces, no brackets around it."""
+    text = _ORDINAL.sub("", re.sub(r"[$*_`{}\\]", " ", typeset_words(text)))
     return re.sub(r"\s+", " ", text).strip(" .,;:!\"'").lower()

@@ -17,6 +17,7 @@ _POWER = re.compile(
 _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})"
 _SLASH = re.compile(rf"([+-]?{_INTEGER})\s*/\s*({_INTEGER})")
 _FRACTION = re.compile(rf"([+-]?)\s*\\frac\s*\{{\s*(-?{_INTEGER})\s*\}}\s*\{{\s*({_INTEGER})\s*\}}")
+_HEXADECIMAL = re.compile(r"0[xX][0-9A-Fa-f]{1,100}")
 _COMMA_FOR_POINT = re.compile(r"([+-]?)(0,[0-9]+|[0-9]+,(?:[0-9]{2}|[0-9]{4,}))")
 
 
@@ -54,6 +55,8 @@ def is_rounded(decimal: Number, value: Fraction) -> bool:
 def number(text: str) -> Number | None:
     """The value of what is only a number: digits, a decimal, a fraction of integers, or a power of ten."""
     text = text.strip()
+    if _HEXADECIMAL.fullmatch(text):
+        return Number(Fraction(int(text, 16)))
     match = _PLAIN.fullmatch(text)
     if match:
         return _plain(text)
@@ -96,11 +99,18 @@ _SMALL = {word: value for value, word in enumerate(_ONES)} | {word: 10 * n for n
 _LARGE = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 
 
+_CHINESE = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
+_CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000, "万": 10_000}
+CHINESE = "".join([*_CHINESE, *_CHINESE_UNITS])
+
+
 NUMBER_WORDS = "|".join([*_SMALL, *_LARGE])
 
 
 def number_of_words(text: str) -> int | None:
-    """`thirty-four`, `one hundred and five`; None for all other words."""
+    """`thirty-four`, `one hundred and five`, `二十三`; None for all other words."""
+    if text and not text.strip(CHINESE):
+        return _chinese(text)
     total, part, last = 0, 0, ""
     for word in re.sub(r"^an? (?=hundred|thousand|million|billion)", "one ", text.lower()).replace("-", " ").split():
         if word in _SMALL:
@@ -114,6 +124,19 @@ def number_of_words(text: str) -> int | None:
             return None
         last = word
     return total + part if last and last != "and" else None
+
+
+def _chinese(text: str) -> int:
+    total, part, digit = 0, 0, 0
+    for sign in text:
+        unit = _CHINESE_UNITS.get(sign)
+        if unit is None:
+            digit = _CHINESE[sign]
+        elif unit < 10_000:
+            part, digit = part + (digit or 1) * unit, 0
+        else:
+            total, part, digit = (part + digit) * unit, 0, 0
+    return total + part + digit
 
 
 _TIME = re.compile(r"([0-9]{1,2})\s*:\s*([0-9]{2})(?::00)?(?:\s*([ap])\.?\s*m\.?)?", re.IGNORECASE)

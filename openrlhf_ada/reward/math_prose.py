@@ -12,12 +12,12 @@ from openrlhf_ada.reward.math_numbers import NUMBER_WORDS, number_of_words
 
 _ANNOUNCED = re.compile(
     r"(?:\banswers?\b(?:\s+(?!is\b|was\b|are\b)[A-Za-z]+){0,8}?\s*"
-    r"(?:\b(?:is|was|are|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be|may\s+be|can\s+be|equals|becomes|"
+    r"(?:\b(?:is|was|are|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be|can\s+be|equals|becomes|"
     r"comes\s+out\s+(?:to\s+be|as|to))\b(?!n't)|[:=]|\*\*\s*:?)|"
-    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*answer\b)[\s:*=_]*",
+    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*ans(?:wer)?\b|答案[是为為：]?)[\s:*=_]*",
     re.IGNORECASE | re.MULTILINE,
 )
-_ANNOUNCES = re.compile(r"answer|option|choice|####", re.IGNORECASE)
+_ANNOUNCES = re.compile(r"ans|option|choice|####|答案", re.IGNORECASE)
 """What every announcement holds."""
 _FILLER = re.compile(
     r"(?:therefore|thus|hence|then|so|simply|just|exactly|precisely|indeed|clearly|obviously|actually|finally|"
@@ -29,20 +29,34 @@ _FILLER = re.compile(
 _EXPLAINED = re.compile(
     r"\s*(?:,\s*(?:which|that|as|since|because|so|where|when|and\s+(?:so|thus|we)|it|not|but|i\.e\.)\b|"
     r"(?<!divided)(?<!multiplied)(?<!increased)(?<!reduced)\s(?:which|as|since|because|so|where|when|by|according|i\.e\.|after|given)\s|"
-    r"\s\((?:not\b|or\b|i\.e\.|that is\b|about\b|approx|[≈≅]|(?![^()]*[=<>\\0-9]))[^()]*\)|"
+    r"\s\((?:(?:not|i\.e\.|that is|about|approx|since|because|as)\b|[≈≅]|(?!or\b|[^()]*[=<>\\0-9]))[^()]*\)|"
     r"\s[-\u2013\u2014]{1,3}\s(?=[A-Za-z])|;)"
 )
+_REASONED = re.compile(r"\S,?\s(?:which|as|since|because|so|where|when|by|given|with|for|if|but)\s[^.]*=")
+"""An equation that explains what stands before it."""
+_TELLING = re.compile(r"[0-9$*]")
+_WHY = re.compile(r",?\s(?:because|since|as)\s")
+_CHECK = re.compile(r"\s\([^()A-Za-z]*=[^()]*\)$")
 _DENIED = re.compile(
     r"\b(?:wrong|incorrect|false|bad|mistaken|flawed)\s+(?:final\s+)?"
     r"(?:answer|result|option|choice|value|number|guess|solution)\b|"
-    r"(?:(?<!\()\bnot|n['\u2019]t|\bcannot|\bmaybe|\bperhaps)\s+(?:be\s+)?(?:equal\s+to\s+)?[-$\\(*]*[0-9](?!.*\b(?:but|which|it)\b)|"
+    r"(?:(?<!\()\bnot|n['\u2019]t|\bcannot|\bmaybe|\bperhaps|\bneither)\s+(?:be\s+)?(?:equal\s+to\s+)?"
+    r"[-$\\(*]*(?:[0-9]|[a-j]\b[\s).*]*$)(?!.*\b(?:but|which|it)\b)|"
     r"\b(?:is|are|was|were|would\s+be|seems|looks)\s+(?:\w+ly\s+)?(?:wrong|incorrect|false|mistaken|impossible)\b|"
     r"\b(?:is|are|was|were|can)(?:\s*not|n['\u2019]t|\s+never)\s+(?:be\s+)?(?:the\s+|a\s+)?(?:final\s+)?"
     r"(?:right|correct|true|answer|solution)\b|"
-    r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)"
+    r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)|"
+    r"(?:\bnot|n['\u2019]t|\bnever|\bfalse)\s+(?:\w+\s+){0,3}?that\b(?!.*\bbut\b)|\b(?:i|we)\s+doubt\b|"
+    r"\b(?:do\s+not|don['\u2019]t|cannot|can['\u2019]t)\s+(?:think|believe|say|conclude)\b"
 )
-_REFUSED = re.compile(r"\b(?:do\s+not|don['\u2019]t|cannot|can['\u2019]t)\s+(?:think|believe|say|conclude)\b")
-_DENIES = re.compile(r"wrong|incorrect|false|bad|mistaken|flawed|impossible|not|never|n['\u2019]t|maybe|perhaps")
+_LEFT_OPEN = re.compile(
+    r"\b(?:might|may|could)\s+(?:also\s+|well\s+)?be\b(?!\s+\w+(?:ed|en|wn)\b)|"
+    r"\b(?:maybe|perhaps|possibly)\s+(?:it\b|the\s+(?:final\s+|correct\s+)?answer)|\?\s*$"
+)
+_DENIES = re.compile(
+    r"wrong|incorrect|false|bad|mistaken|flawed|impossible|not|never|n['\u2019]t|neither|doubt|"
+    r"maybe|perhaps|possibly|might|may|could|\?"
+)
 """What every denial holds: found in a twentieth of the time of _DENIED."""
 _REASON = re.compile(r"\b(?:because|since)\b")
 _NOT_BUT = re.compile(r"\W*not\b[^.]*?\bbut\s+(?:rather\s+)?", re.IGNORECASE)
@@ -59,9 +73,11 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _NUMBER = re.compile(rf"(?<![A-Za-z0-9_.^\\{{])(?<![0-9]:){_QUANTITY.pattern}")
 _PREDICATE = re.compile(r".*\b(?:is|are|was|equals|be)\s+(?!not\b)(?=\S)")
 _UNSURE = re.compile(
-    r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|between|or|except|if)\b|n't\b"
+    r"\b(?:not|never|no|at (?:least|most)|(?:more|less|fewer|greater) than|far from|almost|one of|between|or|"
+    r"except|if)\b|n't\b"
 )
 _LIST_LINK = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*(?:[a-zA-Z](?:_\w)?\s*=\s*)?")
+_LARGER_PART = re.compile(r"\s?(?:weeks?|days?|hours?|hrs?|h|minutes?|mins?|feet|foot|ft|dollars?),?\s(?:and\s)?")
 _LAST_LINK = re.compile(r"\band\b|\bor\s+[a-zA-Z](?:_\w)?\s*=")
 _SPELT = re.compile(rf"\b(?:{NUMBER_WORDS})(?:(?:\s+and\s+|\s+|-)(?:{NUMBER_WORDS}))*\b", re.IGNORECASE)
 TAIL_OF_NUMBER = 300
@@ -73,6 +89,7 @@ _NOUN = re.compile(
     r"which|because|or|and)\b)[A-Za-z]+){0,3}"
 )
 _OTHERS = re.compile(
+    r"^\s?[A-Za-z]+,?\s[0-9]|"
     r"^[^.]*?(?:\b(?:or|nor|to|and|times|plus|minus|divided|over|mod|modulo|out of|through|squared|cubed)\b\s*"
     r"(?:\w+\s+){0,3}?[$\\(]*[0-9]|^\s*(?:percent\s+)?of\s+[$\\(]*[0-9]|[-+*/^=<>\u00d7\u00b7]\s*[$\\(]*[0-9A-Za-z]|,\s*(?:and\s+|or\s+)?[-$\\(]*[0-9])"
 )
@@ -85,23 +102,21 @@ def after_announcement(text: str) -> str | None:
 
 
 def without_denied(text: str) -> str:
-    """Without clauses that say what the answer is not: "**42** is wrong", "the wrong answer is 42"."""
-    if not _is_denied(text):
+    """Without clauses that say what the answer is not, or might be: "**42** is wrong", "Not 42.", "Is it 42?"."""
+    if not _DENIES.search(text.lower()):
         return text
     kept, start = "", 0
     for end in [*(match.end() for match in _CLAUSE.finditer(text)), len(text)]:
         clause, start = text[start:end], end
-        kept += "\n" if _is_denied(clause) else clause
+        kept += "\n" if is_denied(clause) or _LEFT_OPEN.search(clause.lower()) else clause
     return kept
 
 
-def _is_denied(clause: str) -> bool:
+def is_denied(clause: str) -> bool:
     """ "A because B is wrong" denies B only."""
-    if not _DENIES.search(clause):
-        return False
+    clause = clause.lower()
     said, _, reason = clause.partition(match[0]) if (match := _REASON.search(clause)) else (clause, "", "")
-    denied = said if reason and _ANNOUNCED.search(said) else clause
-    return bool(_DENIED.search(denied) or _REFUSED.search(denied))
+    return bool(_DENIED.search(said if reason and _ANNOUNCED.search(said) else clause))
 
 
 def formulas(text: str) -> list[str]:
@@ -119,8 +134,21 @@ def formulas(text: str) -> list[str]:
     return groups
 
 
+def without_reason(sentence: str) -> str:
+    """ "It is 41 because 6*7 = 42": up to an equation that is the reason."""
+    for match in _WHY.finditer(sentence):
+        said, reason = sentence[: match.start()], sentence[match.end() :]
+        if _TELLING.search(said) and "=" in reason and "=" not in said:
+            return said
+    return sentence
+
+
 def possible_answers(clause: str) -> Iterator[str]:
-    """What a clause may say, the likeliest first: what begins it, up to its explanation; and the quantity there."""
+    """What a clause may say, the likeliest first: all of it, unless an equation explains it; what begins it, up to its
+    explanation; and the quantity there."""
+    clause = _CHECK.sub("", clause)
+    if not _REASONED.search(clause):
+        yield clause
     if clause.endswith("!"):
         yield clause.rstrip("!")
     # Without a word it is a formula.
@@ -134,7 +162,8 @@ def _answers_in(clause: str) -> Iterator[str]:
     if corrected:
         yield from _answers_in(said[corrected.end() :])
         return
-    yield said
+    if not _REASONED.search(said):
+        yield said
     explained = _EXPLAINED.search(said)
     if explained and explained.start():
         said = said[: explained.start()]
@@ -165,6 +194,12 @@ def leading_quantity(clause: str) -> str | None:
     return match[1].strip() + (noun[0] if noun else "")
 
 
+def only_formula(sentence: str) -> str | None:
+    """A sentence without a word: `So x < 2`."""
+    said = without_filler(sentence)
+    return None if _WORD.search(said) else said
+
+
 def begins_with_number(clause: str) -> bool:
     return _QUANTITY.match(without_filler(clause)) is not None
 
@@ -187,6 +222,10 @@ def last_quantity(text: str) -> str | None:
     first = len(found) - 1
     while first and _LIST_LINK.fullmatch(text, found[first - 1].end(1), found[first].start(1)):
         first -= 1
+    if first and _LARGER_PART.fullmatch(text, found[first - 1].end(1), found[first].start(1)):
+        return text[found[first - 1].start() : found[first].start()] + (
+            leading_quantity(text[found[first].start() :]) or ""
+        )
     if first < len(found) - 1 and _LAST_LINK.search(text[found[-2].end(1) : found[-1].start(1)]):
         return ", ".join(number[1].strip() for number in found[first:])
     return leading_quantity(text[found[-1].start() :])

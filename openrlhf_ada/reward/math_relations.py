@@ -3,7 +3,8 @@ r"""What stands around a value: its name (`a_n = 5`), for what it holds (`for al
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import permutations
 
 _GREEK = r"\\(?:alpha|beta|gamma|delta|(?:var)?epsilon|zeta|eta|theta|lambda|mu|nu|xi|rho|sigma|tau|(?:var)?phi|omega)"
 _SUBSCRIPT = r"(?:_(?:\w|\{(?:[^{}]|\{[^{}]*\}){1,20}\}|\\[a-z]+))?"
@@ -27,6 +28,8 @@ TAIL = 80
 """Characters at the end in which a range of n is looked for."""
 
 _ORDER = re.compile(r"\\(?:le|ge|leq|geq|lt|gt)(?![a-z])|[<>]=?")
+_CONSTANT = re.compile(r"\\[A-Za-z]+|([A-Zck](?:_\{?[0-9]\}?)?)")
+_ADDED = re.compile(r"\+\s*C$")
 _CLOSED = ("le", "leq", "ge", "geq", "<=", ">=")
 _ALONE = re.compile(rf"\s*(?:[a-zA-Z]|{_GREEK}){_SUBSCRIPT}\s*(?:\([a-z]\))?\s*")
 _OR = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-z])|\bor\b)\s*")
@@ -38,12 +41,32 @@ def without_name(text: str) -> str:
     return text[match.end() :] if match and "=" not in text[match.end() :] else text
 
 
+def without_same_name(label: str, answer: str) -> tuple[str, str]:
+    """Both without the name that they share: `2x` and `3x` for `y = 2x` and `y=3x`, which math-verify would solve."""
+    bare = without_name(label), without_name(answer)
+    names = (text.removesuffix(rest).replace(" ", "") for text, rest in zip((label, answer), bare, strict=True))
+    return bare if len(set(names)) == 1 else (label, answer)
+
+
 def without_qualifier(text: str) -> str:
     r"""Without `, k \in \mathbb{Z}` or `for all n` at its end. `for n \ge 3` stays: other values may follow."""
     before, tail = text[:-TAIL], text[-TAIL:]
     match = _QUALIFIER.search(tail)
     rest = before + tail[: match.start()].strip() if match else ""
     return rest or text
+
+
+def with_constants_of(label: str, answer: str) -> Iterator[str]:
+    r"""The answer with the label's names of the constants of a sum: `C_1 e^x + C_2 e^{-x}` for `A e^x + B e^{-x}`."""
+    mine, theirs = ([one for one in _CONSTANT.findall(text) if one] for text in (label, answer))
+    known = {one for one in mine if one[0] in "Cc" and ("_" in one or _ADDED.search(label))}
+    new = set(theirs) - set(mine)
+    is_sum = len(re.findall("[+-]", label)) >= max(1, len(known) - 1) and len(mine) == len(set(mine))
+    if not is_sum or not 0 < len(new) == len(known) < 4 or known & set(theirs) or len(theirs) > len(new):
+        return
+    for order in permutations(sorted(known)):
+        names = dict(zip(sorted(new), order, strict=True))
+        yield _CONSTANT.sub(lambda match, names=names: names.get(match[1], match[0]), answer)
 
 
 def named_values(text: str) -> dict[str, str] | None:

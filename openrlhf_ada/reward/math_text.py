@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from openrlhf_ada.reward import math_prose
+from openrlhf_ada.reward.math_numbers import CHINESE
 
 TAIL = 2_000
 """Characters at the end of a response in which the answer is looked for if there is no box."""
@@ -21,7 +22,7 @@ SHORT = 200
 
 MOST_BOXES = 64
 
-_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s*(?=-?[0-9]))")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\{|\s*(?=-?[0-9]))")
 _UNBRACED = re.compile(r"-?[0-9][0-9.,]*[0-9]|-?[0-9]")
 _PERCENT = re.compile(r"[\s$]*(?:\\?%|\b(?:percent|pct)\b)")
 _NOISE = re.compile(r"[\s.$&\\()\[\]{}]|\+{2,}|q?quad\b|text(?:bf)?\b|mathrm\b")
@@ -33,11 +34,15 @@ _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTA
 _FENCES = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"))
 _OPENINGS = tuple(opening for opening, _ in _FENCES)
 _DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
-_END_MARK = re.compile(r"\s*(?:\$?\\(?:blacksquare|square|qed)\$?|[\u220e\u25a0\u25a1]|[^\x00-\u2fff])+\s*$")
+_END_MARK = re.compile(
+    r"\s*(?:\$?\\(?:blacksquare|square|qed)\$?|[\u220e\u25a0\u25a1]|(?![" + CHINESE + r"])[^\x00-\u2fff])+\s*$"
+)
 _FINAL = re.compile(r"\bfinal answer(?: is|:)[\s:*]*", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=\$\$)|(?<=\\\]))\s+(?=[A-Z*$\\])|\n")
 _NUMBER_IS_SAID = re.compile(r"(?:\$|\\\))\s*(?:is|are|equals)\s+([^$\\]+)$")
 _TELLING = re.compile(r"[0-9]|\$|\*\*|\\\(")
+_SEVERAL = re.compile(r", |[a-z] (?:and )?[0-9]")
+_CLAUSE_END = re.compile(r"[.;,!?](?=\s|$)|\n")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 
 
@@ -58,7 +63,7 @@ def find_answers(response: str) -> list[FoundAnswer]:
     text = tagged[-1] if tagged else text
     found = last_boxes(text)
     if found and (said := _said_after_boxes(text)) is not None:
-        return _readings_of(_clause(said))
+        return _readings_of(clause_of(said))
     if found:
         return [FoundAnswer(", ".join(found)), *([FoundAnswer(found[-1])] if _are_equations(found) else [])]
     tail = math_prose.without_denied(text[-TAIL:].strip()).strip()
@@ -66,7 +71,7 @@ def find_answers(response: str) -> list[FoundAnswer]:
     if said is None and tagged and "\n" not in tail and len(tail) < SHORT:
         said = tail
     if said:
-        return _readings_of(_clause(said))
+        return _readings_of(clause_of(said))
     return _unannounced(tail)
 
 
@@ -77,12 +82,14 @@ def _unannounced(tail: str) -> list[FoundAnswer]:
         return _readings_of(displayed[-1][0])
     sentences = [part for part in _SENTENCE.split(tail) if part.strip()]
     telling = [part for part in sentences if _TELLING.search(part)]
-    sentence = (telling or sentences)[-1] if sentences else ""
+    sentence = math_prose.without_reason((telling or sentences)[-1]) if sentences else ""
     formula = _last_formula(sentence)
     if formula is not None:
         return _readings_of(formula)
+    if formula := math_prose.only_formula(sentence):
+        return [FoundAnswer(formula)]
     quantity = math_prose.last_quantity(sentence)
-    if quantity and ", " in quantity:
+    if quantity and _SEVERAL.search(quantity):
         # Of a list, one item is not the answer.
         return [FoundAnswer(quantity)]
     readings = [FoundAnswer(quantity)] if quantity else []
@@ -90,8 +97,8 @@ def _unannounced(tail: str) -> list[FoundAnswer]:
 
 
 def final_part(response: str) -> str:
-    """What follows the last `</think>`; everything where there is none."""
-    return response.rpartition("</think>")[2]
+    """What follows the last `</think>`, up to a `<think>` that does not end; everything where there is neither."""
+    return response.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def _said_after_boxes(text: str) -> str | None:
@@ -114,7 +121,7 @@ def last_boxes(text: str) -> list[str]:
     r"""Contents of the last box, and of those that it is listed with: `\boxed{1}, \boxed{2}`, `\boxed{1} and
     \boxed{2}`, `\boxed{1} papers and \boxed{2} bins`. None where the text says that it is wrong."""
     placed = _placed_boxes(text)
-    while placed and math_prose.without_denied(rf"\boxed{{}} {text[placed[-1][2] :][:60]}").startswith("\n"):
+    while placed and math_prose.is_denied("it " + _CLAUSE_END.split(text[placed[-1][2] :][:60])[0]):
         placed.pop()
     last = placed[-1:]
     for box in reversed(placed[:-1]):
@@ -161,7 +168,7 @@ def _closing(text: str, start: int) -> int | None:
     return None
 
 
-def _clause(said: str) -> str:
+def clause_of(said: str) -> str:
     """The displayed formula that begins it, or its first sentence."""
     display = _DISPLAY.match(said)
     if display is not None:
@@ -183,7 +190,7 @@ def _readings_of(clause: str) -> list[FoundAnswer]:
         readings = formulas[:1]
     else:
         last = [] if math_prose.begins_with_number(clause) else formulas[-1:]
-        said = [clause, *math_prose.possible_answers(clause)]
+        said = math_prose.possible_answers(clause)
         # Of a clause with formulas, math-verify would read the last one.
         readings = [*(reading for reading in said if not math_prose.formulas(reading)), *last]
     return [FoundAnswer(unfenced(reading)) for reading in dict.fromkeys(readings) if reading.strip()]

@@ -1,14 +1,19 @@
 r"""Units behind a number: one may be left out, but 5 cm is not 5 m, and 101 in base 2 is not 101 in base 3.
 
-A unit is what stands behind the expression in `\text{...}`, or behind a number: a known symbol (`cm`, `km/h`), or any
-words (`12 red apples`). A single letter right behind a number is a variable (`5m`), unless the label names that unit.
+A unit is what stands behind the expression in `\text{...}`, or behind a number: a known symbol (`cm`, `km/h`), or
+words (`12 red apples`). Other letters are factors (`3xy`, `\frac{1}{2}bh`), and so is a single letter right behind a
+number (`5m`), unless the label names that unit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from string import ascii_lowercase
+
+from openrlhf_ada.reward.math_notation import typeset_words
+from openrlhf_ada.reward.math_numbers import number
 
 _SAME = {
     "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "dm": "dm", "m": "m meter metre",
@@ -19,21 +24,38 @@ _SAME = {
     "euro": "euro eur", "pound sterling": "gbp", "rupee": "rupee", "yen": "yen", "l": "l L liter litre",
     "ml": "ml mL milliliter millilitre", "N": "N newton", "kN": "kN", "J": "J joule", "kJ": "kJ", "W": "W watt",
     "kW": "kW", "V": "V volt", "A": "A amp ampere", "Hz": "Hz hertz", "Pa": "Pa pascal", "K": "K kelvin",
-    "degree": "degree deg", "radian": "radian rad", "unit": "unit", "percent": "percent pct percentage",
+    "mol": "mol mole", "eV": "eV", "rpm": "rpm", "gallon": "gal gallon", "degree": "degree deg",
+    "radian": "radian rad", "unit": "unit", "percent": "percent pct percentage",
 }  # fmt: skip
 _NAMES = {word: unit for unit, words in _SAME.items() for word in words.split()}
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3}
 _RATES = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h"}
+_LARGER = {
+    "s": {"min": 60, "h": 3600, "day": 86_400, "week": 604_800}, "in": {"ft": 12, "yd": 36, "mi": 63_360},
+    "mm": {"cm": 10, "dm": 100, "m": 1000, "km": 10**6}, "mg": {"g": 1000, "kg": 10**6}, "ml": {"l": 1000},
+    "cent": {"dollar": 100},
+}  # fmt: skip
+_IN_SMALLEST = {unit: (smallest, size) for smallest, sizes in _LARGER.items() for unit, size in sizes.items()}
 _SIGNS = {"€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "yen"}
 
-_TEXT = r"\\(?:text|textnormal|mathrm|mbox|operatorname|textrm|textbf|mathbf|textit|rm|emph)"
+_TEXT = r"\\(text|textnormal|mbox|textrm|textbf|textit|emph|mathrm|operatorname|mathbf|rm)"
+_FONTS = ("mathrm", "operatorname", "mathbf", "rm")
+"""Of letters in formulas: `2\\mathrm{AB}`, `3\\mathbf{v}`."""
 _EXPONENT = r"(?:\s*\^\s*\{?\s*(-?[0-9])\s*\}?)?"
 _IN_TEXT = re.compile(
     rf"(?:\s|\\[ ,;:!])*{_TEXT}\s*\{{\s*~?\s*([A-Za-z./() -]{{1,60}}?(?:\^\s*\{{?[0-9]\}}?)?)[ .]*\}}"
     rf"{_EXPONENT}\s*\.?$"
 )
-_SYMBOL = re.compile(rf"(?<=[0-9}})!])(\s*)~?([A-Za-z]{{1,12}}(?:\s*/\s*[A-Za-z]{{1,12}})?){_EXPONENT}\.?$")
-_WORDS = re.compile(rf"(?<=[0-9}})!%])\s*-?\s*([A-Za-z][A-Za-z./ '-]{{1,80}}?){_EXPONENT}\s*\.?$")
+_WORDS = re.compile(rf"(?<=[0-9}})!%])(-|\s*)~?([A-Za-z][A-Za-z./ '-]{{0,80}}?){_EXPONENT}\s*\.?$")
+_NOUN = re.compile(r"(?=.*[aeiou])[A-Za-z][a-z]{3,}|man|men|car|egg|cup|way|pen|box|bag|row|cat|dog|boy")
+_PREFIXED = re.compile(r"[mkMGTcdnp]?(?:[gmsNJWVAKLlBTCF]|mol|Hz|Pa|eV|cal|bar|dB)")
+_SHORT = ("of", "a", "an", "in", "on", "at", "per", "sq")
+_FUNCTION = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|ln|sqrt)h?[a-z]?")
+"""Perhaps with its argument: cosx."""
+_AMOUNT = re.compile(
+    r"([0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\})\s*([A-Za-z][A-Za-z ]*?)\s*"
+    r"(?:,\s*|(?:,\s*)?\band\s+|(?=[0-9])|$)"
+)
 _DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?(?:\s*([CF])|\s*\\?(?:text|mathrm)\s*\{\s*([CF])\s*\})?$")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\$|([€£₹¥]))\s*(?=[0-9.])|(?<=[0-9])\s*(?:\\\$|\$|([€£₹¥]))$")
 _PERCENT = re.compile(r"\s*\\?%$")
@@ -45,6 +67,8 @@ _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?!(?:e|i|sqrt|pi|sin|cos|tan|log|ln)(?!
 
 
 PERCENT = ("percent",)
+LONGEST_AMOUNT = 100
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +127,29 @@ def measured(text: str) -> Measured:
     match = _BASE.search(text)
     if match and text[: match.start()].replace(",", "").strip().isalnum() and not text[0].isalpha():
         return Measured(text[: match.start()], base=match[1])
-    for find in (_percent, _in_text, _degree, _money, _symbol_behind, _noun_behind):
+    for find in (_percent, _in_text, _degree, _money, _words_behind):
         found = find(text)
         if found is not None:
             return found
     return Measured(text)
+
+
+def amounts(text: str) -> tuple[int, dict[str, Fraction]] | None:
+    """Of `1 hour 30 minutes` 2, {s: 5400}; of `3 boys, 4 girls` 2, {boy: 3, girl: 4}; None for no list of amounts."""
+    text = typeset_words(text)
+    if len(text) > LONGEST_AMOUNT:
+        return None
+    found: dict[str, Fraction] = {}
+    matches = list(_AMOUNT.finditer(text))
+    if "".join(match[0] for match in matches) != text or not all(_is_said(match[2]) for match in matches):
+        return None
+    for match in matches:
+        value, name = number(match[1]), _name(match[2]) or _noun(match[2])
+        if value is None:
+            return None
+        smallest, size = _IN_SMALLEST.get(name, (name, 1))
+        found[smallest] = found.get(smallest, Fraction(0)) + value.value * size
+    return (len(matches), found) if matches else None
 
 
 def _percent(text: str) -> Measured | None:
@@ -117,9 +159,11 @@ def _percent(text: str) -> Measured | None:
 
 def _in_text(text: str) -> Measured | None:
     match = _IN_TEXT.search(text)
-    if match is None or not match.start() or _CONNECTIVE.search(match[1]) or text[match.start() - 1] in "+-*/^=,_(":
+    if match is None or not match.start() or _CONNECTIVE.search(match[2]) or text[match.start() - 1] in "+-*/^=,_(":
         return None
-    return Measured(text[: match.start()].strip(), _named(match[1], match[2]))
+    if match[1] in _FONTS and not _is_said(match[2], _PREFIXED):
+        return None
+    return Measured(text[: match.start()].strip(), _named(match[2], match[3]))
 
 
 def _degree(text: str) -> Measured | None:
@@ -141,24 +185,28 @@ def _money(text: str) -> Measured | None:
     return Measured(inner.expression, Unit((_SIGNS[sign] if sign else "dollar",)))
 
 
-def _symbol_behind(text: str) -> Measured | None:
-    """A known symbol behind a number."""
-    match = _SYMBOL.search(text)
-    if match is None or not is_numeric(text[: match.start()]):
-        return None
-    parts = [name for part in match[2].split("/") if (name := _name(part.strip())) is not None]
-    if len(parts) <= match[2].count("/"):
-        return None
-    is_letter = len(match[2]) == 1 and not match[1]
-    return Measured(text[: match.start()].strip(), _unit(parts, int(match[3] or 1), is_certain=not is_letter))
-
-
-def _noun_behind(text: str) -> Measured | None:
-    """Any words behind a number: 12 apples."""
+def _words_behind(text: str) -> Measured | None:
+    """A known symbol behind a number, or words with a space before them: 12 apples."""
     match = _WORDS.search(text)
-    if match is None or not is_numeric(text[: match.start()]) or _CONNECTIVE.search(match[1]):
+    if match is None or not is_numeric(text[: match.start()]) or _CONNECTIVE.search(match[2]):
         return None
-    return Measured(text[: match.start()].strip(), _named(match[1], match[2]))
+    gap, said = match[1], match[2]
+    unit, is_letter = _named(said, match[3]), len(said) == 1
+    if not (_is_said(said) if gap else set(unit.names) <= set(_SAME)) or (is_letter and gap == "-"):
+        return None
+    return Measured(text[: match.start()].strip(), replace(unit, is_certain=bool(gap) or not is_letter))
+
+
+def _is_said(said: str, symbols: re.Pattern[str] | None = None) -> bool:
+    """Are these units (by name, or one of the symbols) and nouns, and no letters that could be factors?"""
+    words = re.findall("[A-Za-z]+", said)
+    others = [word for word in words if _name(word) is None and not (symbols and symbols.fullmatch(word))]
+    if any((len(word) < 3 and word not in _SHORT) or _FUNCTION.fullmatch(word) for word in others):
+        return False
+    is_product = " " in said and all(len(word) == 1 for word in words)
+    return not is_product and (
+        len(others) < len(words) or any(_NOUN.fullmatch(word) and word not in ascii_lowercase for word in others)
+    )
 
 
 def is_numeric(text: str) -> bool:
@@ -175,11 +223,7 @@ def _named(said: str, exponent: str | None) -> Unit:
             power = _POWERS[word.lower()]
             words.remove(word)
     parts = [part.strip() for part in re.split(r"/|\bper\b", " ".join(words)) if part.strip()]
-    return _unit([_name(part) or _noun(part) for part in parts], power)
-
-
-def _unit(parts: Sequence[str], power: int, *, is_certain: bool = True) -> Unit:
-    return Unit(tuple("/".join(parts).split("/")), power, is_certain)
+    return Unit(tuple("/".join(_name(part) or _noun(part) for part in parts).split("/")), power)
 
 
 def _name(word: str) -> str | None:

@@ -50,6 +50,26 @@ def are_far(a: complex, b: complex) -> bool:
     return abs(a - b) > FAR * max(abs(a), abs(b))
 
 
+def has_no_branches(node: Any) -> bool:
+    """Does it have variables, in nothing but sums, products, integer powers, exponentials, sines and their like?"""
+    import sympy as sp
+
+    kinds = (sp.Symbol, sp.Add, sp.Mul, sp.exp, sp.sin, sp.cos, sp.tan, sp.cot, sp.sec, sp.csc)
+    parts = [part for part in sp.preorder_traversal(node) if part.free_symbols]
+    return bool(parts) and all(
+        isinstance(part, kinds)
+        or (isinstance(part, sp.Pow) and (part.exp.is_integer is True or not part.base.free_symbols))
+        for part in parts
+    )
+
+
+def at_a_point(node: Any) -> Any:
+    """The value to 30 digits."""
+    from sympy import Float
+
+    return node.subs({name: Float(coordinate(name.name).real, 40) for name in node.free_symbols}).evalf(30)
+
+
 def _is_symbol(node: Any) -> bool:
     from sympy import Symbol
 

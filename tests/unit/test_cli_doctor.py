@@ -71,6 +71,15 @@ def test_the_reward_grades_three_rows(data: Path) -> None:
     assert findings["reward"].what == "arithmetic gives 1, 1, 1 to the labels of the first 3 rows as answers"
 
 
+@pytest.mark.parametrize("label", ["We add 4 and 15.\n#### 19", "Answer: 19", "**Final Answer:**\n\n19", 19])
+def test_a_label_that_ends_in_its_answer_is_right_by_itself(tmp_path: Path, label: Any) -> None:
+    file = tmp_path / "gsm8k.jsonl"
+    file.write_text("".join(json.dumps({"question": f"{n}+15=", "answer": label}) + "\n" for n in range(3)))
+    words = ["--data.prompt_dataset", str(file), "--data.input_key", "question", "--data.label_key", "answer"]
+    finding = look(*words, "--reward.remote_url", "math")["reward"]
+    assert finding.level == OK and "math gives 1, 1, 1 " in finding.what
+
+
 def test_a_reward_without_scores_says_why(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text("def grade(response, label):\n    raise RuntimeError('no such table')\n")

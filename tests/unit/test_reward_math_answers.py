@@ -30,10 +30,10 @@ def pairs(name: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("math_pairs.jsonl", 0.99), ("math_pairs_heldout.jsonl", 0.98), ("math_pairs_hostile.jsonl", 0.98)],
+    [("math_pairs", 0.99), *[(f"math_pairs_{name}", 0.98) for name in ("heldout", "hostile", "rules")]],
 )
 def test_agreement_with_labels_by_hand(name: str, least: float) -> None:
-    rows = pairs(name)
+    rows = pairs(f"{name}.jsonl")
     graded = [grade(row["response"], row["label"]).score == 1.0 for row in rows]
     agreed = Counter(is_right == row["right"] for is_right, row in zip(graded, rows, strict=True))
     assert agreed[True] / len(rows) >= least
