@@ -18,7 +18,16 @@ from statistics import mean
 
 from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, Plan, draw, show
-from openrlhf_ada.cli.scenario import at_least, check_folders, method_settings, names_of, recorded, steps_of, synthetic
+from openrlhf_ada.cli.scenario import (
+    at_least,
+    check_folders,
+    method_settings,
+    names_of,
+    read_engine,
+    recorded,
+    steps_of,
+    synthetic,
+)
 from openrlhf_ada.config import program
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
@@ -171,6 +180,8 @@ class Planner:
             raise ValueError(
                 f"--prompts {args.prompts:,}: steps of more than {MOST_PROMPTS:,} prompts are not simulated"
             )
+        if args.engine:
+            read_engine(args.engine)
         self._answer = None if self._is_run else self._synthetic_answers()
         self._machine = self._machine_of_steps()
         self._known: dict[tuple[str, int, int], Plan] = {}

@@ -10,11 +10,15 @@ ELSEWHERE = {"grpo": "group_norm", "ppo": "gae", "reinforce++": "reinforce", "re
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """ "" if none is near. Case does not count, nor do the marks between words."""
-    by_words = {_words(other): other for other in known}
-    if (elsewhere := ELSEWHERE.get(name.lower())) in by_words.values():
-        return elsewhere or ""
-    return by_words[near[0]] if (near := difflib.get_close_matches(_words(name), by_words, n=1)) else ""
+    """Empty if none is near. Where none is as it is spelt, neither case counts nor the marks between words."""
+    by_name = {other: other for other in known}
+    elsewhere = ELSEWHERE.get(name.lower(), "")
+    if elsewhere in by_name:
+        return elsewhere
+    for spelt, names in ((name, by_name), (_words(name), {_words(other): other for other in by_name})):
+        if near := difflib.get_close_matches(spelt, names, n=1):
+            return names[near[0]]
+    return ""
 
 
 def _words(name: str) -> str:
