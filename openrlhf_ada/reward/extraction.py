@@ -23,6 +23,8 @@ _SENTENCE = re.compile(
     re.IGNORECASE,
 )
 
+_EMPTY_BOX = re.compile(r"\\\w+\{\s*\}\W*")
+
 _VERDICT = re.compile(r"(yes|no|true|false)\s*[,.;:!]", re.IGNORECASE)
 
 
@@ -50,7 +52,9 @@ def extracted(reward: str, response: str, *, truncated: bool = False) -> str | N
 def _mathematical(response: str) -> str:
     readings = find_answers(response)
     # A number is the plainest of several readings; a sentence is the last resort, if it says no more than an answer.
-    said = [r.text for r in readings if not r.in_prose] or [_said(r.text) for r in readings]
+    said = [r.text for r in readings if not (r.in_prose or _EMPTY_BOX.fullmatch(r.text))] or [
+        _said(r.text) for r in readings
+    ]
     numbers = [text for text in said if number(measured(simplified(text)).expression) is not None]
     return next(iter((*numbers, *said)), "")
 

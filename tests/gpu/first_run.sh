@@ -47,7 +47,6 @@ PATHS=(
   "LoRA by NCCL|2|test_weight_sync.py::test_adapters_go_merged_by_nccl"
   "an engine that dies, NCCL formed anew|2|test_engine_death.py::test_a_group_is_formed_anew_after_an_engines_death[actor]"
   "asynchronous, partial rollouts|2|test_modes.py::test_weights_change_during_partial_rollouts"
-  "groups trained while others are sampled|2|test_modes.py::test_groups_are_trained_while_others_are_sampled"
   "tensor-parallel engine, colocated|2|test_weight_sync.py::test_tensor_parallel_engine_shares_gpus_with_policy"
   "tensor-parallel engine, apart|3|test_weight_sync.py::test_a_tensor_parallel_engine_gets_whole_tensors"
   "dynamic batches, two processes|3|test_packing.py::test_two_processes_share_pools_of_any_length[2]"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections import Counter
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -247,37 +246,6 @@ def test_committed_page_is_of_the_committed_results() -> None:
     page = (ROOT / "docs" / "arena.md").read_text(encoding="utf-8")
     kept = unpack(ROOT / "openrlhf_ada" / "arena" / "results" / "agreement.json")
     assert inserted(page, render_agreement(*kept), (FIRST, LAST)) == page, "write it anew: make arena-docs"
-
-
-def test_what_is_said_of_chance_is_what_the_results_say() -> None:
-    _, kept = unpack(ROOT / "openrlhf_ada" / "arena" / "results" / "agreement.json")
-    row = by_name(table(kept, ["uniform-4"]), "uniform-4")["final accuracy"]
-    fallen = Counter(
-        cell.stack
-        for cell, of in kept.items()
-        if cell.method == "uniform-4" and max(of["accuracy"]) - of["accuracy"][-1] >= 0.1
-    )
-    says = " ".join((ROOT / "docs" / "arena.md").read_text(encoding="utf-8").split())
-    assert f"spread by {100 * row.spread:.1f} points, and would by {100 * row.by_chance:.1f} if both" in says
-    assert (fallen[LEARNER], fallen[REAL], row.seeds) == (2, 1, 20)
-    assert "(2 of 80 in one process, 1 of 20 on the real stack)" in says
-    assert row.verdict == "open" and 120 < (1.98 * 100 * row.spread) ** 2 < 130 and "over 120 seeds" in says
-
-
-def test_what_is_said_of_the_first_ten_seeds_of_raft_is_what_the_results_say() -> None:
-    conditions, kept = unpack(ROOT / "openrlhf_ada" / "arena" / "results" / "agreement.json")
-    first = {cell: of for cell, of in kept.items() if cell.seed < 10}
-    row = by_name(table(first, ["raft-1-twice"]), "raft-1-twice")["mean accuracy"]
-    assert row.seeds == 10 and row.difference.low is not None and row.difference.high is not None
-    mean, low, high = (
-        f"{100 * value:.1f}" for value in (row.difference.mean, row.difference.low, row.difference.high)
-    )
-    says = " ".join((ROOT / "docs" / "arena.md").read_text(encoding="utf-8").split())
-    assert f"`raft-1-twice` had {mean} points more on the real stack ({low} to {high}, mean accuracy)" in says
-    whole = by_name(table(kept, ["raft-1-twice"]), "raft-1-twice")
-    assert all(of.agrees and of.seeds == 20 for of in whole.values()) and "ten more were run, and the twenty" in says
-    method = METHODS["raft-1-twice"]
-    assert conditions.prompts * method.n / method.parts == 8 and "Updates of `raft-1-twice` have 8 rollouts" in says
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Every case runs the real parser, the host's flags and validation included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from refusals import check_refusal
@@ -120,7 +120,7 @@ def test_the_constant_is_the_generation_limit_unless_given(argv_with: ArgvWith, 
 def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from openrlhf_ada.cli import train_ppo_ray
 
-    monkeypatch.setattr(train_ppo_ray, "parse", lambda argv: (SimpleNamespace(), SimpleNamespace()))
+    monkeypatch.setattr(train_ppo_ray, "parse", lambda argv: (MagicMock(), MagicMock()))
     monkeypatch.setattr(train_ppo_ray, "resolve", lambda config, args: None)
     monkeypatch.setattr(train_ppo_ray, "without_effect", lambda settings: ["first"])
     monkeypatch.setattr(train_ppo_ray, "loss_warnings", lambda settings, args: ["second"])
@@ -129,6 +129,8 @@ def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "check_hub_models", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "_prepare", lambda args, config: iter(["fourth"]))
+    monkeypatch.setattr(train_ppo_ray, "check_free", lambda args, config: None)
+    monkeypatch.setattr(train_ppo_ray, "already_complete", lambda args, run_dir: "")
     monkeypatch.setattr(train_ppo_ray, "run", lambda *given: 0)
     with caplog.at_level("WARNING"):
         assert train_ppo_ray.main([]) == 0

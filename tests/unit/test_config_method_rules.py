@@ -41,7 +41,7 @@ class Case(NamedTuple):
 CASES = [
     Case(
         "group of one",
-        PPO | {N: "1", TRAIN: "2"},
+        PPO | {N: "1", TRAIN: "8"},
         f"{N} is 1",
         "a single rollout has nothing to be compared with but a prediction",
         f"Use {N} 4, or --ada_mode seq --ada_exit fixed --ada_baseline blend",

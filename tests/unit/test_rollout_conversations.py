@@ -67,7 +67,8 @@ def sampled(turns: int, limit: int | None, max_length: int = 99) -> list[tuple[i
 
     async def scenario() -> tuple[list[dict[str, Any]], Any]:
         actor = actor_with(turns)
-        plain = await actor.generate_responses(PROMPT, "", params, max_length, tokenize, num_samples=2)
+        call = {"max_length": max_length, "hf_tokenizer": tokenize, "num_samples": 2}
+        plain = await actor.generate_responses(prompt=PROMPT, label="", sampling_params=params, **call)
         await actor.submit([job], SamplingSetup(params, max_length, tokenize, 9.0))
         (answer,) = read(await actor.answers())
         return plain, answer

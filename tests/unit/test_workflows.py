@@ -87,7 +87,7 @@ def test_links_of_the_readme_hold_elsewhere(tmp_path: Path) -> None:
         subprocess.run(command, check=True)
     text = path.read_text(encoding="utf-8")
     assert [link for link in links(text) if not link.startswith(("https://", "#"))] == []
-    assert "https://github.com/owner/name/raw/v1.2.3/docs/images/demo.png)" in text
+    assert "https://github.com/owner/name/raw/v1.2.3/docs/images/concepts-pools-light.svg#gh-light-mode-only)" in text
     assert "https://github.com/owner/name/blob/v1.2.3/docs/report.md#does-it-pay)" in text
     assert len(links(text)) == len(links((ROOT / "README.md").read_text(encoding="utf-8")))
 
