@@ -195,8 +195,8 @@ def test_is_frozen_and_keyword_only() -> None:
     ("values", "flag", "shown", "rule", "remedy"),
     [
         ({"mode": "sequential"}, "mode", "'sequential'", "expected one of: off, seq, est", "Try --ada_mode est"),
-        ({"mode": ""}, "mode", "''", "expected one of", "Try --ada_mode seq"),
-        ({"mode": "SEQ"}, "mode", "'SEQ'", "expected one of", "Try --ada_mode est"),
+        ({"mode": ""}, "mode", "''", "expected one of", "Try --ada_mode est"),
+        ({"mode": "SEQ"}, "mode", "'SEQ'", "expected one of", "Try --ada_mode seq"),
         ({"exit": "both"}, "exit", "'both'", "expected one of: pos, balance, gate, fixed", "Try --ada_exit fixed"),
         ({"allocation": "best"}, "allocation", "'best'", "one of: inverse_sqrt, inverse, std, odds, uniform", "Try"),
         (
