@@ -42,18 +42,9 @@ PROG = "openrlhf-ada plan"
 
 USUAL = (DEFAULT, CONTROL, "reinforce-ada-pos", "reinforce-ada-est", "grpo", "maxrl", "vip", "rated-pos", *EXPERIMENTS)
 
-OF_CONTROL: Flags = {
-    "ada.mode": "seq",
-    "ada.exit": "fixed",
-    "ada.max_samples": 4,
-    "ada.select": "all",
-    "ada.zeros": "skip",
-}
-"""Beside --ada_method grpo."""
-
 PLANNED = tuple(
     name
-    for name, method in (METHODS | {CONTROL: METHODS["grpo"]}).items()
+    for name, method in METHODS.items()
     if method.flags.get("ada.unresolved") != "refill"
     and method.flags.get("ada.estimator") != "critic"
     and method.flags["algo.advantage.estimator"] != "gae"
@@ -120,8 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=names_of(PLANNED, NOT_PLANNED),
         default=list(USUAL),
         metavar="NAME,...",
-        help=f"names of --ada_method, and {CONTROL}: grpo that computes no rollout of advantage 0 (default "
-        f"{','.join(USUAL)}; all: {','.join(PLANNED)})",
+        help=f"names of --ada_method (default {','.join(USUAL)}; all: {','.join(PLANNED)})",
     )
     add("--prompts", type=at_least(1), metavar="N", help="prompts of a step (default: as the method has them)")
     add(
@@ -220,8 +210,8 @@ class Planner:
 
     def plan(self, name: str, prompts: int | None = None, steps: int = LEARNING_STEPS) -> Plan:
         """A step with so many prompts; None: as many as --prompts or the method says. `steps`: to take the mean of."""
-        prompts = int(prompts or self._args.prompts or _preset(name)["rollout.batch_size"])
-        settings = _settings(name, prompts)
+        prompts = int(prompts or self._args.prompts or METHODS[name].flags["rollout.batch_size"])
+        settings = method_settings(name, prompts)
         if self._answer is not None and not settings.remembers:
             # All steps are alike.
             steps = 1
@@ -241,7 +231,7 @@ class Planner:
             signal=mean(step.signal_share for step in found),
             weights=_weights(name),
             sampling_s=machine.sampling * mean(step.seconds for step in found),
-            training_s=machine.per_token * _preset(name)["train.max_epochs"] * tokens,
+            training_s=machine.per_token * METHODS[name].flags["train.max_epochs"] * tokens,
             fixed_s=machine.fixed,
         )
 
@@ -281,14 +271,6 @@ def _fitting(plan: Plan, other: Plan | None, budget: float) -> int:
     return max(1, int(found))
 
 
-def _preset(name: str) -> Flags:
-    return METHODS["grpo"].flags | OF_CONTROL if name == CONTROL else METHODS[name].flags
-
-
-def _settings(name: str, prompts: int) -> Settings:
-    return method_settings("grpo", prompts, zeros="skip") if name == CONTROL else method_settings(name, prompts)
-
-
 def _recorded_per_token(run_dir: Path) -> float:
     """Seconds of a run's steps outside sampling, for each trained token. Raises ValueError where none was recorded."""
     rows = [row for row in read_run(run_dir).steps if all(row.get(name) is not None for name in RECORDED)]
@@ -304,7 +286,7 @@ def _recorded_per_token(run_dir: Path) -> float:
 @lru_cache
 def _weights(name: str) -> tuple[float, ...] | None:
     """Of prompts of RATES, beside one of pass rate 1/2; None where they cannot be enumerated in a moment."""
-    settings = _settings(name, _preset(name)["rollout.batch_size"])
+    settings = method_settings(name, METHODS[name].flags["rollout.batch_size"])
     if not settings.is_enumerable or settings.max_samples > LARGEST_CAP:
         return None
     *found, half = (weight.effective for weight in weights_of(settings, (*RATES, 0.5)))
@@ -314,19 +296,17 @@ def _weights(name: str) -> tuple[float, ...] | None:
 def _flags(plan: Plan) -> str:
     """A line: flags of a step of this size, with what the method is here as a comment."""
     kinds = {DEFAULT: "recommended", CONTROL: "control"} | dict.fromkeys(EXPERIMENTS, "experiment")
-    more = _sizes(plan) if plan.method != CONTROL else OF_CONTROL | _sizes(plan)
-    method = "grpo" if plan.method == CONTROL else plan.method
-    words = (f"--{name.replace('ada.', 'ada_')} {value}" for name, value in more.items())
+    words = (f"--{name} {value}" for name, value in _sizes(plan).items())
     kind = f"  # {kinds[plan.method]}" if plan.method in kinds else ""
-    return f"  --ada_method {method} {' '.join(words)}{kind}"
+    return f"  --ada_method {plan.method} {' '.join(words)}{kind}"
 
 
 def _sizes(plan: Plan) -> Flags:
     """--rollout.batch_size, in whole updates of the weights; where not even one is full, --train.batch_size too."""
-    preset = _preset(plan.method)
+    preset = METHODS[plan.method].flags
     n, update = preset["rollout.n_samples_per_prompt"], preset["train.batch_size"]
     if plan.prompts * n < update:
         return {"rollout.batch_size": plan.prompts, "train.batch_size": plan.prompts * n}
-    if _settings(plan.method, plan.prompts).trains_varying:
+    if method_settings(plan.method, plan.prompts).trains_varying:
         return {"rollout.batch_size": plan.prompts}
     return {"rollout.batch_size": plan.prompts * n // update * update // n}

@@ -15,13 +15,14 @@ WIDTH = 110
 """Columns of the table, in a narrower terminal too."""
 
 
-DEFAULT, CONTROL, EXPERIMENTS = "reinforce-ada-balance", "control", ("counted", "first-right", "raft-1-twice")
+DEFAULT, CONTROL, EXPERIMENTS = "reinforce-ada-balance", "uniform-8", ("counted", "first-right", "raft-1-twice")
 
 _EVIDENCE = {
     f"{DEFAULT} is recommended: its authors published it on four models (Qwen2.5-Math-1.5B and 7B, Llama-3.2-3B, "
     "Qwen3-4B; arXiv 2510.04996).": (DEFAULT,),
-    f"{CONTROL} is what a run has to beat: uniform sampling, 4 rollouts of every prompt, that computes none whose "
-    "advantage is 0 (--ada_method grpo with --ada_zeros skip).": (CONTROL,),
+    f"{CONTROL} is the control that a run has to beat: uniform sampling that computes no rollout of advantage 0.": (
+        CONTROL,
+    ),
     f"{', '.join(EXPERIMENTS)} are experiments: shown on small models whose prompts have one right answer "
     "(docs/arena.md). Published results of larger models with long reasoning do not show this.": EXPERIMENTS,
 }

@@ -147,9 +147,8 @@ def _learning(
         chooser.end_step(pools)
 
 
-def method_settings(name: str, prompts: int, **more: Any) -> Settings:
-    """Of --ada_method with `more` flags of ours, for steps of so many prompts. Mode `off` becomes a fixed number of
-    rollouts, all trained.
+def method_settings(name: str, prompts: int) -> Settings:
+    """Of --ada_method, for steps of so many prompts. Mode `off` becomes a fixed number of rollouts, all trained.
 
     Raises ValueError for a method whose pass rates come from a critic.
     """
@@ -157,7 +156,7 @@ def method_settings(name: str, prompts: int, **more: Any) -> Settings:
     n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
     ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     if ours["mode"] == "off":
-        ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"} | more
+        ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"}
     host = {"rollout": {"n_samples_per_prompt": n, "batch_size": prompts}}
     settings = resolve(AdaConfig(**ours), namespace(host | {"algo": {"advantage": {"estimator": estimator}}}))
     if settings.reads_critic:

@@ -117,21 +117,21 @@ def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_
 
 
 def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path, capsys: Any) -> None:
-    names = ("reinforce-ada-balance", "control", "counted", "grpo")
+    names = ("reinforce-ada-balance", "uniform-8", "counted", "grpo")
     argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
     plans = planned(tmp_path, *argv)
     assert tuple(plans) == names
-    assert plans["control"]["trained"] < plans["control"]["rollouts"] == 4 * 32, "rollouts without an advantage"
+    assert plans["uniform-8"]["trained"] < plans["uniform-8"]["rollouts"] == 8 * 32, "rollouts without an advantage"
     shown = capsys.readouterr().out
     assert "…" not in shown, "no column is cut"
     recommended, control, experiment = (line for line in " ".join(shown.split()).split(" - ")[-3:])
     assert "reinforce-ada-balance is recommended" in recommended and "2510.04996" in recommended
-    assert "--ada_zeros skip" in control
+    assert "uniform-8" in control
     assert "first-right" in experiment and "one right answer" in experiment
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["grpo", "control", "rated-pos", "maxrl"])
+@pytest.mark.parametrize("name", ["grpo", "uniform-8", "rated-pos", "maxrl"])
 @pytest.mark.parametrize("budget", [40, 48])
 def test_what_is_recommended_fits_and_is_accepted_by_training(
     name: str, budget: int, tmp_path: Path, engine: Path, capsys: Any, valid_flags: dict[str, str | None]
