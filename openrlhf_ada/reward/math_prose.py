@@ -14,10 +14,10 @@ _ANNOUNCED = re.compile(
     r"(?:\banswers?\b(?:\s+(?!is\b|was\b|are\b)[A-Za-z]+){0,8}?\s*"
     r"(?:\b(?:is|was|are|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be|can\s+be|equals|becomes|"
     r"comes\s+out\s+(?:to\s+be|as|to))\b(?!n't)|[:=]|\*\*\s*:?)|"
-    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*ans(?:wer)?\b|答案[是为為：]?)[\s:*=_]*",
+    r"\bthe\s+(?:correct\s+)?(?:option|choice)\s+is\b|####|^\W*an(?:swer|s)\b|答案[是为為：]?)[\s:*=_]*",
     re.IGNORECASE | re.MULTILINE,
 )
-_ANNOUNCES = re.compile(r"ans|option|choice|####|答案", re.IGNORECASE)
+_ANNOUNCES = re.compile(r"an(?:s|swer)|option|choice|####|答案", re.IGNORECASE)
 """What every announcement holds."""
 _FILLER = re.compile(
     r"(?:therefore|thus|hence|then|so|simply|just|exactly|precisely|indeed|clearly|obviously|actually|finally|"
