@@ -218,7 +218,7 @@ install_flash_attn() {
 # -- in this order ------------------------------------------------------------------------------------------------------
 
 [[ $(uname -sm) == "Linux x86_64" ]] || stop "The set-up needs Linux on x86-64 (vLLM has no other wheels); this is $(uname -sm)."
-if for_gpus; then size="about 12 GB; flash-attn is compiled, for an hour or more"; else size="about 3.5 GB, one to five minutes"; fi
+if for_gpus; then size="about 10 GB; flash-attn is compiled, for an hour or more"; else size="about 3.5 GB, one to five minutes"; fi
 echo "Setting up $venv, once: $size."
 fits "$venv/bin/python" || make_environment
 forget_unfinished

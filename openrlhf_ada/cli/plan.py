@@ -69,6 +69,9 @@ PICTURES = (".png", ".svg", ".pdf")
 RECORDED = ("ada/kept", "ada/kept_tokens", "ada/step_s", "timing/generation")
 """What a run's seconds of training are worked out from."""
 
+_OF_BUDGET = """
+For {seconds:g} s a step. They make different numbers of updates: compare runs at equal ones (--train.batch_size)."""
+
 TRIED, CLOSE = 5, 0.02
 """Numbers of prompts that are tried to meet a budget; how close is enough."""
 
@@ -81,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     plans = on_each(args.methods, "simulating", lambda n: planner.within(n, budget) if budget else planner.plan(n))
     show(plans)
     if args.budget:
-        print("\n".join([f"\nFor {args.budget:g} s a step:", *map(_flags, plans)]))
+        print("\n".join([_OF_BUDGET.format(seconds=args.budget), *map(_flags, plans)]))
     if args.json:
         rows = [asdict(plan) | {"seconds": plan.seconds} for plan in plans]
         args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")

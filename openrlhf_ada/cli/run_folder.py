@@ -45,7 +45,11 @@ def check_free(args: SimpleNamespace, config: AdaConfig) -> None:
 def _folders(args: SimpleNamespace, config: AdaConfig) -> list[tuple[str, Path]]:
     """Those that one run alone may write."""
     found = [("--ada_run_dir", config.resolved_run_dir(args.logger.wandb.run_name))]
-    return found + [("--ckpt.path", Path(args.ckpt.path))] * (args.ckpt.save_steps > 0 or args.ckpt.load_enable)
+    ckpt = Path(args.ckpt.path).absolute()
+    # Storage of the nodes that train may be missing here.
+    is_here = next(place for place in (ckpt, *ckpt.parents) if place.exists()) != Path(ckpt.anchor)
+    uses_it = args.ckpt.save_steps > 0 or args.ckpt.load_enable
+    return [*found, ("--ckpt.path", ckpt)] if is_here and uses_it else found
 
 
 @contextmanager

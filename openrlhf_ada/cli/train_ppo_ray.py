@@ -33,6 +33,7 @@ from openrlhf_ada.config.settings import resolve, scores
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
+from openrlhf_ada.host.ray_session import root_cause
 from openrlhf_ada.platforms.disk import said_of_full
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
@@ -226,17 +227,6 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
             print(f"{PROG}: the run failed. {error}\n{full}Logs of all processes: {log_dir}", file=sys.stderr)
             return EXIT_FAILED
     return 0
-
-
-def root_cause(error: BaseException) -> str:
-    """What was raised in the first process that an error has come through; other errors of Ray as they are."""
-    from ray.exceptions import RayTaskError
-
-    if not isinstance(error, RayTaskError):
-        return str(error)
-    while isinstance(error, RayTaskError):
-        error = error.cause
-    return f"{type(error).__name__}: {error}"
 
 
 @contextmanager

@@ -82,11 +82,6 @@ def loss_length(host: SimpleNamespace) -> int:
     return host.ada.loss_length or host.rollout.max_new_tokens or host.data.max_len
 
 
-def averages_over_tokens(settings: Settings, host: SimpleNamespace) -> bool:
-    """Is every loss divided by the number of tokens of a step? Else the policy's are, by its number of samples."""
-    return settings.config.loss == "host" and _divides_by_length(settings, host) is None
-
-
 def _divides_by_length(settings: Settings, host: SimpleNamespace) -> tuple[str, str, str] | None:
     """(flag, value, what to use instead) of a loss that divides by a sample's length; None if there is none."""
     if settings.config.loss != "host":

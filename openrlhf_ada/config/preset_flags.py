@@ -45,7 +45,8 @@ def check_with_method(
         check(flags)
     except ConfigError as error:
         given = [flag for flag in dict.fromkeys(_given(argv)) if flag in preset and _differs(flags, flag, preset)]
-        raise _without(error, name, given) if given else error from None
+        its_own = {f"--{flag.replace('ada.', 'ada_')}" for flag in preset} | {f"--{flag}" for flag in preset}
+        raise _without(error, name, given) if given and error.flag in its_own else error from None
 
 
 _LEAVE_OUT = "Leave it out"

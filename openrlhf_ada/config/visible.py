@@ -7,9 +7,10 @@ import re
 
 REMOVED = "<removed>"
 
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+# Up to the last @: a password may hold one, or a slash.
+_URL_LOGIN = re.compile(r"(?<=://)[^\s?#'\",]*@")
 _URL_QUERY = re.compile(
-    r"([?&][\w.-]*(?:key|token|password|secret|sig|signature|credential)[\w.-]*=)[^&\s#]+", re.IGNORECASE
+    r"([?&][\w.-]*(?:key|token|passw|pwd|secret|sig|credential|auth|access)[\w.-]*=)[^&\s#'\"),]+", re.IGNORECASE
 )
 
 # Newline and tab stay.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import dataclass, replace
 
+from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Source
 
@@ -76,9 +76,7 @@ def find_benchmark(spec: str) -> Benchmark:
         return replace(known, source=replace(known.source, path=path, question_key=None, label_key=None))
     if path or "/" in name or "." in name:
         return Benchmark(Source(name.rpartition("/")[2].partition(".")[0], path or name), "math", is_known=False)
-    near = difflib.get_close_matches(name, BENCHMARKS, n=1)
     raise DataError(
         f"--benchmark {spec}: expected one of {', '.join(BENCHMARKS)}, reasoning_gym:<task>, or the path of a .jsonl "
-        f"or .parquet file"
-        f"{f'. The nearest name is {near[0]}' if near else ''}"
+        f"or .parquet file.{did_you_mean(name, BENCHMARKS)}"
     )

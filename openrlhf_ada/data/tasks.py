@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
+from openrlhf_ada.config.nearest import nearest
 from openrlhf_ada.data.files import DataError
 from openrlhf_ada.reward.reasoning import SOLVER, import_reasoning_gym, to_label
 
@@ -43,8 +43,8 @@ def check_task(path: str) -> None:
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:
-        near = difflib.get_close_matches(task, DATASETS, n=1)
-        hint = f"did you mean {PREFIX}{near[0]}?" if near else f"name one of its {len(DATASETS)} tasks"
+        near = nearest(task, DATASETS)
+        hint = f"did you mean {PREFIX}{near}?" if near else f"name one of its {len(DATASETS)} tasks"
         raise DataError(f"{path}: reasoning-gym has no task {task!r}: {hint}")
     if task == _MIXTURE:
         raise DataError(

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from openrlhf_ada import HOST_VERSION
 from openrlhf_ada.config.installed import REMEDY
 from openrlhf_ada.config.nearest import did_you_mean, nearest
+from openrlhf_ada.config.presets import METHODS
 
 TRAIN_MODULE = "cli/train_ppo_ray.py"
 CONFIG_MODULE = "openrlhf.utils.config"
@@ -139,7 +140,8 @@ def _did_you_mean(message: str, known: Mapping[str, argparse.Action]) -> str:
     """For argparse's words on a wrong choice or on unknown flags: the nearest choice; or the nearest known flags of
     each, in the dotted or the flat spelling."""
     if wrong := _WRONG_CHOICE.match(message):
-        return did_you_mean(wrong[2], map(str, known[wrong[1]].choices or ()))
+        near = did_you_mean(wrong[2], map(str, known[wrong[1]].choices or ()))
+        return near or did_you_mean(wrong[2], METHODS).replace("mean ", "mean --ada_method ")
     if not message.startswith("unrecognized arguments:"):
         return ""
     unknown = [word.split("=")[0] for word in message.split() if word.startswith("--")]

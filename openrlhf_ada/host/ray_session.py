@@ -157,3 +157,13 @@ def _namespace() -> str:
     import ray
 
     return f"openrlhf_ada-{ray.get_runtime_context().get_job_id()}"
+
+
+def root_cause(error: BaseException) -> str:
+    """What was raised in the first process that an error has come through; other errors of Ray as they are."""
+    from ray.exceptions import RayTaskError
+
+    cause = error
+    while isinstance(cause, RayTaskError) and cause.cause is not None:
+        cause = cause.cause
+    return str(error) if cause is error else f"{type(cause).__name__}: {cause}"

@@ -7,7 +7,9 @@ import unicodedata
 
 _WRAP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|textsf)\s*\{([^{}]*)\}")
 _ALONE = re.compile(r"[(\[]?\s*([A-J])\s*[)\].:]?|[(\[]?\s*([a-j])\s*[)\]]")
-_WITH_CONTENT = re.compile(r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])(?:[).]|:(?=\s)))\s*\S.*", re.DOTALL)
+_WITH_CONTENT = re.compile(
+    r"(?:[(\[]\s*([A-J])\s*[)\]]|([A-J])(?:[).]|:(?=\s)))\s*(?!or(?:\s*[(\[]?[A-J])?\b\W*$)\S.*", re.DOTALL
+)
 _SEVERAL = re.compile(r"[(\[]?[A-J][)\]]?(?:\s*(?:,|and|&)\s*(?:and\s+)?[(\[]?[A-J][)\]]?)+")
 _CHOSEN = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\s*)?[(\[]?\s*([A-Ja-j])\s*[)\].:]?", re.IGNORECASE)
 _IN_PROSE = re.compile(
@@ -59,7 +61,7 @@ def _last_in_brackets(text: str) -> re.Match[str] | None:
     if not found:
         return None
     before = text[: found[-1].start()]
-    return None if _NOT_THIS.search(before) else found[-1]
+    return None if _NOT_THIS.search(before) or _ANOTHER.match(text, found[-1].end()) else found[-1]
 
 
 def _plain(text: str) -> str:

@@ -40,13 +40,14 @@ _CHECK = re.compile(r"\s\([^()A-Za-z]*=[^()]*\)$")
 _DENIED = re.compile(
     r"\b(?:wrong|incorrect|false|bad|mistaken|flawed)\s+(?:final\s+)?"
     r"(?:answer|result|option|choice|value|number|guess|solution)\b|"
-    r"(?:(?<!\()\bnot|n['\u2019]t|\bcannot|\bmaybe|\bperhaps|\bneither)\s+(?:be\s+)?(?:equal\s+to\s+)?"
+    r"(?:(?<!\()\bnot|n['\u2019]t|\bcannot|\bmaybe|\bperhaps|\bpossibly|\bneither)\s+(?:be\s+)?(?:equal\s+to\s+)?"
     r"[-$\\(*]*(?:[0-9]|[a-j]\b[\s).*]*$)(?!.*\b(?:but|which|it)\b)|"
     r"\b(?:is|are|was|were|would\s+be|seems|looks)\s+(?:\w+ly\s+)?(?:wrong|incorrect|false|mistaken|impossible)\b|"
     r"\b(?:is|are|was|were|can)(?:\s*not|n['\u2019]t|\s+never)\s+(?:be\s+)?(?:the\s+|a\s+)?(?:final\s+)?"
     r"(?:right|correct|true|answer|solution)\b|"
     r"\banswer\s+(?:is|was)(?:\s+not|n['\u2019]t|\s+never)\b(?!.*\bbut\b)|"
-    r"(?:\bnot|n['\u2019]t|\bnever|\bfalse)\s+(?:\w+\s+){0,3}?that\b(?!.*\bbut\b)|\b(?:i|we)\s+doubt\b|"
+    r"(?:\bnot|n['\u2019]t|\bnever|\bfalse)\s+(?:\w+\s+){0,3}?that\b(?!.*\bbut\b)|\b(?:i|we)\s+doubt\b|\banything\s+but\b|"
+    r"\bdiffers?\s+from\b|\bno\s+way\s+(?:that\s+)?(?:it|the\s+answer)\b|"
     r"\b(?:do\s+not|don['\u2019]t|cannot|can['\u2019]t)\s+(?:think|believe|say|conclude)\b"
 )
 _LEFT_OPEN = re.compile(
@@ -55,7 +56,7 @@ _LEFT_OPEN = re.compile(
 )
 _DENIES = re.compile(
     r"wrong|incorrect|false|bad|mistaken|flawed|impossible|not|never|n['\u2019]t|neither|doubt|"
-    r"maybe|perhaps|possibly|might|may|could|\?"
+    r"maybe|perhaps|possibly|might|may|could|anything but|differ|no way|\?"
 )
 """What every denial holds: found in a twentieth of the time of _DENIED."""
 _REASON = re.compile(r"\b(?:because|since)\b")

@@ -48,6 +48,11 @@ _IN_TEXT = re.compile(
 )
 _WORDS = re.compile(rf"(?<=[0-9}})!%])(-|\s*)~?([A-Za-z][A-Za-z./ '-]{{0,80}}?){_EXPONENT}\s*\.?$")
 _NOUN = re.compile(r"(?=.*[aeiou])[A-Za-z][a-z]{3,}|man|men|car|egg|cup|way|pen|box|bag|row|cat|dog|boy")
+_NUMBER = re.compile(
+    r"(?:half|halve|third|fourth|quarter|fifth|sixth|seventh|eighth|ninth|tenth|dozen|hundred|thousand|million|"
+    r"billion|trillion|factorial|squared|cubed)s?"
+)
+"""Words behind a number that make another number of it."""
 _PREFIXED = re.compile(r"[mkMGTcdnp]?(?:[gmsNJWVAKLlBTCF]|mol|Hz|Pa|eV|cal|bar|dB)")
 _SHORT = ("of", "a", "an", "in", "on", "at", "per", "sq")
 _FUNCTION = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|ln|sqrt)h?[a-z]?")
@@ -201,7 +206,9 @@ def _is_said(said: str, symbols: re.Pattern[str] | None = None) -> bool:
     """Are these units (by name, or one of the symbols) and nouns, and no letters that could be factors?"""
     words = re.findall("[A-Za-z]+", said)
     others = [word for word in words if _name(word) is None and not (symbols and symbols.fullmatch(word))]
-    if any((len(word) < 3 and word not in _SHORT) or _FUNCTION.fullmatch(word) for word in others):
+    if any((len(word) < 3 and word not in _SHORT) or _FUNCTION.fullmatch(word) for word in others) or (
+        words and _NUMBER.fullmatch(words[0].lower())
+    ):
         return False
     is_product = " " in said and all(len(word) == 1 for word in words)
     return not is_product and (

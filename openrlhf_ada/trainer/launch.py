@@ -13,6 +13,7 @@ from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
 from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.host.ray_actors import noted_places
+from openrlhf_ada.host.ray_session import root_cause
 from openrlhf_ada.platforms.placement import on_this_node
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import Grading
@@ -74,18 +75,15 @@ def train(args: SimpleNamespace, places: dict[str, int], note: Callable[[str], N
 def _finish(trainer: Any, args: SimpleNamespace, note: Callable[[str], None]) -> None:
     """The model is exported and every step is recorded: a page that cannot be drawn is no reason to fail."""
     import ray
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import RayError
 
     try:
         ray.get(trainer.finish.remote())
     except RayError as error:
-        cause: BaseException = error
-        while isinstance(cause, RayTaskError) and cause.cause is not None:
-            cause = cause.cause
         run_dir = from_namespace(args.ada).resolved_run_dir(args.logger.wandb.run_name)
         note(
             f"the model is exported and the steps are recorded, but the report is not there: "
-            f"{' '.join(f'{type(cause).__name__}: {cause}'.split())}. Draw it with: {program.called()} report "
+            f"{' '.join(root_cause(error).split())}. Draw it with: {program.called()} report "
             f"{shlex.quote(str(run_dir))}"
         )
 

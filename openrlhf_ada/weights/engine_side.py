@@ -117,7 +117,7 @@ class ReceivesWeights:
             raise WeightError(
                 f"vLLM has loaded without using them {len(unused)} of the policy's weights, the first: "
                 f"{unused[0]}. Its model has no such weights, so it computes something else than the policy. Use "
-                f"another model; or add --ada_verify_sync off if these weights change nothing"
+                f"another model; or, if these weights change nothing and it has no experts, add --ada_verify_sync off"
             )
         return await self.llm.collective_rpc("received_sums")
 

@@ -176,7 +176,7 @@ class WeightReceiver(WeightTransferEngine[JoinGroup, Update]):
         if without and all_expected:
             raise IncompleteWeightsError(
                 f"no weights came for {', '.join(without)}. Where they are to stay as the engine has loaded them, add "
-                f"--ada_verify_sync off"
+                f"--ada_verify_sync off (not for mixtures of experts)"
             )
 
     def finish_weight_update(self) -> None:

@@ -10,7 +10,8 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.util.queue import Empty
 
-from openrlhf_ada.cli.train_ppo_ray import EventReader, root_cause
+from openrlhf_ada.cli.train_ppo_ray import EventReader
+from openrlhf_ada.host.ray_session import root_cause
 
 
 class View:

@@ -347,6 +347,15 @@ def test_the_readme_is_one_screen_and_shows_both_commands() -> None:
     assert len(figures) <= 30, figures
 
 
+def test_the_readme_says_what_the_demo_said_for_and_against() -> None:
+    demo = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    signal, uniform = re.findall(r"(\d+)% of its prompts had a signal, instead of (\d+)%", demo)[0]
+    groups, others = re.findall(r"groups with signal  (\d+) .*\n.*would have had (\d+) ", demo)[0]
+    assert f"{signal} % of the groups have signal, not {uniform} %" in readme
+    assert f"signal: {groups}, and uniform sampling has {others}" in readme
+
+
 def test_every_document_is_linked_from_the_readme() -> None:
     linked = {link.partition("#")[0] for link in links((ROOT / "README.md").read_text(encoding="utf-8"))}
     for path in sorted((ROOT / "docs").glob("*.md")):

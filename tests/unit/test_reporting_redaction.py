@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.cli.main import main as program
+from openrlhf_ada.config.visible import without_logins
 from openrlhf_ada.reporting.redaction import looks_secret, redact
 from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reward.trial import Row
@@ -94,3 +95,17 @@ def test_secret_names(name: str) -> None:
 )
 def test_harmless_names(name: str) -> None:
     assert not looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("at 'http://u:p@ss@h:1/x?token=abc': no", "at 'http://<removed>@h:1/x?token=<removed>': no"),
+        ("http://u:a/b@h", "http://<removed>@h"),
+        ("http://a/x,http://u:p@h/y", "http://a/x,http://<removed>@h/y"),
+        ("(http://h?pwd=abc&y=1).", "(http://h?pwd=<removed>&y=1)."),
+        ("http://h/x@1", "http://<removed>@1"),  # rather too much
+    ],
+)
+def test_a_url_is_told_without_what_it_logs_in_with(text: str, told: str) -> None:
+    assert without_logins(text) == told
