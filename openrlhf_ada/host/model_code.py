@@ -32,13 +32,17 @@ _WEIGHTS = {"config.json": "model.safetensors", _ADAPTER: "adapter_model.safeten
 """What transformers loads beside each configuration, if it is there, rather than a pickle."""
 
 
+_bar = {"code": False}
+
+
 def check_model_code(flag: str, model: str, *, trusted: bool) -> None:
     """Refuse what would run, or could run, code of the model's own. `model`: a folder or a hub id.
 
     Raises:
         ConfigError: there is code, or a file names code; or weights are pickled; or nothing can be read.
     """
-    _bar_code(not trusted)
+    _bar["code"] = not trusted
+    bar_code()
     if trusted:
         return
     names = _file_names(flag, model)
@@ -62,16 +66,20 @@ def check_model_code(flag: str, model: str, *, trusted: bool) -> None:
         check_model_code(f"{flag}, base model of {model}", base, trusted=False)
 
 
-def _bar_code(is_barred: bool) -> None:
-    """What comes too late for the check, or by a way that it does not know: transformers has one function for it all.
+def bar_code() -> None:
+    """As the last check said: what comes too late for it, or by a way that it does not know. transformers has one
+    function for it all. To be called where transformers has been imported since.
 
     A hub page can change after the check, and a folder, too.
     """
+    if "transformers" not in sys.modules:
+        # The driver's checks are to answer at once, and import nothing of that size.
+        return
     original = _code_runner()
     # The module of generation has a name of its own for it, if it is imported already.
     for module in ("transformers.dynamic_module_utils", "transformers.generation.utils"):
         if module in sys.modules:
-            vars(sys.modules[module])["get_class_in_module"] = _refuse_code if is_barred else original
+            vars(sys.modules[module])["get_class_in_module"] = _refuse_code if _bar["code"] else original
 
 
 @lru_cache

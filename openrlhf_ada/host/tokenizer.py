@@ -11,10 +11,13 @@ from typing import Any
 
 from openrlhf.utils import get_tokenizer
 
+from openrlhf_ada.host.model_code import bar_code
+
 
 @lru_cache(maxsize=4)
 def load_tokenizer(model: str, use_fast: bool) -> Any:
     """The host's own tokenizer of a model, once per process."""
+    bar_code()
     return get_tokenizer(model, None, "left", None, use_fast=use_fast)
 
 

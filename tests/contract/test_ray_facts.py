@@ -220,7 +220,7 @@ with started_apart():
     # Ray's core has a handler of its own, which is below Python's.
     ray.init(address="local", num_cpus=1, object_store_memory=1 << 27, include_dashboard=False, log_to_driver=False)
 assert signal.getsignal(signal.SIGTERM) is print
-worker = ray.get(ray.remote(os.getpid).remote())
+worker = ray.get(ray.remote(lambda: os.getpid()).remote())
 below = {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
 assert worker in below and {"gcs_server", "raylet"} <= set(below.values())
 print([name for pid, name in below.items() if os.getpgid(pid) == os.getpgid(0) or os.getsid(pid) == os.getsid(0)])

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import wandb
+from wandb.sdk.lib import wbauth
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
@@ -199,6 +201,9 @@ def nobody_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    # What another test has logged in with stays in the process.
+    wandb.teardown()
+    wbauth.unauthenticate_session(update_settings=False)
 
 
 WITH_KEY = "--logger.wandb.key"

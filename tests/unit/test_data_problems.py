@@ -231,5 +231,5 @@ def test_benchmarks_by_name_copy_task_and_file() -> None:
     assert (copy.source.name, copy.source.path, copy.source.question_key) == ("math500", "/data/m.jsonl", None)
     assert find_benchmark("reasoning_gym:countdown").reward == "reasoning_gym"
     assert find_benchmark("data/my_set.jsonl").source.name == "my_set"
-    with pytest.raises(DataError, match=r"expected one of math500.*The nearest name is math500"):
+    with pytest.raises(DataError, match=r"expected one of math500.*Did you mean math500"):
         find_benchmark("math5000")

@@ -79,7 +79,6 @@ def page() -> Iterator[Page]:
     ("words", "found"),
     [
         ("ada_wave", "flags.html"),
-        ("resume a run", "quickstart.html"),
         ("resume a run", "operations.html"),
         ("wrong build of torch", "install.html"),
         ("one-sided", "glossary.html"),
