@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,11 +43,7 @@ WeightAt = Callable[[float], Weight]
 
 def settings_of(advantage: str = "dr_grpo", n: int = GROUP, **flags: Any) -> Settings:
     """What our flags come to beside this advantage estimator of OpenRLHF; mode seq unless told."""
-    host: Any = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=1),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
-    )
-    return resolve(AdaConfig(**{"mode": "seq"} | flags), host)
+    return resolve(AdaConfig(**{"mode": "seq"} | flags), n=n, advantage=advantage, batch=1)
 
 
 def sequential(exit_name: str = "balance", **flags: Any) -> Sequential:

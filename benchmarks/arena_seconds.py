@@ -9,8 +9,6 @@ import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -43,11 +41,9 @@ MODELS = {"seconds": (1.54e9, 989e12), "seconds-7b": (7.62e9, 312e12)}
 
 def policy(exit_rule: str) -> Policy:
     """Mode seq with waves of 8 and at most 32 rollouts."""
-    host: Any = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=PROMPTS),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    return make_policy(
+        resolve(AdaConfig(mode="seq", exit=exit_rule, wave=8, max_samples=32), n=4, advantage="dr_grpo", batch=PROMPTS)
     )
-    return make_policy(resolve(AdaConfig(mode="seq", exit=exit_rule, wave=8, max_samples=32), host))
 
 
 def wave(rollouts: int, answer: SampleOf) -> float:

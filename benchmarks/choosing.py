@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,11 +55,7 @@ ALLOCATIONS = ("inverse_sqrt", "std")
 
 def policy_from(config: AdaConfig) -> Policy:
     """What these flags come to where groups of GROUP are trained."""
-    host: Any = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=GROUP, batch_size=1),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
-    return make_policy(resolve(config, host))
+    return make_policy(resolve(config, n=GROUP, advantage="dr_grpo", batch=1))
 
 
 def policy_of(flags: dict[str, Any]) -> Sequential:

@@ -13,7 +13,6 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,11 +62,7 @@ CASES: dict[str, Mapping[str, Any]] = {
 
 def settings_of(case: Mapping[str, Any]) -> Settings:
     flags = {name: value for name, value in case.items() if name not in ("n", "advantage")}
-    host: Any = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=case["n"], batch_size=1),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=case.get("advantage", "dr_grpo"))),
-    )
-    settings = resolve(AdaConfig(**flags), host)
+    settings = resolve(AdaConfig(**flags), n=case["n"], advantage=case.get("advantage", "dr_grpo"), batch=1)
     check_settings(settings)
     return settings
 
@@ -107,7 +102,7 @@ def main() -> None:
     for name, case in CASES.items():
         settings = settings_of(case)
         row = {"largest": round(largest(settings), 2)}
-        if settings.config.mode == "est":
+        if settings.mode == "est":
             row["given up"] = round(largest(settings, given_up=True), 2)
         table[name] = row
         print(f"{name:42} {row}", flush=True)

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,11 +40,11 @@ ENGINE = EngineModel(batch_sizes=(1, 256), step_seconds=(0.008, 0.022), slots=25
 
 
 def policy_of(exit_name: str) -> Policy:
-    host: Any = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=GROUP, batch_size=1),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
+    return make_policy(
+        resolve(
+            AdaConfig(mode="seq", exit=exit_name, wave=WAVE, max_samples=CAP), n=GROUP, advantage="dr_grpo", batch=1
+        )
     )
-    return make_policy(resolve(AdaConfig(mode="seq", exit=exit_name, wave=WAVE, max_samples=CAP), host))
 
 
 @cache

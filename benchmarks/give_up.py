@@ -12,8 +12,6 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from machine import machine
@@ -33,11 +31,7 @@ RATES = (0.01, 0.02, 0.05, 0.1, 0.3)
 
 def policy() -> Estimated:
     """Ada-Est with the defaults of its flags: every one of 8 rollouts on average is trained."""
-    host: Any = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=BUDGET, batch_size=BATCH),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
-    made = make_policy(resolve(AdaConfig(mode="est"), host))
+    made = make_policy(resolve(AdaConfig(mode="est"), n=BUDGET, advantage="dr_grpo", batch=BATCH))
     assert isinstance(made, Estimated)
     return made
 

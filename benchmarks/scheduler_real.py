@@ -94,7 +94,6 @@ def _flags(folder: Path, questions: Questions) -> SimpleNamespace:
 
 
 def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[str, Any]:
-    from openrlhf_ada.config.schema import from_namespace
     from openrlhf_ada.config.settings import make_policy, resolve
     from openrlhf_ada.rollout.calibration import Calibrator
     from openrlhf_ada.rollout.prompts import PromptSource
@@ -107,7 +106,14 @@ def _measure(args: SimpleNamespace, *, repeats: int, calibrates: bool) -> dict[s
     if calibrates:
         engine = Calibrator(generator, kwargs).measure(lambda size, _: _say(f"calibrating: batches of {size}"))
     adaptive, options = generator.policy, generator.options
-    uniform = make_policy(resolve(replace(from_namespace(args.ada), exit="fixed", max_samples=4), args))
+    uniform = make_policy(
+        resolve(
+            replace(args.ada.given, exit="fixed", max_samples=4),
+            n=4,
+            advantage=args.ada.advantage,
+            batch=args.rollout.batch_size,
+        )
+    )
     cases: dict[str, tuple[SchedulerName, Any]] = {name: (name, adaptive) for name in SCHEDULERS}
     cases["uniform"] = ("rounds", uniform)
     seconds: dict[str, list[float]] = {name: [] for name in cases}

@@ -20,8 +20,8 @@
 #   METHOD      train_method.sh and reproduce_*.sh only: reinforce-ada-balance (the default), uniform-8, grpo, ...
 #   MAX_LEN     tokens of prompt and answer together
 #   MAX_NEW_TOKENS   tokens of an answer
-#   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): run there, with SUBMIT_FLAGS for
-#               `openrlhf-ada submit`. RUN_DIR must be on storage that all nodes reach
+#   SUBMIT      URL of a Ray cluster's dashboard (http://head:8265): run there, by `ray job submit` with SUBMIT_FLAGS
+#               (by default it uploads the current folder). RUN_DIR must be on storage that all nodes reach
 #   CLUSTER_WAIT   wait up to so many seconds for Ray nodes that are still joining
 #   DRY_RUN=1   print the command and run nothing
 #
@@ -201,9 +201,16 @@ train() {
   fi
   local command=("$program")
   if [[ -n ${SUBMIT:-} ]]; then
-    local submit_flags
-    read -ra submit_flags <<<"${SUBMIT_FLAGS:-}"
-    command+=(submit --address "$SUBMIT" ${submit_flags[@]+"${submit_flags[@]}"})
+    if [[ $RUN_DIR != /* ]]; then
+      echo "RUN_DIR is $RUN_DIR: Ray deletes the folder that a job works in, so name an absolute path that all nodes reach" >&2
+      exit 2
+    fi
+    # Ray's default of 3 s is too short to end a run with large models.
+    local submit_flags=(--working-dir . --runtime-env-json '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "30"}}')
+    if [[ -n ${SUBMIT_FLAGS:-} ]]; then
+      read -ra submit_flags <<<"$SUBMIT_FLAGS"
+    fi
+    command=(ray job submit --address "$SUBMIT" "${submit_flags[@]}" -- openrlhf-ada)
   fi
   command+=(train "${flags[@]}" "$@")
   if [[ $DEVICE == cpu ]]; then toy; fi

@@ -4,7 +4,7 @@
 # Needs:   on the first machine    ray start --head --num-gpus=8
 #          on every other one      ray start --address=FIRST:6379 --num-gpus=8
 #          the same environment on all (docs/cluster.md). All must reach RUN_DIR, and MODEL or the hub.
-# Expect:  the job's log here, and its exit status at the end. Ctrl-C stops the job.
+# Expect:  the job's log here, and status 0 at the end if it succeeded. `ray job stop` stops it.
 # Usage:   NODES=2 RUN_DIR=/shared/runs/a examples/scripts/train_multinode.sh [more flags]    (all variables: common.sh)
 set -euo pipefail
 NODES=${NODES:-2}

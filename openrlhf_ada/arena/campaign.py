@@ -154,7 +154,7 @@ def least_budget(method: str) -> int:
     from openrlhf_ada.arena.trial import REFILL_LIMIT
 
     settings = METHODS[method].settings(PROMPTS[0])
-    of_prompt = settings.budget if settings.config.mode == "est" else settings.max_samples
+    of_prompt = settings.budget if settings.mode == "est" else settings.max_samples
     if METHODS[method].refill:
         of_prompt *= REFILL_LIMIT
     return math.ceil(LEAST_STEPS * PROMPTS[0] * of_prompt * max(rung.part for rung in RUNGS))

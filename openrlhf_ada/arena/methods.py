@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import presets
@@ -34,11 +33,7 @@ class Method:
 
     def settings(self, prompts: int) -> Settings:
         """`prompts`: of a step."""
-        host = SimpleNamespace(
-            rollout=SimpleNamespace(n_samples_per_prompt=self.n, batch_size=prompts),
-            algo=SimpleNamespace(advantage=SimpleNamespace(estimator=self.estimator)),
-        )
-        return resolve(AdaConfig(**self.ada), host)
+        return resolve(AdaConfig(**self.ada), n=self.n, advantage=self.estimator, batch=prompts)
 
     def policy(self, prompts: int) -> Policy:
         """A new one."""

@@ -14,7 +14,6 @@ from openrlhf_ada.arena.methods import Method
 from openrlhf_ada.arena.weights import effective_weight_of
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.settings import make_policy
-from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.policies import Draw, Policy
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 
@@ -74,7 +73,7 @@ class Trial:
         settings = method.settings(prompts)
         task = learner.world.task.name
         self._weight = None if method.weight_of is None else effective_weight_of(method.weight_of, task)
-        self._skips_zeros = skips_zeros(settings.config)
+        self._skips_zeros = settings.skips_zeros
         self._policy: Policy = make_policy(settings)
         self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
         self._rng = np.random.default_rng([seed, 4])

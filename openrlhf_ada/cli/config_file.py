@@ -46,21 +46,6 @@ class UnknownNameError(ConfigError):
         self.flag = name
 
 
-def expanded(command: str, argv: Sequence[str]) -> list[str]:
-    """The words of a command, with those of its --config file in front. Raises ConfigError for a file that is wrong.
-
-    The words after `submit` are those of `submit` and those of another command: each has its own --config.
-    """
-    from openrlhf_ada.cli.submit import OUTPUTS
-
-    words = list(argv)
-    if command == "submit":
-        at = next((i for i, word in enumerate(words) if word in OUTPUTS), len(words))
-        inner = words[at:]
-        return _expanded(command, words[:at]) + inner[:1] + (expanded(inner[0], inner[1:]) if inner else [])
-    return _expanded(command, words)
-
-
 def words_of(command: str, config: Mapping[str, Any], others: Sequence[str] = ()) -> list[str]:
     """The words of a command for these flags, nested or flat, and `others`, which win over them.
 
@@ -70,7 +55,8 @@ def words_of(command: str, config: Mapping[str, Any], others: Sequence[str] = ()
     return [*_words(VERBS[command].build_parser(), flat, "the configuration", others)]
 
 
-def _expanded(command: str, words: Sequence[str]) -> list[str]:
+def expanded(command: str, words: Sequence[str]) -> list[str]:
+    """The words of a command, with those of its --config file first. Raises ConfigError for a file that is wrong."""
     files, others = _taken_out(words)
     if not files:
         return others

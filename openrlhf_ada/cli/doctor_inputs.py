@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
-from openrlhf_ada.config.schema import AdaConfig, from_namespace
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets, is_local
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.hub import HUB_S, check_hub_table, go_offline_without_hub, hub_address
@@ -89,14 +88,14 @@ def _is_whole(flags: SimpleNamespace) -> bool:
 def _run(words: Sequence[str]) -> Finding:
     """Do the flags make a run, and does it fit this machine?"""
     try:
-        args, config = parse(words, check_without_files)
+        args = parse(words, check_without_files)
         check_outputs(args)
         check_this_machine(args)
         slots = required_slots(args)
         _check_slots(slots)
     except USER_ERRORS as error:
         return Finding("flags", ERROR, str(error))
-    said = f"they make a run of mode {config.mode}, which takes {slots.gpus} GPU slots: {slots.describe()}"
+    said = f"they make a run of mode {args.ada.mode}, which takes {slots.gpus} GPU slots: {slots.describe()}"
     return Finding("flags", OK, said)
 
 
@@ -157,7 +156,7 @@ def _data(flag: str, spec: str, flags: SimpleNamespace) -> Iterator[Finding]:
         rows = check_prompt_datasets(spec, columns=_columns(flags), flag=flag)
         if rows != UNKNOWN:
             yield Finding("data", OK, f"{spec}: {rows:,} rows")
-            for line in contradictions_in(flag, flags, from_namespace(flags.ada)):
+            for line in contradictions_in(flag, flags):
                 yield Finding("data", WARNING, line)
             return
         for path in _paths(spec):
@@ -178,12 +177,12 @@ def _columns(flags: SimpleNamespace) -> Columns:
 
 def _rewards(flags: SimpleNamespace) -> Iterator[Finding]:
     """Each grades the first rows, with their own labels for answers."""
-    flag, config = "--reward.remote_url", from_namespace(flags.ada)
+    flag = "--reward.remote_url"
     names = split_names(flags.reward.remote_url)
     try:
         check_rewards(flags.reward.remote_url, flag)
-        examples = _first_rows(flags, config)
-        rows = trial_rows(flags, row_rewards(flags, config)) if examples else {}
+        examples = _first_rows(flags)
+        rows = trial_rows(flags, row_rewards(flags)) if examples else {}
     except USER_ERRORS as error:
         yield Finding("reward", ERROR, str(error))
         return
@@ -191,7 +190,7 @@ def _rewards(flags: SimpleNamespace) -> Iterator[Finding]:
         yield from map(_finding, trials.verdicts(rows))
     for name in (name for name in names if name in (*NAMED, MIXED)):
         try:
-            with GraderPool(grader_of(name), limits_of(config), 1) as pool:
+            with GraderPool(grader_of(name), limits_of(flags.ada), 1) as pool:
                 grades = [pool.grade(_reference(name, example.label), example.label) for example in examples]
             yield _finding(Verdict(flag, name, grades=grades))
         except GraderError as error:
@@ -210,12 +209,12 @@ def _finding(verdict: Verdict) -> Finding:
     return Finding("reward", OK, f"{verdict.name} gives {scores} to {rows} as answers")
 
 
-def _first_rows(flags: SimpleNamespace, config: AdaConfig) -> list[Example]:
+def _first_rows(flags: SimpleNamespace) -> list[Example]:
     """Of a local file; none of what a hub has."""
     path = next(iter(_paths(flags.data.prompt_dataset)), None)
     if path is None or not is_local(path, "--data.prompt_dataset"):
         return []
-    rewards = row_rewards(flags, config)
+    rewards = row_rewards(flags)
     sets = DataSets("--data.prompt_dataset", path, _columns(flags), most_rows=ROWS, rewards=rewards)
     return read_examples(sets)
 

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.preset_flags import is_given
-from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.platforms.nvml import NvmlError, read_driver
 from openrlhf_ada.platforms.run_lock import hold
 from openrlhf_ada.platforms.signals import TerminatedError
@@ -28,23 +27,23 @@ from openrlhf_ada.trainer.resume import resumes
 logger = logging.getLogger(__name__)
 
 
-def keep_name(args: SimpleNamespace, config: AdaConfig, words: Sequence[str]) -> None:
+def keep_name(args: SimpleNamespace, words: Sequence[str]) -> None:
     """A resumed run has the name of its first start, whose default is a time: trackers go on with the same page."""
-    path = config.resolved_run_dir(args.logger.wandb.run_name) / CONFIG_FILE
+    path = args.ada.resolved_run_dir(args.logger.wandb.run_name) / CONFIG_FILE
     if resumes(args) and path.exists() and not is_given("logger.wandb.run_name", words):
         args.logger.wandb.run_name = json.loads(path.read_bytes())["logger"]["wandb"]["run_name"]
 
 
-def check_free(args: SimpleNamespace, config: AdaConfig) -> None:
+def check_free(args: SimpleNamespace) -> None:
     """Before data are read, which takes long; raises ConfigError where another run has the folders."""
-    for flag, folder in _folders(args, config):
+    for flag, folder in _folders(args):
         if folder.exists():
             hold(folder, flag)
 
 
-def _folders(args: SimpleNamespace, config: AdaConfig) -> list[tuple[str, Path]]:
+def _folders(args: SimpleNamespace) -> list[tuple[str, Path]]:
     """Those that one run alone may write."""
-    found = [("--ada_run_dir", config.resolved_run_dir(args.logger.wandb.run_name))]
+    found = [("--ada_run_dir", args.ada.resolved_run_dir(args.logger.wandb.run_name))]
     ckpt = Path(args.ckpt.path).absolute()
     # Storage of the nodes that train may be missing here.
     is_here = next(place for place in (ckpt, *ckpt.parents) if place.exists()) != Path(ckpt.anchor)
@@ -53,25 +52,23 @@ def _folders(args: SimpleNamespace, config: AdaConfig) -> list[tuple[str, Path]]
 
 
 @contextmanager
-def run_folder(
-    args: SimpleNamespace, config: AdaConfig, command: Sequence[str], log: LogText
-) -> Iterator[dict[str, Any]]:
+def run_folder(args: SimpleNamespace, command: Sequence[str], log: LogText) -> Iterator[dict[str, Any]]:
     """Begin the log and note the start; yields the start's entry. Trackers get their page; MLflow's is ended with the
     block, as finished, failed or killed.
 
     Raises ConfigError where another run has the folders, and where MLflow cannot be used.
     """
-    for flag, folder in _folders(args, config):
+    for flag, folder in _folders(args):
         hold(folder, flag)
-    run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
+    run_dir = args.ada.resolved_run_dir(args.logger.wandb.run_name)
     log.write_to(run_dir / LOG_FILE, secret_values(plain(args), os.environ))
     start = record_start(run_dir, command, _gpu_names())
     if args.logger.wandb.key:
         os.environ.update(run_environment(run_dir, resumes=resumes(args)))
-    if config.mlflow is None:
+    if args.ada.mlflow is None:
         yield start
         return
-    _begin_mlflow(args, config.mlflow, config.mlflow_experiment, run_dir, start)
+    _begin_mlflow(args, args.ada.mlflow, args.ada.mlflow_experiment, run_dir, start)
     status = "FAILED"
     try:
         yield start
@@ -80,7 +77,7 @@ def run_folder(
         status = "KILLED"
         raise
     finally:
-        _end_mlflow(config.mlflow, run_dir, status)
+        _end_mlflow(args.ada.mlflow, run_dir, status)
 
 
 def _gpu_names() -> list[str]:

@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from openrlhf_ada.cli.lost_processes import LostProcess, explain
 from openrlhf_ada.cli.run_actors import RunActors
-from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.platforms.exits import Exits, kernel_kills
 from openrlhf_ada.platforms.signals import interrupt_main
 from openrlhf_ada.reporting.silence import Silence, Verdict
@@ -33,7 +33,7 @@ class RunWatch(threading.Thread):
 
     def __init__(
         self,
-        config: AdaConfig,
+        settings: Settings,
         places: Mapping[str, int],
         log_dir: str,
         note: Callable[[str], None],
@@ -41,9 +41,9 @@ class RunWatch(threading.Thread):
         import ray
 
         super().__init__(daemon=True, name="ada-watch")
-        self._look_s = min(LOOK_S, config.silence / 3)
-        engine_s = config.timeout + ENGINE_S
-        self._silence = Silence(config.silence, config.dead_after, engine_s)
+        self._look_s = min(LOOK_S, settings.silence / 3)
+        engine_s = settings.timeout + ENGINE_S
+        self._silence = Silence(settings.silence, settings.dead_after, engine_s)
         self._places, self._log_dir, self._note = places, log_dir, note
         self._node_id = ray.get_runtime_context().get_node_id()
         self._actors = RunActors(places, self._node_id, Path(log_dir))

@@ -14,6 +14,7 @@ from typing import Any
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.flags import ConfigError, add_flag, check_number
 from openrlhf_ada.config.schema import AdaConfig, add_flags
+from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.data.problems import Problem, Question, Source
 from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
@@ -258,6 +259,7 @@ def host_namespace(model: str, reward: str, args: argparse.Namespace, sampling: 
     switches = ["--vllm.enable_prefix_caching", *(["--trust_remote_code"] if args.trust_remote_code else [])]
     argv = [*(str(part) for item in flags.items() for part in item), *switches]
     host = parse_host_arguments(argv, add_flags, lambda flags: None, prog="openrlhf-ada", description="")
+    host.ada = resolve(AdaConfig(**vars(host.ada)), n=1, advantage="reinforce", batch=1)
     # There is no policy; engines take all the slots.
     host.actor.num_gpus_per_node = 0
     host.ada_events = None

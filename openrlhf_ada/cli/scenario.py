@@ -14,9 +14,8 @@ from typing import Any
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.presets import METHODS
-from openrlhf_ada.config.schema import AdaConfig, from_namespace
-from openrlhf_ada.config.settings import Settings, make_policy, positive_above, resolve
-from openrlhf_ada.config.skip_rules import skips_zeros
+from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.reporting.run_record import Run, read_run
@@ -43,11 +42,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated. `host`: those of OpenRLHF's flags that policies read; `recorded_s`: seconds of sampling per
+    """What is simulated. `batch`: prompts in a step; `recorded_s`: seconds of sampling per
     step that the run took, if it is one."""
 
-    config: AdaConfig
-    host: SimpleNamespace
+    settings: Settings
+    batch: int
     steps: Sequence[Step]
     engine: EngineModel
     num_engines: int
@@ -55,7 +54,7 @@ class Scenario:
 
     def cluster(self, num_engines: int, speculation: int | None) -> Cluster:
         """So many of the engines. `speculation`: None for the run's own, or what the engine makes of it."""
-        wanted = self.config.speculation if speculation is None else speculation
+        wanted = self.settings.speculation if speculation is None else speculation
         automatic = self.engine.slots if self.engine.speculation is None else self.engine.speculation
         return Cluster(num_engines, self.engine, automatic if wanted is None else wanted)
 
@@ -67,7 +66,7 @@ def recorded(run_dir: Path, file: Path | None, prompts: int | None, num_steps: i
     """
     run = read_run(run_dir)
     host = namespace(run.config)
-    config = ada_flags(host, run_dir)
+    settings = host.ada = run_settings(host, run_dir)
     file = file or run_dir / ENGINE_FILE
     if not file.exists():
         raise FileNotFoundError(f"no engine was measured ({file}): run `{calibrate} {run_dir}` first")
@@ -75,29 +74,29 @@ def recorded(run_dir: Path, file: Path | None, prompts: int | None, num_steps: i
     steps: list[Step] = []
     for one in taken:
         step = one.with_prompts(prompts, host.train.seed) if prompts else one
-        above = positive_above(config)
-        answer = RecordedRollouts(step.rollouts, positive_above=above, replay=not prompts, seed=host.train.seed)
+        seed, above = host.train.seed, settings.positive_above
+        answer = RecordedRollouts(step.rollouts, positive_above=above, replay=not prompts, seed=seed)
         steps.append(Step(list(step.rollouts), list(step.rows.values()), answer))
     seconds = _seconds(run, [step.step for step in taken])
-    return Scenario(config, host, steps, read_engine(file), host.vllm.num_engines, seconds)
+    return Scenario(settings, host.rollout.batch_size, steps, read_engine(file), host.vllm.num_engines, seconds)
 
 
 def synthetic(answer: SyntheticRollouts, file: Path | None, prompts: int) -> Scenario:
     """One step of so many prompts, which answer so. `file`: of the engine; None: one like a GPU's."""
     keys = range(prompts)
-    rollout = {"n_samples_per_prompt": 4, "batch_size": prompts}
-    host = namespace({"rollout": rollout, "algo": {"advantage": {"estimator": "dr_grpo"}}})
     engine = read_engine(file) if file else GPU_LIKE
-    config = AdaConfig(mode="seq", wave=8, max_samples=32)
-    return Scenario(config, host, [Step(keys, keys, answer)], engine, SYNTHETIC_ENGINES)
+    given = AdaConfig(mode="seq", wave=8, max_samples=32)
+    settings = resolve(given, n=4, advantage="dr_grpo", batch=prompts)
+    return Scenario(settings, prompts, [Step(keys, keys, answer)], engine, SYNTHETIC_ENGINES)
 
 
-def ada_flags(host: SimpleNamespace, run_dir: Path) -> AdaConfig:
-    """Our flags of a run. Raises ValueError for a run of another version of the package."""
+def run_settings(host: SimpleNamespace, run_dir: Path) -> Settings:
+    """Of a run, by its recorded flags. Raises ValueError for a run of another version of the package."""
     unknown = sorted(set(vars(host.ada)) - {f.name for f in fields(AdaConfig)})
     if unknown:
         raise ValueError(f"{run_dir} is of another version of openrlhf_ada: there is no --ada_{unknown[0]} here")
-    return from_namespace(host.ada)
+    n, advantage = host.rollout.n_samples_per_prompt, host.algo.advantage.estimator
+    return resolve(AdaConfig(**vars(host.ada)), n=n, advantage=advantage, batch=host.rollout.batch_size)
 
 
 def _seconds(run: Run, steps: Sequence[int]) -> float:
@@ -129,7 +128,7 @@ def steps_of(
     first = scenario.steps[0].answer
     if settings.remembers and isinstance(first, SyntheticRollouts):
         return list(_learning(settings, scheduler, cluster, first, len(scenario.steps[0].keys), num_steps))
-    policy, skips = make_policy(settings), skips_zeros(settings.config)
+    policy, skips = make_policy(settings), settings.skips_zeros
     return [forecast(policy, s.pools(), s.answer, scheduler, cluster, skips_zeros=skips) for s in scenario.steps]
 
 
@@ -143,7 +142,7 @@ def _learning(
         rows = {step * size + i: choice.row for i, choice in enumerate(chooser.take(size))}
         pools = [PromptPool(key, row=row) for key, row in rows.items()]
         answer = lambda request, rows=rows: prompts.visit(request, rows[request.key])  # noqa: E731
-        yield forecast(policy, pools, answer, scheduler, cluster, skips_zeros=skips_zeros(settings.config))
+        yield forecast(policy, pools, answer, scheduler, cluster, skips_zeros=settings.skips_zeros)
         chooser.end_step(pools)
 
 
@@ -157,8 +156,7 @@ def method_settings(name: str, prompts: int) -> Settings:
     ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     if ours["mode"] == "off":
         ours = {"mode": "seq", "exit": "fixed", "max_samples": n, "select": "all"}
-    host = {"rollout": {"n_samples_per_prompt": n, "batch_size": prompts}}
-    settings = resolve(AdaConfig(**ours), namespace(host | {"algo": {"advantage": {"estimator": estimator}}}))
+    settings = resolve(AdaConfig(**ours), n=n, advantage=estimator, batch=prompts)
     if settings.reads_critic:
         raise ValueError(f"{name}: its pass rates come from a critic, which is not simulated")
     return settings
@@ -167,21 +165,22 @@ def method_settings(name: str, prompts: int) -> Settings:
 def scenario_settings(scenario: Scenario, name: str) -> Settings:
     """The run's own (`recorded`), uniform sampling, an exit rule, or a method."""
     if name in METHODS:
-        return method_settings(name, scenario.host.rollout.batch_size)
-    settings = resolve(_configured(scenario, name), scenario.host)
+        return method_settings(name, scenario.batch)
+    settings = _configured(scenario, name)
     if settings.reads_critic:
         raise ValueError("the run's pass rates come from a critic, which is not simulated: try --policies uniform")
     return settings
 
 
-def _configured(scenario: Scenario, name: str) -> AdaConfig:
-    config = scenario.config
+def _configured(scenario: Scenario, name: str) -> Settings:
+    own = scenario.settings
     if name == "recorded":
-        return config
-    plain = AdaConfig(mode="seq", wave=config.wave, max_samples=config.max_samples)
+        return own
+    plain = AdaConfig(mode="seq", wave=own.wave, max_samples=own.given.max_samples)
     if name == "uniform":
-        return replace(plain, exit="fixed", max_samples=scenario.host.rollout.n_samples_per_prompt)
-    return replace(plain, exit=name)
+        plain = replace(plain, max_samples=own.group_size)
+    plain = replace(plain, exit="fixed" if name == "uniform" else name)
+    return resolve(plain, n=own.group_size, advantage=own.advantage, batch=scenario.batch)
 
 
 # -- flags of the commands that simulate ----------------------------------------------------------------------------

@@ -19,12 +19,12 @@ from openrlhf_ada.cli.scenario import (
     ENGINE_FILE,
     SYNTHETIC_PROMPTS,
     Scenario,
-    ada_flags,
     at_least,
     check_folders,
     names_of,
     namespace,
     recorded,
+    run_settings,
     scenario_settings,
     steps_of,
     synthetic,
@@ -141,7 +141,7 @@ def _with_replacing(scenario: Scenario, row: dict[str, Any]) -> dict[str, float]
     trained costs the rollouts of 1 / signal_share prompts."""
     name, signal = row["policy"], row["signal_share"]
     method = METHODS.get(name)
-    own = scenario.config.unresolved if name == "recorded" else None
+    own = scenario.settings.unresolved if name == "recorded" else None
     replaces = (method.flags.get("ada.unresolved") if method else own) == "refill"
     return {"rollouts_per_trained_prompt": row["rollouts_per_prompt"] / signal} if replaces and signal else {}
 
@@ -190,7 +190,7 @@ def _show(scenario: Scenario, rows: Sequence[dict[str, Any]]) -> None:
                 "for every prompt that it trains."
             )
     if scenario.recorded_s is not None:
-        run = f"recorded ({scenario.config.scheduler}, {scenario.num_engines} engines)"
+        run = f"recorded ({scenario.settings.scheduler}, {scenario.num_engines} engines)"
         console.print(f"{run}: {scenario.recorded_s:.3g} s of sampling per step")
 
 
@@ -204,7 +204,8 @@ def _calibrate(args: argparse.Namespace) -> int:
     from openrlhf_ada.platforms.session import ray_session
 
     host = namespace(read_run(args.run_dir).config)
-    if ada_flags(host, args.run_dir).mode == "off":
+    host.ada = run_settings(host, args.run_dir)
+    if host.ada.mode == "off":
         raise ValueError(f"{args.run_dir} was made with --ada_mode off, whose engines are asked in another way")
     if scored_by_model(host):
         raise ValueError(f"{args.run_dir} was scored by its reward model, which --calibrate does not start")

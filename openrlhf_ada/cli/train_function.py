@@ -66,10 +66,10 @@ def _checked(words: Sequence[str]) -> Path:
     said = io.StringIO()
     try:
         with redirect_stderr(said):
-            args, config = parse(words)
+            args = parse(words)
     except SystemExit as error:
         raise ValueError(said.getvalue().strip().removeprefix(f"{PROG}: error: ")) from error
-    return config.resolved_run_dir(args.logger.wandb.run_name)
+    return args.ada.resolved_run_dir(args.logger.wandb.run_name)
 
 
 def _run(command: Sequence[str]) -> tuple[int, list[str]]:

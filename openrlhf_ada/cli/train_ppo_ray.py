@@ -25,11 +25,8 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
-from openrlhf_ada.config.other_runs import self_contained
-from openrlhf_ada.config.preset_flags import apply_method, check_with_method, deviations, is_given, named_method
-from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
-from openrlhf_ada.config.score_rules import with_scores
-from openrlhf_ada.config.settings import resolve, scores
+from openrlhf_ada.config.preset_flags import apply_method, check_with_method, deviations, named_method
+from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
@@ -42,13 +39,12 @@ from openrlhf_ada.platforms.signals import TerminatedError, status_of, unwound_b
 from openrlhf_ada.reporting.output import LOG_FILE, LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
-from openrlhf_ada.reporting.track_mlflow import absolute
 from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.trial import Trials
 from openrlhf_ada.trainer.checkpoints import last_checkpoint
-from openrlhf_ada.trainer.positives import threshold_notes, with_threshold
 from openrlhf_ada.trainer.preflight import check_flags, check_hub_models
 from openrlhf_ada.trainer.resume import already_complete, prepare_resume
+from openrlhf_ada.trainer.settled import settings_of, threshold_notes
 from openrlhf_ada.trainer.training_data import prepare_training_data, trial_rows
 
 logger = logging.getLogger(__name__)
@@ -63,43 +59,35 @@ def build_parser() -> argparse.ArgumentParser:
     return training_parser(add_flags, prog=PROG, description="")
 
 
-def parse(
-    argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_flags
-) -> tuple[SimpleNamespace, AdaConfig]:
-    """Parse the flags and check all that can be checked without starting anything; raises one of USER_ERRORS."""
-    given: list[SimpleNamespace] = []
+def parse(argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_flags) -> SimpleNamespace:
+    """Parse the flags and check all that can be checked without starting anything; raises one of USER_ERRORS.
+
+    `args.ada` has our flags, resolved; nothing is resolved again.
+    """
+    checked: list[SimpleNamespace] = []
     method = named_method(argv)
 
     def add_all(parser: argparse.ArgumentParser) -> None:
         add_flags(parser)
         apply_method(parser, method)
 
-    def check_and_keep(flags: SimpleNamespace) -> None:
-        if (
-            not is_given("ada.positive_threshold", argv)
-            and with_scores(from_namespace(flags.ada), flags).scores == "raw"
-        ):
-            # A method's threshold is for scores in [0, 1]; raw scores have a threshold only if the user gives one.
-            flags.ada.positive_threshold = None
+    def settle_and_check(flags: SimpleNamespace) -> None:
+        flags.ada = settings_of(flags, argv)
         check_with_method(flags, argv, method, check)
-        given.append(flags)
+        checked.append(flags)
 
-    args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")
-    for line in deviations(given[0], argv, method):
+    args = parse_host_arguments(argv, add_all, settle_and_check, prog=PROG, description=__doc__ or "")
+    for line in deviations(checked[0], argv, method):
         logger.warning("deviation: %s", line)
-    # Trainer and generator may run on other machines, without the directory of the matched run.
-    args.ada.objective = self_contained(args.ada.objective)
-    args.ada.mlflow = args.ada.mlflow and absolute(args.ada.mlflow)
-    config = with_threshold(with_scores(from_namespace(args.ada), args), args)
-    args.ada.scores, args.ada.positive_threshold = config.scores, config.positive_threshold
-    if resolve(config, args).own_critic:
+    args.ada = checked[0].ada
+    if args.ada.own_critic:
         # In critic-free training the host resets the critic's model, and without a model it starts no critic.
-        args.critic.model_name_or_path = given[0].critic.model_name_or_path or args.actor.model_name_or_path
-    if config.mode != "off" and not args.train.partial_rollout_enable:
+        args.critic.model_name_or_path = checked[0].critic.model_name_or_path or args.actor.model_name_or_path
+    if args.ada.mode != "off" and not args.train.partial_rollout_enable:
         # A prompt's rollouts are requests of their own and share its prefix. Every weight update empties the cache,
         # which is impossible while rollouts run, and with partial rollouts some always do.
         args.vllm.enable_prefix_caching = True
-    return args, config
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,9 +102,9 @@ def _main(words: Sequence[str], log: LogText) -> int:
     args: SimpleNamespace | None = None
     try:
         with unwound_by_signals():
-            args, config = parse(words)
-            goes_on = _check(args, config)
-            status = run(args, config, words, log) if goes_on else 0
+            args = parse(words)
+            goes_on = _check(args)
+            status = run(args, words, log) if goes_on else 0
     except USER_ERRORS as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -131,39 +119,39 @@ def _main(words: Sequence[str], log: LogText) -> int:
     return status
 
 
-def _check(args: SimpleNamespace, config: AdaConfig) -> bool:
+def _check(args: SimpleNamespace) -> bool:
     """Everything that needs no Ray; raises one of USER_ERRORS. Is there anything to train?"""
-    settings = resolve(config, args)
+    settings = args.ada
     notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
-    for line in (*notes, *threshold_notes(config, args)):
+    for line in (*notes, *threshold_notes(args)):
         logger.warning(as_told(line))
     check_this_machine(args)
     check_hub_models(args)
     if runs_here():
-        check_free(args, config)
-    for line in _prepare(args, config):
+        check_free(args)
+    for line in _prepare(args):
         logger.warning(as_told(line))
-    if complete := already_complete(args, config.resolved_run_dir(args.logger.wandb.run_name)):
+    if complete := already_complete(args, args.ada.resolved_run_dir(args.logger.wandb.run_name)):
         logger.warning(complete)
     return not complete
 
 
-def _prepare(args: SimpleNamespace, config: AdaConfig) -> Iterator[str]:
+def _prepare(args: SimpleNamespace) -> Iterator[str]:
     """Lines to show. Rewards load while data is read, and are tried then. Raises ConfigError and DataError."""
     with Trials("--reward.remote_url", split_names(args.reward.remote_url)) as trials:
         if args.train.agent_func_path:
             trials.start("--train.agent_func_path", args.train.agent_func_path)
-        yield from prepare_training_data(args, config)
+        yield from prepare_training_data(args)
         yield from prepare_resume(args)
-        yield from _tried(trials, args, config)
+        yield from _tried(trials, args)
 
 
-def _tried(trials: Trials, args: SimpleNamespace, config: AdaConfig) -> Iterator[str]:
+def _tried(trials: Trials, args: SimpleNamespace) -> Iterator[str]:
     """Raises ConfigError for a reward that no training can use. The nodes of a cluster may have what this machine
     lacks, so there it is a line as well.
     """
     first = split_names(args.reward.remote_url)[:1]
-    is_unit = config.mode != "off" and scores(config) != "raw"
+    is_unit = args.ada.mode != "off" and args.ada.scores != "raw"
     for verdict in trials.verdicts(trial_rows(args)):
         error = verdict.error(unit=is_unit and [verdict.name] == first)
         if error is not None and runs_here():
@@ -182,7 +170,7 @@ def how_to_resume(words: Sequence[str], args: SimpleNamespace) -> str:
     return f"Resume it from its last checkpoint, {last}: {command}"
 
 
-def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log: LogText | None = None) -> int:
+def run(args: SimpleNamespace, words: Sequence[str] = (), log: LogText | None = None) -> int:
     """Train with checked flags, showing progress; everything that was started is ended before this returns.
 
     `words`: the command line after `openrlhf-ada train`. `log`: keeps what this process prints; None: a log begins
@@ -190,19 +178,19 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
     """
     if log is None:
         with kept_output() as own:
-            return run(args, config, words, own)
-    keep_name(args, config, words)
-    with ProgressView() as view, quiet(config.verbose):
+            return run(args, words, own)
+    keep_name(args, words)
+    with ProgressView() as view, quiet(args.ada.verbose):
         view.handle({"type": "phase", "text": "starting Ray"})
         from ray.exceptions import RayError
 
         log_dir, full = "none: Ray did not start", ""
         try:
             with (
-                run_folder(args, config, [*PROG.split(), *words], log),
+                run_folder(args, [*PROG.split(), *words], log),
                 ray_session(
                     args,
-                    verbose=config.verbose,
+                    verbose=args.ada.verbose,
                     note=_noting(view),
                     last_words=lambda: how_to_resume(words, args),
                 ) as session,
@@ -218,7 +206,7 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
             for line in str(error).splitlines():
                 log.line(line)
             print(f"{PROG}: the run failed.\n{root_cause(error)}", file=sys.stderr)
-            traceback = config.resolved_run_dir(args.logger.wandb.run_name) / LOG_FILE
+            traceback = args.ada.resolved_run_dir(args.logger.wandb.run_name) / LOG_FILE
             print(
                 f"{full}The traceback: {traceback}. Logs of all processes: {log_dir} (or --verbose)", file=sys.stderr
             )
@@ -277,7 +265,7 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     note = _noting(view)
     args.ada_events = Queue(actor_options=on_this_node(takes_cpu=False))
     places: dict[str, int] = {}
-    watch = RunWatch(from_namespace(args.ada), places, session.log_dir, note)
+    watch = RunWatch(args.ada, places, session.log_dir, note)
     reader = EventReader(args.ada_events, view, watch.note_progress)
     reader.start()
     watch.start()

@@ -95,11 +95,6 @@ VERBS = {
         "evaluate",
         needs=("aiohttp", "matplotlib", "rich"),
     ),
-    "submit": Verb(
-        "run train, eval or prepare-data as a job on a Ray cluster: openrlhf-ada submit train ...",
-        "submit",
-        needs=("ray", "aiohttp"),
-    ),
     "report": Verb(
         "write the page of a run, or of several beside each other", "report", needs=("plotly", "matplotlib")
     ),

@@ -20,8 +20,7 @@ def make_chooser(settings: Settings, policy: Policy, num_rows: int, seed: int) -
     memory = policy.memory if isinstance(policy, Sequential | Estimated | TwoStage) else None
     if settings.chooses and memory is None:
         raise TypeError(f"--ada_candidates needs pass rates, and {type(policy).__name__} has no memory of them")
-    config = settings.config
-    visits = VisitHistory(settings.positive_above, config.half_life, config.prior_strength)
+    visits = VisitHistory(settings.positive_above, settings.half_life, settings.prior_strength)
     return PromptChooser(
         num_rows,
         settings.candidates,

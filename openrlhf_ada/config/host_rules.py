@@ -13,10 +13,9 @@ from openrlhf_ada.config.flags import ConfigError, check_read
 from openrlhf_ada.config.host_values import as_policy, check_equal, check_micro_batches, models_in_use, processes_of
 from openrlhf_ada.config.loss_rules import check_loss
 from openrlhf_ada.config.method_rules import check_settings
-from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.score_rules import check_scores, with_scores
-from openrlhf_ada.config.settings import Settings, resolve
-from openrlhf_ada.config.skip_rules import check_skip_zeros, skips_zeros
+from openrlhf_ada.config.score_rules import check_scores
+from openrlhf_ada.config.settings import Settings
+from openrlhf_ada.config.skip_rules import check_skip_zeros
 from openrlhf_ada.config.weight_rules import check_weights
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, GROUP_ESTIMATORS
 from openrlhf_ada.core.batches import BatchPlan
@@ -24,13 +23,13 @@ from openrlhf_ada.core.corrections import CORRECTIONS
 from openrlhf_ada.core.pieces import Need
 
 
-def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
+def check_against_host(settings: Settings, host: SimpleNamespace) -> None:
     """Refuse combinations of our flags with the host's that have no meaning; raises ConfigError.
 
     `host` is the host's parsed namespace, nested by dots (`host.rollout.n_samples_per_prompt`).
     """
-    n = host.rollout.n_samples_per_prompt
-    estimator = host.algo.advantage.estimator
+    n = settings.group_size
+    estimator = settings.advantage
     if n < 2 and estimator in GROUP_ESTIMATORS:
         raise ConfigError(
             "--rollout.n_samples_per_prompt",
@@ -38,18 +37,17 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
             f"--algo.advantage.estimator {estimator} compares the samples of one prompt and needs at least 2",
             "Use --rollout.n_samples_per_prompt 4",
         )
-    check_weights(config, host)
-    settings = resolve(with_scores(config, host), host)
+    check_weights(settings, host)
     check_scores(settings, host)
-    if config.mode == "off":
-        check_read(config, "candidates", "choice", "choice_weight")
+    if settings.mode == "off":
+        check_read(settings.given, "candidates", "choice", "choice_weight")
         check_loss(settings, host)
         return
-    _check_host_modes(config, host, settings)
+    _check_host_modes(host, settings)
     check_settings(settings)
     check_loss(settings, host)
-    _check_asynchronous(config, host)
-    if config.engine_restarts:
+    _check_asynchronous(host, settings)
+    if settings.engine_restarts:
         _check_engines_can_return(host)
     if settings.reads_critic and estimator == "gae":
         _check_value_is_pass_rate(host)
@@ -59,27 +57,27 @@ def check_against_host(config: AdaConfig, host: SimpleNamespace) -> None:
         _check_critic_answers_alone(host)
     _check_pieces_unshaped(host, settings)
     if settings.trains_varying:
-        _check_varying(config, host, settings)
+        _check_varying(host, settings)
     _check_batches(host, settings)
-    if skips_zeros(config):
+    if settings.skips_zeros:
         check_skip_zeros(settings, host)
 
 
-def _check_host_modes(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
+def _check_host_modes(host: SimpleNamespace, settings: Settings) -> None:
     estimator = settings.advantage
     known = [name for name in ESTIMATORS if name != "flash_reinforce" or settings.needs_no_others]
     if estimator not in known:
         raise ConfigError(
             "--algo.advantage.estimator",
             estimator,
-            f"it takes its baseline from the whole batch, which adaptive sampling (--ada_mode {config.mode}) biases",
+            f"it takes its baseline from the whole batch, which adaptive sampling (--ada_mode {settings.mode}) biases",
             f"Use one of {', '.join(known)}",
         )
     if host.algo.dynamic_filtering_enable:
         raise ConfigError(
             "--algo.dynamic_filtering_enable",
             True,
-            f"--ada_mode {config.mode} already decides what happens to prompts without signal",
+            f"--ada_mode {settings.mode} already decides what happens to prompts without signal",
             "Leave it out; --ada_unresolved refill does the same",
         )
     if host.rollout.top_p < 1:
@@ -92,13 +90,13 @@ def _check_host_modes(config: AdaConfig, host: SimpleNamespace, settings: Settin
         )
 
 
-def _check_asynchronous(config: AdaConfig, host: SimpleNamespace) -> None:
+def _check_asynchronous(host: SimpleNamespace, settings: Settings) -> None:
     partial = host.train.async_enable and host.train.partial_rollout_enable
     if partial and host.algo.advantage.is_correction_level == "off":
         raise ConfigError(
             "--train.partial_rollout_enable",
             True,
-            f"weights change while prompts are sampled, so that a pool of --ada_mode {config.mode} mixes policies, "
+            f"weights change while prompts are sampled, so that a pool of --ada_mode {settings.mode} mixes policies, "
             f"and nothing corrects for that",
             "Add --algo.advantage.is_correction_level token, or leave --train.partial_rollout_enable out",
         )
@@ -107,7 +105,7 @@ def _check_asynchronous(config: AdaConfig, host: SimpleNamespace) -> None:
         raise ConfigError(
             "--rollout.vllm_generate_batch_size",
             generated,
-            f"--ada_mode {config.mode} decides itself how much to sample for a batch",
+            f"--ada_mode {settings.mode} decides itself how much to sample for a batch",
             "Leave it out",
         )
 
@@ -210,7 +208,7 @@ def processes_by_model(host: SimpleNamespace) -> dict[str, int]:
     return {name: processes_of(host, name) for name in models_in_use(host)}
 
 
-def _check_varying(config: AdaConfig, host: SimpleNamespace, settings: Settings) -> None:
+def _check_varying(host: SimpleNamespace, settings: Settings) -> None:
     """What needs to know how many rollouts a step trains."""
     plan = batch_plan(host, settings)
     rule = "--ada_select all trains as many rollouts as the outcomes ask for"
@@ -240,8 +238,8 @@ def _check_varying(config: AdaConfig, host: SimpleNamespace, settings: Settings)
             f"{rule}, and OpenRLHF would train --rollout.batch_size x n of them",
             "Leave it out",
         )
-    if config.loss == "prompt-mean":
-        raise ConfigError("--ada_loss", config.loss, f"it divides by n, and {rule}", "Leave it out")
+    if settings.loss == "prompt-mean":
+        raise ConfigError("--ada_loss", settings.loss, f"it divides by n, and {rule}", "Leave it out")
 
 
 def _check_batches(host: SimpleNamespace, settings: Settings) -> None:

@@ -38,8 +38,8 @@ def check_loss(settings: Settings, host: SimpleNamespace) -> None:
 
     `host`: the host's parsed namespace, nested by dots.
     """
-    check_read(settings.config, "loss_length")
-    loss = settings.config.loss
+    check_read(settings.given, "loss_length")
+    loss = settings.loss
     if loss != "host" and host.actor.loss_agg_mode != "token-mean":
         raise ConfigError(
             "--actor.loss_agg_mode",
@@ -48,7 +48,7 @@ def check_loss(settings: Settings, host: SimpleNamespace) -> None:
             "Leave one of the two out",
         )
     needs = CORRECTIONS[settings.correction].needs
-    if settings.config.mode == "off" or Need.SUMMED_TOKENS not in needs:
+    if settings.mode == "off" or Need.SUMMED_TOKENS not in needs:
         return
     promise = f"so --ada_correction {settings.correction} would miss its objective"
     found = _divides_by_length(settings, host)
@@ -68,7 +68,7 @@ def check_loss(settings: Settings, host: SimpleNamespace) -> None:
 def loss_warnings(settings: Settings, host: SimpleNamespace) -> list[str]:
     """What a run without a correction is told at its start: lengths weigh its prompts, too."""
     found = _divides_by_length(settings, host)
-    if settings.config.mode == "off" or found is None:
+    if settings.mode == "off" or found is None:
         return []
     name, value, instead = found
     return [
@@ -84,7 +84,7 @@ def loss_length(host: SimpleNamespace) -> int:
 
 def _divides_by_length(settings: Settings, host: SimpleNamespace) -> tuple[str, str, str] | None:
     """(flag, value, what to use instead) of a loss that divides by a sample's length; None if there is none."""
-    if settings.config.loss != "host":
+    if settings.loss != "host":
         return None
     kind = host.actor.policy_loss_type
     if POLICY_LOSSES[kind]:

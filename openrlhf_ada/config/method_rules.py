@@ -31,7 +31,7 @@ Pieces = Mapping[str, Piece[Any]]
 
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for the first combination without a meaning. Modes seq and est only."""
-    check_read(settings.config)
+    check_read(settings.given)
     for rules in (_counts, _sizes, _budget, _first_rollouts, _unread, _candidates, _needs, _select_all, _weights):
         for problem in rules(settings):
             raise ConfigError(*problem)
@@ -58,7 +58,7 @@ class _Choice:
 
 
 def _choices(s: Settings) -> list[_Choice]:
-    c = s.config
+    c = s.given
     by_name: list[tuple[str, str, Pieces]] = [
         ("--algo.advantage.estimator", s.advantage, ESTIMATORS),
         ("--ada_correction", s.correction, CORRECTIONS),
@@ -100,7 +100,7 @@ def _needs(s: Settings) -> Iterator[Problem]:
 
 def _counts(s: Settings) -> Iterator[Problem]:
     """A flag about positives, negatives (0, 1) or both, and an exit that does not count them."""
-    c = s.config
+    c = s.given
     by_exit = {name: piece.function(s.group_size) for name, piece in EXITS.items()}
     for flag, value, outcomes in (
         ("--ada_k_pos", c.k_pos, (0,)),
@@ -129,17 +129,17 @@ def _sizes(s: Settings) -> Iterator[Problem]:
             f"Use --ada_max_samples {4 * s.group_size} (four times the group is a good start)",
         )
     wanted = s.k_pos + s.k_neg
-    if s.config.mode == "seq" and wanted > s.max_samples:
+    if s.mode == "seq" and wanted > s.max_samples:
         yield (
             "--ada_max_samples",
             s.max_samples,
-            f"exit {s.config.exit!r} waits for {s.k_pos} positives and {s.k_neg} negatives, {wanted} in all",
+            f"exit {s.exit!r} waits for {s.k_pos} positives and {s.k_neg} negatives, {wanted} in all",
             f"Use --ada_max_samples {4 * wanted} or lower --ada_k_pos / --ada_k_neg",
         )
 
 
 def _budget(s: Settings) -> Iterator[Problem]:
-    if s.config.mode != "est":
+    if s.mode != "est":
         return
     usual = s.group_size if s.trains_all else 2 * s.group_size
     if not s.min_samples <= s.budget <= s.max_samples:
@@ -161,7 +161,7 @@ def _budget(s: Settings) -> Iterator[Problem]:
 
 def _first_rollouts(s: Settings) -> Iterator[Problem]:
     """Bounds of the rollouts that decide how many follow."""
-    c = s.config
+    c = s.given
     if s.pilot is None:
         if c.pilot is not None:
             rule = "only --ada_exit gate (mode seq) and --ada_allocation hit (mode est) read it"
@@ -184,16 +184,16 @@ def _first_rollouts(s: Settings) -> Iterator[Problem]:
 def _select_all(s: Settings) -> Iterator[Problem]:
     """How many rollouts a step trains must be known, or vary with the outcomes alone (`core.batches.thinned`)."""
     if s.trains_varying:
-        if s.config.wave < s.group_size:
+        if s.wave < s.group_size:
             yield (
                 "--ada_wave",
-                s.config.wave,
+                s.wave,
                 f"with --ada_select all a prompt trains what it has drawn, so at least --rollout.n_samples_per_prompt "
                 f"{s.group_size}",
                 f"Use --ada_wave {s.group_size}",
             )
         return
-    size = s.budget if s.config.mode == "est" else s.max_samples
+    size = s.budget if s.mode == "est" else s.max_samples
     if s.trains_all and (size != s.group_size or s.gate is not None):
         yield (
             "--ada_select",
@@ -209,7 +209,7 @@ def _select_all(s: Settings) -> Iterator[Problem]:
 
 def _unread(s: Settings) -> Iterator[Problem]:
     """A flag was given that the rest of the settings leaves no use for."""
-    c = s.config
+    c = s.given
     if c.policy is not None and c.mode != "seq":
         yield (
             "--ada_policy",
@@ -240,7 +240,7 @@ def _unread(s: Settings) -> Iterator[Problem]:
 
 def _candidates(s: Settings) -> Iterator[Problem]:
     """Prompts are to be chosen, and nothing says by what; or a flag says how, and none are."""
-    c = s.config
+    c = s.given
     if not s.chooses:
         for flag, value in (("--ada_choice", c.choice), ("--ada_choice_weight", c.choice_weight)):
             if value is not None:
@@ -259,7 +259,7 @@ def _candidates(s: Settings) -> Iterator[Problem]:
 
 def _weights(s: Settings) -> Iterator[Problem]:
     """Combinations in which f' multiplies something else than r - b at p."""
-    c = s.config
+    c = s.given
     needs, baseline = CORRECTIONS[s.correction].needs, BASELINES[s.baseline]
     if Need.COUNTS_AS_WEIGHT in needs and c.mode == "est" and not s.trains_all:
         yield (
@@ -286,7 +286,7 @@ _MEMORY_ONLY = ("known_counts", "estimator", "half_life", "prior_mean", "prior_s
 
 def without_effect(s: Settings) -> list[str]:
     """A warning for every group of our flags that were set and change nothing in this run."""
-    c, needs = s.config, CORRECTIONS[s.correction].needs
+    c, needs = s.given, CORRECTIONS[s.correction].needs
     changed = [f for f in fields(c) if getattr(c, f.name) != f.default]
     unread = tuple(f.name for f in changed if c.mode not in f.metadata["modes"])
     if c.mode == "off":

@@ -33,7 +33,7 @@ LARGEST_CAP = 2048
 
 def objective_notes(s: Settings) -> list[str]:
     """One line on the weight of prompts, for modes seq and est; a second one if group_norm changes it."""
-    if s.config.mode == "off":
+    if s.mode == "off":
         return []
     reason = _not_enumerable(s)
     if reason is not None:
@@ -47,13 +47,13 @@ def objective_notes(s: Settings) -> list[str]:
 
 
 def _not_enumerable(s: Settings) -> str | None:
-    if s.config.policy is not None:
+    if s.policy is not None:
         return "--ada_policy decides how much is drawn"
     if not s.is_enumerable:
         return f"--ada_select {s.select} declares no Trait (core/pieces.py) to enumerate it by"
     if s.max_samples > LARGEST_CAP:
         return f"--ada_max_samples {s.max_samples} is above {LARGEST_CAP}"
-    if s.chooses and s.config.mode == "est" and Trait.READS_VISITS in CHOICES[s.choice].traits:
+    if s.chooses and s.mode == "est" and Trait.READS_VISITS in CHOICES[s.choice].traits:
         return f"--ada_choice {s.choice} goes by what visits showed, and how many rollouts these have by the batch"
     return None
 
@@ -61,16 +61,16 @@ def _not_enumerable(s: Settings) -> str | None:
 def _conditions(s: Settings) -> str:
     """Under which the figures hold."""
     # With f' = 1 and outcomes at their unbiased rate, any baseline gives the same weight.
-    exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.config.objective == "linear"
-    exact = exact or (s.config.mode == "seq" and not s.waits and not s.aims)
+    exact = Need.UNBIASED_RATE in CORRECTIONS[s.correction].needs and s.objective == "linear"
+    exact = exact or (s.mode == "seq" and not s.waits and not s.aims)
     reads_prediction = s.pilot is None or s.aims or Need.PREDICTION in BASELINES[s.baseline].needs
-    chooses_by_rate = s.chooses and (s.config.mode == "est" or s.choice_weight == "none")
+    chooses_by_rate = s.chooses and (s.mode == "est" or s.choice_weight == "none")
     conditions = [
-        (s.config.mode == "est" or chooses_by_rate, f"{_population(s)} of evenly spread pass rates"),
+        (s.mode == "est" or chooses_by_rate, f"{_population(s)} of evenly spread pass rates"),
         ((s.predicts and reads_prediction and not exact) or chooses_by_rate, "if predictions are right"),
         (chooses_by_rate and Trait.READS_LENGTHS in CHOICES[s.choice].traits, "if answers are equally long"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
-        (s.config.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
+        (s.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]
     return "".join(f", {text}" for holds, text in conditions if holds)
 
@@ -148,7 +148,7 @@ def _shares(s: Settings) -> NDArray[np.float64]:
 def _aim(s: Settings) -> str:
     if not s.aims:
         return ""
-    return f"; --ada_objective {s.config.objective} asks for {_list([s.objective.weight(p) for p in RATES])}"
+    return f"; --ada_objective {s.objective} asks for {_list([s.target.weight(p) for p in RATES])}"
 
 
 def _uniform(s: Settings) -> list[Weight]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
 from openrlhf_ada.config.defaults import FULL_MARKS, GATE, MAX_SAMPLES, PILOT, QUANTILE_STEPS
@@ -390,7 +388,7 @@ class AdaConfig(RunFlags, SamplingFlags):
     """All our flags. Defaults are the published setting of Reinforce-Ada (arXiv 2510.04996)."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
+        for f in fields(AdaConfig):
             check_choice(f, getattr(self, f.name))
             check_number(f, getattr(self, f.name), f"--ada_{f.name}")
 
@@ -402,9 +400,3 @@ class AdaConfig(RunFlags, SamplingFlags):
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add one argument group with every AdaConfig field, in both spellings."""
     add_flags_of(AdaConfig, parser, "Reinforce-Ada", "Adaptive sampling (each flag also as --ada.<name>)")
-
-
-def from_namespace(ada: SimpleNamespace) -> AdaConfig:
-    """Build and validate the configuration from the `ada` part of the parsed namespace; raises ConfigError."""
-    values: dict[str, Any] = vars(ada)
-    return AdaConfig(**values)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_values import check_shared_samples
-from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings
 
 SERVE = (
@@ -22,20 +20,11 @@ def scored_by_model(host: SimpleNamespace) -> bool:
     return host.reward.model_name_or_path is not None and not elsewhere
 
 
-def with_scores(config: AdaConfig, host: SimpleNamespace) -> AdaConfig:
-    """The same, with --ada_scores raw where a reward model scores rollouts and nothing else was said.
-
-    Mode off decides nothing by scores.
-    """
-    is_open = config.mode != "off" and config.scores is None
-    return replace(config, scores="raw") if is_open and scored_by_model(host) else config
-
-
 def check_scores(settings: Settings, host: SimpleNamespace) -> None:
     """Raises ConfigError. `host`: the host's parsed namespace, nested by dots."""
     if settings.scores == "unit":
         _check_unit_threshold(settings)
-    if settings.config.mode == "off":
+    if settings.mode == "off":
         return
     _check_source(settings, host)
     if scored_by_model(host):
@@ -57,7 +46,7 @@ def _check_unit_threshold(settings: Settings) -> None:
 
 def _check_source(settings: Settings, host: SimpleNamespace) -> None:
     """Exactly one thing scores rollouts."""
-    model, mode = host.reward.model_name_or_path, settings.config.mode
+    model, mode = host.reward.model_name_or_path, settings.mode
     elsewhere = host.reward.remote_url or host.train.agent_func_path
     if not (elsewhere or model):
         raise ConfigError(
@@ -115,18 +104,17 @@ def _check_reward_model(settings: Settings, host: SimpleNamespace) -> None:
 
 
 def _check_quantile(settings: Settings) -> None:
-    config = settings.config
-    if config.positive_quantile is not None and settings.scores == "unit":
+    if settings.positive_quantile is not None and settings.scores == "unit":
         raise ConfigError(
             "--ada_positive_quantile",
-            config.positive_quantile,
+            settings.positive_quantile,
             "--ada_scores unit keeps scores as they are, and a quantile makes each of them 0 or 1",
             "Leave one of the two out",
         )
-    if config.quantile_steps is not None and config.positive_quantile is None:
+    if settings.quantile_steps is not None and settings.positive_quantile is None:
         raise ConfigError(
             "--ada_quantile_steps",
-            config.quantile_steps,
+            settings.quantile_steps,
             "there is no quantile to follow",
             "Add --ada_positive_quantile 0.5, or leave it out",
         )
@@ -134,16 +122,15 @@ def _check_quantile(settings: Settings) -> None:
 
 def _check_raw(settings: Settings) -> None:
     """Policies see 0 or 1; what reads more than that out of a score has no meaning."""
-    config = settings.config
-    if config.positive_threshold is None:
-        when = " in the first step, before --ada_positive_quantile knows any" if config.positive_quantile else ""
+    if settings.positive_threshold is None:
+        when = " in the first step, before --ada_positive_quantile knows any" if settings.positive_quantile else ""
         raise ConfigError(
             "--ada_positive_threshold",
             None,
             f"raw scores have no fixed scale, so the run must say which scores are positive{when}",
             "Use a middling score of your model, such as --ada_positive_threshold 0 where scores are normalised",
         )
-    if config.known_counts:
+    if settings.known_counts:
         raise ConfigError(
             "--ada_known_counts",
             True,

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.settings import Settings
-
-
-def skips_zeros(ada: Any) -> bool:
-    """`ada`: our flags, parsed or as AdaConfig. Mode off trains as the host does."""
-    return ada.mode != "off" and ada.zeros == "skip"
 
 
 def check_skip_zeros(settings: Settings, host: SimpleNamespace) -> None:

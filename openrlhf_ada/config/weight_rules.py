@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.settings import Settings
 
 BACKENDS = ("nccl", "gloo")
 
@@ -33,7 +33,7 @@ def has_experts(config: Mapping[str, Any]) -> bool:
     return any(section.get(name) for section in sections for name in EXPERTS)
 
 
-def check_weights(config: AdaConfig, host: SimpleNamespace) -> None:
+def check_weights(settings: Settings, host: SimpleNamespace) -> None:
     """Raises ConfigError."""
     if host.vllm.sync_backend not in BACKENDS:
         raise ConfigError(
@@ -66,10 +66,10 @@ def check_weights(config: AdaConfig, host: SimpleNamespace) -> None:
             "what an adapter adds",
             "Leave it out",
         )
-    if config.logprob_stop < config.logprob_warn:
+    if settings.logprob_stop < settings.logprob_warn:
         raise ConfigError(
             "--ada_logprob_stop",
-            config.logprob_stop,
-            f"a run would end before anybody is warned (--ada_logprob_warn {config.logprob_warn:g})",
+            settings.logprob_stop,
+            f"a run would end before anybody is warned (--ada_logprob_warn {settings.logprob_warn:g})",
             "Use a larger one",
         )

@@ -232,7 +232,7 @@ def cluster_to_join(warn: Callable[[str], object] = logger.warning) -> str | Non
     if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         raise MissingResourcesError(
             f"RAY_ADDRESS is {os.environ['RAY_ADDRESS']!r}: a training cannot run through Ray's client. Use "
-            f"openrlhf-ada submit, or the address of the head (HOST:6379) from a node of the cluster."
+            f"`ray job submit`, or the address of the head (HOST:6379) from a node of the cluster."
         )
     address = running_cluster()
     if address is None or _answers(address):

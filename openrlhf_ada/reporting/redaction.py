@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.config.visible import REMOVED, without_logins
 
 FROM_ENVIRONMENT = "env"
@@ -102,6 +103,8 @@ NO_FLAGS = ("ada_events", "ada_origin")
 
 def plain(value: Any) -> Any:
     """Flags as OpenRLHF holds them, nested namespaces, as nested dicts; without what is not a flag."""
+    if isinstance(value, Settings):
+        return vars(value.given)
     if isinstance(value, SimpleNamespace):
         return {name: plain(inner) for name, inner in vars(value).items() if name not in NO_FLAGS}
     return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from types import SimpleNamespace
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import AdaConfig
@@ -24,14 +23,11 @@ def recorded_settings(run: Run) -> Settings | None:
     if not isinstance(ours, dict):
         return None
     known = {f.name: ours[f.name] for f in fields(AdaConfig) if f.name in ours}
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(
-            n_samples_per_prompt=run.flag("rollout.n_samples_per_prompt"), batch_size=run.flag("rollout.batch_size")
-        ),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=run.flag("algo.advantage.estimator"))),
-    )
+    n, batch = run.flag("rollout.n_samples_per_prompt"), run.flag("rollout.batch_size")
+    advantage = run.flag("algo.advantage.estimator")
     try:
-        return resolve(AdaConfig(**{**known, "objective": "log", "objective_power": None}), host)
+        given = AdaConfig(**{**known, "objective": "log", "objective_power": None})
+        return resolve(given, n=n, advantage=advantage, batch=batch)
     except (ConfigError, KeyError, TypeError):
         return None
 
@@ -59,9 +55,9 @@ def _seen_rate(run: Run) -> tuple[Rate, str]:
     def of_first(visit: Visit) -> float:
         return float(visit.positive[:first].mean())
 
-    if settings is None or settings.config.policy is not None or settings.config.spread is not None:
+    if settings is None or settings.policy is not None or settings.spread is not None:
         return of_first, by_first
-    if settings.config.mode == "est":
+    if settings.mode == "est":
         if settings.pilot is not None:
             return of_first, by_first
         return lambda v: v.positives / v.drawn, "the share of positives; the number of samples was set before them"
@@ -94,9 +90,9 @@ def _stop_reason(run: Run) -> Reason:
     settings = recorded_settings(run)
     if settings is None:
         return lambda visit: "the flags of this run do not tell"
-    if settings.config.policy is not None:
-        return lambda visit: f"the policy {settings.config.policy} closed the prompt"
-    decided = _budget_reason if settings.config.mode == "est" else _exit_reason
+    if settings.policy is not None:
+        return lambda visit: f"the policy {settings.policy} closed the prompt"
+    decided = _budget_reason if settings.mode == "est" else _exit_reason
 
     def reason(visit: Visit) -> str:
         text = decided(visit, settings)
@@ -120,8 +116,8 @@ def _exit_reason(visit: Visit, settings: Settings) -> str:
         return f"{right} positives among the first {visit.drawn}: outside the bounds of the gate"
     if gate is not None or not settings.waits:
         return f"every prompt that goes on gets {settings.max_samples}"
-    if settings.config.spread is not None and visit.drawn < settings.max_samples:
-        return f"its scores are {settings.config.spread:g} apart, which was asked for"
+    if settings.spread is not None and visit.drawn < settings.max_samples:
+        return f"its scores are {settings.spread:g} apart, which was asked for"
     if is_enough(settings.k_pos, settings.k_neg, visit.drawn, right):
         wanted = [f"{settings.k_pos} positives"] * bool(settings.k_pos)
         wanted += [f"{settings.k_neg} negatives"] * bool(settings.k_neg)

@@ -10,7 +10,6 @@ from openrlhf.models.utils import compute_reward
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.advantages import WHITENED
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.collapse import surprisal
@@ -62,7 +61,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
             raise ValueError(f"sample {tags.index(None)} of the batch carries no group tag")
         self._tags = [tag for tag in tags if tag is not None]
         self._lengths = [sample.sequences.shape[1] for sample in rollout_samples]
-        if skips_zeros(self.args.ada):
+        if self.args.ada.skips_zeros:
             hide(rollout_samples, [tag.coefficient for tag in self._tags])
         return super().make_experience_batch(rollout_samples)
 
@@ -75,7 +74,7 @@ class AdaptiveExperienceMaker(RemoteExperienceMaker):
         """
         self.gap = logprob_gap(experiences)
         self.surprisal = surprisal(experiences)
-        if skips_zeros(self.args.ada):
+        if self.args.ada.skips_zeros:
             for experience in experiences:
                 show(experience, [self._lengths[i] for i in experience.index])
         if self.gap is not None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.host.models import before_optimizer_steps, is_gradient_finite
 
 INPUTS = {
@@ -43,7 +42,7 @@ class FiniteSteps:
     @classmethod
     def of_run(cls, name: str, loss: torch.nn.Module, engine: Any, args: Any) -> FiniteSteps:
         """With the run directory as the folder. `args`: the run's flags."""
-        return cls(name, loss, engine, from_namespace(args.ada).resolved_run_dir(args.logger.wandb.run_name))
+        return cls(name, loss, engine, args.ada.resolved_run_dir(args.logger.wandb.run_name))
 
     def __init__(self, name: str, loss: torch.nn.Module, engine: Any, folder: Path) -> None:
         self._name, self._engine, self._folder = name, engine, folder

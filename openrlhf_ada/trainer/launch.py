@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import program
-from openrlhf_ada.config.schema import AdaConfig, from_namespace
-from openrlhf_ada.config.settings import settings_of
+from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
 from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.host.ray_actors import noted_places
@@ -42,7 +41,7 @@ def train(args: SimpleNamespace, places: dict[str, int], note: Callable[[str], N
     from openrlhf_ada.trainer.ppo_trainer_async import RayAdaPPOTrainerAsync
 
     actors: dict[str, Any] = {}
-    if settings_of(args).own_critic:
+    if args.ada.own_critic:
         from openrlhf_ada.trainer.prompt_critic import RayPassRateCritic
 
         actors["CriticModelActor"] = RayPassRateCritic
@@ -61,7 +60,7 @@ def train(args: SimpleNamespace, places: dict[str, int], note: Callable[[str], N
         restarts,
         over_ipc=goes_over_ipc(args),
         shares_gpu=shares_gpus(args),
-        grading=grading(from_namespace(args.ada)),
+        grading=grading(args.ada),
         trusts_model_code=args.ada.trust_remote_code,
     )
     here = on_this_node()
@@ -80,7 +79,7 @@ def _finish(trainer: Any, args: SimpleNamespace, note: Callable[[str], None]) ->
     try:
         ray.get(trainer.finish.remote())
     except RayError as error:
-        run_dir = from_namespace(args.ada).resolved_run_dir(args.logger.wandb.run_name)
+        run_dir = args.ada.resolved_run_dir(args.logger.wandb.run_name)
         note(
             f"the model is exported and the steps are recorded, but the report is not there: "
             f"{' '.join(root_cause(error).split())}. Draw it with: {program.called()} report "

@@ -14,7 +14,6 @@ import torch
 from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from peft import PeftModel
 
-from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.config.weight_rules import has_experts
 from openrlhf_ada.host.checkpoints import latest_tag, policy_checkpoints
 from openrlhf_ada.host.model_code import check_model_code
@@ -116,7 +115,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         """The host's; losses are means over the whole step. The rollouts that are there are this process's."""
-        if skips_zeros(self.args.ada):
+        if self.args.ada.skips_zeros:
             shorten(self.replay_buffer.items)
         status = super().ppo_train(kl_ctl)
         return status and status | self._means.take(partial(self.strategy.all_reduce, op="sum"))
@@ -128,7 +127,7 @@ class AdaActorTrainer(HostPolicyTrainer):
 
     def _rest(self, experience: Any) -> tuple[Any, bool]:
         """What is to be computed of a micro-batch, and whether that is nothing."""
-        if not skips_zeros(self.args.ada):
+        if not self.args.ada.skips_zeros:
             return experience, False
         rest = rest_of_training(experience)
         return rest, not (rest.advantages * rest.action_mask).any()
@@ -359,7 +358,7 @@ class AdaPolicyActor(HostPolicyActor):
         mm_train_inputs_list: list[Any] | None = None,
     ) -> torch.Tensor:
         """The host's log-probabilities of all actions, shape (B, A); 0 for rollouts that are to be skipped."""
-        if not skips_zeros(self.strategy.args.ada):
+        if not self.strategy.args.ada.skips_zeros:
             return super().forward(sequences, action_mask, attention_mask, mm_train_inputs_list=mm_train_inputs_list)
         forward = super().forward
         return log_probs_of_rest(

@@ -17,9 +17,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 from ray.util.queue import Queue
 
-from openrlhf_ada.config.schema import from_namespace
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.config.settings import positive_above, settings_of
 from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor
@@ -97,7 +95,7 @@ class AdaGenerateSamplesActor(HostSamplingActor):
         return self.samples_generator.held_out, self._version()
 
     def finish_evaluation(self, logs: dict[str, float]) -> ScoredLogs:
-        threshold = positive_above(from_namespace(self.args.ada))
+        threshold = self.args.ada.positive_above
         return ScoredLogs(logs, self.samples_generator.held_out, self._version(), threshold)
 
     def get_max_steps(self) -> int:
@@ -158,7 +156,7 @@ class AdaPPOTrainerAsync(HostAsyncTrainer):
         super().__init__(pretrain, strategy, actor, critic, reward, *groups, **kwargs)
         self._args = strategy.args
         ray.get(self.generator_actor.use_policy.remote(actor))
-        if settings_of(strategy.args).reads_critic:
+        if strategy.args.ada.reads_critic:
             ray.get(self.generator_actor.use_critic.remote(critic))
         if scored_by_model(strategy.args):
             ray.get(self.generator_actor.use_reward_model.remote(reward))

@@ -13,8 +13,7 @@ from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import batch_plan, check_against_host
 from openrlhf_ada.config.host_values import check_values
-from openrlhf_ada.config.schema import AdaConfig, from_namespace
-from openrlhf_ada.config.settings import make_policy, settings_of
+from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.config.weight_rules import goes_over_ipc, has_experts
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
@@ -40,27 +39,26 @@ def check_flags(args: SimpleNamespace) -> None:
 
 def check_without_files(args: SimpleNamespace) -> None:
     """What can be said of the flags where the files that they name may be on another machine; raises ConfigError."""
-    config = from_namespace(args.ada)
     check_values(args)
-    check_against_host(config, args)
+    check_against_host(args.ada, args)
     check_required(args)
-    _check_format(config)
+    _check_format(args.ada)
     _check_best_metric(args)
     _check_labels(args)
-    _check_verifier(config, args)
-    _check_weights(config, args)
-    _check_row_rewards(config, args)
-    if config.dead_after <= config.silence:
-        rule = f"a run that waits must say so before it ends, and --ada_silence is {config.silence:g}"
-        raise ConfigError("--ada_dead_after", config.dead_after, rule, "Make it longer than that")
+    _check_verifier(args)
+    _check_weights(args)
+    _check_row_rewards(args)
+    if args.ada.dead_after <= args.ada.silence:
+        rule = f"a run that waits must say so before it ends, and --ada_silence is {args.ada.silence:g}"
+        raise ConfigError("--ada_dead_after", args.ada.dead_after, rule, "Make it longer than that")
 
 
-def _check_format(config: AdaConfig) -> None:
-    if (config.format == "none") != (config.format_bonus == 0.0):
+def _check_format(settings: Settings) -> None:
+    if (settings.format == "none") != (settings.format_bonus == 0.0):
         raise ConfigError(
             "--ada_format_bonus",
-            config.format_bonus,
-            f"it goes with --ada_format, which is {config.format}",
+            settings.format_bonus,
+            f"it goes with --ada_format, which is {settings.format}",
             "Give both or neither",
         )
 
@@ -127,7 +125,7 @@ def check_paths(args: SimpleNamespace) -> None:
 def _check_policy(args: SimpleNamespace) -> None:
     check_python_file("--ada_policy", args.ada.policy, "make_policy")
     try:
-        make_policy(settings_of(args))
+        make_policy(args.ada)
     except Exception as error:
         raise ConfigError(
             "--ada_policy", args.ada.policy, f"it makes no policy ({type(error).__name__}: {error})", "Fix the file"
@@ -190,28 +188,30 @@ def _check_labels(args: SimpleNamespace) -> None:
         )
 
 
-def _check_verifier(config: AdaConfig, args: SimpleNamespace) -> None:
+def _check_verifier(args: SimpleNamespace) -> None:
+    settings: Settings = args.ada
     names = split_names(args.reward.remote_url)
-    for flag, value in (("--ada_code_imports", config.code_imports), ("--ada_code_partial", config.code_partial)):
+    for flag, value in (("--ada_code_imports", settings.code_imports), ("--ada_code_partial", settings.code_partial)):
         if names and not {"code", MIXED} & set(names) and value not in ("none", False):
             raise ConfigError(
                 flag, value, f"only --reward.remote_url code reads it, which is {','.join(names)}", "Leave it out"
             )
-    partial = ["code"] if config.code_partial else []
+    partial = ["code"] if settings.code_partial else []
     # The first reward is the score.
     right_or_wrong = [name for name in names[:1] if name in RIGHT_OR_WRONG and name not in partial]
-    if config.positive_quantile is not None and right_or_wrong:
+    if settings.positive_quantile is not None and right_or_wrong:
         raise ConfigError(
             "--ada_positive_quantile",
-            config.positive_quantile,
+            settings.positive_quantile,
             f"--reward.remote_url {right_or_wrong[0]} gives scores of 0 and 1, and so is every quantile of them",
             "Leave it out",
         )
 
 
-def _check_weights(config: AdaConfig, args: SimpleNamespace) -> None:
+def _check_weights(args: SimpleNamespace) -> None:
+    settings: Settings = args.ada
     flag, names = "--ada_reward_weights", split_names(args.reward.remote_url)
-    if config.reward_weights is None:
+    if settings.reward_weights is None:
         if len(names) > 1 and not any(map(is_url, names)):
             raise ConfigError(
                 "--reward.remote_url",
@@ -220,18 +220,18 @@ def _check_weights(config: AdaConfig, args: SimpleNamespace) -> None:
                 f"Add {flag}, such as {flag} {','.join(['1', *['0.2'] * (len(names) - 1)])}; the first is the score",
             )
         return
-    weights = parse_weights(config.reward_weights)
+    weights = parse_weights(settings.reward_weights)
     if len(weights) != len(names) or any(map(is_url, names)):
         raise ConfigError(
             flag,
-            config.reward_weights,
+            settings.reward_weights,
             f"expected one number for each reward function of --reward.remote_url, which is {args.reward.remote_url}",
             "Give as many numbers as rewards, separated by commas",
         )
-    if config.mode != "off" and config.estimator == "critic" and args.algo.advantage.estimator == "gae":
+    if settings.mode != "off" and settings.estimator == "critic" and args.algo.advantage.estimator == "gae":
         raise ConfigError(
             flag,
-            config.reward_weights,
+            settings.reward_weights,
             "with --ada_estimator critic PPO's value of a prompt must be its pass rate, so the reward is the score",
             "Leave one of the two out",
         )
@@ -246,10 +246,10 @@ def parse_weights(text: str) -> list[float]:
     return weights if all(weight and math.isfinite(weight) for weight in weights) else []
 
 
-def _check_row_rewards(config: AdaConfig, args: SimpleNamespace) -> None:
+def _check_row_rewards(args: SimpleNamespace) -> None:
     if MIXED in split_names(args.reward.remote_url):
         return
-    for name, value in (("reward_key", config.reward_key), ("reward_map", config.reward_map)):
+    for name, value in (("reward_key", args.ada.reward_key), ("reward_map", args.ada.reward_map)):
         if value is not None:
             raise ConfigError(
                 f"--ada_{name}",
@@ -268,7 +268,7 @@ def check_data(args: SimpleNamespace) -> None:
         check_counts(spec, flag=flag)
     if args.eval.dataset:
         check_prompt_datasets(args.eval.dataset, flag="--eval.dataset", columns=columns)
-    if rows == UNKNOWN and (args.ada.candidates or 1) > 1:
+    if rows == UNKNOWN and args.ada.chooses:
         rows = count_rows(spec, args.data.prompt_split, flag)
     if args.data.prompt_probs is not None:
         _check_probabilities(args.data.prompt_probs, num_datasets=len(spec.split(",")))
@@ -283,7 +283,7 @@ def check_rows(args: SimpleNamespace, rows: int) -> None:
     prompts = min(rows, args.data.max_samples)
     _check_enough(args, prompts)
     if args.ada.mode != "off":
-        check_candidates(settings_of(args), args.rollout.batch_size, prompts)
+        check_candidates(args.ada, args.rollout.batch_size, prompts)
 
 
 def _check_enough(args: SimpleNamespace, prompts: int) -> None:
@@ -292,7 +292,7 @@ def _check_enough(args: SimpleNamespace, prompts: int) -> None:
     enough = (
         prompts >= args.rollout.batch_size
         if off
-        else batch_plan(args, settings_of(args)).steps(prompts * args.train.num_episodes)
+        else batch_plan(args, args.ada).steps(prompts * args.train.num_episodes)
     )
     if not enough:
         raise ConfigError(
@@ -326,7 +326,7 @@ def check_outputs(args: SimpleNamespace) -> None:
         check_key(args.logger.wandb.key)
     if args.logger.tensorboard_dir:
         _check_folder("--logger.tensorboard_dir", args.logger.tensorboard_dir)
-    _check_run_dir(from_namespace(args.ada), args)
+    _check_run_dir(args)
     for flag, folder in (("--ckpt.path", args.ckpt.path), ("--ckpt.output_dir", args.ckpt.output_dir)):
         _check_folder(flag, folder, may_be_elsewhere=True)
 
@@ -345,14 +345,14 @@ def _check_folder(flag: str, folder: str, *, may_be_elsewhere: bool = False) -> 
         )
 
 
-def _check_run_dir(config: AdaConfig, args: SimpleNamespace) -> None:
+def _check_run_dir(args: SimpleNamespace) -> None:
     """Refuse to write a second run into a directory that holds one, unless it is being resumed."""
     name = Path(args.logger.wandb.run_name)
     if not name.parts or name.is_absolute() or ".." in name.parts:
         raise ConfigError(
             "--logger.wandb.run_name", str(name), "it must name a folder within runs/", "Use --ada_run_dir for others"
         )
-    run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
+    run_dir = args.ada.resolved_run_dir(args.logger.wandb.run_name)
     _check_folder("--ada_run_dir", str(run_dir))
     if (run_dir / METRICS_FILE).exists() and not resumes(args):
         raise ConfigError(

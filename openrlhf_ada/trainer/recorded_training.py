@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.settings import settings_of
+from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.host.classes import first_process
 from openrlhf_ada.host.trainer import HostTrainer, shown_in_wandb
@@ -89,12 +89,11 @@ class RecordedTraining(HostTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         with shown_in_wandb(lambda args: redact(plain(args))):
             super().__init__(*args, **kwargs)
-        self.settings = settings_of(self.args)
-        self.ada = self.settings.config
-        self.is_adaptive = self.ada.mode != "off"
+        self.settings: Settings = self.args.ada
+        self.is_adaptive = self.settings.mode != "off"
         self.trackers = RunTrackers(self.wandb_logger, self.tensorboard_logger)
         # The host calls one logger then, which passes everything on to all.
-        tracks = self.wandb_logger or self.tensorboard_logger or self.ada.mlflow
+        tracks = self.wandb_logger or self.tensorboard_logger or self.settings.mlflow
         self.wandb_logger: Any = self.trackers if tracks else None
         self.tensorboard_logger: Any = None
         self.prompt_critic: PromptCritic | None = None
@@ -102,7 +101,7 @@ class RecordedTraining(HostTrainer):
             self.experience_maker: Any = AdaptiveExperienceMaker(
                 self.experience_maker, uses_critic=not self.settings.own_critic
             )
-        elif self.ada.loss == "prompt-mean":
+        elif self.settings.loss == "prompt-mean":
             self.experience_maker = GroupedExperienceMaker(self.experience_maker)
         if self.settings.reads_critic:
             self.prompt_critic = PromptCritic(self.critic_model_group, self.args)
@@ -119,15 +118,15 @@ class RecordedTraining(HostTrainer):
         """Start the run directory, or go on with it. `num_steps`: rollout batches in the whole run."""
         self._step = states["global_step"]
         self.num_steps = num_steps
-        self.recorder = Recorder(self.ada, self.args, self._step or None, self.trackers)
+        self.recorder = Recorder(self.args, self._step or None, self.trackers)
         self.collapse = CollapseWatch(self.recorder.note)
         resumed_after = (self._step, self.recorder.used(self._step)) if self._step else None
-        self.trackers.open(self.ada.mlflow, self.recorder.run_dir, resumed_after, self.recorder.note)
+        self.trackers.open(self.settings.mlflow, self.recorder.run_dir, resumed_after, self.recorder.note)
         self.recorder.emit("begin", step=self._step, max_steps=num_steps)
         episode = num_steps / self.args.train.num_episodes
         counts = self.settings.remembers and self.settings.estimator == "ema"
-        if counts and episode > 2 * self.ada.half_life:
-            self.recorder.note(_FORGETS.format(episode=episode, half_life=self.ada.half_life))
+        if counts and episode > 2 * self.settings.half_life:
+            self.recorder.note(_FORGETS.format(episode=episode, half_life=self.settings.half_life))
 
     @cached_property
     def engine_waiter(self) -> EngineWaiter:
@@ -227,8 +226,8 @@ class RecordedTraining(HostTrainer):
         gap = self.experience_maker.gap
         if gap is None:
             return {}
-        if gap.mean > self.ada.logprob_warn:
-            self.recorder.note(_GAP.format(gap=gap, limit=self.ada.logprob_warn))
+        if gap.mean > self.settings.logprob_warn:
+            self.recorder.note(_GAP.format(gap=gap, limit=self.settings.logprob_warn))
         if gap.ends_at_once > _ENDS_AT_ONCE:
             self.recorder.note(_FINISHED.format(share=gap.ends_at_once))
         return gap.metrics()
@@ -279,7 +278,7 @@ class RecordedTraining(HostTrainer):
             ConfigError: none has the name of --ckpt.best_metric_key.
         """
         key = self.best_eval_metric_key
-        if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.ada.max_no_score:
+        if isinstance(logs, ScoredLogs) and logs.held_out.missing_share > self.settings.max_no_score:
             self.recorder.note(_NO_CHOICE.format(share=logs.held_out.missing_share))
             return {}
         if key and key != "none" and logs and key not in logs:
@@ -303,8 +302,8 @@ class RecordedTraining(HostTrainer):
 
     def evaluates_start(self) -> bool:
         """Is there an evaluation to make before the first step?"""
-        return self.ada.eval_ends and self._step == 0
+        return self.settings.eval_ends and self._step == 0
 
     def evaluates_end(self) -> bool:
         """Is there an evaluation to make after the last step?"""
-        return self.ada.eval_ends and self._evaluated_step != self._step
+        return self.settings.eval_ends and self._evaluated_step != self._step

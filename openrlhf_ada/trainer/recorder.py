@@ -9,8 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import positive_above
 from openrlhf_ada.eval.held_out import HeldOut, evaluation_metrics
 from openrlhf_ada.reporting.redaction import plain
 from openrlhf_ada.reporting.report import write_report
@@ -32,17 +30,15 @@ class Recorder:
     only. Trackers get the same rows: those of steps from OpenRLHF, which has them from `step`.
     """
 
-    def __init__(
-        self, config: AdaConfig, args: SimpleNamespace, resume_from_step: int | None, trackers: Trackers
-    ) -> None:
+    def __init__(self, args: SimpleNamespace, resume_from_step: int | None, trackers: Trackers) -> None:
         self._log = RunLog(
-            config.resolved_run_dir(args.logger.wandb.run_name),
+            args.ada.resolved_run_dir(args.logger.wandb.run_name),
             plain(args),
             resume_from_step=resume_from_step,
-            text_prompts_per_step=config.log_texts,
+            text_prompts_per_step=args.ada.log_texts,
         )
         self._args = args
-        self._positive_above = positive_above(config)
+        self._positive_above = args.ada.positive_above
         self._started = time.monotonic()
         self._axes = {0: Axes()}
         self._step_started = self._started

@@ -12,7 +12,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf_ada.config.choosing import check_candidates, make_chooser
 from openrlhf_ada.config.host_rules import batch_plan
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.config.settings import make_policy, score_threshold, settings_of
+from openrlhf_ada.config.settings import Settings, make_policy, score_threshold
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.classes import first_process
@@ -40,24 +40,23 @@ def make_generator(
     `score`: asks the reward model, in a run that has one.
     """
     args = host.args
-    settings = settings_of(args)
-    config = settings.config
-    if config.mode == "off":
+    settings: Settings = args.ada
+    if settings.mode == "off":
         return RecordedGenerator(host)
     policy, num_prompts = make_policy(settings), len(host.prompts_dataloader.dataset)
     check_candidates(settings, args.rollout.batch_size, num_prompts)
     options = SamplingOptions(
         plan=batch_plan(args, settings),
         refill_limit=settings.refill_limit if settings.refills else 0,
-        num_texts=config.log_texts,
+        num_texts=settings.log_texts,
         prompt_values=prompt_values,
         restore_engine=restore_engine,
-        max_no_score=math.ceil(config.max_no_score * args.rollout.batch_size),
+        max_no_score=math.ceil(settings.max_no_score * args.rollout.batch_size),
         scheduler=cast("SchedulerName", settings.scheduler),
-        speculation=config.speculation,
-        timeout_s=config.timeout,
-        logprob_steps=config.logprob_steps,
-        known_counts=known_counts(host) if config.known_counts else None,
+        speculation=settings.speculation,
+        timeout_s=settings.timeout,
+        logprob_steps=settings.logprob_steps,
+        known_counts=known_counts(host) if settings.known_counts else None,
         threshold=score_threshold(settings),
         first_scores=settings.first_scores,
         score=score if scored_by_model(args) else None,
@@ -119,14 +118,11 @@ def optimizer_steps(args: Any, num_prompts: int, host_steps: int) -> int:
     """
     if args.ada.mode == "off":
         return host_steps
-    return (
-        batch_plan(args, settings_of(args)).optimizer_steps(num_prompts * args.train.num_episodes)
-        * args.train.max_epochs
-    )
+    return batch_plan(args, args.ada).optimizer_steps(num_prompts * args.train.num_episodes) * args.train.max_epochs
 
 
 def training_steps(args: Any, num_prompts: int) -> int:
     """Rollout batches in the whole run, at most (refilling takes prompts too)."""
     if args.ada.mode == "off":
         return -(-num_prompts // args.rollout.batch_size) * args.train.num_episodes
-    return batch_plan(args, settings_of(args)).steps(num_prompts * args.train.num_episodes)
+    return batch_plan(args, args.ada).steps(num_prompts * args.train.num_episodes)

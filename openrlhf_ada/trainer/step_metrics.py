@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from openrlhf_ada.config.settings import Settings
-from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.core.advantages import BASELINES, is_spread
 from openrlhf_ada.core.objectives import effective_weight
 from openrlhf_ada.core.pieces import Need
@@ -84,7 +83,7 @@ def _signal(record: StepRecord, settings: Settings) -> dict[str, float]:
 
 def _skipped(groups: Sequence[GroupRecord], settings: Settings) -> dict[str, float]:
     """What of the trained rollouts the policy does not compute."""
-    if not skips_zeros(settings.config):
+    if not settings.skips_zeros:
         return {}
     trained = [(group.pool, _trained(group)) for group in groups]
     tokens = [

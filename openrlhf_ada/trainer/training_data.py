@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.data.checks import Columns, DataError
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.handover import HandedOver, PromptRoom, hand_over
@@ -48,7 +47,7 @@ BATCH = 1000
 """Prompts that are turned into tokens at a time."""
 
 
-def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]:
+def prepare_training_data(args: SimpleNamespace) -> list[str]:
     """Read all rows, and let `args` name data sets that OpenRLHF reads as they are. Returns lines to show.
 
     `args` also gets the `ada_origin` of its checkpoints, by which a resumed run knows that they are of the same run.
@@ -59,8 +58,8 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
     Raises:
         ConfigError, DataError: a row that no run can use, or too few rows.
     """
-    run_dir = config.resolved_run_dir(args.logger.wandb.run_name)
-    rewards = row_rewards(args, config)
+    run_dir = args.ada.resolved_run_dir(args.logger.wandb.run_name)
+    rewards = row_rewards(args)
     lines: list[str] = []
     left_out: list[LeftOut] = []
     forgeable: list[LeftOut] = []
@@ -69,14 +68,14 @@ def prepare_training_data(args: SimpleNamespace, config: AdaConfig) -> list[str]
     found = [(sets, put, read_examples(sets)) for sets, put in _data_sets(args, rewards)]
     room = _room(args)
     for sets, put, examples in found:
-        handed = _handed(sets, examples, args, config, room, run_dir)
+        handed = _handed(sets, examples, args, room, run_dir)
         left_out += handed.left_out
         forgeable += handed.forgeable
         lines += lines_about(handed.left_out, sets.flag, len(examples), run_dir / LIST)
         lines += [*_notes(sets, handed), *_forgeable_lines(sets, handed, run_dir / FORGEABLE_LIST)]
         out = {(one.source, one.place) for one in handed.left_out}
         kept = [example for example in examples if (example.source, example.place) not in out]
-        lines += [f"{sets.flag}: {line}" for line in _contradictions(kept, args, config)]
+        lines += [f"{sets.flag}: {line}" for line in _contradictions(kept, args)]
         if sets.flag == "--data.prompt_dataset":
             _check_enough(args, handed, len(examples))
             prompts = fingerprint(examples)
@@ -118,11 +117,11 @@ def trial_rows(args: SimpleNamespace, rewards: RowRewards | None = None) -> dict
     return rows_for(names, asked, end)
 
 
-def row_rewards(args: SimpleNamespace, config: AdaConfig) -> RowRewards | None:
+def row_rewards(args: SimpleNamespace) -> RowRewards | None:
     """Where each row names its grader: which column does. Raises ConfigError."""
     if MIXED not in split_names(args.reward.remote_url):
         return None
-    return RowRewards(config.reward_key or KEY, parse_map(config.reward_map, "--ada_reward_map"))
+    return RowRewards(args.ada.reward_key or KEY, parse_map(args.ada.reward_map, "--ada_reward_map"))
 
 
 def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None:
@@ -137,13 +136,13 @@ def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None
         raise ConfigError(error.flag, error.value, f"{why}. So {error.rule}", error.remedy) from error
 
 
-def contradictions_in(flag: str, args: SimpleNamespace, config: AdaConfig) -> list[str]:
+def contradictions_in(flag: str, args: SimpleNamespace) -> list[str]:
     """Of rows with the same prompt and other labels in the data sets of this flag, what is said of them."""
-    sets = next(one for one, _ in _data_sets(args, row_rewards(args, config)) if one.flag == flag)
-    return _contradictions(read_examples(sets), args, config)
+    sets = next(one for one, _ in _data_sets(args, row_rewards(args)) if one.flag == flag)
+    return _contradictions(read_examples(sets), args)
 
 
-def _contradictions(examples: Sequence[Example], args: SimpleNamespace, config: AdaConfig) -> list[str]:
+def _contradictions(examples: Sequence[Example], args: SimpleNamespace) -> list[str]:
     problems: list[Problem] = []
     for example in examples:
         # Questions of different images may be the same.
@@ -151,19 +150,18 @@ def _contradictions(examples: Sequence[Example], args: SimpleNamespace, config: 
             reward, label = named_label(example.label) or (None, example.label)
             problems.append(Problem("", example.question, final_part(label), example.source, example.place, reward))
     reward = next(iter(split_names(args.reward.remote_url)), "")
-    return about_contradicting(contradicting(problems, reward, limits_of(config)), len(examples))
+    return about_contradicting(contradicting(problems, reward, limits_of(args.ada)), len(examples))
 
 
 def _handed(
     sets: DataSets,
     examples: Sequence[Example],
     args: SimpleNamespace,
-    config: AdaConfig,
     room: PromptRoom,
     run_dir: Path,
 ) -> HandedOver:
     named = [name for name in split_names(args.reward.remote_url) if name in (*NAMED, MIXED)]
-    limits = limits_of(config)
+    limits = limits_of(args.ada)
 
     def read(examples: Sequence[Example]) -> ReadLabels:
         # The labels that `prepare-data` has written can be read; which tests can be forged it does not write.
@@ -178,23 +176,23 @@ def _handed(
             frozenset(asked[position] for one in found for position in one.forgeable),
         )
 
-    if not leaves_out_long_prompts(args, config):
+    if not leaves_out_long_prompts(args):
         _warn_of_cuts(sets, examples, room)
     return hand_over(
         sets,
         examples,
         run_dir / FOLDER,
         read=read if named else None,
-        prompts=room if leaves_out_long_prompts(args, config) else None,
+        prompts=room if leaves_out_long_prompts(args) else None,
     )
 
 
-def leaves_out_long_prompts(args: SimpleNamespace, config: AdaConfig) -> bool:
+def leaves_out_long_prompts(args: SimpleNamespace) -> bool:
     """OpenRLHF cuts long prompts at their beginning, and mode off keeps that. What is cut cannot be graded by our
     functions, and in the adaptive modes nobody wants it. Agents make prompts of their own."""
     if args.train.agent_func_path:
         return False
-    return config.mode != "off" or any(map(grades_labels, split_names(args.reward.remote_url)))
+    return args.ada.mode != "off" or any(map(grades_labels, split_names(args.reward.remote_url)))
 
 
 def _warn_of_cuts(sets: DataSets, examples: Sequence[Example], room: PromptRoom) -> None:

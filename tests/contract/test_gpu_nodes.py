@@ -38,7 +38,7 @@ if assume_usable == "yes":
     # What each node would find with torch's build for CUDA.
     gpu_check.trouble = lambda: None
 session.check_gpu_limits = lambda args: None
-args, _ = parse(argv, check=lambda flags: None)
+args = parse(argv, check=lambda flags: None)
 try:
     with session.ray_session(args, verbose=False):
         told = {

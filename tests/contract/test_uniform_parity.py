@@ -18,6 +18,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
+from run_flags import settings_with
 
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import make_policy, resolve
@@ -37,7 +38,7 @@ def make_args(estimator: str, n: int, **reward: Any) -> SimpleNamespace:
         rollout=SimpleNamespace(micro_batch_size=3, n_samples_per_prompt=n, batch_size=5, max_new_tokens=LONGEST),
         train=SimpleNamespace(dynamic_batch_enable=False),
         data=SimpleNamespace(max_len=64),
-        ada=SimpleNamespace(mode="seq", zeros="compute"),
+        ada=settings_with(mode="seq", zeros="compute"),
         reward=SimpleNamespace(**({"clip_range": (-10, 10), "overlong_buffer_len": None} | reward)),
     )
 
@@ -80,7 +81,7 @@ def make_batch(n: int, seed: int, constant: bool = False) -> list[TaggedExperien
 
 def tagged(batch: list[TaggedExperience], estimator: str, n: int) -> list[TaggedExperience]:
     """As our generator hands it over: pools of exactly n samples through the policy of wave = n = N_max."""
-    policy = make_policy(resolve(AdaConfig(mode="seq", wave=n, max_samples=n), make_args(estimator, n)))
+    policy = make_policy(resolve(AdaConfig(mode="seq", wave=n, max_samples=n), n=n, advantage=estimator, batch=1))
     out = []
     for start in range(0, len(batch), n):
         group = batch[start : start + n]

@@ -25,7 +25,7 @@ from openrlhf_ada.platforms.session import ray_session
 
 if __name__ == "__main__":
     steps, *argv = sys.argv[1:]
-    args, _ = parse(argv)
+    args = parse(argv)
     args.ada_events = None
     with ray_session(args, verbose=False):
         from openrlhf_ada.rollout.prompts import PromptSource

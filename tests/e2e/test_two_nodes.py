@@ -21,7 +21,6 @@ from conftest import (
     ROOT,
     Toy,
     check_ledger,
-    forked_job_python,
     forked_python,
     pools_of_step,
     read_jsonl,
@@ -40,7 +39,7 @@ import os
 from my_helper import right
 
 def reward_func(queries, prompts, labels):
-    assert os.environ["MY_SETTING"] == "from here"
+    assert os.environ["MY_SETTING"] == "from_here"
     return right(queries, prompts, labels)
 """
 
@@ -58,8 +57,7 @@ def reward_func(queries, prompts, labels):
 """
 """Stops in the middle of a step while there is a file."""
 
-ELSEWHERE = {"MY_SETTING": "from here"}
-"""Variables where jobs are submitted."""
+TRAIN = "openrlhf_ada.cli.train_ppo_ray"
 
 HELPER = "from openrlhf_ada.reward.arithmetic import reward_func as right\n"
 
@@ -84,7 +82,7 @@ def refusal(one_node: Cluster, toy: Toy, tmp_path_factory: pytest.TempPathFactor
     flags = toy_flags(toy, run, ada_mode="seq", ada_cluster_wait=2)
     program, environment = forked_python()
     done = subprocess.run(
-        [program, "-m", "openrlhf_ada.cli.train_ppo_ray", *flags],
+        [program, "-m", TRAIN, *flags],
         env=environment | {"RAY_ADDRESS": one_node.address}, cwd=ROOT, capture_output=True, text=True,
         timeout=LIMIT_S, check=False,
     )  # fmt: skip
@@ -97,20 +95,9 @@ def nodes(one_node: Cluster, refusal: Refusal) -> Cluster:
     return one_node
 
 
-@pytest.fixture(scope="module")
-def job_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return forked_job_python(tmp_path_factory.mktemp("job"))
-
-
-def submit(
-    nodes: Cluster, job_python: str, flags: list[str], *options: str, cwd: Path = ROOT
-) -> subprocess.Popen[str]:
-    program, _ = forked_python()
-    command = [
-        program, "-m", "openrlhf_ada.cli.main", "submit", "--address", nodes.dashboard,
-        "--python", job_python, *options, "train", *flags,
-    ]  # fmt: skip
-    return start([str(part) for part in command], cwd, **ELSEWHERE)
+def submit(nodes: Cluster, flags: list[str], *options: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
+    command = [RAY, "job", "submit", "--address", nodes.dashboard, *options, "--", sys.executable, "-m", TRAIN, *flags]
+    return start([str(part) for part in command], cwd)
 
 
 def start(command: list[str], cwd: Path, **variables: str) -> subprocess.Popen[str]:
@@ -168,9 +155,7 @@ def test_cluster_with_too_few_slots_is_refused(refusal: Refusal) -> None:
     assert not (refusal.run / "metrics.jsonl").exists()
 
 
-def test_files_variables_log_and_status_reach_the_job(
-    nodes: Cluster, job_python: str, toy: Toy, tmp_path: Path
-) -> None:
+def test_files_variables_log_and_status_reach_the_job(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     """By train_multinode.sh. Reward file and helper exist in the folder of submission only; both nodes work."""
     here, run = tmp_path / "here", tmp_path / "run"
     here.mkdir()
@@ -178,9 +163,9 @@ def test_files_variables_log_and_status_reach_the_job(
     (here / "my_helper.py").write_text(HELPER)
     (here / "prompts.jsonl").write_text(toy.train.read_text())
     variables = {
-        **ELSEWHERE,
         "SUBMIT": nodes.dashboard,
-        "SUBMIT_FLAGS": f"--python {job_python} --upload my_helper.py --env MY_SETTING",
+        "SUBMIT_FLAGS": '--working-dir . --runtime-env-json {"env_vars":{"MY_SETTING":"from_here"}}',
+        "PATH": f"{Path(RAY).parent}:{os.environ['PATH']}",
         "DEVICE": "cpu",
         **TOY_SIZES,
         # So many that it still runs when the first lines of its log have come.
@@ -217,49 +202,28 @@ def check_loo_baseline(run: Path) -> None:
             assert sample["coefficient"] == pytest.approx(expected)
 
 
-def test_status_of_a_job_that_fails_is_its_own(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
-    """Flags are checked before anything is sent; files by the job, which says 2 as a local run does.
-
-    By a plain Python.
-    """
-    job = submit(nodes, sys.executable, toy_flags(toy, tmp_path / "run", ada_mode="sep"))
+def test_a_job_that_is_refused_says_why(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
+    job = submit(nodes, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
     told = rest(job)
-    assert job.returncode == 2 and "--ada_mode is 'sep'" in told and "uploaded" not in told
-    job = submit(nodes, sys.executable, toy_flags(toy, tmp_path / "run", data__prompt_dataset="/only/elsewhere.jsonl"))
-    told = rest(job)
-    assert job.returncode == 2 and "job openrlhf-ada-" in told and "/only/elsewhere.jsonl" in told, told
+    assert job.returncode == 1 and "--data.prompt_dataset is '/only/elsewhere.jsonl'" in told, told
 
 
-@pytest.mark.parametrize(
-    ("ends", "when", "status"),
-    [(signal.SIGINT, "step", 130), (signal.SIGTERM, "loading", 143), ("ray job stop", "loading", 1)],
-    ids=["ctrl-c", "sigterm", "ray job stop"],
-)
-def test_a_stopped_job_leaves_nothing(
-    nodes: Cluster, job_python: str, toy: Toy, tmp_path: Path, ends: signal.Signals | str, when: str, status: int
-) -> None:
-    # One of them by a plain Python, as on a cluster of GPUs.
-    program = sys.executable if ends == signal.SIGTERM else job_python
-    job = submit(nodes, program, toy_flags(toy, tmp_path / "run", **LONG), "--id", tmp_path.name)
-    read_to(when, job)
-    if isinstance(ends, signal.Signals):
-        job.send_signal(ends)
-    else:
-        stop = [RAY, "job", "stop", "--address", nodes.dashboard, tmp_path.name]
-        subprocess.run(stop, check=True, capture_output=True, timeout=60)
+def test_a_stopped_job_leaves_nothing(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
+    job = submit(nodes, toy_flags(toy, tmp_path / "run", **LONG), "--submission-id", tmp_path.name)
+    read_to("loading", job)
+    stop = [RAY, "job", "stop", "--address", nodes.dashboard, tmp_path.name]
+    subprocess.run(stop, check=True, capture_output=True, timeout=60)
     told = rest(job)
-    assert job.returncode == status, told[-2000:]
+    assert job.returncode == 1, told[-2000:]
     nothing_is_left(nodes)
 
 
-def test_lost_engine_node_is_awaited_lost_policy_ends_run(
-    nodes: Cluster, job_python: str, toy: Toy, tmp_path: Path
-) -> None:
+def test_lost_engine_node_is_awaited_lost_policy_ends_run(nodes: Cluster, toy: Toy, tmp_path: Path) -> None:
     """By a driver on a node."""
     run, rewards, stop, stopped = (tmp_path / name for name in ("run", "rewards.py", "stop", "stopped"))
     rewards.write_text(STOPS.format(stop=str(stop), stopped=str(stopped)))
     flags = toy_flags(toy, run, **LONG, reward__remote_url=rewards)
-    driver = [job_python, "-m", "openrlhf_ada.cli.train_ppo_ray", *flags]
+    driver = [sys.executable, "-m", TRAIN, *flags]
     job = start(driver, ROOT, RAY_ADDRESS=nodes.address)
     read_to("step", job)
     actors = {actor["class_name"]: actor for actor in nodes.living_actors()}

@@ -11,6 +11,7 @@ and attention reads from the positions where a sample begins.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import multiprocessing
@@ -190,7 +191,8 @@ class Run:
         args = self.args = flags(folder, stage, loss, batch, ada_loss, micro, dynamic=self.is_dynamic)
         args.train.max_epochs = epochs
         attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
-        args.ada.mode, args.ada.zeros = "seq", "skip" if zeros == "skipped" else "compute"
+        skips = "skip" if zeros == "skipped" else "compute"
+        args.ada = dataclasses.replace(args.ada, mode="seq", zeros=skips)
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention
         self.strategy = get_strategy(args)
         self.strategy.setup_distributed()

@@ -8,6 +8,7 @@ it kept.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -56,7 +57,7 @@ def outcome(folder: Path, stage: int, damage: Callable[[Any, list[Any]], None]) 
     from openrlhf_ada.trainer.finite import NotFiniteError
 
     run = Run(0, folder, kind="fixed", stage=stage, loss="token-mean", batch=16)
-    run.args.ada.run_dir = str(folder / "run")
+    run.args.ada = dataclasses.replace(run.args.ada, run_dir=str(folder / "run"))
     before = run.weights()
     experiences = run.maker().make_experience_batch(samples())
     damage(run, experiences)

@@ -45,6 +45,6 @@ def _parse(command: Sequence[str], **_options: Any) -> Any:
         return subprocess.CompletedProcess(command, 0, "", "")
     if "-m" in command:
         assert command[2] == OURS
-        args, _ = parse(command[3:])
+        args = parse(command[3:])
         assert required_slots(args).gpus <= ENOUGH
     pytest.xfail("would start it")

@@ -39,7 +39,6 @@ from openrlhf_ada.cli.arena_page import AGREEMENT
 from openrlhf_ada.cli.arena_real import UnfinishedTrainingError
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.trainer.preflight import check_without_files
@@ -81,9 +80,9 @@ def results(tmp_path: Path) -> Results:
 def test_command_line_is_valid_and_trains_as_the_learner_does(method: str) -> None:
     folder, expected = Path("/nowhere"), METHODS[method]
     flags = flags_of_any_run(TOY, folder, folder, folder) | train_flags(expected, CONDITIONS)
-    args, config = parse(words(flags), check_without_files)
-    assert resolve(config, args).group_size == expected.n
-    assert {name: getattr(config, name) for name in expected.ada} == expected.ada
+    args = parse(words(flags), check_without_files)
+    assert args.ada.group_size == expected.n
+    assert {name: getattr(args.ada.given, name) for name in expected.ada} == expected.ada
     assert args.train.batch_size == args.train.micro_batch_size == 32 * expected.n // expected.parts, "one a part"
     assert (args.train.max_epochs, list(args.actor.eps_clip_low_high)) == (expected.passes, [0.2, 0.28])
     assert (args.ada.loss, args.ada.loss_length, args.actor.loss_agg_mode) == ("sequence-constant", 1, "token-mean")

@@ -41,7 +41,6 @@ from openrlhf_ada.cli.arena import build_parser, main
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
-from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE
 from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reporting.run_record import Run, read_run
@@ -101,13 +100,13 @@ QUICKLY_CHECKED = (REFERENCE, "rated", "balance")
 def test_command_line_is_valid_and_has_the_methods_settings(method: str) -> None:
     folder = Path("/nowhere")
     flags = flags_of_any_run(TOY, folder, folder, folder) | cell_flags(Cell(method, 2), CONDITIONS)
-    args, config = parse(words(flags), check_without_files)
-    settings, expected = resolve(config, args), METHODS[method]
+    args = parse(words(flags), check_without_files)
+    settings, expected = args.ada, METHODS[method]
     assert not any("speculation" in line for line in without_effect(settings))
-    assert not settings.waits or config.mode == "est" or config.speculation == 0
+    assert not settings.waits or args.ada.mode == "est" or args.ada.speculation == 0
     assert settings.group_size == expected.n
     ada = {name: value for name, value in expected.ada.items() if not (expected.refill and name == "select")}
-    assert {name: getattr(config, name) for name in ada} == ada
+    assert {name: getattr(args.ada.given, name) for name in ada} == ada
     assert settings.refills == expected.refill
     assert args.algo.advantage.estimator == expected.estimator
     assert args.train.batch_size * expected.parts == args.rollout.batch_size * expected.n, "one update a part"

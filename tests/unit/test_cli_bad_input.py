@@ -26,8 +26,8 @@ N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estima
 
 
 def test_unbroken_command_line_is_valid(argv_with: Callable[[Flags], list[str]]) -> None:
-    args, config = parse(argv_with({}))
-    assert (config.mode, args.rollout.n_samples_per_prompt) == ("seq", 4)
+    args = parse(argv_with({}))
+    assert (args.ada.mode, args.rollout.n_samples_per_prompt) == ("seq", 4)
 
 
 # -- combinations of flags ----------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_values_that_fail_late_are_refused_in_every_mode(refusal: Refusal, mode:
 def test_gpu_only_features_are_refused_on_cpu(
     argv_with: Callable[[Flags], list[str]], changes: Flags, flag: str | None
 ) -> None:
-    args, _ = parse(argv_with({"--ds.attn_implementation": "sdpa", "--vllm.sync_backend": "gloo"} | changes))
+    args = parse(argv_with({"--ds.attn_implementation": "sdpa", "--vllm.sync_backend": "gloo"} | changes))
     if flag is None:
         check_cpu_limits(args)
         return
@@ -212,7 +212,7 @@ def test_engine_with_indivisible_heads_is_refused(
     file.write_text(config)
     error = refusal({"--vllm.tensor_parallel_size": "2"})
     check_refusal(error, "--vllm.tensor_parallel_size is 2", "9 attention heads", "Use a divisor of 9")
-    args, _ = parse(argv_with({"--vllm.tensor_parallel_size": "3"}))
+    args = parse(argv_with({"--vllm.tensor_parallel_size": "3"}))
     assert args.vllm.tensor_parallel_size == 3
     file.write_text("{")
     assert "it is not valid JSON" in str(refusal({"--vllm.tensor_parallel_size": "2"}))
@@ -242,7 +242,7 @@ def test_engine_with_indivisible_heads_is_refused(
 def test_gpu_run_needs_its_packages(
     argv_with: Callable[[Flags], list[str]], monkeypatch: pytest.MonkeyPatch, changes: Flags, absent: str, told: str
 ) -> None:
-    args, _ = parse(argv_with(changes))
+    args = parse(argv_with(changes))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == absent else object())
     if not told:
         check_gpu_limits(args)

@@ -12,10 +12,9 @@ from openrlhf_ada.cli import demo
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.method_rules import without_effect
-from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.reporting.run_log import RunLog
-from openrlhf_ada.trainer.positives import threshold_notes
 from openrlhf_ada.trainer.preflight import check_without_files
+from openrlhf_ada.trainer.settled import threshold_notes
 
 SUMMARY: dict[str, Any] = {
     "accuracy_before": 0.25, "accuracy_after": 0.5, "ci95_before": 0.05, "ci95_after": 0.06,
@@ -27,10 +26,10 @@ SUMMARY: dict[str, Any] = {
 def test_advantages_are_not_divided_by_std(recipe: demo.Recipe) -> None:
     """As published: `group_norm` would weigh prompts of adaptive groups 20 to 1."""
     folder = Path("/nowhere")
-    args, config = parse(demo.training_flags(recipe, folder, folder, folder, recipe.num_steps), check_without_files)
-    assert (config.mode, config.exit, args.algo.advantage.estimator) == ("seq", "balance", "dr_grpo")
-    assert without_effect(resolve(config, args)) == []
-    assert threshold_notes(config, args) == [] and config.positive_threshold == FULL_MARKS
+    args = parse(demo.training_flags(recipe, folder, folder, folder, recipe.num_steps), check_without_files)
+    assert (args.ada.mode, args.ada.exit, args.algo.advantage.estimator) == ("seq", "balance", "dr_grpo")
+    assert without_effect(args.ada) == []
+    assert threshold_notes(args) == [] and args.ada.positive_threshold == FULL_MARKS
 
 
 def test_result_has_gain_and_cost() -> None:

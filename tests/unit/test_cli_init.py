@@ -35,9 +35,9 @@ def test_run_is_valid(
     monkeypatch.setattr(init.cpu, "is_needed", lambda: machine == "ON_CPU")
     init.main([str(tmp_path)])
     monkeypatch.chdir(tmp_path)
-    args, config = parse(expanded("train", ["--config", "run.yaml"]), check_without_files)
-    assert config.mode == "seq" and args.train.batch_size == 20
-    assert config.eval_ends and args.eval.steps == 3, "judged before the first step, and after every third"
+    args = parse(expanded("train", ["--config", "run.yaml"]), check_without_files)
+    assert args.ada.mode == "seq" and args.train.batch_size == 20
+    assert args.ada.eval_ends and args.eval.steps == 3, "judged before the first step, and after every third"
     assert ("demo-model" in capsys.readouterr().out) == (machine == "ON_CPU")
 
 
@@ -48,15 +48,15 @@ def test_the_control_and_the_way_to_many_prompts_that_the_file_names_are_accepte
     monkeypatch.chdir(tmp_path)
     text = (tmp_path / "run.yaml").read_text()
     _, _, words = next(line for line in text.splitlines() if "--ada_exit fixed" in line).partition("#")
-    _, control = parse([*expanded("train", ["--config", "run.yaml"]), *words.split()], check_without_files)
+    control = parse([*expanded("train", ["--config", "run.yaml"]), *words.split()], check_without_files).ada
     assert (control.exit, control.max_samples, control.zeros) == ("fixed", 4, "skip")
     kept = [
         line for line in text.splitlines() if not re.match(r"(ada_(mode|exit|wave|max)|algo|  (n_sam|batch))", line)
     ]
     for method, n in (("reinforce-ada-balance", 4), ("uniform-8", 8)):
         (tmp_path / "many.yaml").write_text("\n".join([f"ada_method: {method}", *kept]))
-        args, config = parse(expanded("train", ["--config", "many.yaml"]), check_without_files)
-        assert (config.method, args.rollout.batch_size, args.rollout.n_samples_per_prompt) == (method, 512, n)
+        args = parse(expanded("train", ["--config", "many.yaml"]), check_without_files)
+        assert (args.ada.method, args.rollout.batch_size, args.rollout.n_samples_per_prompt) == (method, 512, n)
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:

@@ -221,5 +221,5 @@ PARTIAL: Flags = {
 def test_prefix_cache_needs_a_cache_that_can_be_emptied(
     argv_with: Callable[[Flags], list[str]], changes: Flags, expected: bool
 ) -> None:
-    args, _ = parse(argv_with(changes))
+    args = parse(argv_with(changes))
     assert args.vllm.enable_prefix_caching is expected

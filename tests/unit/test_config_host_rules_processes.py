@@ -70,7 +70,7 @@ def test_models_that_share_dynamic_batches_get_equally_many(
     check_refusal(error, "--critic.num_gpus_per_node is 4", "unequal numbers of micro-batches", "divides 2")
     error = refusal(DYNAMIC | {"--rollout.micro_batch_size": "4", "--algo.kl.init_coef": "0.1"})
     check_refusal(error, "--ref.num_gpus_per_node is 8", "unequal numbers", "divides 2")
-    args, _ = parse(argv_with(flags | {"--critic.num_gpus_per_node": "1"}))
+    args = parse(argv_with(flags | {"--critic.num_gpus_per_node": "1"}))
     assert args.train.dynamic_batch_enable
 
 

@@ -13,7 +13,6 @@ from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.loss_rules import loss_length, loss_warnings
-from openrlhf_ada.config.settings import resolve
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
@@ -62,8 +61,8 @@ def test_recommended_flags_are_accepted_without_warning(argv_with: ArgvWith, nam
 
 
 def warnings_of(argv: list[str]) -> list[str]:
-    args, config = parse(argv)
-    return loss_warnings(resolve(config, args), args)
+    args = parse(argv)
+    return loss_warnings(args.ada, args)
 
 
 @pytest.mark.parametrize("mode", [SEQ, PPO, EST | {"--ada_correction": "none"}], ids=["seq", "PPO", "est"])
@@ -113,23 +112,22 @@ def test_a_constant_that_nothing_is_divided_by(
     ],
 )
 def test_the_constant_is_the_generation_limit_unless_given(argv_with: ArgvWith, flags: Flags, length: int) -> None:
-    args, _ = parse(argv_with(SEQ | CONSTANT | flags))
+    args = parse(argv_with(SEQ | CONSTANT | flags))
     assert loss_length(args) == length
 
 
 def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from openrlhf_ada.cli import train_ppo_ray
 
-    monkeypatch.setattr(train_ppo_ray, "parse", lambda argv: (MagicMock(), MagicMock()))
-    monkeypatch.setattr(train_ppo_ray, "resolve", lambda config, args: None)
+    monkeypatch.setattr(train_ppo_ray, "parse", lambda argv: MagicMock())
     monkeypatch.setattr(train_ppo_ray, "without_effect", lambda settings: ["first"])
     monkeypatch.setattr(train_ppo_ray, "loss_warnings", lambda settings, args: ["second"])
     monkeypatch.setattr(train_ppo_ray, "objective_notes", lambda settings: ["third"])
-    monkeypatch.setattr(train_ppo_ray, "threshold_notes", lambda config, args: [])
+    monkeypatch.setattr(train_ppo_ray, "threshold_notes", lambda args: [])
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "check_hub_models", lambda args: None)
-    monkeypatch.setattr(train_ppo_ray, "_prepare", lambda args, config: iter(["fourth"]))
-    monkeypatch.setattr(train_ppo_ray, "check_free", lambda args, config: None)
+    monkeypatch.setattr(train_ppo_ray, "_prepare", lambda args: iter(["fourth"]))
+    monkeypatch.setattr(train_ppo_ray, "check_free", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "already_complete", lambda args, run_dir: "")
     monkeypatch.setattr(train_ppo_ray, "run", lambda *given: 0)
     with caplog.at_level("WARNING"):

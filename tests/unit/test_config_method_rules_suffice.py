@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -49,13 +48,9 @@ CHOICES: dict[str, Sequence[str | None]] = {
 
 
 def accepted(mode: str, advantage: str) -> Iterator[Settings]:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=N, batch_size=PROMPTS),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
-    )
     for sizes, *values in itertools.product(SIZES[mode], *CHOICES.values()):
         chosen = dict(zip(CHOICES, values, strict=True))
-        settings = resolve(AdaConfig(mode=mode, **sizes, **chosen), host)
+        settings = resolve(AdaConfig(mode=mode, **sizes, **chosen), n=N, advantage=advantage, batch=PROMPTS)
         try:
             check_settings(settings)
         except ConfigError:
@@ -65,7 +60,7 @@ def accepted(mode: str, advantage: str) -> Iterator[Settings]:
 
 def outcomes(settings: Settings, rng: np.random.Generator) -> Mapping[int, list[float]]:
     """Answers of every prompt: all wrong, all right, then mixed; partial credit where a spread is asked for."""
-    values = [0.0, 1.0] if settings.config.spread is None else [0.0, 0.25, 0.4, 0.75, 1.0]
+    values = [0.0, 1.0] if settings.spread is None else [0.0, 0.25, 0.4, 0.75, 1.0]
     mixed = {key: rng.choice(values, size=12).tolist() for key in range(2, PROMPTS)}
     return {0: [0.0] * 12, 1: [1.0] * 12, **mixed}
 

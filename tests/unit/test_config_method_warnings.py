@@ -8,7 +8,6 @@ import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
-from openrlhf_ada.config.settings import resolve
 
 Flags = dict[str, str | None]
 ArgvWith = Callable[[Flags], list[str]]
@@ -64,8 +63,8 @@ WITHOUT_EFFECT: list[tuple[Flags, Flags, str]] = [
 
 
 def warnings_of(argv: list[str]) -> list[str]:
-    args, config = parse(argv)
-    return without_effect(resolve(config, args))
+    args = parse(argv)
+    return without_effect(args.ada)
 
 
 @pytest.mark.parametrize("flags", WITH_EFFECT, ids=" ".join)

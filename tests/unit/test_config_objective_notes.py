@@ -27,8 +27,8 @@ CHOSEN: Flags = {"--ada_candidates": "3", "--rollout.batch_size": "1", "--train.
 
 
 def notes_of(argv_with: ArgvWith, flags: Flags) -> list[str]:
-    args, config = parse(argv_with(flags))
-    return objective_notes(resolve(config, args))
+    args = parse(argv_with(flags))
+    return objective_notes(args.ada)
 
 
 def test_group_norm_warns_with_the_figures_of_the_run(argv_with: ArgvWith) -> None:
@@ -116,11 +116,7 @@ MEMORYLESS = [name for name, piece in CHOICES.items() if Trait.READS_VISITS not 
 @pytest.mark.parametrize("choice", MEMORYLESS)
 def test_chosen_shares_are_those_of_the_chooser(choice: str) -> None:
     """One prompt of each per cent, whose pass rates are known, and a quarter of them chosen: the chances, exactly."""
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=25),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
-    settings = resolve(AdaConfig(mode="seq", candidates=4, choice=choice), host)
+    settings = resolve(AdaConfig(mode="seq", candidates=4, choice=choice), n=4, advantage="dr_grpo", batch=25)
     rates = np.arange(1, 100) / 100
     chooser = PromptChooser(
         99,

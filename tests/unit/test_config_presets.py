@@ -22,7 +22,7 @@ from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.preset_flags import named_method
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import make_policy, resolve
+from openrlhf_ada.config.settings import make_policy
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
@@ -67,9 +67,9 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @every_method
 def test_name_alone_gives_every_published_value(argv: list[str], name: str, caplog: pytest.LogCaptureFixture) -> None:
-    args, config = parse([*argv, "--ada_method", name])
+    args = parse([*argv, "--ada_method", name])
     assert {flag: value_of(args, flag) for flag in METHODS[name].flags} == METHODS[name].flags
-    assert config.method == name
+    assert args.ada.method == name
     assert said(caplog) == [], "nothing deviates"
 
 
@@ -78,7 +78,7 @@ def test_explicit_published_flags_equal_the_preset(
     argv: list[str], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     explicit = [part for flag, value in METHODS[name].flags.items() for part in (f"--{flag}", *as_text(value))]
-    args, _ = parse([*argv, *explicit])
+    args = parse([*argv, *explicit])
     assert {flag: value_of(args, flag) for flag in METHODS[name].flags} == METHODS[name].flags
     parse([*argv, *explicit, "--ada_method", name])
     assert said(caplog) == []
@@ -86,8 +86,8 @@ def test_explicit_published_flags_equal_the_preset(
 
 @every_method
 def test_published_setting_has_no_flag_without_effect(argv: list[str], name: str) -> None:
-    args, config = parse([*argv, "--ada_method", name])
-    assert without_effect(resolve(config, args)) == []
+    args = parse([*argv, "--ada_method", name])
+    assert without_effect(args.ada) == []
 
 
 @every_method
@@ -149,8 +149,8 @@ def test_help_lists_the_names() -> None:
     [("reinforce-ada-pos", ExitRule(1, 0, 0.7)), ("reinforce-ada-balance", ExitRule(2, 2, 0.7))],
 )
 def test_sequential_settings_are_the_published_ones(argv: list[str], name: str, rule: ExitRule) -> None:
-    args, config = parse([*argv, "--ada_method", name])
-    policy = make_policy(resolve(config, args))
+    args = parse([*argv, "--ada_method", name])
+    policy = make_policy(args.ada)
     assert isinstance(policy, Sequential)
     assert (policy.rule, policy.wave, policy.max_samples, policy.memory) == (rule, 8, 32, None)
     assert policy.builder.selection == Selection("balanced", 4, 0.7)
@@ -159,8 +159,8 @@ def test_sequential_settings_are_the_published_ones(argv: list[str], name: str, 
 
 @pytest.mark.parametrize(("name", "critic"), [("reinforce-ada-est", False), ("reinforce-ada-est-critic", True)])
 def test_estimated_settings_are_those_of_the_paper(argv: list[str], name: str, critic: bool) -> None:
-    args, config = parse([*argv, "--ada_method", name])
-    policy = make_policy(resolve(config, args))
+    args = parse([*argv, "--ada_method", name])
+    policy = make_policy(args.ada)
     assert isinstance(policy, Estimated)
     assert (policy.budget, policy.min_samples, policy.max_samples, policy.allocation) == (8.0, 2, 32, "inverse_sqrt")
     assert policy.builder.selection == Selection("all", 8, 0.7)
@@ -171,8 +171,8 @@ def test_estimated_settings_are_those_of_the_paper(argv: list[str], name: str, c
 
 
 def test_raft_trains_all_positives_with_equal_weight(argv: list[str]) -> None:
-    args, config = parse([*argv, "--ada_method", "raft"])
-    policy = make_policy(resolve(config, args))
+    args = parse([*argv, "--ada_method", "raft"])
+    policy = make_policy(args.ada)
     for outcomes in ((1, 0, 1, 0), (0, 0, 0, 0), (1, 1, 1, 1)):
         group = policy.build(pool_of(outcomes), np.random.default_rng(0))
         assert (group.indices, group.coefficients) == ((0, 1, 2, 3), outcomes)
@@ -185,7 +185,7 @@ SMALL = ["--rollout.batch_size", "8", "--train.batch_size", "8"]
 
 @every_method
 def test_explicit_flag_wins_and_is_reported(argv: list[str], name: str, caplog: pytest.LogCaptureFixture) -> None:
-    args, _ = parse([*argv, *SMALL, "--ada_method", name])
+    args = parse([*argv, *SMALL, "--ada_method", name])
     assert (args.rollout.batch_size, args.train.batch_size) == (8, 8)
     prompts, train = (METHODS[name].flags[flag] for flag in ("rollout.batch_size", "train.batch_size"))
     assert said(caplog) == [
@@ -220,8 +220,8 @@ def test_deviation_names_actual_and_published_value(
 
 
 def test_flags_that_no_preset_sets_are_no_deviation(argv: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    args, config = parse([*argv, "--ada_method", "reinforce-ada-pos", "--ada_log_texts", "1", "--train.seed", "7"])
-    assert (config.log_texts, args.train.seed) == (1, 7)
+    args = parse([*argv, "--ada_method", "reinforce-ada-pos", "--ada_log_texts", "1", "--train.seed", "7"])
+    assert (args.ada.log_texts, args.train.seed) == (1, 7)
     assert said(caplog) == []
 
 
@@ -290,18 +290,18 @@ def test_every_spelling_is_understood(argv: list[str], spelling: list[str]) -> N
     given = [part.format("raft") for part in spelling]
     assert named_method(given) == "raft"
     for command in ([*given, *argv], [*argv, *given]):
-        args, config = parse(command)
-        assert (config.method, config.exit, args.rollout.n_samples_per_prompt) == ("raft", "fixed", 4)
+        args = parse(command)
+        assert (args.ada.method, args.ada.exit, args.rollout.n_samples_per_prompt) == ("raft", "fixed", 4)
 
 
 def test_no_preset_keeps_the_hosts_defaults(argv: list[str]) -> None:
     assert named_method(argv) is None
-    assert parse([*argv, "--rollout.batch_size", "8"])[0].rollout.n_samples_per_prompt == 1
+    assert parse([*argv, "--rollout.batch_size", "8"]).rollout.n_samples_per_prompt == 1
 
 
 def test_last_name_counts_as_for_every_flag(argv: list[str]) -> None:
-    args, config = parse([*argv, "--ada_method", "grpo", "--ada_method", "ppo"])
-    assert (config.method, args.algo.advantage.estimator) == ("ppo", "gae")
+    args = parse([*argv, "--ada_method", "grpo", "--ada_method", "ppo"])
+    assert (args.ada.method, args.algo.advantage.estimator) == ("ppo", "gae")
 
 
 @pytest.mark.parametrize("name", ["GRPO", "reinforce-ada", ""])

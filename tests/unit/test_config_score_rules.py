@@ -11,7 +11,7 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.score_rules import scored_by_model
-from openrlhf_ada.config.settings import resolve, score_threshold
+from openrlhf_ada.config.settings import score_threshold
 
 Flags = dict[str, str | None]
 
@@ -170,35 +170,35 @@ def test_combination_is_refused(
     ids=str,
 )
 def test_raw_scores_are_allowed(argv_with: Callable[[Flags], list[str]], changes: Flags) -> None:
-    args, config = parse(argv_with(changes))
-    settings = resolve(config, args)
+    args = parse(argv_with(changes))
+    settings = args.ada
     assert settings.scores == "raw"
     assert settings.positive_above == 0.5, "of scores made of raw ones, which are 0 and 1"
     threshold = score_threshold(settings)
     assert threshold is not None
-    assert threshold.value == config.positive_threshold
+    assert threshold.value == args.ada.positive_threshold
 
 
 def test_reward_model_gives_the_score_by_default(argv_with: Callable[[Flags], list[str]]) -> None:
-    args, config = parse(argv_with(BY_MODEL))
+    args = parse(argv_with(BY_MODEL))
     assert scored_by_model(args)
-    assert config.scores == args.ada.scores == "raw", "the record says so"
-    args, config = parse(argv_with(RAW))
+    assert args.ada.scores == args.ada.scores == "raw", "the record says so"
+    args = parse(argv_with(RAW))
     assert not scored_by_model(args)
 
 
 @pytest.mark.parametrize("given", [None, "0.25"])
 def test_unit_scores_are_unchanged(argv_with: Callable[[Flags], list[str]], given: str | None) -> None:
-    args, config = parse(argv_with({THRESHOLD: given}))
-    settings = resolve(config, args)
+    args = parse(argv_with({THRESHOLD: given}))
+    settings = args.ada
     assert (settings.scores, settings.positive_above) == ("unit", float(given or 0.5))
     assert score_threshold(settings) is None
 
 
 def test_mode_off_leaves_the_model_to_the_host(argv_with: Callable[[Flags], list[str]]) -> None:
-    args, config = parse(argv_with(BY_MODEL | {"--ada_mode": "off", THRESHOLD: None, "--train.colocate_all": ""}))
+    args = parse(argv_with(BY_MODEL | {"--ada_mode": "off", THRESHOLD: None, "--train.colocate_all": ""}))
     assert args.reward.model_name_or_path == "org/rm"
-    assert without_effect(resolve(config, args)) == [], "and nobody is warned of flags that were not given"
+    assert without_effect(args.ada) == [], "and nobody is warned of flags that were not given"
 
 
 @pytest.mark.parametrize(("mode", "flags", "count"), [("seq", {}, 4), ("est", {}, 2), ("est", {"budget": "8"}, 4)])
@@ -207,8 +207,8 @@ def test_every_prompt_has_the_first_scores(
 ) -> None:
     """n in mode seq; in mode est what every prompt gets, however easy it is."""
     changes: Flags = {"--ada_mode": mode} | {f"--ada_{name}": value for name, value in flags.items()}
-    args, config = parse(argv_with(BY_MODEL | {"--algo.advantage.estimator": "dr_grpo"} | changes))
-    assert resolve(config, args).first_scores == count
+    args = parse(argv_with(BY_MODEL | {"--algo.advantage.estimator": "dr_grpo"} | changes))
+    assert args.ada.first_scores == count
 
 
 def test_the_threshold_of_a_method_is_none_for_raw_scores(argv_with: Callable[[Flags], list[str]]) -> None:
@@ -216,5 +216,5 @@ def test_the_threshold_of_a_method_is_none_for_raw_scores(argv_with: Callable[[F
     method = BY_MODEL | {"--ada_method": "reinforce-ada-balance", THRESHOLD: None}
     with pytest.raises(ConfigError, match="--ada_positive_threshold"):
         parse(argv_with({name: value for name, value in method.items() if name != THRESHOLD}))
-    _, config = parse(argv_with(method | {THRESHOLD: "-1.5"}))
+    config = parse(argv_with(method | {THRESHOLD: "-1.5"})).ada
     assert config.positive_threshold == -1.5

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from cases import pool_of
+from run_flags import settings_with
 
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.objective_notes import weights_of
-from openrlhf_ada.config.other_runs import self_contained
 from openrlhf_ada.config.presets import METHODS
-from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.exact import sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective
@@ -26,16 +25,6 @@ from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.core.stopping import ExitRule
 
 ESTIMATORS = ("group_norm", "dr_grpo", "rloo", "reinforce_baseline", "gae")
-
-
-def settings_of(
-    mode: str = "off", *, n: int = 4, advantage: str = "dr_grpo", batch: int = 6, **flags: Any
-) -> Settings:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=batch),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
-    )
-    return resolve(AdaConfig(mode=mode, **flags), host)
 
 
 # -- sizes --------------------------------------------------------------------------------------------------------
@@ -57,7 +46,7 @@ def settings_of(
     ],
 )
 def test_exit_counts(flags: dict[str, Any], n: int, counts: tuple[int, int]) -> None:
-    settings = settings_of("seq", n=n, **flags)
+    settings = settings_with(mode="seq", n=n, **flags)
     assert (settings.k_pos, settings.k_neg) == counts
 
 
@@ -78,13 +67,13 @@ def test_exit_counts(flags: dict[str, Any], n: int, counts: tuple[int, int]) -> 
 )
 def test_budget_and_bounds(mode: str, flags: dict[str, Any], budget: float, bounds: tuple[int, int]) -> None:
     """In est the cap is four times the budget; where groups are down-sampled, every prompt needs its n."""
-    settings = settings_of(mode, n=4, **flags)
+    settings = settings_with(mode=mode, n=4, **flags)
     assert (settings.budget, (settings.min_samples, settings.max_samples)) == (budget, bounds)
 
 
 def test_refill_limit_is_a_batch_unless_given() -> None:
-    assert settings_of("seq", batch=6).refill_limit == 6
-    assert settings_of("seq", batch=6, refill_limit=2).refill_limit == 2
+    assert settings_with(mode="seq", batch=6).refill_limit == 6
+    assert settings_with(mode="seq", batch=6, refill_limit=2).refill_limit == 2
 
 
 # -- selection, baseline, correction ------------------------------------------------------------------------------
@@ -103,17 +92,19 @@ def test_refill_limit_is_a_batch_unless_given() -> None:
     ],
 )
 def test_budget_equal_to_group_trains_all(mode: str, flags: dict[str, Any], select: str) -> None:
-    assert settings_of(mode, n=4, **flags).select == select
+    assert settings_with(mode=mode, n=4, **flags).select == select
 
 
 @pytest.mark.parametrize("advantage", ESTIMATORS)
 def test_default_correction_is_none_in_seq_paper_in_est(advantage: str) -> None:
     """Division by the group's standard deviation is an objective of its own: nothing to correct."""
-    assert settings_of("off", advantage=advantage).correction == "none"
-    assert settings_of("seq", advantage=advantage).correction == "none"
-    assert settings_of("est", advantage=advantage).correction == ("none" if advantage == "group_norm" else "paper")
-    assert settings_of("seq", advantage=advantage, correction="stratum").correction == "stratum"
-    assert settings_of("est", advantage=advantage, correction="none").correction == "none"
+    assert settings_with(mode="off", advantage=advantage).correction == "none"
+    assert settings_with(mode="seq", advantage=advantage).correction == "none"
+    assert settings_with(mode="est", advantage=advantage).correction == (
+        "none" if advantage == "group_norm" else "paper"
+    )
+    assert settings_with(mode="seq", advantage=advantage, correction="stratum").correction == "stratum"
+    assert settings_with(mode="est", advantage=advantage, correction="none").correction == "none"
 
 
 @pytest.mark.parametrize(
@@ -128,28 +119,28 @@ def test_default_correction_is_none_in_seq_paper_in_est(advantage: str) -> None:
 )
 def test_baseline_is_the_prediction_if_there_is_one(advantage: str, own: str, predicting: str) -> None:
     for mode in ("off", "seq"):
-        assert settings_of(mode, advantage=advantage).baseline == own
-    assert settings_of("est", advantage=advantage).baseline == predicting
+        assert settings_with(mode=mode, advantage=advantage).baseline == own
+    assert settings_with(mode="est", advantage=advantage).baseline == predicting
     for mode, correction in (("est", None), ("seq", "stratum")):
-        settings = settings_of(mode, advantage=advantage, estimator="critic", correction=correction)
+        settings = settings_with(mode=mode, advantage=advantage, estimator="critic", correction=correction)
         assert settings.baseline == (predicting if predicting == own else "critic")
-    assert settings_of("est", advantage=advantage, baseline="unbiased").baseline == "unbiased"
+    assert settings_with(mode="est", advantage=advantage, baseline="unbiased").baseline == "unbiased"
 
 
 def test_stratum_keeps_counts_and_uses_their_prediction() -> None:
     """Log objective, right predictions: 1 / p down to the floor, in both modes, without a further flag."""
-    for settings in (settings_of("seq", correction="stratum"), settings_of("est", budget=8.0)):
+    for settings in (settings_with(mode="seq", correction="stratum"), settings_with(mode="est", budget=8.0)):
         assert settings.remembers
         assert (settings.correction, settings.baseline) == ("stratum", "estimator")
         assert [round(w.effective, 6) for w in weights_of(settings)] == [50.0, 10.0, 2.0, round(1 / 0.9, 6)]
-    linear = settings_of("seq", correction="stratum", objective="linear", exit="pos")
+    linear = settings_with(mode="seq", correction="stratum", objective="linear", exit="pos")
     assert [w.effective for w in weights_of(linear)] == pytest.approx([1.0] * 4)
 
 
 def test_ppo_takes_every_weight_at_a_prediction() -> None:
     """At its own pass rate an all-wrong pool would weigh most, and has no positive to learn from."""
     for correction, remembers in (("none", False), ("paper", True), ("stratum", True)):
-        assert settings_of("seq", advantage="gae", correction=correction).remembers is remembers
+        assert settings_with(mode="seq", advantage="gae", correction=correction).remembers is remembers
 
 
 # -- another run's weight as the objective ------------------------------------------------------------------------
@@ -161,12 +152,12 @@ def test_uniform_can_have_another_methods_weight(name: str) -> None:
     """f' of the method by enumeration; between the entries of its table it is off by less than 0.1 %."""
     flags = METHODS[name].flags
     ours = {key.removeprefix("ada."): value for key, value in flags.items() if key.startswith("ada.")}
-    method = settings_of(ours.pop("mode"), advantage=flags["algo.advantage.estimator"], **ours)
-    control = settings_of(
+    method = settings_with(mode=ours.pop("mode"), advantage=flags["algo.advantage.estimator"], **ours)
+    control = settings_with(
         "seq", exit="fixed", max_samples=8, correction="stratum", objective=f"matched:{name}", floor=0.001
     )
     for p in (0.002, 0.013, 0.11, 0.37, 0.5, 0.93, 0.99):
-        if method.config.mode == "seq":
+        if method.mode == "seq":
             wanted = sequential_weight(_sequential_of(method), p).effective
         else:
             wanted = {"grpo": 1.5, "ppo": 1.0}[name] if p < 0.003 or name == "ppo" else control.objective.weight(p)
@@ -190,21 +181,16 @@ RECORD: dict[str, Any] = {
 
 @pytest.mark.slow
 def test_weight_of_a_run_directory(tmp_path: Path) -> None:
-    """And the same once the directory is gone, as on other machines and after a move."""
     file = tmp_path / "config.json"
     file.write_text(json.dumps(RECORD), encoding="utf-8")
-    other = settings_of("seq", n=6, exit="pos", wave=4, max_samples=12)
+    other = settings_with(mode="seq", n=6, exit="pos", wave=4, max_samples=12)
     name = f"matched:{tmp_path}"
-    carried = self_contained(name)
-    objective = settings_of("seq", correction="stratum", objective=name).objective
-    file.unlink()
-    without_file = settings_of("seq", correction="stratum", objective=carried).objective
+    settings = pickle.loads(pickle.dumps(settings_with(mode="seq", correction="stratum", objective=name)))
+    file.unlink()  # Other machines do not have it, and need not: the table goes with the settings.
     for p in (0.05, 0.4, 0.8):
-        assert objective.weight(p) == pytest.approx(sequential_weight(_sequential_of(other), p).effective, rel=1e-3)
-        assert without_file.weight(p) == objective.weight(p)
-    assert self_contained(carried) == carried
-    assert self_contained("log") == "log"
-    assert self_contained("matched:grpo") == "matched:grpo"
+        assert settings.target.weight(p) == pytest.approx(
+            sequential_weight(_sequential_of(other), p).effective, rel=1e-3
+        )
 
 
 @pytest.mark.parametrize(
@@ -225,7 +211,7 @@ def test_weight_of_a_run_directory(tmp_path: Path) -> None:
 def test_records_without_a_weight_are_refused(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(RECORD | changed), encoding="utf-8")
     with pytest.raises(ConfigError) as refused:
-        settings_of("seq", correction="stratum", objective=f"matched:{tmp_path}")
+        settings_with(mode="seq", correction="stratum", objective=f"matched:{tmp_path}")
     assert refused.value.flag == "--ada_objective"
     assert reason in str(refused.value)
 
@@ -233,9 +219,8 @@ def test_records_without_a_weight_are_refused(changed: dict[str, Any], reason: s
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"'])
 def test_files_that_are_no_record_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    for ask in (self_contained, lambda name: settings_of("seq", correction="stratum", objective=name)):
-        with pytest.raises(ConfigError, match="--ada_objective"):
-            ask(f"matched:{tmp_path}")
+    with pytest.raises(ConfigError, match="--ada_objective"):
+        settings_with(mode="seq", correction="stratum", objective=f"matched:{tmp_path}")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +234,7 @@ def test_files_that_are_no_record_are_refused(text: str, tmp_path: Path) -> None
 )
 def test_weights_that_cannot_be_tabulated_are_refused(name: str, rule: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        settings_of("seq", correction="stratum", objective=f"matched:{name}")
+        settings_with(mode="seq", correction="stratum", objective=f"matched:{name}")
     assert f"--ada_objective is 'matched:{name}'" in str(refused.value)
     assert rule in str(refused.value)
     assert remedy in str(refused.value)
@@ -275,7 +260,7 @@ def test_predictor_is_counts_unless_a_critic_is_asked_for(
     advantage: str, flags: dict[str, Any], estimator: str
 ) -> None:
     for mode in ("seq", "est"):
-        assert settings_of(mode, advantage=advantage, **flags).estimator == estimator
+        assert settings_with(mode=mode, advantage=advantage, **flags).estimator == estimator
 
 
 @pytest.mark.parametrize(
@@ -293,24 +278,24 @@ def test_predictor_is_counts_unless_a_critic_is_asked_for(
     ],
 )
 def test_pass_rates_are_remembered_where_needed(mode: str, flags: dict[str, Any], remembers: bool) -> None:
-    assert settings_of(mode, **flags).remembers is remembers
+    assert settings_with(mode=mode, **flags).remembers is remembers
 
 
 def test_sequential_ppo_remembers_nothing() -> None:
     """Its baseline is the critic's value of each token; no pass rate enters anything."""
-    assert not settings_of("seq", advantage="gae").remembers
-    assert settings_of("seq", advantage="gae", candidates=2).remembers
+    assert not settings_with(mode="seq", advantage="gae").remembers
+    assert settings_with(mode="seq", advantage="gae", candidates=2).remembers
 
 
 def test_choosing_prompts_starts_no_critic() -> None:
     """Counts say what a pass rate may be; a critic gives no distribution."""
-    settings = settings_of("seq", candidates=2, estimator="critic")
+    settings = settings_with(mode="seq", candidates=2, estimator="critic")
     assert (settings.remembers, settings.predicts, settings.reads_critic) == (True, False, False)
 
 
 @pytest.mark.parametrize("flags", [{"mode": "seq"}, {"mode": "est"}, {"mode": "est", "allocation": "hit"}])
 def test_chooser_draws_from_what_the_policy_remembers(flags: dict[str, Any]) -> None:
-    settings = settings_of(candidates=4, choice_weight="inverse", **flags)
+    settings = settings_with(candidates=4, choice_weight="inverse", **flags)
     policy = make_policy(settings)
     policy.load_prior_counts([400] * 8, [200] * 2 + [0] * 6)
     chooser = make_chooser(settings, policy, 8, seed=0)
@@ -321,9 +306,9 @@ def test_chooser_draws_from_what_the_policy_remembers(flags: dict[str, Any]) -> 
 
 
 def test_chooser_needs_a_policy_that_remembers() -> None:
-    settings = settings_of("seq", candidates=2)
+    settings = settings_with(mode="seq", candidates=2)
     with pytest.raises(TypeError, match="--ada_candidates needs pass rates, and Sequential has no memory of them"):
-        make_chooser(settings, make_policy(settings_of("seq")), 8, seed=0)
+        make_chooser(settings, make_policy(settings_with(mode="seq")), 8, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -341,13 +326,15 @@ def test_chooser_needs_a_policy_that_remembers() -> None:
 def test_own_critic_only_for_critic_free_training(
     mode: str, advantage: str, flags: dict[str, Any], reads: bool, owns: bool
 ) -> None:
-    settings = settings_of(mode, advantage=advantage, **flags)
+    settings = settings_with(mode=mode, advantage=advantage, **flags)
     assert (settings.reads_critic, settings.own_critic) == (reads, owns)
 
 
 def test_refilling_needs_an_adaptive_mode_and_the_flag() -> None:
     refills = {
-        (mode, u): settings_of(mode, unresolved=u).refills for mode in ("off", "seq") for u in ("keep", "refill")
+        (mode, u): settings_with(mode=mode, unresolved=u).refills
+        for mode in ("off", "seq")
+        for u in ("keep", "refill")
     }
     assert refills == {
         ("off", "keep"): False,
@@ -371,7 +358,7 @@ def test_refilling_needs_an_adaptive_mode_and_the_flag() -> None:
     ],
 )
 def test_flags_of_seq_become_the_policy(flags: dict[str, Any], rule: ExitRule) -> None:
-    policy = make_policy(settings_of("seq", advantage="rloo", wave=3, max_samples=17, **flags))
+    policy = make_policy(settings_with(mode="seq", advantage="rloo", wave=3, max_samples=17, **flags))
     assert isinstance(policy, Sequential)
     assert (policy.rule, policy.wave, policy.max_samples, policy.memory) == (rule, 3, 17, None)
     assert policy.builder.selection == Selection("balanced", 4, rule.threshold)
@@ -385,7 +372,7 @@ def test_flags_of_seq_become_the_policy(flags: dict[str, Any], rule: ExitRule) -
     ids=["stopped after the first wave", "stopped in the second wave, whose positive was waited for"],
 )
 def test_unbiased_baseline_uses_the_stopping_plan(outcomes: tuple[int, ...], unbiased: float) -> None:
-    policy = make_policy(settings_of("seq", n=2, wave=2, max_samples=4, exit="pos", baseline="unbiased"))
+    policy = make_policy(settings_with(mode="seq", n=2, wave=2, max_samples=4, exit="pos", baseline="unbiased"))
     group = policy.build(pool_of(outcomes), np.random.default_rng(0))
     assert sorted(group.coefficients) == [-unbiased, 1 - unbiased]
 
@@ -401,7 +388,7 @@ def test_flags_of_est_become_the_policy(estimator: str) -> None:
         "floor": 0.1,
         "objective": "sqrt",
     }
-    policy = make_policy(settings_of("est", estimator=estimator, positive_threshold=0.7, **memory, **flags))
+    policy = make_policy(settings_with(mode="est", estimator=estimator, positive_threshold=0.7, **memory, **flags))
     assert isinstance(policy, Estimated)
     assert (policy.budget, policy.min_samples, policy.max_samples) == (6.0, 4, 9)
     assert (policy.allocation, policy.floor, policy.memory.threshold) == ("odds", 0.1, 0.7)
@@ -422,7 +409,7 @@ def test_flags_of_est_become_the_policy(estimator: str) -> None:
 
 @pytest.mark.parametrize(("baseline", "reads"), [("estimator", False), ("critic", True)])
 def test_seq_remembers_what_its_baseline_needs(baseline: str, reads: bool) -> None:
-    policy = make_policy(settings_of("seq", baseline=baseline))
+    policy = make_policy(settings_with(mode="seq", baseline=baseline))
     assert isinstance(policy, Sequential)
     assert policy.memory is not None
     assert policy.reads_critic is reads

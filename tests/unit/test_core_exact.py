@@ -145,17 +145,12 @@ def test_moments_of_a_coefficient_by_hand() -> None:
 
 def test_ada_est_in_its_batch() -> None:
     """The split is the policy's own, and `stratum` with the prediction is exact down to the floor."""
-    from types import SimpleNamespace
 
     from openrlhf_ada.config.schema import AdaConfig
     from openrlhf_ada.config.settings import make_policy, resolve
     from openrlhf_ada.core.policies import Estimated
 
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=1),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
-    policy = make_policy(resolve(AdaConfig(mode="est", budget=8.0), host))
+    policy = make_policy(resolve(AdaConfig(mode="est", budget=8.0), n=4, advantage="dr_grpo", batch=1))
     assert isinstance(policy, Estimated)
     rates = np.array([0.01, 0.05, 0.1, 0.5, 0.9])
     split = expected_split(policy, rates)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from cases import THRESHOLD, pool_of
+from run_flags import settings_with
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import check_settings, without_effect
-from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.exact import sequential_weight
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective, effective_weight
@@ -136,12 +135,8 @@ def test_chance_of_need_is_that_of_an_open_gate() -> None:
 # -- flags ------------------------------------------------------------------------------------------------------------
 
 
-def settings_of(n: int = 4, estimator: str = "dr_grpo", **flags: Any) -> Settings:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=8),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator)),
-    )
-    return resolve(AdaConfig(**{"mode": "seq", "exit": "gate"} | flags), host)
+def settings_of(n: int = 4, advantage: str = "dr_grpo", **flags: Any) -> Settings:
+    return settings_with(n=n, advantage=advantage, **{"mode": "seq", "exit": "gate"} | flags)
 
 
 def test_flags_make_the_gate() -> None:

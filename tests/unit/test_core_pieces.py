@@ -6,18 +6,19 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from run_flags import settings_with
 
 from openrlhf_ada.config.choices import PREDICTORS, SCORES, UNRESOLVED
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_rules import check_settings, without_effect
 from openrlhf_ada.config.objective_notes import objective_notes, weights_of
 from openrlhf_ada.config.schema import AdaConfig, add_flags
-from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS, Drawn
 from openrlhf_ada.core.allocation import GAINS, PILOTED, PRIORITIES, priority
 from openrlhf_ada.core.corrections import CORRECTIONS, KeptSamples
@@ -49,11 +50,7 @@ def tables_as_before() -> Iterator[None]:
 
 
 def settings_of(**flags: Any) -> Settings:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=8),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
-    return resolve(AdaConfig(**{"mode": "seq"} | flags), host)
+    return settings_with(**{"mode": "seq"} | flags)
 
 
 def pool_of(outcomes: list[float]) -> PromptPool:
@@ -189,7 +186,7 @@ def test_new_fair_sample_weighs_prompts_as_random_does(baseline: str) -> None:
     assert factors == {1.0}, "a fair sample needs no stratum factors"
 
 
-def test_selection_without_trait_has_no_figures() -> None:
+def test_selection_without_trait_has_no_figures(tmp_path: Path) -> None:
     SELECTIONS.add("mine")(lambda scores, n, threshold, rng: rng.permutation(len(scores))[:n])
     settings = settings_of(select="mine")
     check_settings(settings)
@@ -197,16 +194,20 @@ def test_selection_without_trait_has_no_figures() -> None:
     assert objective_notes(settings) == [f"objective: not computed, since {said}"]
     with pytest.raises(ValueError, match="selection 'mine' declares no Trait, so its groups cannot be enumerated"):
         weights_of(settings)
-    record = {"ada": {"mode": "seq", "select": "mine"}, "rollout": {"n_samples_per_prompt": 4, "batch_size": 8}}
+    record: dict[str, Any] = {
+        "ada": {"mode": "seq", "select": "mine"},
+        "rollout": {"n_samples_per_prompt": 4, "batch_size": 8},
+    }
     record["algo"] = {"advantage": {"estimator": "dr_grpo"}}
+    (tmp_path / "config.json").write_text(json.dumps(record))
     with pytest.raises(ConfigError, match=re.escape(said)):
-        settings_of(objective=f"matched:{json.dumps(record)}", correction="stratum")
+        settings_of(objective=f"matched:{tmp_path}", correction="stratum")
 
 
 def test_new_objective_has_its_weight() -> None:
     OBJECTIVES.add("cubed", lacks={Need.LOG_OBJECTIVE: "is another"})(lambda p, exponent: 3 * p**2)
     assert Objective("cubed").weight(0.5) == 0.75
-    assert settings_of(objective="cubed", correction="paper").objective == Objective("cubed")
+    assert settings_of(objective="cubed", correction="paper").target == Objective("cubed")
     with pytest.raises(ConfigError, match=r"^--ada_correction is 'positives'.* --ada_objective cubed is another"):
         check_settings(settings_of(objective="cubed", correction="positives"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,11 +31,8 @@ def settings_of(name: str, estimator: str | None = None, **changed: Any) -> Sett
     """`changed`: flags of ours."""
     flags: Flags = METHODS[name].flags
     ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=flags["rollout.n_samples_per_prompt"], batch_size=32),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=estimator or flags["algo.advantage.estimator"])),
-    )
-    return resolve(AdaConfig(**ours | changed), host)
+    n, advantage = flags["rollout.n_samples_per_prompt"], estimator or flags["algo.advantage.estimator"]
+    return resolve(AdaConfig(**ours | changed), n=n, advantage=advantage, batch=32)
 
 
 def sequential_of(name: str, **changed: Any) -> Sequential:
@@ -72,7 +68,7 @@ def test_preset_runs_and_goes_on_from_its_state(name: str) -> None:
         trained = sum(len(group.indices) for group in step.groups)
         expected = step.ledger.drawn if settings.trains_varying else 32 * settings.group_size
         assert trained == expected, "as many as the trainer expects"
-        if settings.config.mode == "est":
+        if settings.mode == "est":
             assert step.ledger.drawn == 32 * settings.budget, "the budget is exact"
         else:
             assert step.ledger.drawn <= 32 * settings.max_samples
@@ -104,11 +100,7 @@ def settings_of_n(n: int, **changed: Any) -> Settings:
     ours = {
         flag.removeprefix("ada."): value for flag, value in METHODS["maxrl"].flags.items() if flag.startswith("ada.")
     }
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=32),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
-    return resolve(AdaConfig(**ours | {"max_samples": n} | changed), host)
+    return resolve(AdaConfig(**ours | {"max_samples": n} | changed), n=n, advantage="dr_grpo", batch=32)
 
 
 def test_maxrl_divides_by_the_mean() -> None:

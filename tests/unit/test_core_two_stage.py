@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,8 @@ RATES = np.arange(1, 20) / 20
 
 
 def hora(n: int = 8, **flags: Any) -> TwoStage:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=n, batch_size=BATCH),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
     config = AdaConfig(**{"mode": "est", "allocation": "hit", "correction": "none", "baseline": "pool"} | flags)
-    policy = make_policy(resolve(config, host))
+    policy = make_policy(resolve(config, n=n, advantage="dr_grpo", batch=BATCH))
     assert isinstance(policy, TwoStage)
     return policy
 

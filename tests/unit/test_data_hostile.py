@@ -454,8 +454,8 @@ def train(
             "--data.prompt_dataset": str(path), "--data.apply_chat_template": "", "--data.max_len": str(10**8),
             "--rollout.batch_size": "1", "--train.batch_size": "4",
         }  # fmt: skip
-        args, config = parse(argv_with(flags))
-        training_data.prepare_training_data(args, config)
+        args = parse(argv_with(flags))
+        training_data.prepare_training_data(args)
         loaded = load_blended(args.data.prompt_dataset, max_count=args.data.max_samples, split="train")
         return list(zip(loaded["input"], loaded["label"], strict=True))
 

@@ -56,9 +56,9 @@ class Prepared:
     """What is there when a run's engines start."""
 
     def __init__(self, argv: list[str]) -> None:
-        self.args, config = parse(argv)
-        self.lines = training_data.prepare_training_data(self.args, config)
-        self.list = config.resolved_run_dir(None) / "left_out.jsonl"
+        self.args = parse(argv)
+        self.lines = training_data.prepare_training_data(self.args)
+        self.list = self.args.ada.resolved_run_dir(None) / "left_out.jsonl"
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -167,11 +167,6 @@ def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
         arguments = expanded(verb, arguments)
     if verb == "train":
         parse(arguments)
-    elif verb == "submit":
-        inner = VERBS[verb].build_parser().parse_args(arguments).command
-        assert inner[0] == "train"
-        # Of files on the cluster nothing is known here.
-        parse(inner[1:], check_without_files)
     elif verb == "demo":
         VERBS[verb].build_parser().parse_known_args(arguments)
     else:
@@ -207,8 +202,6 @@ def trainings(path: Path) -> Iterator[list[str]]:
     for block in blocks(path.read_text(encoding="utf-8")):
         for words in command_lines(block.text):
             verb, arguments = _verb(program(words)) or ("", [])
-            if verb == "submit":
-                verb, *arguments = VERBS[verb].build_parser().parse_args(arguments).command
             if verb == "train" and arguments != ["--help"] and "--config" not in arguments:
                 yield arguments
 
@@ -227,9 +220,9 @@ def test_no_adaptive_command_divides_by_std(path: Path) -> None:
 def test_recommended_commands_leave_no_gpu_idle(page: str) -> None:
     """In synchronous training, policy and engines on GPUs of their own wait for each other."""
     (arguments,) = trainings(ROOT / "docs" / page)
-    args, config = parse(arguments, check_without_files)
+    args = parse(arguments, check_without_files)
     assert required_slots(args).gpus == args.actor.num_nodes * args.actor.num_gpus_per_node >= 8
-    assert args.vllm.enable_sleep and args.ds.enable_sleep and config.method == "reinforce-ada-balance"
+    assert args.vllm.enable_sleep and args.ds.enable_sleep and args.ada.method == "reinforce-ada-balance"
 
 
 @every_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -60,16 +60,17 @@ def test_costs_and_predictions_match_the_benchmark(table: str, figures: ModuleTy
 
 
 def test_shares_of_chosen_prompts() -> None:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=8, batch_size=64),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
     part = section(TEXT, "Which prompts to sample (`--ada_candidates`)")
     (_, *rows_of_choices), *_ = [table for table in tables(part) if table[0][0] == "p"]
     rows = {row[0].strip("`"): [float(cell) for cell in row[1:]] for row in rows_of_choices}
     assert list(rows) == list(CHOICES)
     for choice, shown in rows.items():
-        settings = resolve(AdaConfig(mode="seq", exit="fixed", max_samples=8, candidates=4, choice=choice), host)
+        settings = resolve(
+            AdaConfig(mode="seq", exit="fixed", max_samples=8, candidates=4, choice=choice),
+            n=8,
+            advantage="dr_grpo",
+            batch=64,
+        )
         assert shown == pytest.approx(choice_shares(settings, (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)), rel=0.005)
 
 

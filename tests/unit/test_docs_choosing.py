@@ -15,7 +15,7 @@ from documents import ROOT, blocks, command_lines, section, spans, tables
 
 from openrlhf_ada.cli.simulate import main as simulate
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.settings import make_policy, resolve
+from openrlhf_ada.config.settings import make_policy
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.core.stopping_paths import StoppingPlan
 
@@ -246,7 +246,7 @@ def test_largest_coefficients_match_the_enumeration(
         said, _, said_given_up = cell.partition(", given up ")
         decimals = len(said.partition(".")[2])
         assert f"{coefficients.largest(settings):.{decimals}f}" == said
-        given_up = coefficients.largest(settings, given_up=True) if settings.config.mode == "est" else 0.0
+        given_up = coefficients.largest(settings, given_up=True) if settings.args.ada.mode == "est" else 0.0
         assert given_up <= float(said_given_up or said) + 0.05
 
 
@@ -304,11 +304,11 @@ def test_every_recommendation_starts_and_has_effect(
 ) -> None:
     from openrlhf_ada.config.method_rules import without_effect
 
-    args, config = parse([*base_command, *flags.split()])
-    settings = resolve(config, args)
+    args = parse([*base_command, *flags.split()])
+    settings = args.ada
     assert without_effect(settings) == []
     policy = make_policy(settings)
-    assert isinstance(policy, Sequential) == (config.mode != "est")
+    assert isinstance(policy, Sequential) == (args.ada.mode != "est")
 
 
 def test_other_named_flags_work_as_described(base_command: list[str]) -> None:

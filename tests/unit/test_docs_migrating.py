@@ -18,7 +18,6 @@ from openrlhf_ada.cli.prepare_data import build_parser as prepare_parser
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig, add_flags
-from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.host.parser import training_parser
 
 TEXT = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
@@ -117,8 +116,8 @@ def test_a_reward_model_alone_needs_a_threshold() -> None:
 
 
 def test_dynamic_filtering_draws_n_and_refills() -> None:
-    args, config = parse(commands(section(TEXT, "Dynamic filtering"))[0])
-    settings = resolve(config, args)
+    args = parse(commands(section(TEXT, "Dynamic filtering"))[0])
+    settings = args.ada
     assert settings.refills
     assert settings.max_samples == settings.group_size == 4
 
@@ -202,9 +201,9 @@ def test_tables_list_the_other_packages_flags() -> None:
 
 def test_the_command_from_verl_is_the_published_setting(caplog: pytest.LogCaptureFixture) -> None:
     (command,) = commands(VERL)
-    args, config = parse(command)
-    assert config.method == "reinforce-ada-balance"
-    assert (config.exit, config.wave, config.max_samples, config.positive_threshold) == ("balance", 8, 32, 0.7)
+    args = parse(command)
+    assert args.ada.method == "reinforce-ada-balance"
+    assert (args.ada.exit, args.ada.wave, args.ada.max_samples, args.ada.positive_threshold) == ("balance", 8, 32, 0.7)
     assert args.rollout.batch_size == 512
     assert args.train.batch_size == 512
     deviating = [record.getMessage() for record in caplog.records if record.getMessage().startswith("deviation")]
@@ -215,7 +214,7 @@ def test_the_command_from_verl_is_the_published_setting(caplog: pytest.LogCaptur
 
 def test_ada_est_of_the_branch_starts() -> None:
     flags = next(span for span in spans(VERL) if span.startswith("--ada_mode est --ada_allocation"))
-    _, config = parse([*base(), *flags.split()])
+    config = parse([*base(), *flags.split()]).ada
     assert config.prior_mean * config.prior_strength == pytest.approx(1, abs=0.001), "Beta(1, 16) has one positive"
     assert config.prior_strength == 17
 
@@ -228,7 +227,7 @@ def test_verl_file_is_read_by_its_command() -> None:
 
 def test_the_command_from_trl_has_its_batches() -> None:
     """8 GPUs with 8 completions each are 64 completions of 8 prompts, trained in one step."""
-    args, _ = parse(commands(TRL)[0])
+    args = parse(commands(TRL)[0])
     assert args.rollout.batch_size * args.rollout.n_samples_per_prompt == 64
     assert args.train.batch_size == args.train.micro_batch_size * args.actor.num_gpus_per_node == 64
 
@@ -242,9 +241,9 @@ def test_maxrl_is_paper_correction_on_uniform_groups() -> None:
 
     row = next(row for of, row in MAPPED if row[0] == '`scale_rewards="mean"`')
     flags = f"{spans(row[2])[0]} --ada_exit fixed --ada_max_samples 4"
-    args, config = parse([*base(), *flags.split()])
+    args = parse([*base(), *flags.split()])
     pool = PromptPool(0, [Sample(0, i, score, score, 1) for i, score in enumerate([1.0, 0.0, 0.0, 0.0])])
-    group = make_policy(resolve(config, args)).build(pool, np.random.default_rng(0))
+    group = make_policy(args.ada).build(pool, np.random.default_rng(0))
     assert group.coefficients == pytest.approx([(1 - 0.25) / 0.25, -1, -1, -1])
 
 

@@ -11,15 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ada.cli import submit
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.presets import METHODS
-from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import resolve
-from openrlhf_ada.platforms.job_files import files_of
 from openrlhf_ada.platforms.limits import check_cpu_limits
 from openrlhf_ada.platforms.resources import required_slots
+from openrlhf_ada.reporting import recorded_flags
+from openrlhf_ada.reporting.redaction import plain
 from openrlhf_ada.trainer.preflight import check_without_files
 
 ROOT = Path(__file__).parents[2]
@@ -44,15 +42,12 @@ def dry_run(script: str, *arguments: str, **environment: str) -> list[str]:
     """The arguments of the last command that a script would run."""
     done = called(script, *arguments, **environment)
     assert done.returncode == 0, done.stderr
-    program, *words = shlex.split(done.stdout.splitlines()[-1])
-    assert Path(program).name == "openrlhf-ada"
-    return words
+    words = shlex.split(done.stdout.splitlines()[-1])
+    return words[words.index("train") :] if Path(words[0]).name == "openrlhf-ada" else words
 
 
-def parsed(words: list[str]) -> tuple[SimpleNamespace, AdaConfig]:
-    if words[0] == "submit":
-        words = submit.build_parser().parse_args(words[1:]).command
-    assert words[0] == "train"
+def parsed(words: list[str]) -> SimpleNamespace:
+    words = words[words.index("train") :]
     # Files are those of the machine that trains.
     return parse(words[1:], check_without_files)
 
@@ -60,8 +55,8 @@ def parsed(words: list[str]) -> tuple[SimpleNamespace, AdaConfig]:
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 @pytest.mark.parametrize("script", TRAINING)
 def test_the_command_is_right_and_every_flag_has_an_effect(script: str, device: str) -> None:
-    args, config = parsed(dry_run(script, DEVICE=device))
-    assert without_effect(resolve(config, args)) == []
+    args = parsed(dry_run(script, DEVICE=device))
+    assert without_effect(args.ada) == []
     if device == "cpu":
         check_cpu_limits(args)
         assert required_slots(args).gpus <= 3
@@ -74,10 +69,10 @@ def test_the_command_is_right_and_every_flag_has_an_effect(script: str, device: 
 @pytest.mark.parametrize("script", TRAINING)
 def test_variables_and_arguments_win(script: str) -> None:
     variables = {"MODEL": "/models/mine", "RUN_DIR": "/runs/a b", "ADA_MODE": "seq", "GPUS": "4", "MAX_LEN": "999"}
-    args, config = parsed(dry_run(script, "--train.seed", "7", "--ada_timeout", "60", **variables))
+    args = parsed(dry_run(script, "--train.seed", "7", "--ada_timeout", "60", **variables))
     assert args.actor.model_name_or_path == "/models/mine"
-    assert config.run_dir == "/runs/a b" and args.ckpt.output_dir == "/runs/a b/model"
-    assert (config.mode, config.timeout) == ("seq", 60.0)
+    assert args.ada.run_dir == "/runs/a b" and args.ckpt.output_dir == "/runs/a b/model"
+    assert (args.ada.mode, args.ada.timeout) == ("seq", 60.0)
     assert (args.train.seed, args.data.max_len) == (7, 999)
     assert required_slots(args).gpus % 4 == 0
 
@@ -86,7 +81,7 @@ def test_variables_and_arguments_win(script: str) -> None:
 @pytest.mark.parametrize("script", TRAINING)
 def test_steps_are_steps(script: str, device: str) -> None:
     for variables in ({}, {"EPISODES": "2"}):
-        args, _ = parsed(dry_run(script, STEPS="6", DEVICE=device, **variables))
+        args = parsed(dry_run(script, STEPS="6", DEVICE=device, **variables))
         # Whole batches in each pass: in mode off no pass hands its rest to the next one.
         batches, rest = divmod(args.data.max_samples, args.rollout.batch_size)
         assert args.train.num_episodes == int(variables.get("EPISODES", 1))
@@ -124,27 +119,18 @@ def test_script_works_through_a_link_and_finds_its_environment(tmp_path: Path) -
     assert done.returncode == 2 and done.stderr.startswith("openrlhf-ada train: error: --data.prompt_dataset")
 
 
-@pytest.mark.parametrize("script", [name for name in TRAINING if name.startswith("train_") and name.endswith(".sh")])
-def test_its_files_go_along_to_a_cluster(script: str) -> None:
-    words = dry_run(script, SUBMIT="http://head:8265", RUN_DIR="/shared/a", DEVICE="gpu")
-    args = submit.build_parser().parse_args(words[1:])
-    files = files_of("train", args.command[1:], args.upload, ROOT)
-    expected = {"train_ada_agent.sh": ("examples/agents/second_try.py",)}
-    assert tuple(map(str, files.files)) == expected.get(script, ())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 def test_every_published_setting_can_be_had(device: str, method: str) -> None:
-    args, config = parsed(dry_run("reproduce_qwen3_4b.sh", METHOD=method, DEVICE=device))
-    assert config.method == method
+    args = parsed(dry_run("reproduce_qwen3_4b.sh", METHOD=method, DEVICE=device))
+    assert args.ada.method == method
     assert args.rollout.n_samples_per_prompt == METHODS[method].flags["rollout.n_samples_per_prompt"]
 
 
 @pytest.mark.parametrize(("batch", "group", "micro"), [(8, 4, 32), (16, 4, 64), (24, 4, 48), (48, 4, 64), (7, 3, 21)])
 def test_micro_batches_on_a_cpu_divide_the_step(batch: int, group: int, micro: int) -> None:
-    args, _ = parsed(dry_run("train_grpo.sh", DEVICE="cpu", BATCH=str(batch), GROUP=str(group)))
+    args = parsed(dry_run("train_grpo.sh", DEVICE="cpu", BATCH=str(batch), GROUP=str(group)))
     assert args.train.batch_size == batch * group
     assert (args.train.micro_batch_size, args.rollout.micro_batch_size) == (micro, micro)
 
@@ -174,7 +160,7 @@ MACHINE = {
 def test_a_model_of_ones_own_keeps_nothing_of_the_toy(script: str) -> None:
     """On a CPU its flags are those of GPUs, but for the machine."""
     mine = {"MODEL": "/models/mine", "DATA": "/data.jsonl", "RUN_DIR": "/runs/a", "PROMPTS": "/prompts"}
-    on_gpu, on_cpu = (flat(parsed(dry_run(script, DEVICE=device, **mine))[0]) for device in ("gpu", "cpu"))
+    on_gpu, on_cpu = (flat(parsed(dry_run(script, DEVICE=device, **mine))) for device in ("gpu", "cpu"))
     different = {name for name in on_gpu if on_gpu[name] != on_cpu[name]}
     # The host names a run after the minute in which it is parsed.
     different.discard("logger.wandb.run_name")
@@ -184,7 +170,7 @@ def test_a_model_of_ones_own_keeps_nothing_of_the_toy(script: str) -> None:
 def test_sizes_of_ones_own_model_can_be_lowered_on_a_cpu() -> None:
     mine = {"MODEL": "/models/mine", "DATA": "/data.jsonl", "DEVICE": "cpu", "BATCH": "4", "MAX_NEW_TOKENS": "64"}
     for script in ("train_ada_seq_balance.sh", "reproduce_qwen3_4b.sh"):
-        args, _ = parsed(dry_run(script, STEPS="2", **mine))
+        args = parsed(dry_run(script, STEPS="2", **mine))
         assert (args.rollout.batch_size, args.rollout.max_new_tokens, args.train.batch_size) == (4, 64, 16)
         assert args.actor.adam.lr == 1e-6
 
@@ -193,11 +179,11 @@ def test_spaces_and_patterns_are_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     folder.mkdir()
     script = SCRIPTS / "train_ada_hard_prompts.sh"
-    variables = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "DEVICE": "cpu", "SUBMIT_FLAGS": "--upload *.sh"}
+    variables = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "DEVICE": "cpu", "SUBMIT_FLAGS": "--working-dir *.sh"}
     done = subprocess.run(
         ["bash", script],
         cwd=folder,
-        env=variables | {"SUBMIT": "http://h:1"},
+        env=variables | {"SUBMIT": "http://h:1", "RUN_DIR": "/shared/a"},
         capture_output=True,
         text=True,
         check=True,
@@ -205,7 +191,7 @@ def test_spaces_and_patterns_are_left_alone(tmp_path: Path) -> None:
     commands = [shlex.split(line) for line in done.stdout.splitlines()]
     (problems,) = [words[2] for words in commands if words[1] == "prepare-data"]
     assert problems == f"{folder}/.cache/toy-examples/data/train.jsonl"
-    assert commands[-1][4:6] == ["--upload", "*.sh"]
+    assert commands[-1][5:7] == ["--working-dir", "*.sh"]
 
 
 def test_all_parts_of_a_slurm_job_wait_for_its_nodes() -> None:
@@ -214,30 +200,31 @@ def test_all_parts_of_a_slurm_job_wait_for_its_nodes() -> None:
 
 
 def test_a_method_by_name_makes_one_pass_over_the_prompts() -> None:
-    assert parsed(dry_run("train_method.sh"))[1].method == "reinforce-ada-balance"
-    args, config = parsed(dry_run("train_method.sh", METHOD="uniform-8"))
-    assert (config.method, args.train.num_episodes, args.rollout.n_samples_per_prompt) == ("uniform-8", 1, 8)
+    assert parsed(dry_run("train_method.sh")).ada.method == "reinforce-ada-balance"
+    args = parsed(dry_run("train_method.sh", METHOD="uniform-8"))
+    assert (args.ada.method, args.train.num_episodes, args.rollout.n_samples_per_prompt) == ("uniform-8", 1, 8)
 
 
 def test_modes_are_toggled() -> None:
     for mode in ("off", "seq", "est"):
-        _, config = parsed(dry_run("train_ada_ppo.sh", ADA_MODE=mode))
-        assert config.mode == mode
+        args = parsed(dry_run("train_ada_ppo.sh", ADA_MODE=mode))
+        assert args.ada.mode == mode
 
 
 def test_script_is_submitted_to_a_cluster() -> None:
-    words = dry_run("train_multinode.sh", RUN_DIR="/shared/a", SUBMIT_FLAGS="--env HF_TOKEN --no-wait")
-    assert words[0] == "submit"
-    args = submit.build_parser().parse_args(words[1:])
-    assert (args.address, args.env, args.no_wait) == ("http://127.0.0.1:8265", ["HF_TOKEN"], True)
-    assert submit.with_outputs("train", args.command[1:]) == args.command[1:], "nothing goes to the working folder"
+    words = dry_run("train_multinode.sh", RUN_DIR="/shared/a", SUBMIT_FLAGS="--no-wait")
+    assert words[: words.index("train")] == [
+        *("ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--no-wait", "--", "openrlhf-ada")
+    ]
+    done = called("train_multinode.sh", RUN_DIR="runs/a")
+    assert done.returncode == 2 and "RUN_DIR is runs/a" in done.stderr, "Ray deletes the job's folder"
 
 
 @pytest.mark.parametrize("script", TRAINING)
 def test_adaptive_groups_are_not_divided_by_std(script: str) -> None:
     """`group_norm` would weigh prompts of adaptive groups 20 to 1; the published setting is r - b."""
-    args, config = parsed(dry_run(script))
-    expected = "gae" if "ppo" in script else "group_norm" if config.mode == "off" else "dr_grpo"
+    args = parsed(dry_run(script))
+    expected = "gae" if "ppo" in script else "group_norm" if args.ada.mode == "off" else "dr_grpo"
     assert args.algo.advantage.estimator == expected
 
 
@@ -261,31 +248,27 @@ def test_published_control_differs_in_sampling_alone(method: str) -> None:
 
 
 def check_control(control: list[str], adaptive: list[str]) -> None:
-    theirs, ours = (flat(parsed(words)[0]) for words in (control, adaptive))
+    theirs, ours = (flat(parsed(words)) for words in (control, adaptive))
     assert (theirs["ada.mode"], ours["ada.mode"]) == ("off", "seq")
     different = {name for name in theirs | ours if theirs[name] != ours[name] and not name.startswith("ada.")}
     # Rollouts of a prompt are requests of their own in an adaptive mode, so prompts are cached there.
     assert different == {"vllm.enable_prefix_caching"}
 
 
-def flat(flags: SimpleNamespace, prefix: str = "") -> dict[str, object]:
+def flat(flags: SimpleNamespace) -> dict[str, str]:
     """Values by dotted name."""
-    values: dict[str, object] = {}
-    for name, value in vars(flags).items():
-        nested = isinstance(value, SimpleNamespace)
-        values |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return values
+    return dict(recorded_flags.flat(plain(flags)))
 
 
 def test_published_settings_are_those_of_their_name(caplog: pytest.LogCaptureFixture) -> None:
     """512 prompts a step, mini-batches of 128 prompts x 4, learning rate 1e-6: all from the preset."""
     for method, mode in (("reinforce-ada-pos", "seq"), ("reinforce-ada-est", "est"), ("grpo", "off")):
         words = dry_run("reproduce_qwen2.5_math_1.5b.sh", METHOD=method)
-        args, config = parsed(words)
+        args = parsed(words)
         assert "deviation" not in caplog.text
         given = {f"--{flag}" for flag in METHODS[method].flags} & set(words)
         assert given == {"--algo.kl.init_coef"}, "common.sh says it for all scripts"
-        assert (config.mode, args.rollout.batch_size, args.actor.adam.lr) == (mode, 512, 1e-6)
+        assert (args.ada.mode, args.rollout.batch_size, args.actor.adam.lr) == (mode, 512, 1e-6)
         assert args.algo.kl.init_coef == 0 and args.data.max_len == 3072
         assert (args.rollout.max_new_tokens, args.actor.dual_clip, args.actor.adam.betas) == (2048, 10.0, (0.9, 0.999))
 

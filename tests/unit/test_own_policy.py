@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,11 +21,7 @@ POLICY = "--ada_policy"
 
 
 def settings(**flags: object) -> Settings:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=2),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm")),
-    )
-    return resolve(AdaConfig(mode="seq", policy=str(GIVE_UP), **flags), host)  # type: ignore[arg-type]
+    return resolve(AdaConfig(mode="seq", policy=str(GIVE_UP), **flags), n=4, advantage="group_norm", batch=2)
 
 
 def test_the_example_closes_prompts_that_stay_all_wrong() -> None:
@@ -45,8 +40,8 @@ def test_closed_prompts_are_trained_as_in_seq() -> None:
 
 
 def test_it_is_chosen_on_the_command_line(valid_flags: Flags, argv_with: Callable[[Flags], list[str]]) -> None:
-    args, config = parse(argv_with({POLICY: str(GIVE_UP)}))
-    assert type(make_policy(resolve(config, args))).__name__ == "GiveUp"
+    args = parse(argv_with({POLICY: str(GIVE_UP)}))
+    assert type(make_policy(args.ada)).__name__ == "GiveUp"
 
 
 @pytest.mark.parametrize(

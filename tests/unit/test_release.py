@@ -116,7 +116,6 @@ COMMANDS = {
     "demo-data": ["demo-data", "--toy", "d"],
     "prepare-data": ["prepare-data", "p.jsonl", "--model", "m", "--out", "o"],
     "eval": ["eval", "--model", "m", "--benchmark", "math500", "--out", "o"],
-    "submit": ["submit", "--address", "http://127.0.0.1:1", "train", *RUN],
     "report": ["report", "r"],
     "arena": ["arena", "--quick", "--out", "a"],
     "plan": ["plan", "--prompts", "16", "--methods", "grpo"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,9 +37,10 @@ def make_generator(
 ) -> TableGenerator:
     """As after a start of the program; its engines answer by visit and index."""
     args = make_args(batch=batch, num_episodes=episodes)
-    host = SimpleNamespace(rollout=args.rollout, algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")))
     flags = {"wave": 2, "max_samples": 4, "candidates": candidates, "half_life": 3.0} | FLAGS[name] | changes
-    settings = resolve(AdaConfig(**flags), host)
+    settings = resolve(
+        AdaConfig(**flags), n=args.rollout.n_samples_per_prompt, advantage="dr_grpo", batch=args.rollout.batch_size
+    )
     policy = make_policy(settings)
     return TableGenerator(
         args,

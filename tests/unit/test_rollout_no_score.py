@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,12 +123,8 @@ def test_thirty_percent_failures_keep_other_prompts(seed: int) -> None:
 
 def estimated(allocation: str) -> Policy:
     """Four rollouts of a prompt on average, all trained; pass rates of rows 0 and 1 are known to differ."""
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=4, batch_size=BATCH),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")),
-    )
     config = AdaConfig(mode="est", allocation=allocation, correction="none", pilot=2 if allocation == "hit" else None)
-    policy = make_policy(resolve(config, host))
+    policy = make_policy(resolve(config, n=4, advantage="dr_grpo", batch=BATCH))
     policy.load_prior_counts([8, 8], [0, 8])
     return policy
 

@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -127,8 +126,14 @@ def test_batch_with_last_prompts_reports_the_end() -> None:
 def test_policy_observes_replaced_prompts_once_a_step() -> None:
     """Leaving them out would make the remembered pass rates those of prompts that are neither hard nor easy."""
     args = make_args()
-    host = SimpleNamespace(rollout=args.rollout, algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")))
-    policy = make_policy(resolve(AdaConfig(mode="est", budget=4.0, max_samples=CAP, unresolved="refill"), host))
+    policy = make_policy(
+        resolve(
+            AdaConfig(mode="est", budget=4.0, max_samples=CAP, unresolved="refill"),
+            n=args.rollout.n_samples_per_prompt,
+            advantage="dr_grpo",
+            batch=args.rollout.batch_size,
+        )
+    )
     batch, record, *_ = one_batch(make_generator(5, resolved=[1, 2], limit=2, policy=policy))
     assert rows_of(record.replaced) == [0]
     state = batch.checkpoint["ada_policy"]["estimated"]["counts"]
@@ -155,7 +160,6 @@ def test_prompts_that_a_gate_stops_are_replaced() -> None:
 
 def test_critic_is_asked_for_fresh_prompts_too() -> None:
     args = make_args()
-    host = SimpleNamespace(rollout=args.rollout, algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")))
     flags = AdaConfig(mode="est", budget=4.0, max_samples=CAP, unresolved="refill", estimator="critic")
     asked: list[list[str]] = []
 
@@ -163,7 +167,9 @@ def test_critic_is_asked_for_fresh_prompts_too() -> None:
         asked.append(list(prompts))
         return [0.5] * len(prompts)
 
-    policy = make_policy(resolve(flags, host))
+    policy = make_policy(
+        resolve(flags, n=args.rollout.n_samples_per_prompt, advantage="dr_grpo", batch=args.rollout.batch_size)
+    )
     one_batch(make_generator(5, resolved=[1, 2], limit=2, policy=policy, prompt_values=values))
     assert asked == [["0+1=", "1+1="], ["2+1="]]
 

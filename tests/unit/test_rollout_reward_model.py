@@ -10,6 +10,7 @@ import ray
 import torch
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from ray.exceptions import ActorDiedError, GetTimeoutError
+from run_flags import settings_with
 
 from openrlhf_ada.rollout.reward_model import RewardModel
 
@@ -41,7 +42,7 @@ def make_model(monkeypatch: pytest.MonkeyPatch, *, gpus: int = 1, copies: int = 
         ds=SimpleNamespace(ring_attn_size=copies, tensor_parallel_size=1),
         reward=SimpleNamespace(num_nodes=1, num_gpus_per_node=gpus),
         data=SimpleNamespace(max_len=6),
-        ada=SimpleNamespace(timeout=60.0),
+        ada=settings_with(timeout=60.0),
     )
     return RewardModel(group, args), group._actor_handlers
 

@@ -227,8 +227,14 @@ def test_rewards_that_are_not_finite_are_not_clipped(reward: float) -> None:
 def estimating_generator(rows: int, **options: Any) -> TableGenerator:
     """Mode est with a critic; prompt `r+1=` has the value r / 10 and outcomes to match."""
     args = make_args()
-    host = SimpleNamespace(rollout=args.rollout, algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")))
-    policy = make_policy(resolve(AdaConfig(mode="est", estimator="critic", budget=3.0), host))
+    policy = make_policy(
+        resolve(
+            AdaConfig(mode="est", estimator="critic", budget=3.0),
+            n=args.rollout.n_samples_per_prompt,
+            advantage="dr_grpo",
+            batch=args.rollout.batch_size,
+        )
+    )
     outcome = lambda request, index: float(index < request.row)  # noqa: E731
     return TableGenerator(args, make_loader(rows, args), policy, outcome, PLAN, **options)
 
@@ -274,7 +280,6 @@ MEMORIES = {
 def resumable(memory: str, rows: int, episodes: int) -> TableGenerator:
     """A generator as after a start of the program; its engines answer by visit and index, whoever asks."""
     args = make_args(num_episodes=episodes)
-    host = SimpleNamespace(rollout=args.rollout, algo=SimpleNamespace(advantage=SimpleNamespace(estimator="dr_grpo")))
     flags: dict[str, Any] = {"half_life": 3.0, "wave": 2} | ({"max_samples": 4} | MEMORIES[memory])
 
     def outcome(request: PromptRequest, index: int) -> float:
@@ -283,7 +288,14 @@ def resumable(memory: str, rows: int, episodes: int) -> TableGenerator:
     return TableGenerator(
         args,
         make_loader(rows, args, shuffle=True),
-        make_policy(resolve(AdaConfig(**flags), host)),
+        make_policy(
+            resolve(
+                AdaConfig(**flags),
+                n=args.rollout.n_samples_per_prompt,
+                advantage="dr_grpo",
+                batch=args.rollout.batch_size,
+            )
+        ),
         outcome,
         PLAN,
         prompt_values=lambda prompts: [len(prompt) % 3 / 3 + 0.1 for prompt in prompts],

@@ -18,6 +18,7 @@ from cases import sequential
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+from run_flags import settings_with
 
 from openrlhf_ada.core.grouping import GroupBuilder
 from openrlhf_ada.core.objectives import Objective, effective_weight, expected_weight
@@ -61,7 +62,7 @@ def make_maker() -> TableMaker:
         algo=SimpleNamespace(advantage=advantage),
         rollout=SimpleNamespace(micro_batch_size=64, n_samples_per_prompt=N),
         train=SimpleNamespace(dynamic_batch_enable=False),
-        ada=SimpleNamespace(mode="seq", zeros="compute"),
+        ada=settings_with(mode="seq", zeros="compute"),
         reward=SimpleNamespace(clip_range=(-10, 10)),
     )
     host: Any = SimpleNamespace(

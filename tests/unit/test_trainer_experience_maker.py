@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+from run_flags import settings_with
 
 from openrlhf_ada.rollout.records import SampleTag, TaggedExperience
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperienceMaker, critic_weights
@@ -51,7 +52,7 @@ def make_maker(estimator: str, *, micro_batch: int = 4, kl_coef: float = 0.0, **
                 **({"estimator": estimator, "gamma": 1.0, "lambd": 1.0, "no_std_norm": False} | advantage)
             )
         ),
-        ada=SimpleNamespace(mode="seq", zeros="compute"),
+        ada=settings_with(mode="seq", zeros="compute"),
         rollout=SimpleNamespace(micro_batch_size=micro_batch, n_samples_per_prompt=N),
         train=SimpleNamespace(dynamic_batch_enable=False),
         reward=SimpleNamespace(clip_range=(-10, 10)),

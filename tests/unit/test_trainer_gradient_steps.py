@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from openrlhf.trainer.ray import ppo_actor, ppo_critic
+from run_flags import settings_with
 
 from openrlhf_ada.trainer.critic import StratumCriticTrainer, WholeStepCriticTrainer
 from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT
@@ -35,7 +36,7 @@ class Engine:
 def trainer_of(cls: Any, *, dynamic: bool) -> Any:
     trainer = cls.__new__(cls)
     trainer.args = SimpleNamespace(
-        train=SimpleNamespace(dynamic_batch_enable=dynamic), ada=SimpleNamespace(loss="host", mode="off")
+        train=SimpleNamespace(dynamic_batch_enable=dynamic), ada=settings_with(loss="host", mode="off")
     )
     trainer.replay_buffer = SimpleNamespace(dynamic_optimizer_step=ENDS)
     trainer.critic = Engine()

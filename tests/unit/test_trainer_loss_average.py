@@ -21,7 +21,9 @@ from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_ba
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.utils.loss_utils import iter_grad_accum_global_norm
+from run_flags import settings_with
 
+from openrlhf_ada.config import schema
 from openrlhf_ada.core.objectives import expected_weight
 from openrlhf_ada.core.policies import Sequential
 from openrlhf_ada.rollout.records import SampleTag
@@ -87,7 +89,9 @@ class Strategy:
 
 def arguments(loss: str, *, dynamic: bool = False, **actor: Any) -> SimpleNamespace:
     return SimpleNamespace(
-        ada=SimpleNamespace(loss=loss, loss_length=LENGTH, mode="seq", zeros="compute"),
+        ada=settings_with(
+            loss=loss if loss in schema.LOSSES else "host", loss_length=LENGTH, mode="seq", zeros="compute"
+        ),
         actor=SimpleNamespace(**{"entropy_coef": ENTROPY, "aux_loss_coef": 0.0} | actor),
         algo=SimpleNamespace(kl=SimpleNamespace(use_loss=True, init_coef=KL, estimator="k1", unbiased_gradient=False)),
         rollout=SimpleNamespace(n_samples_per_prompt=N),
@@ -376,8 +380,6 @@ def trained_weight(policy: Sequential, p: float, loss: str, kind: str) -> float:
     args = arguments(loss, entropy_coef=None)
     args.algo.kl.use_loss, args.rollout.n_samples_per_prompt = False, n
     trainer = trainer_of(args, 1, policy_loss_type=kind, token_level_loss=loss != "seq-mean-token-mean")
-    if loss == "seq-mean-token-mean":
-        args.ada.loss = "host"
 
     def weight(drawn: int, positives: int) -> float:
         pool = pool_of([1] * positives + [0] * (drawn - positives))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from run_flags import settings_with
 
-from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.settings import Settings, make_policy, resolve
+from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.types import Ledger, PromptPool, Sample
 from openrlhf_ada.reporting.metrics import METRICS, check_metric_name
 from openrlhf_ada.reward.grade import TimedGrade
@@ -24,12 +23,8 @@ Outcomes = Sequence[float]
 
 
 def settings_of(mode: str = "seq", advantage: str = "dr_grpo", **flags: Any) -> Settings:
-    host = SimpleNamespace(
-        rollout=SimpleNamespace(n_samples_per_prompt=N, batch_size=3),
-        algo=SimpleNamespace(advantage=SimpleNamespace(estimator=advantage)),
-    )
     plain: dict[str, Any] = {"exit": "balance", "wave": 2, "max_samples": 8} if mode == "seq" else {}
-    return resolve(AdaConfig(mode=mode, **plain | flags), host)
+    return settings_with(n=N, advantage=advantage, mode=mode, **plain | flags)
 
 
 def group_of(settings: Settings, key: int, outcomes: Outcomes, versions: Sequence[Any], trained: bool) -> GroupRecord:

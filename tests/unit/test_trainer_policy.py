@@ -15,6 +15,7 @@ import torch
 from engines import Remote
 from openrlhf.trainer.ray import ppo_actor
 from peft import LoraConfig, get_peft_model
+from run_flags import settings_with
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.host.classes import unwrap_ray_class
@@ -70,7 +71,7 @@ class World:
         self.model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2))
         self.model.config = SimpleNamespace(to_dict=lambda: {"model_type": "custom"})
         args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1))
-        args.ada = SimpleNamespace(verify_sync="first")
+        args.ada = settings_with(verify_sync="first")
         self.trainer: Any = AdaActorTrainer.__new__(AdaActorTrainer)
         self.trainer.strategy = SimpleNamespace(args=args)
         self.trainer.actor = SimpleNamespace(model=SimpleNamespace(module=self.model))
@@ -179,7 +180,7 @@ def test_code_of_a_model_is_refused_where_it_would_run(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("actor", [RayReferenceActor, RayRewardActor, RayAdaCritic, RayPassRateCritic])
 def test_code_of_other_models_is_refused_where_it_would_run(actor: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "own.Own"}}')
-    strategy = SimpleNamespace(args=SimpleNamespace(ada=SimpleNamespace(trust_remote_code=False)))
+    strategy = SimpleNamespace(args=SimpleNamespace(ada=settings_with(trust_remote_code=False)))
     process: Any = unwrap_ray_class(actor).__new__(unwrap_ray_class(actor))
     with pytest.raises(ConfigError, match=r"names code of its own \(own\.Own\)"):
         process.init_model_from_pretrained(strategy, str(tmp_path))

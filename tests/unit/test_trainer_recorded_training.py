@@ -89,7 +89,7 @@ START = {"global_step": 0}
 @pytest.fixture
 def make_trainer(argv_with: ArgvWith) -> Callable[..., Trainer]:
     def make(changes: Flags | None = None, critic: Any = None) -> Trainer:
-        args, _ = parse(
+        args = parse(
             argv_with({"--rollout.n_samples_per_prompt": str(N), "--train.batch_size": "4"} | (changes or {}))
         )
         args.ada_events, args.ada_origin = None, "origin"
@@ -260,13 +260,13 @@ def test_evaluation_at_the_ends_only_on_request(
     [({}, "accuracy"), ({"--ckpt.best_metric_key": "pass@4"}, "pass@4"), ({"--ada_mode": "off"}, "")],
 )
 def test_best_checkpoint_is_by_accuracy_by_default(flags: Flags, chosen: str, argv_with: ArgvWith) -> None:
-    trainer = Trainer(parse(argv_with(flags))[0])
+    trainer = Trainer(parse(argv_with(flags)))
     assert trainer.best_eval_metric_key == chosen
 
 
 def test_evaluation_with_few_scores_chooses_no_checkpoint(argv_with: ArgvWith, tmp_path: Path) -> None:
     flags: Flags = {"--ada_run_dir": str(tmp_path / "run"), "--ckpt.best_metric_key": "accuracy"}
-    args = parse(argv_with(flags))[0]
+    args = parse(argv_with(flags))
     args.ada_events = None
     trainer = Trainer(args)
     trainer.open_record({"global_step": 0}, num_steps=1)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from cases import pool_of
+from run_flags import settings_with
 
-from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.reporting.run_record import read_run
@@ -30,8 +30,9 @@ class Events:
 
 def make_recorder(run_dir: Path, resume_from: int | None = None) -> tuple[Recorder, Events]:
     events = Events()
-    args = SimpleNamespace(logger=SimpleNamespace(wandb=SimpleNamespace(run_name="x")), ada_events=events)
-    return Recorder(AdaConfig(run_dir=str(run_dir)), args, resume_from, Trackers([])), events
+    logger = SimpleNamespace(wandb=SimpleNamespace(run_name="x"))
+    args = SimpleNamespace(logger=logger, ada_events=events, ada=settings_with(run_dir=str(run_dir)))
+    return Recorder(args, resume_from, Trackers([])), events
 
 
 def test_totals_go_on_where_the_run_is_resumed(tmp_path: Path) -> None:

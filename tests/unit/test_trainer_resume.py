@@ -29,7 +29,7 @@ def parsed(argv_with: Callable[[Flags], list[str]], tmp_path: Path) -> Parsed:
     """The flags of a run that resumes, some of them changed. `prompts`: stands for their fingerprint."""
 
     def call(changes: Flags | None = None, prompts: str = "prompts") -> SimpleNamespace:
-        args, _ = parse(argv_with({"--ckpt.path": str(tmp_path), "--ckpt.load_enable": ""} | (changes or {})))
+        args = parse(argv_with({"--ckpt.path": str(tmp_path), "--ckpt.load_enable": ""} | (changes or {})))
         args.ada_origin = Origin(dict(flat(plain(args))), prompts)
         return args
 

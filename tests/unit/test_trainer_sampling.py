@@ -12,7 +12,6 @@ from rollouts import make_loader
 
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.host_rules import batch_plan
-from openrlhf_ada.config.settings import settings_of
 from openrlhf_ada.core.policies import Estimated, Sequential
 from openrlhf_ada.rollout.prompts import PromptSource
 from openrlhf_ada.rollout.recorded_generator import RecordedGenerator
@@ -24,7 +23,7 @@ ArgvWith = Callable[[Flags], list[str]]
 
 
 def generator_for(argv: list[str], rows: int = 3) -> RecordedGenerator:
-    args, _ = parse(argv)
+    args = parse(argv)
     args.ada_events = None
     host = SamplesGenerator(SimpleNamespace(args=args), make_loader(rows, args), None, None, [])
     return make_generator(host, prompt_values=None, restore_engine=lambda engine: [])
@@ -61,7 +60,7 @@ def test_refilling_takes_fresh_prompts_up_to_the_limit(argv_with: ArgvWith, give
 
 def batches_served(args: Any, rows: int) -> list[int]:
     source = PromptSource(
-        make_loader(rows, args), batch_plan(args, settings_of(args)), args.train.seed, args.train.num_episodes
+        make_loader(rows, args), batch_plan(args, args.ada), args.train.seed, args.train.num_episodes
     )
     sizes: list[int] = []
     for _ in range(args.train.num_episodes):
@@ -76,7 +75,7 @@ def batches_served(args: Any, rows: int) -> list[int]:
 def test_training_and_optimizer_steps_match_batches(argv_with: ArgvWith, train_batch: str) -> None:
     for episodes in ("1", "2", "3"):
         changes = {"--train.num_episodes": episodes, "--train.batch_size": train_batch, "--train.max_epochs": "2"}
-        args, _ = parse(argv_with(changes))
+        args = parse(argv_with(changes))
         for rows in range(1, 8):
             served = batches_served(args, rows)
             assert training_steps(args, rows) == len(served)
@@ -85,13 +84,13 @@ def test_training_and_optimizer_steps_match_batches(argv_with: ArgvWith, train_b
 
 def test_mode_off_has_the_hosts_numbers(argv_with: ArgvWith) -> None:
     """The host trains an episode's incomplete batch as a step of its own."""
-    args, _ = parse(argv_with({"--ada_mode": "off", "--train.num_episodes": "3"}))
+    args = parse(argv_with({"--ada_mode": "off", "--train.num_episodes": "3"}))
     assert training_steps(args, 5) == 3 * 3
     assert optimizer_steps(args, 5, host_steps=17) == 17
 
 
 def test_evaluation_has_its_own_temperature_and_count(argv_with: ArgvWith) -> None:
-    args, _ = parse(argv_with({"--eval.temperature": "0.3", "--eval.n_samples_per_prompt": "5"}))
+    args = parse(argv_with({"--eval.temperature": "0.3", "--eval.n_samples_per_prompt": "5"}))
     given = {"temperature": 1.0, "top_p": 0.9}
     assert eval_arguments(args, given) == {"temperature": 0.3, "top_p": 0.9, "n_samples_per_prompt": 5}
     assert given == {"temperature": 1.0, "top_p": 0.9}, "training keeps its own"

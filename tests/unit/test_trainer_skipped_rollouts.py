@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+from run_flags import settings_with
 
-from openrlhf_ada.config.skip_rules import skips_zeros
 from openrlhf_ada.trainer.skipped_rollouts import (
     hide,
     log_probs_of_rest,
@@ -111,9 +110,12 @@ def test_micro_batches_by_tokens_count_two_for_a_rollout_that_is_skipped() -> No
 
 def test_mode_off_skips_nothing() -> None:
     """There the host's own advantages are trained, and its other losses."""
-    assert not skips_zeros(SimpleNamespace(mode="off", zeros="skip"))
-    assert skips_zeros(SimpleNamespace(mode="est", zeros="skip"))
-    assert not skips_zeros(SimpleNamespace(mode="est", zeros="compute"))
+    skipping = {
+        (mode, zeros): settings_with(mode=mode, zeros=zeros).skips_zeros
+        for mode in ("off", "seq", "est")
+        for zeros in ("skip", "compute")
+    }
+    assert [case for case, skips in skipping.items() if skips] == [("seq", "skip"), ("est", "skip")]
 
 
 def test_what_is_computed_in_vain_has_an_action_and_no_ratio() -> None:

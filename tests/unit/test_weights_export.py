@@ -15,6 +15,7 @@ import pytest
 import torch
 from openrlhf.trainer.ray import ppo_actor
 from policies import make_model, move, sent, weights_of, with_adapters
+from run_flags import settings_with
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -57,7 +58,7 @@ class Run:
                 max_mem=1000,
             ),
             ds=SimpleNamespace(zero_stage=2, tensor_parallel_size=1, adam_offload=False, enable_sleep=sleeps),
-            ada=SimpleNamespace(loss="host", mode="off", trust_remote_code=True),
+            ada=settings_with(loss="host", mode="off", trust_remote_code=True),
             actor=SimpleNamespace(model_name_or_path="model", num_nodes=1),
         )
         strategy = SimpleNamespace(args=args, save_model=lambda actor, tokenizer, path: self.exported.append(path))
