@@ -146,6 +146,7 @@ def lay_out_tokens_with_torch() -> None:
 def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, micro: int, *, dynamic: bool) -> Any:
     from openrlhf_ada.config.schema import add_flags
     from openrlhf_ada.host.parser import parse_host_arguments
+    from openrlhf_ada.trainer.settled import settings_of
 
     argv = [
         "--actor.model_name_or_path", str(folder / "model"), "--data.prompt_dataset", "none",
@@ -158,7 +159,9 @@ def flags(folder: Path, stage: int, loss: str, batch: int, ada_loss: str, micro:
     ]  # fmt: skip
     if dynamic:
         argv += ["--train.dynamic_batch_enable", "--train.max_tokens_per_gpu", str(CAP)]
-    return parse_host_arguments(argv, add_flags, lambda args: None, prog="test", description="")
+    args = parse_host_arguments(argv, add_flags, lambda args: None, prog="test", description="")
+    args.ada = settings_of(args, argv)
+    return args
 
 
 class Run:
