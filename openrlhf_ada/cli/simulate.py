@@ -30,8 +30,8 @@ from openrlhf_ada.cli.scenario import (
     synthetic,
 )
 from openrlhf_ada.config import program
+from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.presets import METHODS
-from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.reporting.run_record import read_run

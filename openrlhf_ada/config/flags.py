@@ -21,6 +21,9 @@ class ConfigError(ValueError):
         self.flag, self.value, self.rule, self.remedy = flag, value, rule, remedy
 
 
+Problem = tuple[str, object, str, str]
+"""Flag, value, rule, remedy."""
+
 EVERY_MODE = ("off", "seq", "est")
 ADAPTIVE = EVERY_MODE[1:]
 

@@ -98,7 +98,7 @@ def _check_models(host: SimpleNamespace) -> None:
         _check_scheduler(f"--{name}.lr_scheduler", getattr(host, name).lr_scheduler)
     for name in models_in_use(host):
         check_shared_samples(host, name)
-    for name in (*models_in_use(host), *(["reward"] if _starts_reward_model(host) else [])):
+    for name in (*models_in_use(host), *(["reward"] if scored_by_model(host) else [])):
         check_micro_batches(host, name)
 
 
@@ -153,9 +153,20 @@ def models_in_use(host: SimpleNamespace) -> list[str]:
     return [name for name, is_used in used.items() if is_used]
 
 
-def _starts_reward_model(host: SimpleNamespace) -> bool:
+def scored_by_model(host: SimpleNamespace) -> bool:
+    """Does the host start its reward model? Not where a function, a server or an agent gives rewards."""
     elsewhere = host.reward.remote_url or host.train.agent_func_path
     return host.reward.model_name_or_path is not None and not elsewhere
+
+
+def shares_gpus(host: SimpleNamespace) -> bool:
+    """Policy and engines lie on the same GPUs."""
+    return host.train.colocate_all and not host.train.async_enable
+
+
+def goes_over_ipc(host: SimpleNamespace) -> bool:
+    """Weights go through GPU memory that policy and engines share (CUDA IPC)."""
+    return host.vllm.sync_backend == "nccl" and shares_gpus(host)
 
 
 def processes_of(host: SimpleNamespace, name: str) -> int:

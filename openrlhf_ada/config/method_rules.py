@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from openrlhf_ada.config.choices import MATCHED_OBJECTIVE, PREDICTORS, SCORES, SHAPED, UNRESOLVED
-from openrlhf_ada.config.flags import ConfigError, check_read, unread
+from openrlhf_ada.config.flags import ConfigError, Problem, check_read, unread
 from openrlhf_ada.config.settings import Settings
 from openrlhf_ada.core.advantages import BASELINES, ESTIMATORS
 from openrlhf_ada.core.allocation import ALLOCATIONS
@@ -22,9 +22,6 @@ from openrlhf_ada.core.objectives import OBJECTIVES
 from openrlhf_ada.core.pieces import Need, Piece, Trait
 from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import DROPPING, EXITS, SPREAD
-
-Problem = tuple[str, object, str, str]
-"""Flag, value, rule, remedy."""
 
 Pieces = Mapping[str, Piece[Any]]
 

@@ -70,7 +70,7 @@ def forecast(
 ) -> Forecast:
     """Sample these pools, which come empty, as a run would; the policy sees the result as after a training step.
 
-    `skips_zeros`: rollouts of coefficient 0 are not computed (`config/skip_rules.py`).
+    `skips_zeros`: rollouts of coefficient 0 are not computed .
     """
     fleet = VirtualFleet(cluster.num_engines, cluster.model, answer)
     state = Scheduler[None](policy, pools, scheduler, least_chance=least_chance)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config import program
+from openrlhf_ada.config.host_values import goes_over_ipc, shares_gpus
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
 from openrlhf_ada.host.classes import run_training
 from openrlhf_ada.host.ray_actors import noted_places
 from openrlhf_ada.host.ray_session import root_cause

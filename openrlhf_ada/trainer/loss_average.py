@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 
-from openrlhf_ada.config.loss_rules import loss_length
-
 GROUP_TOKENS = "ada_group_tokens"
 """Key in Experience.info: response tokens of all trained samples of a sample's prompt, shape (B,)."""
+
+
+def loss_length(args: SimpleNamespace) -> int:
+    """The constant of --ada_loss sequence-constant, in tokens: given, or the longest response that may be sampled."""
+    return args.ada.loss_length or args.rollout.max_new_tokens or args.data.max_len
 
 
 def info_column(experience: Any, key: str) -> torch.Tensor:

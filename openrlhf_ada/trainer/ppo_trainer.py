@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.host.trainer import HostSyncTrainer
 from openrlhf_ada.rollout.reward_model import RewardModel
 from openrlhf_ada.trainer.recorded_training import SAVING, RecordedTraining, ScoredLogs

@@ -17,7 +17,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from ray.exceptions import RayActorError
 from ray.util.queue import Queue
 
-from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor

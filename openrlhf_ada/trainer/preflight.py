@@ -9,16 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config.batch_rules import batch_plan
 from openrlhf_ada.config.choosing import check_candidates
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.host_rules import batch_plan, check_against_host
-from openrlhf_ada.config.host_values import check_values
+from openrlhf_ada.config.host_rules import check_against_host
+from openrlhf_ada.config.host_values import check_values, goes_over_ipc
 from openrlhf_ada.config.settings import Settings, make_policy
-from openrlhf_ada.config.weight_rules import goes_over_ipc, has_experts
 from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets
 from openrlhf_ada.data.prepared import check_counts
 from openrlhf_ada.data.row_counts import count_rows
 from openrlhf_ada.eval.held_out import best_metric_names
+from openrlhf_ada.host.experts import has_experts
 from openrlhf_ada.host.model_code import check_model_code, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
 from openrlhf_ada.reporting.track_mlflow import check_installed

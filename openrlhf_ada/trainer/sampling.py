@@ -9,9 +9,9 @@ from typing import Any, cast
 from openrlhf.datasets.utils import blending_datasets
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
+from openrlhf_ada.config.batch_rules import batch_plan
 from openrlhf_ada.config.choosing import check_candidates, make_chooser
-from openrlhf_ada.config.host_rules import batch_plan
-from openrlhf_ada.config.score_rules import scored_by_model
+from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.settings import Settings, make_policy, score_threshold
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES

@@ -7,9 +7,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from openrlhf_ada.config.defaults import FULL_MARKS
+from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.config.score_rules import scored_by_model
 from openrlhf_ada.config.settings import Settings, resolve
 from openrlhf_ada.reporting.track_mlflow import absolute
 from openrlhf_ada.reward.names import split_names

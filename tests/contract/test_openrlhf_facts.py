@@ -16,8 +16,8 @@ import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
 import openrlhf_ada
+from openrlhf_ada.config.host_rules import POLICY_LOSSES
 from openrlhf_ada.config.host_values import SCHEDULERS
-from openrlhf_ada.config.loss_rules import POLICY_LOSSES
 from openrlhf_ada.host.checkpoints import latest_tag, name_latest, names_latest, policy_checkpoints
 from openrlhf_ada.host.parser import TRAIN_MODULE, _main_block, host_root
 from openrlhf_ada.host.sharding import ComputedParameter
@@ -180,7 +180,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.__init__"): [
         (
             "backend == 'nccl' and self.args.train.colocate_all and (not self.args.train.async_enable)",
-            "weight_rules.goes_over_ipc says the same",
+            "host_values.goes_over_ipc says the same",
         ),
     ],
     ("trainer/policy.py", ACTOR, "ActorPPOTrainer.training_step"): [
@@ -202,7 +202,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
         ("self.token_level_loss = token_level_loss", "by this name the host's average is known"),
         (
             "if policy_loss_type == 'gspo':\n        self.token_level_loss = False",
-            "loss_rules.POLICY_LOSSES says so, too",
+            "host_rules.POLICY_LOSSES says so, too",
         ),
     ],
     ("host/models.py", ACTOR, "ActorPPOTrainer.broadcast_to_vllm"): [
@@ -221,7 +221,7 @@ FACTS = {  # (our file, the host's file, function): [(what must stand in it, wha
     ("rollout/reward_model.py", "trainer/ray/launcher.py", "RayActorGroup.async_run_method_batch"): [
         ("chunk_size += 1", "the last process may get fewer: answers are filled up to a multiple"),
     ],
-    ("config/score_rules.py", "cli/train_ppo_ray.py", "train"): [
+    ("config/host_rules.py", "cli/train_ppo_ray.py", "train"): [
         ("if not args.reward.remote_url:", "scored_by_model says the same"),
         ("if reward_model is not None and args.reward.model_name_or_path:", "and that a model must be named"),
     ],
@@ -420,7 +420,7 @@ def test_every_policy_loss_of_the_host_is_known(host_source: Any) -> None:
         if isinstance(node, ast.Call) and node.args and ast.unparse(node.args[0]) == "'--actor.policy_loss_type'"
     )
     (choices,) = (ast.literal_eval(keyword.value) for keyword in flag.keywords if keyword.arg == "choices")
-    assert set(choices) == POLICY_LOSSES.keys(), "loss_rules.py: does the new one divide by a sample's length?"
+    assert set(choices) == POLICY_LOSSES.keys(), "host_rules.py: does the new one divide by a sample's length?"
 
 
 def test_data_sources_are_read_for_evaluation_only(host_source: Any) -> None:

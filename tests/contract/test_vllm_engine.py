@@ -17,7 +17,7 @@ from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.engine.utils import CoreEngineProcManager
 from vllm.v1.worker.gpu import model_runner as gpu_model_runner
 
-from openrlhf_ada.config.weight_rules import EXPERTS
+from openrlhf_ada.host.experts import EXPERTS
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 
 

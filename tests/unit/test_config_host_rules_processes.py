@@ -9,7 +9,7 @@ import pytest
 from refusals import check_refusal
 
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.config.weight_rules import goes_over_ipc, shares_gpus
+from openrlhf_ada.config.host_values import goes_over_ipc, shares_gpus
 
 Flags = dict[str, str | None]
 Refusal = Callable[[Flags], Exception]
