@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.reward.math_text import unfenced
+from openrlhf_ada.reward.mathematics.text import unfenced
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 

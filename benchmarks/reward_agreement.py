@@ -24,7 +24,7 @@ from openrlhf_ada.reward.grade import Grade
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 RESULT = Path(__file__).parent / "results" / "reward_agreement.json"
-OURS = "openrlhf_ada.reward.math_answers:grade"
+OURS = "openrlhf_ada.reward.mathematics:grade"
 THEIRS = f"{__file__}:math_verify_grade"
 LIMITS = GradingLimits(seconds=10.0)
 

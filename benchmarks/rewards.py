@@ -29,8 +29,9 @@ from unittest import mock
 
 from machine import machine
 
-from openrlhf_ada.reward import code_answers, sandbox_template
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
+from openrlhf_ada.reward.programs import answers as code_answers
+from openrlhf_ada.reward.programs import template as sandbox_template
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "rewards.json"
@@ -43,8 +44,8 @@ WARM_UP = 20
 
 THEIRS = f"{HERE / 'reward_agreement.py'}:math_verify_grade"
 BESIDE = ", math-verify"
-MATH = "openrlhf_ada.reward.math_answers:grade"
-CODE = "openrlhf_ada.reward.code_answers:grade"
+MATH = "openrlhf_ada.reward.mathematics:grade"
+CODE = "openrlhf_ada.reward.programs:grade"
 PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
 FUNCTION = "```python\ndef add(a, b):\n    return a + b\n```"
 PAIRS = [(1, 2), (3, 4), (5, 6)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from openrlhf_ada.data.problems import Problem, deduplicated
 from openrlhf_ada.reward.grade import TimedGrade
-from openrlhf_ada.reward.math_answers import final_answer
+from openrlhf_ada.reward.mathematics.answers import final_answer
 from openrlhf_ada.reward.mixed import label_of
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 from openrlhf_ada.reward.reasoning import from_label

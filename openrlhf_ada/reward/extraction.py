@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 
 from openrlhf_ada.reward.arithmetic import parse_answer
-from openrlhf_ada.reward.code_answers import find_program
-from openrlhf_ada.reward.math_choices import choice_of_answer
-from openrlhf_ada.reward.math_notation import simplified
-from openrlhf_ada.reward.math_numbers import number
-from openrlhf_ada.reward.math_text import boxes, final_part, find_answers, unfenced
-from openrlhf_ada.reward.math_units import measured
+from openrlhf_ada.reward.mathematics.choices import choice_of_answer
+from openrlhf_ada.reward.mathematics.notation import simplified
+from openrlhf_ada.reward.mathematics.numbers import number
+from openrlhf_ada.reward.mathematics.text import boxes, final_part, find_answers, unfenced
+from openrlhf_ada.reward.mathematics.units import measured
+from openrlhf_ada.reward.programs.answers import find_program
 from openrlhf_ada.reward.reasoning_answers import find_answer
 
 VOTING = ("arithmetic", "math", "reasoning_gym")

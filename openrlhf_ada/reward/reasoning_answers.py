@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from openrlhf_ada.reward.grade import Grade, UnusableLabelError, label_is_readable
-from openrlhf_ada.reward.math_text import boxes, final_part
+from openrlhf_ada.reward.mathematics.text import boxes, final_part
 from openrlhf_ada.reward.reasoning import from_label, import_reasoning_gym, to_label
 from openrlhf_ada.reward.reasoning_checks import could_run, may_be_empty, score_of
 

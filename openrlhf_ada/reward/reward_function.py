@@ -15,8 +15,8 @@ from openrlhf_ada.reward.shaping import Shaping
 
 GRADERS = {
     "arithmetic": "openrlhf_ada.reward.arithmetic:grade",
-    "code": "openrlhf_ada.reward.code_answers:grade",
-    "math": "openrlhf_ada.reward.math_answers:grade",
+    "code": "openrlhf_ada.reward.programs:grade",
+    "math": "openrlhf_ada.reward.mathematics:grade",
     "reasoning_gym": "openrlhf_ada.reward.reasoning_answers:grade",
 }
 NAMED = tuple(GRADERS)

@@ -35,7 +35,7 @@ def test_the_fast_parser_gives_what_math_verify_gives(formula: str) -> None:
     from math_verify.parser import parse_latex_cached
     from sympy import srepr
 
-    from openrlhf_ada.host.latex_parser import parsed_latex
+    from openrlhf_ada.reward.mathematics.latex_parser import parsed_latex
 
     assert srepr(parsed_latex(formula)) == srepr(parse_latex_cached(formula))
 
@@ -44,7 +44,7 @@ def test_the_fast_parser_gives_what_math_verify_gives(formula: str) -> None:
 def test_what_is_no_formula_is_none_to_both(text: str) -> None:
     from math_verify.parser import parse_latex_cached
 
-    from openrlhf_ada.host.latex_parser import parsed_latex
+    from openrlhf_ada.reward.mathematics.latex_parser import parsed_latex
 
     for parse in (parsed_latex, parse_latex_cached):
         with pytest.raises(Exception):  # noqa: B017 - their parser raises plain exceptions
@@ -58,7 +58,7 @@ def test_a_formula_is_what_math_verify_finds_in_a_box(formula: str) -> None:
     from math_verify import parse
     from sympy import Basic, srepr
 
-    from openrlhf_ada.reward.math_expressions import _configuration, _parsed_formula
+    from openrlhf_ada.reward.mathematics.expressions import _configuration, _parsed_formula
 
     def shown(found: object) -> list[str]:
         return [srepr(one) if isinstance(one, Basic) else str(one) for one in found]  # type: ignore[attr-defined]

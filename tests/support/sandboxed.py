@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from openrlhf_ada.reward import sandbox_child
-from openrlhf_ada.reward.program_limits import ProgramLimits
-from openrlhf_ada.reward.sandbox import run_program
+from openrlhf_ada.reward.programs import child as sandbox_child
+from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.sandbox import run_program
 
 LIMITS = ProgramLimits(seconds=10, cpu_seconds=10, memory_mib=512)
 SHORT = ProgramLimits(seconds=0.5, memory_mib=512)

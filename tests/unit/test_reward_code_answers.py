@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.reward import sandbox
-from openrlhf_ada.reward.code_answers import find_program, grade, same_output, same_result
 from openrlhf_ada.reward.grade import Grade, UnusableLabelError
-from openrlhf_ada.reward.program_limits import ProgramLimits
-from openrlhf_ada.reward.sandbox import SandboxError
+from openrlhf_ada.reward.programs import sandbox
+from openrlhf_ada.reward.programs.answers import find_program, grade, same_output, same_result
+from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.sandbox import SandboxError
 
 PASSED = Grade(1.0)
 SUMS = {"inputs": ["1 2\n", "40 2"], "outputs": ["3\n", "42"]}

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from forgeries import LIARS, PROCESS
 
-from openrlhf_ada.reward.code_answers import grade
 from openrlhf_ada.reward.grade import CodeRules, Grade
-from openrlhf_ada.reward.program_limits import ProgramLimits
+from openrlhf_ada.reward.programs.answers import grade
+from openrlhf_ada.reward.programs.limits import ProgramLimits
 
 WHOLE, PARTIAL = CodeRules(), CodeRules(partial=True)
 LIMITS = ProgramLimits(seconds=2, seconds_in_all=20)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from openrlhf_ada.reward.code_answers import grade
-from openrlhf_ada.reward.code_asserts import Asserts
-from openrlhf_ada.reward.code_labels import read_label
 from openrlhf_ada.reward.grade import CodeRules, Grade, UnusableLabelError
+from openrlhf_ada.reward.programs.answers import grade
+from openrlhf_ada.reward.programs.asserts import Asserts
+from openrlhf_ada.reward.programs.labels import read_label
 
 PASSED, WRONG = Grade(1.0), Grade(0.0, "wrong output")
 ADD = "def add(a, b):\n    return a + b\n"
@@ -307,6 +307,6 @@ def test_hostile_labels_are_one_clear_error(label: Any, message: str) -> None:
 
 
 def test_a_packed_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openrlhf_ada.reward.code_labels.LARGEST_PACKED", 1 << 20)
+    monkeypatch.setattr("openrlhf_ada.reward.programs.labels.LARGEST_PACKED", 1 << 20)
     with pytest.raises(UnusableLabelError, match="has more than 1 MiB"):
         grade("no code", {"private_test_cases": packed(["x" * (1 << 22)])})

@@ -13,16 +13,17 @@ from sandboxed import cause, output
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import AdaConfig
-from openrlhf_ada.reward import code_time, sandbox_template
-from openrlhf_ada.reward.code_answers import grade
-from openrlhf_ada.reward.code_time import TestTime
 from openrlhf_ada.reward.grade import CodeRules, Grade, ask_for_time_with
 from openrlhf_ada.reward.pool import GraderError, GraderPool, GradingLimits, limits_of
-from openrlhf_ada.reward.program_limits import ProgramLimits
-from openrlhf_ada.reward.sandbox import RunResult, Sandbox, run_program
-from openrlhf_ada.reward.sandbox_template import SandboxError
+from openrlhf_ada.reward.programs import template as sandbox_template
+from openrlhf_ada.reward.programs import time_of_tests as code_time
+from openrlhf_ada.reward.programs.answers import grade
+from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.sandbox import RunResult, Sandbox, run_program
+from openrlhf_ada.reward.programs.template import SandboxError
+from openrlhf_ada.reward.programs.time_of_tests import TestTime
 
-CODE = "openrlhf_ada.reward.code_answers:grade"
+CODE = "openrlhf_ada.reward.programs:grade"
 PARTIAL = CodeRules(partial=True)
 SQUARES = {"inputs": [str(i) for i in range(200)], "outputs": [str(i * i) for i in range(200)]}
 ASSERTS = {"tests": [f"assert f({i}) == {i * i}" for i in range(200)]}
@@ -127,7 +128,7 @@ def test_limits_of_an_answer_are_not_those_of_the_template() -> None:
         assert pool.grade(fenced("print(1)"), {"inputs": [""], "outputs": ["1"]}).score == 1.0
         processes = psutil.Process().children(recursive=True)
         templates = [
-            one for one in processes if "sandbox_child.py" in " ".join(one.cmdline()) and one.name() != "bwrap"
+            one for one in processes if "programs/child.py" in " ".join(one.cmdline()) and one.name() != "bwrap"
         ]
         assert len(templates) == 1
         for kind in (psutil.RLIMIT_CPU, psutil.RLIMIT_AS):

@@ -15,8 +15,8 @@ from adversarial import adversarial_texts
 
 from openrlhf_ada.data.verification import reference_response
 from openrlhf_ada.reward.grade import UnusableLabelError
-from openrlhf_ada.reward.math_answers import grade
-from openrlhf_ada.reward.math_text import find_answers
+from openrlhf_ada.reward.mathematics.answers import grade
+from openrlhf_ada.reward.mathematics.text import find_answers
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 DATA = Path(__file__).parents[1] / "data"
@@ -176,7 +176,7 @@ def test_but_a_label_may_be_one() -> None:
 def test_a_ready_process_has_loaded_what_formulas_need() -> None:
     program = """if True:
         import sys
-        from openrlhf_ada.reward import math_answers
+        from openrlhf_ada.reward.mathematics import answers as math_answers
         from openrlhf_ada.reward.grade import prepare
         prepare()
         loaded = set(sys.modules)
@@ -197,7 +197,7 @@ COSTLY = [
 @pytest.mark.parametrize("label", ["42", "x+1"])
 def test_costly_answers_are_wrong(label: str) -> None:
     """A policy must not be able to escape a zero by what is costly to evaluate."""
-    pool = GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(1.0, 1024), 2)
+    pool = GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(1.0, 1024), 2)
     with pool, ThreadPoolExecutor(2) as threads:
         answers = [rf"\boxed{{{answer}}}" for answer in COSTLY]
         grades = dict(zip(COSTLY, threads.map(lambda answer: pool.grade(answer, label), answers), strict=True))
@@ -208,7 +208,7 @@ def test_costly_answers_are_wrong(label: str) -> None:
 
 @pytest.mark.slow
 def test_a_costly_label_is_no_fault_of_the_answer() -> None:
-    with GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(2.0, 1024), 1) as pool:
+    with GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(2.0, 1024), 1) as pool:
         assert pool.grade(r"\boxed{4}", "e^{e^{e^{e^{e}}}} + 1").score is None
 
 
@@ -216,7 +216,7 @@ def test_a_costly_label_is_no_fault_of_the_answer() -> None:
 @pytest.mark.parametrize("label", ["42", r"\frac{x^2+1}{3}", "(1,2]"])
 def test_adversarial_texts_never_hang_the_grader(label: str) -> None:
     texts = list(adversarial_texts(10_000 // 3 + 1, seed=len(label)))
-    pool = GraderPool("openrlhf_ada.reward.math_answers:grade", GradingLimits(5.0, 1024), 2)
+    pool = GraderPool("openrlhf_ada.reward.mathematics:grade", GradingLimits(5.0, 1024), 2)
     with pool, ThreadPoolExecutor(4) as threads:
         grades = list(threads.map(lambda text: pool.grade(text, label), texts))
     assert not [graded.cause for graded in grades if graded.score is None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_ada.reward.math_answers import grade, readable_labels
-from openrlhf_ada.reward.math_notation import with_braces
-from openrlhf_ada.reward.math_numbers import number_of_words
+from openrlhf_ada.reward.mathematics.answers import grade, readable_labels
+from openrlhf_ada.reward.mathematics.notation import with_braces
+from openrlhf_ada.reward.mathematics.numbers import number_of_words
 
 
 def score(label: str, answer: str) -> float:

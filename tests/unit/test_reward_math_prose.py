@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_ada.reward.math_answers import grade
+from openrlhf_ada.reward.mathematics.answers import grade
 
 NOUNS = (
     *("dollars", "cars", "people", "eggs", "weeks", "km/h", "apples", "students", "hours", "miles", "cm", "ways"),

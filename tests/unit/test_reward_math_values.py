@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ada.reward.math_answers import grade
-from openrlhf_ada.reward.math_expressions import equal_expressions
-from openrlhf_ada.reward.math_latex_values import is_understood, surely_differ, values
-from openrlhf_ada.reward.math_values import differ
+from openrlhf_ada.reward.mathematics.answers import grade
+from openrlhf_ada.reward.mathematics.expressions import equal_expressions
+from openrlhf_ada.reward.mathematics.latex_values import is_understood, surely_differ, values
+from openrlhf_ada.reward.mathematics.values import differ
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -140,9 +140,9 @@ def test_values_are_those_of_what_math_verify_reads() -> None:
     """Of all labels that people have written for tests."""
     from sympy import Interval
 
-    from openrlhf_ada.reward import math_expressions
-    from openrlhf_ada.reward.math_answers import _plain
-    from openrlhf_ada.reward.math_values import UndecidedError, _value, are_far
+    from openrlhf_ada.reward.mathematics import expressions as math_expressions
+    from openrlhf_ada.reward.mathematics.answers import _plain
+    from openrlhf_ada.reward.mathematics.values import UndecidedError, _value, are_far
 
     rows = [json.loads(line) for path in DATA.glob("math_*.jsonl") for line in path.read_text().splitlines()]
     labels = {

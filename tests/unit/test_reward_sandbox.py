@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sandboxed import SHORT, SYSCALLS, WRITE_EVERYWHERE, cause, output
 
-from openrlhf_ada.reward.program_limits import ProgramLimits
-from openrlhf_ada.reward.sandbox import run_program
+from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.sandbox import run_program
 
 # Programs that behave.
 

@@ -16,9 +16,10 @@ import pytest
 from processes import has_ended
 from sandboxed import LANDLOCK, LIMITS, SHORT, SYSCALLS, X86_ONLY, cause, output
 
-from openrlhf_ada.reward import sandbox_child, sandbox_template
-from openrlhf_ada.reward.sandbox import run_program
-from openrlhf_ada.reward.sandbox_template import SandboxError, close_templates
+from openrlhf_ada.reward.programs import child as sandbox_child
+from openrlhf_ada.reward.programs import template as sandbox_template
+from openrlhf_ada.reward.programs.sandbox import run_program
+from openrlhf_ada.reward.programs.template import SandboxError, close_templates
 
 BUBBLEWRAP = sandbox_template.bubblewrap()
 
@@ -312,7 +313,7 @@ def test_no_file_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 @pytest.mark.slow
 def test_a_program_ends_with_the_process_that_grades(tmp_path: Path) -> None:
     code = "import threading, time\nfor _ in range(5): threading.Thread(target=time.sleep, args=(99,)).start()"
-    start = f"from openrlhf_ada.reward.sandbox import run_program; run_program({code!r}, '')"
+    start = f"from openrlhf_ada.reward.programs.sandbox import run_program; run_program({code!r}, '')"
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     grader = subprocess.Popen([sys.executable, "-c", start], cwd=Path(__file__).parents[2], env=environment)
     is_running = False

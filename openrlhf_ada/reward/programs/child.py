@@ -1,6 +1,6 @@
 """The script that runs inside the sandbox: a template process, and the children that it forks.
 
-`sandbox_template.py` starts it, with the standard library only: `sandbox_child.py <descriptor> <settings as JSON>`.
+`template.py` starts it, with the standard library only: `child.py <descriptor> <settings as JSON>`.
 The template imports what programs may import and then forks a child for each run (`inside/server.py`). A child
 confines itself for good, reads a job from its stdin (8 bytes length, JSON; what follows is the stdin of the program)
 and writes to its pipe: the line "ready" once nothing trusted follows, or one line with what could not be confined;
@@ -277,7 +277,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(sys.argv[2])
     sys.path.append(settings["package"])
-    from openrlhf_ada.reward.inside import jobs, server
+    from openrlhf_ada.reward.programs.inside import jobs, server
 
     sys.path.remove(settings["package"])
     # Programs of the same user could read an ordinary process.

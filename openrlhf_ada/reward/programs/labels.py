@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from openrlhf_ada.reward.code_asserts import Asserts, read_asserts
 from openrlhf_ada.reward.grade import UnusableLabelError
+from openrlhf_ada.reward.programs.asserts import Asserts, read_asserts
 
 LARGEST_PACKED = 1 << 28
 """Bytes of packed test cases."""

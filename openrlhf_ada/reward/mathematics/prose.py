@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from openrlhf_ada.reward.math_numbers import NUMBER_WORDS, number_of_words
+from openrlhf_ada.reward.mathematics.numbers import NUMBER_WORDS, number_of_words
 
 _ANNOUNCED = re.compile(
     r"(?:\banswers?\b(?:\s+(?!is\b|was\b|are\b)[A-Za-z]+){0,8}?\s*"

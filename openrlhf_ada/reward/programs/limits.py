@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from openrlhf_ada.config.schema import AdaConfig
+SECONDS = 10.0
+"""For grading one answer, where nobody says otherwise: the default of --ada_reward_timeout."""
 
 _OF_ONE_RUN, _OF_ALL_RUNS = 0.6, 0.8
 """Shares of the time for grading one answer."""
@@ -13,16 +14,16 @@ _OF_ONE_RUN, _OF_ALL_RUNS = 0.6, 0.8
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What one run may use; `seconds_in_all` is for the runs that grade one answer (see `code_time.TestTime`).
+    """What one run may use; `seconds_in_all` is for the runs that grade one answer (see `time_of_tests.TestTime`).
 
     `seconds` is wall-clock time from when the program starts. `output_kib` holds for stdout and for a result,
     `file_mib` for each file, `folder_mib` and `files` for all of them. `memory_mib` is address space beyond what a
     child has when it starts, of which a thread takes 8 MiB and more.
     """
 
-    seconds: float = _OF_ONE_RUN * AdaConfig.reward_timeout
-    seconds_in_all: float = _OF_ALL_RUNS * AdaConfig.reward_timeout
-    cpu_seconds: int = math.ceil(_OF_ONE_RUN * AdaConfig.reward_timeout)
+    seconds: float = _OF_ONE_RUN * SECONDS
+    seconds_in_all: float = _OF_ALL_RUNS * SECONDS
+    cpu_seconds: int = math.ceil(_OF_ONE_RUN * SECONDS)
     memory_mib: int = 1024
     output_kib: int = 1024
     file_mib: int = 16

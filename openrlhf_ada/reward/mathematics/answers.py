@@ -18,12 +18,12 @@ from functools import lru_cache
 from typing import Any
 
 from openrlhf_ada.reward.grade import Grade, UnusableLabelError, before_first_answer, label_is_readable
-from openrlhf_ada.reward.math_choices import choice_of_answer, choice_of_label
-from openrlhf_ada.reward.math_expressions import equal_expressions, is_readable
-from openrlhf_ada.reward.math_notation import simplified, words
-from openrlhf_ada.reward.math_numbers import Number, number, number_of_words, time_of_day, with_decimal_point
-from openrlhf_ada.reward.math_prose import after_announcement
-from openrlhf_ada.reward.math_relations import (
+from openrlhf_ada.reward.mathematics.choices import choice_of_answer, choice_of_label
+from openrlhf_ada.reward.mathematics.expressions import equal_expressions, is_readable
+from openrlhf_ada.reward.mathematics.notation import simplified, words
+from openrlhf_ada.reward.mathematics.numbers import Number, number, number_of_words, time_of_day, with_decimal_point
+from openrlhf_ada.reward.mathematics.prose import after_announcement
+from openrlhf_ada.reward.mathematics.relations import (
     as_interval,
     has_order,
     in_order,
@@ -35,8 +35,8 @@ from openrlhf_ada.reward.math_relations import (
     without_qualifier,
     without_same_name,
 )
-from openrlhf_ada.reward.math_text import LONGEST, FoundAnswer, clause_of, find_answers, last_boxes, unfenced
-from openrlhf_ada.reward.math_units import Measured, amounts, comparable, measured
+from openrlhf_ada.reward.mathematics.text import LONGEST, FoundAnswer, clause_of, find_answers, last_boxes, unfenced
+from openrlhf_ada.reward.mathematics.units import Measured, amounts, comparable, measured
 
 _TEXT_LABEL = re.compile(
     r"(?=.*[a-z]{3}|no$)[a-z][a-z' -]*[a-z]|"

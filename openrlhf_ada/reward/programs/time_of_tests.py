@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from openrlhf_ada.reward.grade import may_take
-from openrlhf_ada.reward.program_limits import ProgramLimits
+from openrlhf_ada.reward.programs.limits import ProgramLimits
 
 TESTS_IN_ALL = 10
 """So many tests share `seconds_in_all`. More tests have as much more time."""

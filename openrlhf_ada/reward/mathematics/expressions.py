@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.math_latex_values import is_understood, surely_differ
-from openrlhf_ada.reward.math_numbers import RELATIVE
-from openrlhf_ada.reward.math_values import at_a_point, differ, has_no_branches
+from openrlhf_ada.reward.mathematics.latex_values import is_understood, surely_differ
+from openrlhf_ada.reward.mathematics.numbers import RELATIVE
+from openrlhf_ada.reward.mathematics.values import at_a_point, differ, has_no_branches
 
 # It warns at every call that its own time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -99,7 +99,7 @@ def _parsed_formula(formula: str) -> tuple[Any, ...]:
     r"""`_parsed(r"\boxed{formula}")`: nothing is searched for where nothing else can be found."""
     from latex2sympy2_extended import normalize_latex
 
-    from openrlhf_ada.host.latex_parser import parsed_latex
+    from openrlhf_ada.reward.mathematics.latex_parser import parsed_latex
 
     text = rf"{_BOX}{formula}}}"
     if not formula or _OTHER_READING.search(formula):

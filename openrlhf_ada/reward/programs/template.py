@@ -23,11 +23,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.reward import sandbox_child
-from openrlhf_ada.reward.program_limits import ProgramLimits
+from openrlhf_ada.reward.programs import child as child_program
+from openrlhf_ada.reward.programs.limits import ProgramLimits
 
-_CHILD = Path(sandbox_child.__file__)
-_PACKAGE = Path(__file__).parents[2]
+_CHILD = Path(child_program.__file__)
+_PACKAGE = Path(__file__).parents[3]
 START_SECONDS = 60.0
 """A template, or a child of it, that has not started by then never will: there is no score."""
 _END_SECONDS = 10.0
@@ -188,7 +188,7 @@ def template_of(imports: tuple[str, ...]) -> Template:
     key = (os.getpid(), sys.executable, _CHILD, imports, program)
     with _lock:
         if key not in _templates:
-            if program is None and sandbox_child.landlock_version() < 1:
+            if program is None and child_program.landlock_version() < 1:
                 logger.warning(
                     "No wall around files: this kernel has no Landlock, and bubblewrap does not run here. Programs "
                     "can read and write what this user can. Install bubblewrap, or keep nothing here that matters"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from openrlhf_ada.reward import math_prose
-from openrlhf_ada.reward.math_numbers import CHINESE
+from openrlhf_ada.reward.mathematics import prose as math_prose
+from openrlhf_ada.reward.mathematics.numbers import CHINESE
 
 TAIL = 2_000
 """Characters at the end of a response in which the answer is looked for if there is no box."""

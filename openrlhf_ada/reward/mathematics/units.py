@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from string import ascii_lowercase
 
-from openrlhf_ada.reward.math_notation import typeset_words
-from openrlhf_ada.reward.math_numbers import number
+from openrlhf_ada.reward.mathematics.notation import typeset_words
+from openrlhf_ada.reward.mathematics.numbers import number
 
 _SAME = {
     "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "dm": "dm", "m": "m meter metre",

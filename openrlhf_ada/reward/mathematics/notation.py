@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from openrlhf_ada.reward.math_plain_formulas import plain_formula
+from openrlhf_ada.reward.mathematics.plain_formulas import plain_formula
 
 _SIGNS = str.maketrans(
     {

@@ -12,7 +12,16 @@ import math
 import re
 from functools import lru_cache
 
-from openrlhf_ada.reward.math_values import UndecidedError, are_far, circular, coordinate, kept, power, tidy, total
+from openrlhf_ada.reward.mathematics.values import (
+    UndecidedError,
+    are_far,
+    circular,
+    coordinate,
+    kept,
+    power,
+    tidy,
+    total,
+)
 
 LONGEST = 300
 """Characters."""

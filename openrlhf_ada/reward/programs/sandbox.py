@@ -1,9 +1,9 @@
 """Runs an untrusted program in a process of its own that can do little harm.
 
-Each run is a fork of a template (`sandbox_template.py`), with the standard library and the modules that are allowed,
+Each run is a fork of a template (`template.py`), with the standard library and the modules that are allowed,
 in a new session and an empty folder that is deleted afterwards, with an empty environment. Before the program starts,
 the child has given up, for good: network, new processes, signals to others, capabilities, the system calls that change
-the machine (seccomp), and memory, CPU time and file sizes beyond its limits (`sandbox_child.py`). Where that cannot be
+the machine (seccomp), and memory, CPU time and file sizes beyond its limits (`child.py`). Where that cannot be
 set up, a run raises SandboxError: no program is ever run with less.
 
 Files: where the kernel has Landlock, or bubblewrap is installed, the program reads the interpreter and its libraries
@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from openrlhf_ada.reward import sandbox_template
-from openrlhf_ada.reward.program_limits import ProgramLimits
-from openrlhf_ada.reward.sandbox_template import START_SECONDS, Child, SandboxError
+from openrlhf_ada.reward.programs import template
+from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.template import START_SECONDS, Child, SandboxError
 
 _READY = b"ready\n"
 _CHUNK_BYTES = 1 << 16
@@ -64,7 +64,7 @@ class Sandbox:
 
     def prepare(self) -> None:
         """Start what runs programs, if it does not run yet."""
-        sandbox_template.template_of(self.imports)
+        template.template_of(self.imports)
 
     def run_program(self, code: str, stdin: str, limits: ProgramLimits = _DEFAULT_LIMITS) -> RunResult:
         """Run `code` as a main program; `stdout` is what it wrote. One that exits with another code than 0 failed."""
@@ -102,7 +102,7 @@ class Sandbox:
         self, job: dict[str, Any], limits: ProgramLimits, stdin: bytes = b"", *, closes_stdin: bool = True
     ) -> Iterator[Run]:
         """A run of `job`. Its process has ended and its folder is gone when the block is left."""
-        child = sandbox_template.fork(self.imports, limits)
+        child = template.fork(self.imports, limits)
         body = json.dumps(job).encode()
         run = Run(child, len(body).to_bytes(8, "big") + body + stdin, limits, closes_stdin=closes_stdin)
         try:

@@ -1,7 +1,7 @@
 """Grades answers that are Python programs by running them against the tests of their label.
 
 An answer is the last closed ```python block of the response (a plain ``` block where there is none), after the last
-</think>. `code_labels.py` has the forms of labels. Programs run in the sandbox of `sandbox.py`, with the standard
+</think>. `labels.py` has the forms of labels. Programs run in the sandbox of `sandbox.py`, with the standard
 library and the modules of `CodeRules.imports`.
 
 The score is 1 where every test passes, else 0 with the cause of the first failure; with `CodeRules.partial` it is the
@@ -22,9 +22,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from openrlhf_ada.reward.code_asserts import Asserts
-from openrlhf_ada.reward.code_labels import Call, Dialogue, read_label
-from openrlhf_ada.reward.code_time import TestTime
 from openrlhf_ada.reward.grade import (
     CODE_RULES_VARIABLE,
     SECONDS_VARIABLE,
@@ -33,9 +30,12 @@ from openrlhf_ada.reward.grade import (
     before_first_answer,
     label_is_readable,
 )
-from openrlhf_ada.reward.program_limits import ProgramLimits, limits_within
-from openrlhf_ada.reward.sandbox import Sandbox
-from openrlhf_ada.reward.sandbox_judge import judge
+from openrlhf_ada.reward.programs.asserts import Asserts
+from openrlhf_ada.reward.programs.judge import judge
+from openrlhf_ada.reward.programs.labels import Call, Dialogue, read_label
+from openrlhf_ada.reward.programs.limits import ProgramLimits, limits_within
+from openrlhf_ada.reward.programs.sandbox import Sandbox
+from openrlhf_ada.reward.programs.time_of_tests import TestTime
 
 _FENCE = re.compile(r"\s*`{3,}([^`]*)")
 _PYTHON = {"python", "python3", "py"}

@@ -11,10 +11,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from openrlhf_ada.reward.code_asserts import Asserts
-from openrlhf_ada.reward.code_time import TestTime
-from openrlhf_ada.reward.program_limits import ProgramLimits
-from openrlhf_ada.reward.sandbox import Run, Sandbox, reply_of
+from openrlhf_ada.reward.programs.asserts import Asserts
+from openrlhf_ada.reward.programs.limits import ProgramLimits
+from openrlhf_ada.reward.programs.sandbox import Run, Sandbox, reply_of
+from openrlhf_ada.reward.programs.time_of_tests import TestTime
 
 MOST_CALLS = 10_000
 """Calls of the program by the tests of one answer. More are a loop that waits for the program."""

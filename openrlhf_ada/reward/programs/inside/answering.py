@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from openrlhf_ada.reward.inside.plain import decode, encode
+from openrlhf_ada.reward.programs.inside.plain import decode, encode
 
 _LONGEST_TEXT = 1000
 

@@ -18,7 +18,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from openrlhf_ada.reward.inside.plain import decode, encode
+from openrlhf_ada.reward.programs.inside.plain import decode, encode
 
 _TEST = "__test__"
 _QUESTIONS = ("getattr", "getitem", "len", "iter", "next", "bool", "str", "repr", "format", "hash")
