@@ -23,72 +23,64 @@ N, ESTIMATOR, TRAIN = "--rollout.n_samples_per_prompt", "--algo.advantage.estima
 REWARD = "--reward.remote_url"
 ASYNC: Flags = {"--train.async_enable": ""}
 
-COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
-    # id, changes, flag in front of the message with its value, part of the rule, part of the remedy
+COMBINATIONS: list[tuple[str, Flags, str, str]] = [
+    # id, changes, flag in front of the message with its value, flag of the remedy
     *[
-        (f"n=1 with {estimator}", {N: "1", TRAIN: "2", ESTIMATOR: estimator}, f"{N} is 1", estimator, f"{N} 4")
+        (f"n=1 with {estimator}", {N: "1", TRAIN: "2", ESTIMATOR: estimator}, f"{N} is 1", f"{N} 4")
         for estimator in ("group_norm", "dr_grpo", "rloo", "reinforce_baseline")
     ],
-    ("n=1 in mode off", {"--ada_mode": "off", N: "1", ESTIMATOR: "rloo"}, f"{N} is 1", "at least 2", f"{N} 4"),
-    ("estimator reinforce", {ESTIMATOR: "reinforce"}, f"{ESTIMATOR} is 'reinforce'", "whole batch", "group_norm"),
-    ("estimator flash", {ESTIMATOR: "flash_reinforce"}, f"{ESTIMATOR} is 'flash_reinforce'", "biases", "gae"),
+    ("n=1 in mode off", {"--ada_mode": "off", N: "1", ESTIMATOR: "rloo"}, f"{N} is 1", f"{N} 4"),
+    ("estimator reinforce", {ESTIMATOR: "reinforce"}, f"{ESTIMATOR} is 'reinforce'", ""),
+    ("estimator flash", {ESTIMATOR: "flash_reinforce"}, f"{ESTIMATOR} is 'flash_reinforce'", ""),
     (
         "dynamic filtering",
         {"--algo.dynamic_filtering_enable": ""},
         "--algo.dynamic_filtering_enable is True",
-        "already decides",
-        "--ada_unresolved refill does the same",
+        "--ada_unresolved refill",
     ),
     (
         "cut-off tokens",
         {"--rollout.top_p": "0.9"},
         "--rollout.top_p is 0.9",
-        "it cuts off tokens to which training gives",
-        "Leave it out",
+        "",
     ),
     (
         "weights change while prompts are sampled",
         ASYNC | {"--train.partial_rollout_enable": ""},
         "--train.partial_rollout_enable is True",
-        "a pool of --ada_mode seq mixes policies, and nothing corrects for that",
         "--algo.advantage.is_correction_level token",
     ),
     (
         "weights travel without Ray",
         {"--vllm.sync_with_ray": ""},
         "--vllm.sync_with_ray is True",
-        "weights are sent by a process group of our own",
-        "Leave it out",
+        "",
     ),
     (
         "weights travel by what is there",
         {"--vllm.sync_backend": "mpi"},
         "--vllm.sync_backend is 'mpi'",
-        "by nccl or gloo",
-        "Use nccl on GPUs",
+        "",
     ),
     (
         "adapters cannot be merged into 4 bits",
         {"--ds.lora.rank": "8", "--ds.load_in_4bit": ""},
         "--ds.load_in_4bit is True",
-        "4-bit weights cannot hold what an adapter adds",
-        "Leave it out",
+        "",
     ),
     (
         "a run ends before anybody is warned",
         {"--ada_logprob_warn": "2"},
         "--ada_logprob_stop is 1.0",
-        "before anybody is warned (--ada_logprob_warn 2)",
-        "Use a larger one",
+        "",
     ),
     (
         "and without adaptive sampling",
         ASYNC | {"--train.partial_rollout_enable": "", "--vllm.enable_prefix_caching": "", "--ada_mode": "off"},
         "--vllm.enable_prefix_caching is True",
-        "would go on with a cache that the old weights computed",
-        "Leave one of the two out",
+        "",
     ),
-    ("half precision of another kind", {"--ds.param_dtype": "fp16"}, "--ds.param_dtype is 'fp16'", "round", "Leave"),
+    ("half precision of another kind", {"--ds.param_dtype": "fp16"}, "--ds.param_dtype is 'fp16'", ""),
     (
         "cached prompts survive an update",
         ASYNC
@@ -98,35 +90,32 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
             "--vllm.enable_prefix_caching": "",
         },
         "--vllm.enable_prefix_caching is True",
-        "would go on with a cache that the old weights computed",
-        "Leave one of the two out",
+        "",
     ),
     (
         "engines cannot return beside training in parts",
         ASYNC | {"--ds.zero_stage": "3", "--actor.num_gpus_per_node": "2"},
         "--ds.zero_stage is 3",
-        "would wait for each other in different calls",
         "--ada_engine_restarts 0",
     ),
     (
         "sampling ahead by the host",
         {"--rollout.vllm_generate_batch_size": "4"},
         "--rollout.vllm_generate_batch_size is 4",
-        "--ada_mode seq decides itself how much to sample",
-        "Leave it out",
+        "",
     ),
-    ("no reward in mode seq", {REWARD: None}, f"{REWARD} is None", "decides on scores", "--train.agent_func_path"),
-    ("rollouts do not fill", {TRAIN: "3"}, f"{TRAIN} is 3", "2 x n 4 = 8 rollouts", "divisor of 8"),
-    ("batch larger than rollouts", {TRAIN: "16"}, f"{TRAIN} is 16", "would be lost", "divisor of 8"),
-    ("micro-batch", {"--train.micro_batch_size": "3"}, "--train.micro_batch_size is 3", "must divide", "divisor"),
+    ("no reward in mode seq", {REWARD: None}, f"{REWARD} is None", "--train.agent_func_path"),
+    ("rollouts do not fill", {TRAIN: "3"}, f"{TRAIN} is 3", ""),
+    ("batch larger than rollouts", {TRAIN: "16"}, f"{TRAIN} is 16", ""),
+    ("micro-batch", {"--train.micro_batch_size": "3"}, "--train.micro_batch_size is 3", ""),
 ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "head", "rule", "remedy"), [c[1:] for c in COMBINATIONS], ids=[c[0] for c in COMBINATIONS]
+    ("changes", "head", "remedy"), [c[1:] for c in COMBINATIONS], ids=[c[0] for c in COMBINATIONS]
 )
-def test_combination_is_refused(refusal: Refusal, changes: Flags, head: str, rule: str, remedy: str) -> None:
-    check_refusal(refusal(changes), head, rule, remedy)
+def test_combination_is_refused(refusal: Refusal, changes: Flags, head: str, remedy: str) -> None:
+    check_refusal(refusal(changes), head, remedy)
 
 
 # -- sampling and training at the same time -----------------------------------------------------------------------

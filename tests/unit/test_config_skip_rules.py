@@ -20,40 +20,35 @@ DR_GRPO: Flags = {"--algo.advantage.estimator": "dr_grpo"}
 
 ROUNDED: Flags = DR_GRPO | {"--ada_baseline": "estimator", "--ada_baseline_rounding": "0.3"}
 
-REFUSED: list[tuple[str, Flags, str, str, str]] = [
-    # id, flags, flag in front of the message with its value, part of the rule, part of the remedy
-    ("PPO", SKIP | {"--algo.advantage.estimator": "gae"}, "--algo.advantage.estimator is 'gae'", "critic", "Leave it"),
+REFUSED: list[tuple[str, Flags, str, str]] = [
+    # id, flags, flag in front of the message with its value, flag of the remedy
+    ("PPO", SKIP | {"--algo.advantage.estimator": "gae"}, "--algo.advantage.estimator is 'gae'", ""),
     (
         "KL",
         SKIP | {"--algo.kl.init_coef": "0.1", "--ref.num_gpus_per_node": "1"},
         "--algo.kl.init_coef is 0.1",
-        "the KL penalty counts every rollout",
-        "use --ada_zeros compute",
+        "--ada_zeros compute",
     ),
     (
         "entropy",
         SKIP | {"--actor.entropy_coef": "0.1"},
         "--actor.entropy_coef is 0.1",
-        "every rollout",
-        "Leave it out",
+        "",
     ),
-    ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", "every rollout", "Leave it"),
+    ("routers", SKIP | {"--actor.aux_loss_coef": "0.1"}, "--actor.aux_loss_coef is 0.1", ""),
     (
         "own mean",
         {"--ada_baseline": "pool", "--ada_baseline_rounding": "0.3"},
         "--ada_baseline_rounding is 0.3",
-        "the baseline is 'pool'",
-        "Use --ada_baseline estimator",
+        "--ada_baseline estimator",
     ),
-    ("beyond half", ROUNDED | {"--ada_baseline_rounding": "0.6"}, "--ada_baseline_rounding is 0.6", "0 to 0.5", "0.2"),
+    ("beyond half", ROUNDED | {"--ada_baseline_rounding": "0.6"}, "--ada_baseline_rounding is 0.6", ""),
 ]
 
 
-@pytest.mark.parametrize(
-    ("flags", "head", "rule", "remedy"), [pytest.param(*case, id=name) for name, *case in REFUSED]
-)
-def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str, rule: str, remedy: str) -> None:
-    check_refusal(refusal(flags), head, rule, remedy)
+@pytest.mark.parametrize(("flags", "head", "remedy"), [pytest.param(*case, id=name) for name, *case in REFUSED])
+def test_refused(refusal: Callable[[Flags], Exception], flags: Flags, head: str, remedy: str) -> None:
+    check_refusal(refusal(flags), head, remedy)
 
 
 @pytest.mark.parametrize(
