@@ -26,7 +26,7 @@ from openrlhf_ada.config.loss_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
 from openrlhf_ada.config.other_runs import self_contained
-from openrlhf_ada.config.preset_flags import apply_method, check_with_method, deviations, is_given, named_method
+from openrlhf_ada.config.preset_flags import apply_method, check_with_method, is_given, method_notes, named_method
 from openrlhf_ada.config.schema import AdaConfig, add_flags, from_namespace
 from openrlhf_ada.config.score_rules import with_scores
 from openrlhf_ada.config.settings import resolve, scores
@@ -68,26 +68,33 @@ def parse(
 ) -> tuple[SimpleNamespace, AdaConfig]:
     """Parse the flags and check all that can be checked without starting anything; raises one of USER_ERRORS."""
     given: list[SimpleNamespace] = []
+    parsers: list[argparse.ArgumentParser] = []
     method = named_method(argv)
 
     def add_all(parser: argparse.ArgumentParser) -> None:
         add_flags(parser)
         apply_method(parser, method)
+        parsers.append(parser)
 
     def check_and_keep(flags: SimpleNamespace) -> None:
+        check_with_method(flags, argv, method, check_threshold_too)
+        given.append(flags)
+
+    def check_threshold_too(flags: SimpleNamespace) -> None:
         if (
             not is_given("ada.positive_threshold", argv)
             and with_scores(from_namespace(flags.ada), flags).scores == "raw"
         ):
             # A method's threshold is for scores in [0, 1]; raw scores have a threshold only if the user gives one.
             flags.ada.positive_threshold = None
-        check_with_method(flags, argv, method, check)
-        given.append(flags)
+        check(flags)
 
     args = parse_host_arguments(argv, add_all, check_and_keep, prog=PROG, description=__doc__ or "")
-    for line in deviations(given[0], argv, method):
-        logger.warning("deviation: %s", line)
-    # Trainer and generator may run on other machines, without the directory of the matched run.
+    for line in method_notes(given[0], argv, method, parsers[0].get_default):
+        logger.warning("%s", line)
+    # Trainer and generator may run on other machines, without the file of the method or the directory of the matched
+    # run; and a run that is resumed may find them changed.
+    args.ada.method = method and method.recorded
     args.ada.objective = self_contained(args.ada.objective)
     args.ada.mlflow = args.ada.mlflow and absolute(args.ada.mlflow)
     config = with_threshold(with_scores(from_namespace(args.ada), args), args)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.presets import METHODS, nested
+from openrlhf_ada.config.presets import METHODS, OLD_NAMES, nested
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
 
 
@@ -31,6 +31,8 @@ def self_contained(objective: str) -> str:
     name = objective.removeprefix(MATCHED)
     if name == objective or name in METHODS or name.startswith("{"):
         return objective
+    if name in OLD_NAMES:
+        return MATCHED + OLD_NAMES[name]
     try:
         config, host = flags_of(name)
     except (ConfigError, ValueError) as error:
@@ -77,6 +79,7 @@ def flags_of(name: str) -> tuple[AdaConfig, SimpleNamespace]:
 
 
 def _record_of(name: str) -> dict[str, Any]:
+    name = OLD_NAMES.get(name, name)
     if name in METHODS:
         return nested(METHODS[name].flags)
     if name.startswith("{"):
