@@ -159,7 +159,7 @@ def variance_table(aim: str) -> str:
 
 
 NAMED = (
-    *("rated-pos", "counted", "first-right", "raft", "raft-1-twice"),
+    *("rated-pos", "spo-n2", "first-success-8", "raft", "raft-n1-e2"),
     *("dapo", "pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo"),
     *("hora", "aero", "pilot-commit", "speed", "mopps", "vade"),
     *("mmr1", "greso", "prime-rl-pools", "cures", "dars", "pf-ppo"),
@@ -253,7 +253,7 @@ def matched_table() -> str:
 
 
 def counted_table() -> str:
-    """Markdown: of --ada_method counted."""
+    """Markdown: of --ada_method spo-n2."""
     return _by_visit("rated-pos", "rated-pos", 2, 0.02)
 
 

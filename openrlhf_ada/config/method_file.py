@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.nearest import did_you_mean
+
+Node = Any
+"""A node of PyYAML's, which has its kind as `id`."""
 
 LARGEST = 64 * 1024
 """Bytes of a file, far more than all flags take."""
@@ -71,7 +72,12 @@ def top_keys() -> tuple[str, ...]:
     return (*TEXTS, FLAGS)
 
 
-def _root(path: Path) -> yaml.Node:
+def _root(path: Path) -> Node:
+    # What reads no method needs no YAML.
+    import yaml as untyped
+
+    yaml: Any = untyped
+
     try:
         if not path.is_file():
             raise _wrong(path, None, "there is no such file", "Name a YAML file, or a method: openrlhf-ada methods")
@@ -93,12 +99,12 @@ def _root(path: Path) -> yaml.Node:
     return node
 
 
-def _members(node: yaml.Node, path: Path) -> dict[str, tuple[int, yaml.Node]]:
+def _members(node: Node, path: Path) -> dict[str, tuple[int, Node]]:
     """Of a mapping: line and value by name."""
     _check_tag(node, path)
-    if not isinstance(node, yaml.MappingNode):
+    if node.id != "mapping":
         raise _wrong(path, _line(node), "`name: value` lines belong here", "`openrlhf-ada methods grpo` shows some")
-    found: dict[str, tuple[int, yaml.Node]] = {}
+    found: dict[str, tuple[int, Node]] = {}
     for key, value in node.value:
         _check_tag(key, path)
         name = key.value
@@ -111,22 +117,22 @@ def _members(node: yaml.Node, path: Path) -> dict[str, tuple[int, yaml.Node]]:
     return found
 
 
-def _text(path: Path, line: int, node: yaml.Node) -> str:
+def _text(path: Path, line: int, node: Node) -> str:
     _check_tag(node, path)
-    if not isinstance(node, yaml.ScalarNode) or not node.value.strip():
+    if node.id != "scalar" or not node.value.strip():
         raise _wrong(path, line, "a text belongs here", "Write one, or leave the line out")
     return str(node.value).strip()
 
 
-def _value(path: Path, line: int, name: str, node: yaml.Node) -> Any:
+def _value(path: Path, line: int, name: str, node: Node) -> Any:
     """A number, a boolean, a text, or a tuple of these."""
     _check_tag(node, path)
-    if isinstance(node, yaml.SequenceNode) and all(isinstance(part, yaml.ScalarNode) for part in node.value):
+    if node.id == "sequence" and all(part.id == "scalar" for part in node.value):
         return tuple(_value(path, line, name, part) for part in node.value)
-    if not isinstance(node, yaml.ScalarNode):
+    if node.id != "scalar":
         raise _wrong(path, line, f"{name} has one value, or a list of values", f"Write `{name}: value`")
     text = str(node.value)
-    if node.style is not None:
+    if node.style is not None:  # in quotes
         return text
     if text in ("", "~", "null"):
         raise _wrong(path, line, f"{name} has no value", "Give one, or leave the line out")
@@ -137,13 +143,13 @@ def _value(path: Path, line: int, name: str, node: yaml.Node) -> Any:
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def _check_tag(node: yaml.Node, path: Path) -> None:
+def _check_tag(node: Node, path: Path) -> None:
     if node.tag not in _PLAIN:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise _wrong(path, _line(node), f"{tag} asks for an object, and a method holds plain values", "Leave it out")
 
 
-def _line(node: yaml.Node) -> int:
+def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 

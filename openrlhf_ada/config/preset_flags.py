@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.config.nearest import did_you_mean, nearest
@@ -50,7 +50,7 @@ def _taken(action: argparse.Action, value: Any) -> Any:
         return value
     several = action.nargs not in (None, "?")
     if several and isinstance(value, tuple):
-        parts: tuple[Any, ...] = value
+        parts = cast("tuple[Any, ...]", value)
         if isinstance(action.nargs, int) and len(parts) != action.nargs:
             raise ValueError(f"it takes {action.nargs} values")
         return tuple(_one(action, part) for part in parts)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.method_file import MethodFile, Places, read_method_file, wrong_at
@@ -154,12 +154,16 @@ def _base(file: MethodFile, above: tuple[Path, ...]) -> Method:
 
 def _of_record(text: str) -> Method:
     try:
-        said = json.loads(text)
-        flags = {str(flag): tuple(v) if isinstance(v, list) else v for flag, v in dict(said["flags"]).items()}
+        said: Any = json.loads(text)
+        flags: Flags = {flag: _tuple(value) for flag, value in said["flags"].items()}
         return Method(str(said["name"]), str(said["summary"]), str(said["source"]), flags)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         rule = f"it is not what a run's record has of a method ({error!r})"
         raise ConfigError("--ada_method", text, rule, "Name a method or a file") from error
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
 def nested(flags: Flags) -> dict[str, Any]:

@@ -91,6 +91,11 @@ class Settings:
         return self.gate is not None and self.group_size > self.gate.pilot
 
     @property
+    def gives_up(self) -> bool:
+        """Does a prompt without a positive get the least number of rollouts in the end?"""
+        return self.config.mode == "est" and self.pilot is None and self.config.give_up > 0
+
+    @property
     def in_ppo(self) -> bool:
         """Is the baseline that of the host's critic, token by token?"""
         return self.advantage == "gae"

@@ -38,7 +38,7 @@ COMBINATIONS: list[tuple[str, Flags, str, str, str]] = [
     ("unknown exit", {"--ada_exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, gate, fixed", "--ada_exit fixed"),
     ("dotted flag", {"--ada.exit": "neg"}, "--ada_exit is 'neg'", "pos, balance, gate, fixed", "--ada_exit fixed"),
     ("near exit", {"--ada_exit": "pso"}, "--ada_exit is 'pso'", "pos, balance, gate, fixed", "--ada_exit pos"),
-    ("near method", {"--ada_method": "raft_1_twice"}, "--ada_method is 'raft_1_twice'", "raft", "raft-1-twice."),
+    ("near method", {"--ada_method": "raft_1_twice"}, "--ada_method is 'raft_1_twice'", "raft", "raft-n1-e2."),
     (
         "scheduler",
         {"--actor.lr_scheduler": "cosine_warmup"},

@@ -117,7 +117,7 @@ def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_
 
 
 def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path, capsys: Any) -> None:
-    names = ("reinforce-ada-balance", "uniform-8", "counted", "grpo")
+    names = ("reinforce-ada-balance", "uniform-8", "spo-n2", "grpo")
     argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
     plans = planned(tmp_path, *argv)
     assert tuple(plans) == names
@@ -127,7 +127,7 @@ def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path
     recommended, control, experiment = (line for line in " ".join(shown.split()).split(" - ")[-3:])
     assert "reinforce-ada-balance is recommended" in recommended and "2510.04996" in recommended
     assert "uniform-8" in control
-    assert "first-right" in experiment and "one right answer" in experiment
+    assert "first-success-8" in experiment and "one right answer" in experiment
 
 
 @pytest.mark.slow
