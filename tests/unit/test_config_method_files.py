@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from documents import ROOT, blocks
 
 from openrlhf_ada.cli import methods
 from openrlhf_ada.cli.config_file import words_of
@@ -64,6 +65,16 @@ def test_a_strangers_method_is_parsed_settled_and_sampled(
     (step,) = simulate(make_policy(resolve(config, args)), iter([list(range(16))]), lambda _, rows: rates[rows], 1)
     assert 2 * 16 <= step.ledger.drawn <= 6 * 16
     assert all(len(group.indices) == 2 for group in step.groups)
+
+
+def test_the_example_is_the_documents_and_passes_every_check(method_argv: list[str]) -> None:
+    example = ROOT / "examples" / "methods" / "few.yaml"
+    (shown,) = (
+        b for b in blocks((ROOT / "docs" / "extending.md").read_text(encoding="utf-8")) if b.language == "yaml"
+    )
+    assert shown.text == example.read_text(encoding="utf-8")
+    _, config = parse([*method_argv, "--ada_method", str(example)])
+    assert (config.wave, config.correction) == (4, "positives")
 
 
 def test_given_flags_win_and_deviations_name_the_file(

@@ -68,7 +68,7 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
         ),
         (
             {"--ada_mode": "est", "--ada_budget": "8"},
-            "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates, if predictions are right, until they are given",
+            "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates, if predictions are right, until they are",
         ),
         (
             {"--ada_mode": "seq"} | CHOSEN,
