@@ -180,7 +180,7 @@ def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None
         (("--beta", "3"), "argument --beta: 3: expected two numbers above 0, such as 0.5,3.5"),
         (("--beta", "1,-1"), "argument --beta: -1: expected a number above 0"),
         (("--methods", "dapo"), "dapo replaces prompts or reads a critic, which is not simulated: expected some of"),
-        (("--methods", "countd"), "Did you mean counted?"),
+        (("--methods", "gvn"), "Did you mean gvm?"),
         (("--tokens", "5000"), "have a mean of 2,966. Give --max_tokens 20000 or more"),
         (("--engine", "README.md"), "README.md does not describe an engine as --calibrate writes it"),
         (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives: make one with"),
