@@ -64,7 +64,7 @@ def method_named(name: str) -> Method:
         return METHODS[name]
     if name.startswith("{"):
         return _of_record(name)
-    if _is_path(name):
+    if is_path(name):
         return _read(name, Path(name), ())
     near = nearest(name, [*METHODS, *OLD_NAMES])
     remedy = f"Try --ada_method {OLD_NAMES.get(near, near)}" if near else "Leave it out for your own flags"
@@ -109,7 +109,8 @@ def part(name: str) -> Method:
     return _read(name, PARTS / f"{name}.yaml", ())
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Is it a file of the user's that --ada_method names?"""
     return "/" in name or name.endswith((".yaml", ".yml"))
 
 
@@ -134,7 +135,7 @@ def _base(file: MethodFile, above: tuple[Path, ...]) -> Method:
     if name is None:
         return Method("", "", "", {})
     parts = [path.stem for path in PARTS.glob("*.yaml")]
-    if _is_path(name):
+    if is_path(name):
         path = file.path.parent / name
         if not path.is_file():
             raise wrong_at(file, "base", f"there is no file {path}", "A path begins at the folder of the file")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import openrlhf_ada
 from openrlhf_ada.config.flags import ConfigError, words_by_flag
+from openrlhf_ada.config.presets import is_path
 from openrlhf_ada.reward.reward_function import MIXED, NAMED, file_and_function
 
 DISTRIBUTION = "openrlhf-ada"
@@ -37,6 +38,7 @@ PATH_FLAGS = {
         "--eval.dataset",
         "--reward.remote_url",
         "--train.agent_func_path",
+        "--ada_method",
         "--ada_policy",
         "--ada_reward_map",
     ),
@@ -153,6 +155,8 @@ def _paths(verb: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
             values = [value.partition("=")[2] or value for value in values]
         for value in values:
             value = (file_and_function(value) or (value,))[0]
+            if flag == "--ada_method" and not is_path(value):
+                continue
             if value and not os.path.isabs(value) and value not in (*NAMED, MIXED):
                 yield flag or POSITIONAL, os.path.normpath(value)
 

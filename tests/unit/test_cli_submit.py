@@ -69,6 +69,10 @@ def test_files_that_the_command_names_go_along(here: Path) -> None:
     assert files_of("train", graders, [], here).files == (Path("style.py"), Path("own.py"))
     graders = ["--reward", "math,style.py:brevity", "--reward_map", "a=own.py:grade"]
     assert files_of("eval", graders, [], here).files == (Path("style.py"), Path("own.py"))
+    (here / "rated").mkdir()
+    (here / "mine.yaml").touch()
+    assert files_of("train", ["--ada_method", "mine.yaml"], [], here).files == (Path("mine.yaml"),)
+    assert files_of("train", ["--ada_method", "rated"], [], here).files == (), "a method, not the folder"
 
 
 def test_problem_arguments_may_be_anywhere() -> None:

@@ -232,4 +232,4 @@ def test_methods_are_listed_and_shown(write: Write, capsys: pytest.CaptureFixtur
         out = capsys.readouterr().out
         assert all(part in out for part in shown)
     with pytest.raises(ConfigError, match="grpo"):
-        methods.main(["grop"])
+        methods.main(["grpoo"])

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from openrlhf_ada.cli.train_ppo_ray import parse
+from openrlhf_ada.config import presets
 from openrlhf_ada.config.flags import ConfigError
+from openrlhf_ada.config.method_file import read_method_file
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
 from openrlhf_ada.config.other_runs import self_contained
@@ -82,6 +84,17 @@ def test_all_methods_share_the_recipe() -> None:
     assert shared
     for flag in shared:
         assert {method.flags[flag] for method in METHODS.values()} == {METHODS["grpo"].flags[flag]}
+
+
+def test_a_start_reads_the_file_of_its_method_and_what_it_rests_on(
+    method_argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(presets, "read_method_file", lambda path: read.append(path.stem) or read_method_file(path))
+    presets._ours.cache_clear()
+    presets.part.cache_clear()
+    parse([*method_argv, "--ada_method", "vip"])
+    assert sorted(read) == ["recipe", "vip"]
 
 
 def test_help_lists_the_names() -> None:
