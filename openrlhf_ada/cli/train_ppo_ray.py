@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
+from openrlhf_ada.cli.flag_reference import actions_of
 from openrlhf_ada.cli.lost_processes import RunLostError
 from openrlhf_ada.cli.run_folder import check_free, keep_name, run_folder
 from openrlhf_ada.config import program
@@ -73,7 +74,7 @@ def parse(
 
     def add_all(parser: argparse.ArgumentParser) -> None:
         add_flags(parser)
-        apply_method(parser, method)
+        apply_method(parser, method, actions_of(parser))
         parsers.append(parser)
 
     def check_and_keep(flags: SimpleNamespace) -> None:

@@ -20,12 +20,12 @@ def named_method(argv: Sequence[str]) -> Method | None:
     return None if name is None else method_named(name)
 
 
-def apply_method(parser: argparse.ArgumentParser, method: Method | None) -> None:
-    """Let a method be the defaults of a parser that has all flags. Raises ConfigError for a flag that is none, and for
-    a value that its flag does not take."""
+def apply_method(parser: argparse.ArgumentParser, method: Method | None, actions: Iterable[argparse.Action]) -> None:
+    """Let a method be the defaults of a parser that has all flags, which are `actions`. Raises ConfigError for a flag
+    that is none, and for a value that its flag does not take."""
     if method is None:
         return
-    known = {name.lstrip("-"): action for action in parser._actions for name in action.option_strings}
+    known = {name.lstrip("-"): action for action in actions for name in action.option_strings}
     defaults: dict[str, Any] = {}
     for flag, value in method.flags.items():
         action = known.get(flag)

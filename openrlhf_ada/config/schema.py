@@ -55,9 +55,8 @@ class SamplingFlags:
     )
     method: str | None = flag_of_every_mode(
         None,
-        "A method by name, or a YAML file of your own (a path with a slash, or that ends in .yaml). It sets our flags "
-        "and OpenRLHF's. Flags that you give win, and are printed as deviations. `openrlhf-ada methods` lists: "
-        f"{', '.join(METHODS)}.",
+        "A method by name, or a YAML file of your own (with a slash, or .yaml at its end). It sets our flags and "
+        f"OpenRLHF's. Flags that you give win, and are printed as deviations. Names: {', '.join(METHODS)}.",
         metavar="NAME|FILE",
     )
     # -- Ada-Seq ----------------------------------------------------------------------------------------------------
