@@ -105,11 +105,11 @@ def check_with_method(
     except ConfigError as error:
         about = next((flag for flag in preset if error.flag in (f"--{flag}", _spelt(flag))), None)
         given = [flag for flag in dict.fromkeys(_given(argv)) if flag in preset and _differs(flags, flag, preset)]
-        if given and about:
-            raise _without(error, method, given) from None
-        if about and method.is_own:
+        if about and method.is_own and about not in given:
             rule = f"{error.rule} ({_place(method, about)})"
             raise ConfigError(error.flag, error.value, rule, error.remedy) from None
+        if given and about:
+            raise _without(error, method, given) from None
         raise
 
 

@@ -38,7 +38,8 @@ def sizes(name: str) -> dict[str, Any]:
     limit = {"ada_refill_limit": 2 * PROMPTS} if "ada.refill_limit" in flags else {}
     if flags.get("ada.candidates", 0) > 4:
         limit["ada_candidates"] = 4
-    small = {"rollout__micro_batch_size": PROMPTS, "train__micro_batch_size": PROMPTS, "data__max_samples": 32}
+    rows = 32 if n <= 32 else 16
+    small = {"rollout__micro_batch_size": PROMPTS, "train__micro_batch_size": PROMPTS, "data__max_samples": rows}
     return free | limit | small | {"rollout__batch_size": PROMPTS, "train__batch_size": PROMPTS * n}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from openrlhf_ada.cli.main import main as program
 from openrlhf_ada.cli.plan import PLANNED, main
-from openrlhf_ada.cli.scenario import method_settings
+from openrlhf_ada.cli.scenario import method_settings, names_of
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
@@ -154,6 +154,11 @@ def test_every_planned_method_can_be_planned(name: str, tmp_path: Path, engine: 
     argv = ("--methods", name, "--engine", str(engine), "--prompts", "64", "--max_tokens", "8")
     plan = planned(tmp_path, *argv)[name]
     assert plan["rollouts"] >= plan["trained"] > 0
+
+
+def test_old_names_are_planned_under_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert names_of(PLANNED)("counted,grpo") == ["spo-n2", "grpo"]
+    assert "counted" in (said := capsys.readouterr().err) and "spo-n2" in said and said.count("\n") == 1
 
 
 def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None:
