@@ -1,13 +1,15 @@
 """The figures and tables of docs/algorithms.md, from exact enumeration with the package's own policies.
 
-python benchmarks/algorithm_figures.py      writes docs/images/*.png, prints the tables; last line: one JSON object
+python benchmarks/algorithm_figures.py      writes the page's tables and docs/images/*.png; last line: one JSON object
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.allocation import allocate, priority
+from openrlhf_ada.core.criteria import CHOICES
 from openrlhf_ada.core.exact import (
     Weight,
     drawn_weight,
@@ -32,7 +35,8 @@ from openrlhf_ada.core.policies import Estimated, Policy, Sequential, TwoStage
 from openrlhf_ada.core.selection import Selection
 from openrlhf_ada.simulation.coin_flips import simulate
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
+IMAGES = PAGE.parent / "images"
 GROUP = 4
 RATES = (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)
 GRID = np.concatenate([np.geomspace(0.01, 0.5, 25), 1 - np.geomspace(0.5, 0.01, 25)[1:]])
@@ -134,64 +138,83 @@ LOG: dict[str, WeightAt] = {
 AIMS: dict[str, dict[str, WeightAt]] = {"published": PUBLISHED, "linear": LINEAR, "log": LOG}
 
 
+EXACT = (["1.00"] * len(RATES), ["50.0", "20.0", "10.0", "3.33", "2.00", "1.11", "1.02"])
+"""1, and 1/p with the floor .02 at both ends."""
+
+
+OF_METHODS = ("GRPO, n = 4", "GRPO, n = 16", "PODS, 16 -> 4", "Ada-Est as published, 8 on average")
+"""Those of `grpo`, `dapo`, `pods` and `reinforce-ada-est`."""
+
+
 def weights_table(aim: str) -> str:
-    """Markdown: effective weight by pass rate."""
-    lines = [[name, *(_number(at(p).effective) for p in RATES)] for name, at in AIMS[aim].items()]
-    return _table([_HEADER, *lines])
+    """Markdown: effective weight by pass rate; without those that are what was aimed at, or among the methods."""
+    rows = [(name, at) for name, at in AIMS[aim].items() if name not in OF_METHODS]
+    lines = [[name, *(_number(at(p).effective) for p in RATES)] for name, at in rows]
+    return _table([_HEADER, *(line for line in lines if line[1:] not in EXACT)])
 
 
-NOISE_RATES = (0.01, 0.1, 0.5, 0.9)
+ENUMERATED = [name for name in METHODS if name not in ("ppo", "reinforce-ada-est-critic")]
+"""Methods without a critic."""
+
+METHOD_RATES = (0.01, 0.1, 0.3, 0.5, 0.9)
+DRAWN_RATES = (0.01, 0.1, 0.5, 0.9)
 
 
-def variance_table(aim: str) -> str:
-    """Markdown: variance of a coefficient by pass rate, and noise per unit of signal at four of them."""
-    header = [*_HEADER, *(f"noise, {p:g}".replace("0.", ".") for p in NOISE_RATES)]
-    lines = [
-        [name, *(_number(at(p).variance) for p in RATES), *(_number(at(p).noise) for p in NOISE_RATES)]
-        for name, at in AIMS[aim].items()
-    ]
+def method_settings(name: str) -> Settings:
+    """Mode off becomes a fixed number of rollouts, all trained."""
+    flags = METHODS[name].flags
+    n, advantage = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
+    if flags["ada.mode"] == "off":
+        return settings_of(advantage, n, exit="fixed", max_samples=n, select="all")
+    ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
+    return settings_of(advantage, n, **ours)
+
+
+def methods_table() -> str:
+    """Markdown: what the methods' files say."""
+    rows = [[f"`{name}`", method.summary, _papers(method.source)] for name, method in METHODS.items()]
+    return _table([["`--ada_method`", "What it does", "arXiv"], *rows])
+
+
+def _papers(source: str) -> str:
+    return ", ".join(re.findall(r"\b\d{4}\.\d{5}(?:v\d)?", source))
+
+
+def method_weights_table() -> str:
+    """Markdown: effective weight of the methods by pass rate, and rollouts of a visit at four. In mode est in a
+    batch of evenly spread pass rates."""
+    header = ["p", *(f"{p:g}".removeprefix("0") for p in METHOD_RATES)]
+    header += [f"drawn, {p:g}".replace("0.", ".") for p in DRAWN_RATES]
+    lines: list[list[str]] = []
+    for name in ENUMERATED:
+        settings = method_settings(name)
+        drawn = [f"{count:.1f}".removesuffix(".0") for count in _draws(settings)]
+        lines.append([f"`{name}`", *map(_number, method_weights(settings)), *drawn])
     return _table([header, *lines])
 
 
-NAMED = (
-    *("rated-pos", "counted", "first-right", "raft", "raft-1-twice"),
-    *("dapo", "pods", "d3s", "maxrl", "vip", "knapsack", "gvm", "sgpo"),
-    *("hora", "aero", "pilot-commit", "speed", "mopps", "vade"),
-    *("mmr1", "greso", "prime-rl-pools", "cures", "dars", "pf-ppo"),
-)
-"""Presets of other methods."""
+def method_weights(settings: Settings) -> list[float]:
+    weights, shares = weights_of(settings, METHOD_RATES), choice_shares(settings, METHOD_RATES)
+    return [weight.effective * share for weight, share in zip(weights, shares, strict=True)]
 
 
-def named_settings(name: str) -> Settings:
-    flags = METHODS[name].flags
-    ours = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
-    return settings_of(flags["algo.advantage.estimator"], flags["rollout.n_samples_per_prompt"], **ours)
-
-
-def named_weights_table() -> str:
-    """Markdown: effective weight of the presets, by pass rate."""
-    lines = [[f"`{name}`", *map(_number, _named_weights(named_settings(name)))] for name in NAMED]
-    return _table([_HEADER, *lines])
-
-
-def _named_weights(settings: Settings) -> list[float]:
-    shares = choice_shares(settings, RATES)
-    return [weight.effective * share for weight, share in zip(weights_of(settings, RATES), shares, strict=True)]
-
-
-def named_cost_table() -> str:
-    """Markdown: expected rollouts of a visit, by pass rate; in mode est in a batch of evenly spread pass rates."""
-    return _table([_HEADER, *([f"`{n}`", *(f"{drawn:.1f}" for drawn in _draws(n))] for n in NAMED)])
-
-
-def _draws(name: str) -> list[float]:
-    policy = make_policy(named_settings(name))
+def _draws(settings: Settings) -> list[float]:
+    policy = make_policy(settings)
     if isinstance(policy, Sequential):
-        return [policy.plan.expected_draws(p) for p in RATES]
+        return [policy.plan.expected_draws(p) for p in DRAWN_RATES]
     rates = np.arange(1, 100) / 100
     assert isinstance(policy, Estimated | TwoStage)
     drawn = expected_split(policy, rates) if isinstance(policy, Estimated) else two_stage_draws(policy, rates)
-    return [float(drawn[round(100 * p) - 1]) for p in RATES]
+    return [float(drawn[round(100 * p) - 1]) for p in DRAWN_RATES]
+
+
+def choice_table() -> str:
+    """Markdown: how often prompts are chosen, by pass rate, against the mean of four candidates."""
+    lines = []
+    for choice in CHOICES:
+        settings = settings_of(n=8, exit="fixed", max_samples=8, candidates=4, choice=choice)
+        lines.append([f"`{choice}`", *map(_number, choice_shares(settings, RATES))])
+    return _table([_HEADER, *lines])
 
 
 def cost_table() -> str:
@@ -243,33 +266,23 @@ def prediction_table() -> str:
 
 
 def matched_table() -> str:
-    """Markdown: of --ada_objective matched:reinforce-ada-balance, 8 rollouts a visit."""
-    return _by_visit("balance", "reinforce-ada-balance", 8, 0.005)
-
-
-def counted_table() -> str:
-    """Markdown: of --ada_method counted."""
-    return _by_visit("rated-pos", "rated-pos", 2, 0.02)
-
-
-def _by_visit(name: str, preset: str, n: int, floor: float) -> str:
-    """Mean of the weight of that preset at the counts' prediction, `n` rollouts a visit.
-
-    Prior of mean 1/2 worth two rollouts, as in the first visits of a run; exact.
-    """
-    settings = settings_of(exit="fixed", max_samples=n, correction="stratum", objective=f"matched:{preset}")
+    """Markdown: of --ada_objective matched:reinforce-ada-balance, at the counts' prediction after some visits of 8
+    rollouts. Prior of mean 1/2 worth two rollouts, as in the first visits of a run; exact."""
+    settings = settings_of(
+        exit="fixed", max_samples=8, correction="stratum", objective="matched:reinforce-ada-balance"
+    )
 
     def mean_weight(p: float, visits: int) -> float:
-        drawn = n * visits
+        drawn = 8 * visits
         chances = [math.comb(drawn, k) * p**k * (1 - p) ** (drawn - k) for k in range(drawn + 1)]
-        return sum(c * settings.objective.weight((k + 1) / (drawn + 2), floor) for k, c in enumerate(chances))
+        return sum(c * settings.objective.weight((k + 1) / (drawn + 2), 0.005) for k, c in enumerate(chances))
 
-    header = ["p", f"`{name}`", *(f"after {visits} visits" for visits in (0, 1, 2, 5, 20))]
+    header = ["p", "`balance`", *(f"after {visits} visits" for visits in (0, 1, 2, 5, 20))]
     lines = [
         [
             f"{p:g}".removeprefix("0"),
             _number(settings.objective.weight(p)),
-            *(_number(mean_weight(p, v)) for v in (0, 1, 2, 5, 20)),
+            *(_number(mean_weight(p, visits)) for visits in (0, 1, 2, 5, 20)),
         ]
         for p in (0.01, 0.1, 0.3, 0.5, 0.9)
     ]
@@ -374,16 +387,38 @@ def pool_mean(exit_name: str, p: float) -> float:
     return sum(chance * k / n for (n, k), chance in outcomes.items())
 
 
+TABLES: dict[str, Callable[[], str]] = {
+    "costs": cost_table,
+    "predictions": prediction_table,
+    "chances": choice_table,
+    **{f"weights, {aim}": partial(weights_table, aim) for aim in AIMS},
+    "matched weights": matched_table,
+    "methods": methods_table,
+    "weights of methods": method_weights_table,
+}
+"""What stands between two marks of the page."""
+
+
+def marks(name: str) -> tuple[str, str]:
+    return f"<!-- table: {name} -->", "<!-- end -->"
+
+
+def written(page: str, name: str) -> str:
+    """The page with this table made anew."""
+    first, last = marks(name)
+    before, _, rest = page.partition(first)
+    _, _, after = rest.partition(last)
+    return f"{before}{first}\n{TABLES[name]()}\n{last}{after}"
+
+
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     figure_weights()
     figure_costs()
-    for aim in AIMS:
-        print(f"\nEffective weight, {aim}\n{weights_table(aim)}\n\nVariance and noise, {aim}\n{variance_table(aim)}")
-    print(f"\nMethods by name\n{named_weights_table()}\n\nTheir rollouts\n{named_cost_table()}")
-    print(
-        f"\nCost\n{cost_table()}\n\nPredictions\n{prediction_table()}\n\nMatched\n{matched_table()}\n\n{counted_table()}\n"
-    )
+    page = PAGE.read_text(encoding="utf-8")
+    for name in TABLES:
+        page = written(page, name)
+    PAGE.write_text(page, encoding="utf-8")
     weights = {
         aim: {name: [at(p).effective for p in RATES] for name, at in rows.items()} for aim, rows in AIMS.items()
     }

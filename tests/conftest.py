@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
+from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.platforms import cpu
 
 # A call such as ray.put would otherwise start a whole Ray in the test's own process.
@@ -71,6 +72,16 @@ def to_argv(flags: Flags) -> list[str]:
 def argv_with(valid_flags: Flags) -> Callable[[Flags], list[str]]:
     """The valid command line with some flags changed."""
     return lambda changes: to_argv(valid_flags | changes)
+
+
+@pytest.fixture
+def method_argv(valid_flags: Flags, tmp_path: Path) -> list[str]:
+    """Model, reward, one GPU, and prompts for sixteen steps of 256: what no method sets."""
+    data = tmp_path / "many.jsonl"
+    data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(16 * 256)))
+    set_by_methods = {f"--{name}" for method in METHODS.values() for name in method.flags} | {"--ada_mode"}
+    needed = {name: value for name, value in valid_flags.items() if name not in set_by_methods}
+    return to_argv(needed | {"--data.prompt_dataset": str(data)})
 
 
 @pytest.fixture

@@ -9,22 +9,23 @@
 #          We have not run it: we have no such machine. Evaluate with eval_model.sh.
 
 # reproduce MODEL ZERO [more flags]: --ada_method METHOD sets batches, loss, optimizer and learning rate
-# (openrlhf_ada/config/presets.py). This adds model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the prompts,
+# (openrlhf_ada/methods). This adds model, ZeRO stage, lengths and steps. OpenRLHF counts passes over the prompts,
 # not steps: EPISODES is 400 steps x prompts per step / number of prompts.
 reproduce() {
   METHOD=${METHOD:-reinforce-ada-balance}
   local group=4 batch=512 by_tokens=1
   case $METHOD in
-    uniform-8 | reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | mopps | vade | mmr1 | greso) group=8 ;;
+    uniform-8 | reinforce-ada-est* | maxrl | vip | knapsack | gvm | sgpo | aero | vade | mmr1 | greso) group=8 ;;
     prime-rl-pools | cures | dars) group=8 ;;
     pf-ppo) group=2 ;;
     dapo | hora) group=16 ;;
-    raft-1-twice | rated) group=1 batch=2048 ;;
+    raft-n1-e2 | raft-1-twice | rated) group=1 batch=2048 ;;
     rated-pos) group=1 batch=768 by_tokens=0 ;;
-    first-right) group=1 batch=768 ;;
-    counted) group=2 batch=1024 ;;
+    first-success-8 | first-right) group=1 batch=768 ;;
+    spo-n2 | counted) group=2 batch=1024 ;;
     speed) group=24 ;;
-    pilot-commit) group=32 ;;
+    pilot-commit) group=64 batch=128 ;;
+    mopps) group=8 batch=256 ;;
   esac
   GROUP=${GROUP:-$group}
   if [[ ${DEVICE:-gpu} == gpu || -n ${MODEL:-} ]]; then

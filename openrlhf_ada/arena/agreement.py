@@ -19,7 +19,7 @@ from openrlhf_ada.arena.methods import METHODS, Method, check_flags
 from openrlhf_ada.arena.names import check_names
 from openrlhf_ada.arena.real import Flags, check_equal, method_flags
 from openrlhf_ada.arena.tasks import TASKS
-from openrlhf_ada.config.presets import RECIPE
+from openrlhf_ada.config.presets import part
 from openrlhf_ada.reporting.run_record import Run
 
 LEARNER, REAL = "learner", "real"
@@ -37,8 +37,8 @@ MARKS = 16
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Of AdamW, as torch has them, whose defaults the learner uses. OpenRLHF's second beta is 0.95."""
 
-MAX_NORM: float = RECIPE["actor.max_norm"]
-CLIP: tuple[float, float] = RECIPE["actor.eps_clip_low_high"]
+MAX_NORM: float = part("recipe").flags["actor.max_norm"]
+CLIP: tuple[float, float] = part("recipe").flags["actor.eps_clip_low_high"]
 """As in the learner."""
 
 TRIALS = "trials.jsonl"

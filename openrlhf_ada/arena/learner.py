@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openrlhf_ada.arena.tasks import END, FREE, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, World
-from openrlhf_ada.config.presets import RECIPE
+from openrlhf_ada.config.presets import part as part_of_methods
 
 WIDTH = 64
-MAX_NORM: float = RECIPE["actor.max_norm"]
-CLIP: tuple[float, float] = RECIPE["actor.eps_clip_low_high"]
+MAX_NORM: float = part_of_methods("recipe").flags["actor.max_norm"]
+CLIP: tuple[float, float] = part_of_methods("recipe").flags["actor.eps_clip_low_high"]
 """Of gradients, and of PPO's ratio: those of the published recipe."""
 
 

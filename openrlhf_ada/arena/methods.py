@@ -45,12 +45,33 @@ def _uniform(n: int, **more: Any) -> dict[str, Any]:
     return {"n": n, "ada": {"mode": "seq", "exit": "fixed", "max_samples": n, "wave": n, "select": "all"} | more}
 
 
+GIVES_UP: dict[str, Any] = {"give_up": 64}
+"""With which all methods that split a budget ran here; the presets never give up, as published."""
+
+AS_IT_RAN: dict[str, dict[str, Any]] = {
+    "dapo": {"refill_limit": 4608},
+    "maxrl": {"floor": 0.02},
+    "mopps": {"candidates": 4},
+    "pilot-commit": {"pilot": 8, "max_samples": 32, "gate_low": 0.125, "gate_high": 0.75},
+}
+"""Our flags with which the results of methods were made whose presets have been mended since."""
+
+OTHERWISE_AS_IT_RAN: dict[str, dict[str, Any]] = {"speed": {"estimator": "group_norm"}, "pilot-commit": {"n": 32}}
+"""The same, of what is no flag of ours."""
+
+RIGHT_ONLY: dict[str, Any] = {"baseline": "none", "correction": "none", "zeros": "skip"}
+"""Positives are trained, with weight 1; nothing else is computed."""
+
+
 def _published(name: str) -> Method:
     """A preset of --ada_method, with the arena's recipe in the place of its own."""
     flags, summary = presets.METHODS[name].flags, presets.METHODS[name].summary
     ada = {flag.removeprefix("ada."): value for flag, value in flags.items() if flag.startswith("ada.")}
     n, estimator = flags["rollout.n_samples_per_prompt"], flags["algo.advantage.estimator"]
-    return Method(name, summary, n, ada, estimator, refill=ada.get("unresolved") == "refill")
+    if ada["mode"] == "est":
+        ada |= GIVES_UP
+    found = Method(name, summary, n, ada | AS_IT_RAN.get(name, {}), estimator, ada.get("unresolved") == "refill")
+    return replace(found, **OTHERWISE_AS_IT_RAN.get(name, {}))
 
 
 PUBLISHED = (
@@ -84,11 +105,11 @@ OF_PRESET = {name: name for name in PUBLISHED} | {
     "reinforce-ada-pos": "pos",
     "reinforce-ada-balance": "balance",
     "reinforce-ada-est": "est",
-    "raft-1-twice": "raft-1-twice",
+    "raft-n1-e2": "raft-1-twice",
     "rated": "rated",
     "rated-pos": "rated-pos",
-    "counted": "counted",
-    "first-right": "first-right",
+    "spo-n2": "counted",
+    "first-success-8": "first-right",
 }
 """Methods here by the presets that they stand for. Sizes of steps are the arena's own."""
 
@@ -148,7 +169,7 @@ def _until_right(most: int) -> dict[str, Any]:
 
 def _first_right(most: int) -> dict[str, Any]:
     """The best of a prompt's rollouts is the right one, if there is one."""
-    return _until_right(most) | {"select": "best_random"} | presets.RIGHT_ONLY
+    return _until_right(most) | {"select": "best_random"} | RIGHT_ONLY
 
 
 def _right_only() -> Iterator[Method]:
@@ -158,10 +179,10 @@ def _right_only() -> Iterator[Method]:
         yield Method(name, summary, 1, _first_right(most), "flash_reinforce", passes=2)
     yield Method("first-right-once", "first-right with one pass", 1, _first_right(8), "flash_reinforce")
     one = "right answers of one rollout a prompt; 2 passes of 4 updates"
-    yield Method("raft-1-twice", one, estimator="flash_reinforce", **_uniform(1, **presets.RIGHT_ONLY), passes=2)
+    yield Method("raft-1-twice", one, estimator="flash_reinforce", **_uniform(1, **RIGHT_ONLY), passes=2)
     for n, name in ((2, "raft-2-twice"), (4, "raft-twice"), (8, "raft-8-twice")):
         summary = f"right answers of {n} rollouts a prompt, with equal weight; 2 passes of 4 updates"
-        yield Method(name, summary, **_uniform(n, **presets.RIGHT_ONLY), passes=2)
+        yield Method(name, summary, **_uniform(n, **RIGHT_ONLY), passes=2)
     log = {"correction": "positives", "objective": "log"} | SKIP
     summary = "raft-8-twice with the weight that first-right has"
     yield Method("raft-8-as-first-right", summary, **_uniform(8, **log), passes=2)
@@ -235,7 +256,7 @@ def _weighed() -> Iterator[Method]:
             summary = f"uniform-8 with the weight that {name} has, at true pass rates"
             yield Method(f"weighed-as-{name}", summary, estimator="rloo", **_uniform(8), weight_of=name)
     summary = "right answers of 8 rollouts a prompt, with the weight that gvm has, at true pass rates"
-    yield Method("weighed-as-gvm", summary, **_uniform(8, **presets.RIGHT_ONLY), weight_of="gvm")
+    yield Method("weighed-as-gvm", summary, **_uniform(8, **RIGHT_ONLY), weight_of="gvm")
 
 
 def _choosing() -> Iterator[Method]:

@@ -18,6 +18,9 @@ ENUMERATED = {"pos": "reinforce-ada-pos", "balance": "reinforce-ada-balance"} | 
 }
 """Methods whose weight is a function of p, by the presets that they stand for."""
 
+AS_IT_RAN = ("maxrl", "speed", "pilot-commit")
+"""Methods whose presets have another weight by now."""
+
 TABLES = Path(__file__).parent / "results" / "weights.json"
 """The others', by task and method: [rates, weights]. `benchmarks/arena_weights.py` writes it."""
 
@@ -30,6 +33,11 @@ def tables() -> dict[str, dict[str, list[list[float]]]]:
 
 def effective_weight_of(method: str, task: str) -> TabulatedObjective:
     """Raises KeyError where it is not enumerated, and not measured on this task."""
+    if method in AS_IT_RAN:
+        it = METHODS[method]
+        sizes = {"n_samples_per_prompt": it.n, "batch_size": 512}
+        flags = {"ada": it.ada, "rollout": sizes, "algo": {"advantage": {"estimator": it.estimator}}}
+        return matched(MATCHED + json.dumps(flags))
     if method in ENUMERATED:
         return matched(MATCHED + ENUMERATED[method])
     rates, weights = tables()[task][method]

@@ -15,7 +15,7 @@ WIDTH = 110
 """Columns of the table, in a narrower terminal too."""
 
 
-DEFAULT, CONTROL, EXPERIMENTS = "reinforce-ada-balance", "uniform-8", ("counted", "first-right", "raft-1-twice")
+DEFAULT, CONTROL, EXPERIMENTS = "reinforce-ada-balance", "uniform-8", ("spo-n2", "first-success-8", "raft-n1-e2")
 
 _EVIDENCE = {
     f"{DEFAULT} is recommended: its authors published it on four models (Qwen2.5-Math-1.5B and 7B, Llama-3.2-3B, "

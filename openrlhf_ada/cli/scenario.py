@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.nearest import did_you_mean
-from openrlhf_ada.config.presets import METHODS
+from openrlhf_ada.config.presets import METHODS, OLD_NAMES
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.scheduling import SchedulerName
@@ -208,7 +209,10 @@ def names_of(known: Collection[str], refused: Mapping[str, str] = MappingProxyTy
     """For argparse: names of these, with commas between them. `refused`: why others cannot be named."""
 
     def parse(text: str) -> list[str]:
-        names = text.split(",")
+        given = text.split(",")
+        names = [OLD_NAMES.get(name, name) for name in given]
+        for old in (name for name in given if name in OLD_NAMES):
+            print(f"{old} is now called {OLD_NAMES[old]}; the old name goes with the next version", file=sys.stderr)
         unknown = [name for name in names if name not in known]
         if unknown:
             why = refused.get(unknown[0], "is unknown")

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
+from openrlhf_ada.cli.flag_reference import actions_of
 from openrlhf_ada.cli.lost_processes import RunLostError
 from openrlhf_ada.cli.run_folder import check_free, keep_name, run_folder
 from openrlhf_ada.config import program
@@ -25,7 +26,7 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import loss_warnings
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.objective_notes import objective_notes
-from openrlhf_ada.config.preset_flags import apply_method, check_with_method, deviations, named_method
+from openrlhf_ada.config.preset_flags import apply_method, check_with_method, method_notes, named_method
 from openrlhf_ada.config.schema import add_flags
 from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.checks import DataError
@@ -65,21 +66,26 @@ def parse(argv: Sequence[str], check: Callable[[SimpleNamespace], None] = check_
     `args.ada` has our flags, resolved; nothing is resolved again.
     """
     checked: list[SimpleNamespace] = []
+    parsers: list[argparse.ArgumentParser] = []
     method = named_method(argv)
 
     def add_all(parser: argparse.ArgumentParser) -> None:
         add_flags(parser)
-        apply_method(parser, method)
+        apply_method(parser, method, actions_of(parser))
+        parsers.append(parser)
 
     def settle_and_check(flags: SimpleNamespace) -> None:
         flags.ada = settings_of(flags, argv)
-        check_with_method(flags, argv, method, check)
+        check(flags)
         checked.append(flags)
 
-    args = parse_host_arguments(argv, add_all, settle_and_check, prog=PROG, description=__doc__ or "")
-    for line in deviations(checked[0], argv, method):
-        logger.warning("deviation: %s", line)
-    args.ada = checked[0].ada
+    def check_all(flags: SimpleNamespace) -> None:
+        check_with_method(flags, argv, method, settle_and_check)
+
+    args = parse_host_arguments(argv, add_all, check_all, prog=PROG, description=__doc__ or "")
+    for line in method_notes(checked[0], argv, method, parsers[0].get_default):
+        logger.warning("%s", line)
+    args.ada = checked[0].ada.with_method(method and method.recorded)
     if args.ada.own_critic:
         # In critic-free training the host resets the critic's model, and without a model it starts no critic.
         args.critic.model_name_or_path = checked[0].critic.model_name_or_path or args.actor.model_name_or_path

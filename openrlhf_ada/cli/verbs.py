@@ -103,6 +103,7 @@ VERBS = {
         "arena",
         needs=("torch", "filelock"),
     ),
+    "methods": Verb("list the methods of --ada_method, or show one: what it sets, and from where", "methods"),
     "plan": Verb(
         "estimate what a step of each method takes and gives, and recommend one for a budget", "plan", needs=("rich",)
     ),

@@ -69,6 +69,7 @@ def _conditions(s: Settings) -> str:
         (s.mode == "est" or chooses_by_rate, f"{_population(s)} of evenly spread pass rates"),
         ((s.predicts and reads_prediction and not exact) or chooses_by_rate, "if predictions are right"),
         (chooses_by_rate and Trait.READS_LENGTHS in CHOICES[s.choice].traits, "if answers are equally long"),
+        (s.gives_up, f"until they are given up (--ada_give_up {s.give_up})"),
         (s.drops_prompts, "with 0 for visits that end after --ada_pilot"),
         (s.loss == "prompt-mean", "before --ada_loss prompt-mean divides by the tokens of each group"),
     ]

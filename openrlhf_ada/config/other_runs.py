@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.config.presets import METHODS, nested
+from openrlhf_ada.config.presets import METHODS, OLD_NAMES, nested
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
 
 
@@ -44,6 +44,7 @@ def flags_of(name: str) -> tuple[AdaConfig, dict[str, Any]]:
 
 
 def _record_of(name: str) -> dict[str, Any]:
+    name = OLD_NAMES.get(name, name)
     if name in METHODS:
         return nested(METHODS[name].flags)
     file = Path(name) / "config.json"

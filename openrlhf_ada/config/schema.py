@@ -53,9 +53,9 @@ class SamplingFlags:
     )
     method: str | None = flag_of_every_mode(
         None,
-        "A method by name, published or our own. It sets our flags and OpenRLHF's. Flags that you give win, and are "
-        f"printed as deviations. One of: {', '.join(METHODS)} (see docs/algorithms.md).",
-        metavar="NAME",
+        "A method by name, or a YAML file of your own (with a slash, or .yaml at its end). It sets our flags and "
+        f"OpenRLHF's. Flags that you give win, and are printed as deviations. Names: {', '.join(METHODS)}.",
+        metavar="NAME|FILE",
     )
     # -- Ada-Seq ----------------------------------------------------------------------------------------------------
     exit: str = flag_of_seq(

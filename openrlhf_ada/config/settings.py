@@ -81,6 +81,10 @@ class Settings(AdaConfig):
         """Are rollouts of coefficient 0 left out of the policy's computation? Mode off trains as OpenRLHF does."""
         return self.mode != "off" and self.zeros == "skip"
 
+    def with_method(self, recorded: str | None) -> Settings:
+        """The same, with another text for --ada_method: a run that is resumed may find the file of it changed."""
+        return replace(self, method=recorded, given=replace(self.given, method=recorded))
+
     @property
     def first_wave(self) -> int:
         """So many first samples of a prompt, of n, are a fair sample of the policy."""
@@ -100,6 +104,11 @@ class Settings(AdaConfig):
     def drops_prompts(self) -> bool:
         """Can prompts that do not go on fill no group?"""
         return self.gate is not None and self.group_size > self.gate.pilot
+
+    @property
+    def gives_up(self) -> bool:
+        """Does a prompt without a positive get the least number of rollouts in the end?"""
+        return self.mode == "est" and self.pilot is None and self.give_up > 0
 
     @property
     def in_ppo(self) -> bool:

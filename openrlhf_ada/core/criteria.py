@@ -75,10 +75,7 @@ def vade(known: Candidates) -> Floats:
 
 @CHOICES.add("mopps", needs=_RATE)
 def mopps(known: Candidates) -> Floats:
-    """Nearness to 1/2 (MoPPS, arXiv 2507.04632, which takes the nearest instead of drawing).
-
-    Its sizes could not be verified.
-    """
+    """Nearness to 1/2 (MoPPS, arXiv 2507.04632, which takes the nearest, by squared distance, instead of drawing)."""
     return 1.0 - np.abs(2.0 * known.rate - 1.0)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-NO_DIFFERENCE = ("ada.run_dir", "ada.verbose", "ckpt.", "logger.", "local_rank")
-"""Flags, or beginnings of flags, that change nothing in what is trained."""
+NO_DIFFERENCE = ("ada.run_dir", "ada.verbose", "ada.method", "ckpt.", "logger.", "local_rank")
+"""Flags, or beginnings of flags, that change nothing in what is trained. What a method says stands in its flags."""
 
 
 def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:

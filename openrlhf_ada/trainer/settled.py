@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from openrlhf_ada.config.defaults import FULL_MARKS
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.preset_flags import is_given
-from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.config.presets import OLD_NAMES
+from openrlhf_ada.config.schema import MATCHED, AdaConfig
 from openrlhf_ada.config.settings import Settings, resolve
 from openrlhf_ada.reporting.track_mlflow import absolute
 from openrlhf_ada.reward.names import split_names
@@ -22,6 +23,9 @@ def settings_of(args: SimpleNamespace, argv: Sequence[str]) -> Settings:
     given = AdaConfig(**vars(args.ada))
     if given.mlflow:
         given = replace(given, mlflow=absolute(given.mlflow))
+    matched = given.objective.removeprefix(MATCHED)
+    if matched in OLD_NAMES:
+        given = replace(given, objective=MATCHED + OLD_NAMES[matched])
     # Mode off decides nothing by scores.
     if given.mode != "off" and given.scores is None and scored_by_model(args):
         given = replace(given, scores="raw")

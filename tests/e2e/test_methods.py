@@ -1,7 +1,8 @@
-"""Every published method by name (`--ada_method`) trains the toy on the real stack, with exact books."""
+"""Every method by name (`--ada_method`), and one of a file, trains the toy on the real stack, with exact books."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,28 @@ def sizes(name: str) -> dict[str, Any]:
         "algo__kl__init_coef": None,
     }
     limit = {"ada_refill_limit": 2 * PROMPTS} if "ada.refill_limit" in flags else {}
-    small = {"rollout__micro_batch_size": PROMPTS, "train__micro_batch_size": PROMPTS, "data__max_samples": 32}
+    if flags.get("ada.candidates", 0) > 4:
+        limit["ada_candidates"] = 4
+    rows = 32 if n <= 32 else 16
+    small = {"rollout__micro_batch_size": PROMPTS, "train__micro_batch_size": PROMPTS, "data__max_samples": rows}
     return free | limit | small | {"rollout__batch_size": PROMPTS, "train__batch_size": PROMPTS * n}
+
+
+IN_A_FILE = "vade"
+"""The method that a stranger's file rests on."""
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ELSEWHERE])
 def test_method_trains_by_its_name(toy: Toy, tmp_path: Path, name: str) -> None:
-    run = tmp_path / "run"
-    train(toy_flags(toy, run, ada_method=name, **sizes(name)))
+    run, method = tmp_path / "run", name
+    if name == IN_A_FILE:
+        method = str(tmp_path / "mine.yaml")
+        Path(method).write_text(f"summary: mine\nbase: {name}\nflags:\n  ada_zeros: skip\n  ada_half_life: 9\n")
+    train(toy_flags(toy, run, ada_method=method, **sizes(name)))
+    if name == IN_A_FILE:
+        ada = json.loads((run / "config.json").read_text())["ada"]
+        assert (ada["choice"], ada["zeros"], ada["half_life"]) == ("vade", "skip", 9)
+        assert json.loads(ada["method"])["name"] == method
     steps, samples = steps_of(run), read_jsonl(run / "samples.jsonl")
     assert steps
     for row in steps:
@@ -51,5 +66,5 @@ def test_method_trains_by_its_name(toy: Toy, tmp_path: Path, name: str) -> None:
         assert row["ada/drawn"] - row["ada/aborted"] == len(drawn)
         assert row["ada/kept"] == sum(sample["kept"] for sample in drawn) > 0
         # One rollout of a prompt: a step of 8 may have none that is right, and then nothing is trained.
-        some_right = name != "raft-1-twice" or any(sample["metric"] > 0 for sample in drawn)
+        some_right = name != "raft-n1-e2" or any(sample["metric"] > 0 for sample in drawn)
         assert (row["actor_grad_norm"] > 0) == some_right

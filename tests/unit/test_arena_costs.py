@@ -169,15 +169,3 @@ def test_mean_accuracy_by_hand() -> None:
     assert mean_accuracy([0, 10], [0.0, 1.0], 20) == pytest.approx(0.75)
     with pytest.raises(ValueError, match="is empty"):
         mean_accuracy([0, 1], [0.0, 1.0], 0)
-
-
-def test_rounding_that_the_algorithms_page_derives_from_these_figures() -> None:
-    """t / (s + 2 t), where s is the time to sample a rollout and t the time to train it in two passes."""
-    text, rollouts = " ".join((ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8").split()), 8192
-    deltas = []
-    for name in ("seconds", "seconds-7b"):
-        model = STEP_MODELS[name]
-        sampled = model.sampling * wave_seconds(rollouts) / rollouts
-        trained = 2 * model.per_token * (PROMPT_TOKENS + ANSWER_TOKENS)
-        deltas.append(f"{trained / (sampled + 2 * trained):.2f}".removeprefix("0"))
-    assert f"two passes and 8,192 rollouts a step it is {deltas[0]} for 1.5B and {deltas[1]} for 7B" in text

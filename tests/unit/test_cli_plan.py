@@ -15,7 +15,7 @@ import pytest
 
 from openrlhf_ada.cli.main import main as program
 from openrlhf_ada.cli.plan import PLANNED, main
-from openrlhf_ada.cli.scenario import method_settings
+from openrlhf_ada.cli.scenario import method_settings, names_of
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
@@ -117,7 +117,7 @@ def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_
 
 
 def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path, capsys: Any) -> None:
-    names = ("reinforce-ada-balance", "uniform-8", "counted", "grpo")
+    names = ("reinforce-ada-balance", "uniform-8", "spo-n2", "grpo")
     argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
     plans = planned(tmp_path, *argv)
     assert tuple(plans) == names
@@ -127,7 +127,7 @@ def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path
     recommended, control, experiment = (line for line in " ".join(shown.split()).split(" - ")[-3:])
     assert "reinforce-ada-balance is recommended" in recommended and "2510.04996" in recommended
     assert "uniform-8" in control
-    assert "first-right" in experiment and "one right answer" in experiment
+    assert "first-success-8" in experiment and "one right answer" in experiment
 
 
 @pytest.mark.slow
@@ -156,6 +156,11 @@ def test_every_planned_method_can_be_planned(name: str, tmp_path: Path, engine: 
     assert plan["rollouts"] >= plan["trained"] > 0
 
 
+def test_old_names_are_planned_under_the_new_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert names_of(PLANNED)("counted,grpo") == ["spo-n2", "grpo"]
+    assert "counted" in (said := capsys.readouterr().err) and "spo-n2" in said and said.count("\n") == 1
+
+
 def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None:
     assert set(METHODS) - set(PLANNED) == {
         *("dapo", "greso", "speed", "pilot-commit", "ppo", "reinforce-ada-est-critic"),
@@ -180,7 +185,7 @@ def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None
         (("--beta", "3"), "argument --beta: 3: expected two numbers above 0, such as 0.5,3.5"),
         (("--beta", "1,-1"), "argument --beta: -1: expected a number above 0"),
         (("--methods", "dapo"), "dapo replaces prompts or reads a critic, which is not simulated: expected some of"),
-        (("--methods", "countd"), "Did you mean counted?"),
+        (("--methods", "gvn"), "Did you mean gvm?"),
         (("--tokens", "5000"), "have a mean of 2,966. Give --max_tokens 20000 or more"),
         (("--engine", "README.md"), "README.md does not describe an engine as --calibrate writes it"),
         (("README.md",), "README.md is no Parquet file with the columns ada_draws and ada_positives: make one with"),

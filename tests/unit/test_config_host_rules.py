@@ -175,7 +175,7 @@ def test_shaping_needs_mode_without_pass_rates(argv_with: Callable[[Flags], list
     parse(argv_with(PPO_PREDICTS | changes))
 
 
-@pytest.mark.parametrize("name", ["raft-1-twice", "first-right", "aero"])
+@pytest.mark.parametrize("name", ["raft-n1-e2", "first-success-8", "aero"])
 @pytest.mark.parametrize("changes", [{OVERLONG: "8"}, {STOP: "0.5"}], ids=str)
 def test_methods_for_rewards_of_0_and_1_take_no_length_penalty(
     argv_with: Callable[[Flags], list[str]], name: str, changes: Flags

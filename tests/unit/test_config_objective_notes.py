@@ -68,7 +68,7 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
         ),
         (
             {"--ada_mode": "est", "--ada_budget": "8"},
-            "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates, if predictions are right; --ada_objective",
+            "50 / 10 / 2 / 1.11, in a batch of evenly spread pass rates, if predictions are right, until they are",
         ),
         (
             {"--ada_mode": "seq"} | CHOSEN,
@@ -81,7 +81,7 @@ def test_group_norm_of_ada_est_warns_too(argv_with: ArgvWith) -> None:
         ),
         (
             {"--ada_mode": "est", "--ada_budget": "8", "--ada_choice_weight": "inverse"} | CHOSEN,
-            "50 / 10 / 2 / 1.11, with candidates of evenly spread pass rates, if predictions are right, whatever",
+            "50 / 10 / 2 / 1.11, with candidates of evenly spread pass rates, if predictions are right, until",
         ),
         (
             {"--ada_mode": "seq", "--ada_choice": "std_per_token"} | CHOSEN,

@@ -76,4 +76,4 @@ def test_a_method_that_skips_can_be_told_to_compute(argv_with: Callable[[Flags],
         "--train.batch_size": "4",
         "--train.micro_batch_size": "1",
     }
-    assert parse(argv_with({"--ada_method": "counted"} | sizes | kl)).ada.zeros == "compute"
+    assert parse(argv_with({"--ada_method": "spo-n2"} | sizes | kl)).ada.zeros == "compute"

@@ -17,9 +17,10 @@ from openrlhf_ada.config.objective_notes import objective_notes, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
-from openrlhf_ada.core.exact import sequential_weight
+from openrlhf_ada.core.exact import expected_split, sequential_weight
 from openrlhf_ada.core.objectives import effective_weight
-from openrlhf_ada.core.policies import Sequential
+from openrlhf_ada.core.policies import Estimated, Sequential
+from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.simulation.coin_flips import simulate
 
 RATES = (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)
@@ -84,7 +85,7 @@ def test_stratum_takes_the_weight_of_a_split_out(name: str) -> None:
 # -- MaxRL ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16])
+@pytest.mark.parametrize("n", [2, 8, 16, 128])
 def test_maxrl_is_log_p_truncated_at_one_rollout_less(n: int) -> None:
     """(r - mean) / mean, and 0 where all are wrong. With -1 there, it would be truncated at n."""
     policy = make_policy(settings_of_n(n))
@@ -196,7 +197,7 @@ def test_d3s_divides_by_the_deviation_of_all_rollouts() -> None:
     assert sorted(kept.coefficients) == pytest.approx([-0.5] * 3 + [1.5])
 
 
-def test_speed_trains_all_rollouts_of_mixed_screens() -> None:
+def test_speed_trains_all_rollouts_of_mixed_screens_as_rloo() -> None:
     policy = sequential_of("speed")
     for p in (0.1, 0.5):
         expected = 0.0
@@ -205,6 +206,80 @@ def test_speed_trains_all_rollouts_of_mixed_screens() -> None:
                 total = k + more
                 chance = math.comb(4, k) * math.comb(20, more) * p**total * (1 - p) ** (24 - total)
                 rewards = np.array([1.0] * total + [0.0] * (24 - total))
-                advantages = (rewards - rewards.mean()) / rewards.std(ddof=1)
+                advantages = rewards - (total - rewards) / 23
                 expected += chance * effective_weight(advantages, rewards > 0.5, p, 24)
         assert sequential_weight(policy, p).effective == pytest.approx(expected)
+
+
+def test_pilot_commit_goes_on_from_2_to_12_of_16() -> None:
+    policy = sequential_of("pilot-commit")
+    for k in range(17):
+        action = policy.decide([pool_of([1] * k + [0] * (16 - k))])[0]
+        assert getattr(action, "count", 0) == (48 if 2 <= k <= 12 else 0)
+    assert getattr(policy.decide([pool_of([])])[0], "count", 0) == 16
+
+
+# -- budgets that are split -------------------------------------------------------------------------------------------
+
+SPLITS = ("reinforce-ada-est", "vip", "knapsack", "gvm", "sgpo", "cures", "dars")
+
+
+def estimated_of(name: str, **changed: Any) -> Estimated:
+    policy = make_policy(settings_of(name, **changed))
+    assert isinstance(policy, Estimated)
+    return policy
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_split_gives_nothing_up_unless_told(name: str) -> None:
+    """1,000 misses in a row; with --ada_give_up 64 that prompt gets the least number."""
+    counts = {}
+    for give_up in (None, 64):
+        policy = estimated_of(name, **({"give_up": give_up} if give_up else {}))
+        memory = policy.memory.counts
+        for _ in range(50):
+            memory.observe(range(4), [20] * 4, [0, 2, 10, 18])
+        assert memory.given_up(range(4)).tolist() == [give_up is not None, False, False, False]
+        actions = policy.decide([PromptPool(row, row=row) for row in range(4)])
+        counts[give_up] = [getattr(action, "count", 0) for action in actions]
+    assert counts[64][0] == estimated_of(name).min_samples
+    if name in ("reinforce-ada-est", "sgpo", "dars"):
+        assert counts[None][0] == max(counts[None]), "hard prompts get most"
+
+
+def coefficients_by_hand(name: str, k: int, n: int) -> np.ndarray:
+    """Of k positives, which come first, and n - k negatives, in units of one of 8 rollouts."""
+    rewards = np.array([1.0] * k + [0.0] * (n - k))
+    centred = rewards - k / n
+    if name == "reinforce-ada-est":
+        return centred / math.sqrt(max(k / n, 0.02))
+    return centred / rewards.std(ddof=1) if name == "sgpo" and 0 < k < n else centred
+
+
+def weight_by_hand(name: str, p: float, n: int) -> float:
+    outcomes = ((k, math.comb(n, k) * p**k * (1 - p) ** (n - k)) for k in range(n + 1))
+    return sum(
+        chance * effective_weight(coefficients_by_hand(name, k, n), np.arange(n) < k, p, 8) for k, chance in outcomes
+    )
+
+
+def long_run_weight(name: str, p: float, n: int, least: int) -> float:
+    """Of the visits to one prompt where it is given up after 64 misses in a row, until it has a positive."""
+    full = math.ceil(64 / n)
+    # Visits in each state: so many in a row without a positive, then given up.
+    visits = [(1 - p) ** (n * i) for i in range(full)]
+    given_up = (1 - p) ** (n * full) / (1 - (1 - p) ** least)
+    open_share = sum(visits) / (sum(visits) + given_up)
+    return open_share * weight_by_hand(name, p, n) + (1 - open_share) * weight_by_hand(name, p, least)
+
+
+@pytest.mark.parametrize(
+    ("name", "as_published", "giving_up"),
+    [("reinforce-ada-est", 19.2, 2.14), ("sgpo", 20.2, 1.41), ("dars", 3.87, 0.356)],
+)
+def test_a_hard_prompt_keeps_the_published_weight(name: str, as_published: float, giving_up: float) -> None:
+    """At p = .01, in a batch of evenly spread pass rates that are predicted right."""
+    n = int(expected_split(estimated_of(name), np.arange(1, 100) / 100)[0])
+    (weight,) = weights_of(settings_of(name), (0.01,))
+    assert weight.effective == pytest.approx(weight_by_hand(name, 0.01, n)) == pytest.approx(as_published, rel=0.005)
+    assert long_run_weight(name, 0.01, n, 2) == pytest.approx(giving_up, rel=0.005)

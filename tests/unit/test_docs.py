@@ -107,6 +107,7 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reward = "def reward_func(queries, prompts, labels):\n    return {'rewards': [1.0], 'scores': [1.0]}\n"
     (tmp_path / "reward.py").write_text(reward, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     init.main(["first"])
     (tmp_path / "run.yaml").write_text((tmp_path / "first" / "run.yaml").read_text())
     run = {"ada": {"mode": "seq"}, "actor": {"model_name_or_path": "org/model"}, "vllm": {"num_engines": 1}}
@@ -212,7 +213,7 @@ def test_no_adaptive_command_divides_by_std(path: Path) -> None:
     """`group_norm` weighs prompts of adaptive groups 20 to 1; readers copy what they find here."""
     for arguments in trainings(path):
         if "group_norm" in arguments:
-            assert parse(arguments, check_without_files)[1].mode == "off", " ".join(arguments)
+            assert parse(arguments, check_without_files).ada.mode == "off", " ".join(arguments)
 
 
 @pytest.mark.usefixtures("example_files")
