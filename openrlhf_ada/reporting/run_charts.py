@@ -5,37 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from openrlhf_ada.reporting.charts import Chart, Color, Progress, Section, Series, curve, over_time
+import numpy as np
+
+from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, curve, over_time, with_data
+from openrlhf_ada.reporting.histograms import PASS_RATE_BINS, pass_rate_bin
 from openrlhf_ada.reporting.payoff import Estimate, Payoff, Uniform
-from openrlhf_ada.reporting.prompt_charts import allocation_charts, calibration_charts
-from openrlhf_ada.reporting.run_record import Run
-from openrlhf_ada.reporting.stopped import seen_rate
+from openrlhf_ada.reporting.quantiles import NORMAL_975
+from openrlhf_ada.reporting.run_record import Row, Run
+from openrlhf_ada.reporting.seen_rate import Rate, seen_rate
 from openrlhf_ada.reporting.visits import Visit
 
-COLORS: tuple[Color, ...] = ("blue", "orange", "green", "pink", "sky", "red", "grey")
-
-
-def run_sections(run: Run, visits: Sequence[Visit], paid: Payoff | None) -> list[Section]:
-    """Sections with charts; a chart without data is left out, and a section without charts too."""
-    progress = Progress.of(run)
-    rate, rate_text = seen_rate(run)
-    sections = [
-        Section("Does it pay?", pay_charts(paid), [HOW_UNIFORM]),
-        Section("Did it learn?", learning_charts(run, progress)),
-        Section(
-            "Where did the rollouts go?",
-            [*signal_charts(run, visits, progress), *allocation_charts(run, visits, rate)],
-            [f"Pass rate seen: {rate_text}."] if visits else (),
-        ),
-        Section("Were the predictions right?", calibration_charts(run, visits, rate, progress)),
-        Section("How was it trained, and what did it cost?", cost_charts(run, progress)),
-    ]
-    return [Section(s.title, [c for c in s.charts if c.series], s.text) for s in sections if _has_data(s)]
-
-
-def _has_data(section: Section) -> bool:
-    return any(chart.series for chart in section.charts)
-
+RELIABILITY_BINS = 10
 
 HOW_UNIFORM = (
     "Uniform sampling with m for every prompt is read from the first m samples of the same pools, which no stop rule "
@@ -43,27 +23,40 @@ HOW_UNIFORM = (
 )
 
 
+def run_sections(run: Run, visits: Sequence[Visit], paid: Payoff | None) -> list[Section]:
+    """Sections with charts; a chart without data is left out, and a section without charts too."""
+    progress = Progress.of(run)
+    rate, rate_text = seen_rate(run)
+    return with_data(
+        [
+            Section("Does it pay?", _pay_charts(paid), HOW_UNIFORM),
+            Section("Did it learn?", _learning_charts(run, progress)),
+            Section(
+                "Where did the rollouts go?",
+                [*_signal_charts(run, visits, progress), _allocation(run, visits, rate), _weights(run)],
+                f"Pass rate seen: {rate_text}." if visits else "",
+            ),
+            Section("Were the predictions right?", _calibration_charts(run, visits, rate, progress)),
+            Section("How was it trained, and what did it cost?", _cost_charts(run, progress)),
+        ]
+    )
+
+
 # -- does it pay ------------------------------------------------------------------------------------------------------
 
 
-def pay_charts(paid: Payoff | None) -> list[Chart]:
+def _pay_charts(paid: Payoff | None) -> list[Chart]:
     """Signal and its cost over rollouts per prompt: uniform sampling as a curve, the run as a point."""
     if paid is None or not paid.curve:
         return []
-    share = _uniform_curve(paid, lambda design: design.share)
-    cost = _uniform_curve(paid, _cost_of)
-    here = {"x": [paid.per_prompt]}
-    ours = _point("this run", paid.share, here)
-    price = [] if paid.cost is None else [_point("this run", paid.cost, here)]
-    x_label = "rollouts per prompt"
     return [
         Chart(
             "pay_signal",
             "Groups with signal at equal rollouts per prompt",
             "Above the curve: signal from more of the prompts than uniform sampling at the same cost.",
             "share of groups with signal",
-            [share, ours],
-            x_label,
+            [_uniform_curve(paid, lambda design: design.share), *_point(paid, paid.share)],
+            "rollouts per prompt",
             y_share=True,
         ),
         Chart(
@@ -72,17 +65,15 @@ def pay_charts(paid: Payoff | None) -> list[Chart]:
             "Lower is cheaper. Few samples for each of more prompts are often cheapest, but leave hard and easy "
             "prompts untrained.",
             "rollouts per group with signal",
-            [cost, *price],
-            x_label,
+            [_uniform_curve(paid, _cost_of), *_point(paid, paid.cost)],
+            "rollouts per prompt",
         ),
     ]
 
 
 def _cost_of(design: Uniform) -> Estimate:
-    def cost(share: float) -> float:
-        return design.per_prompt / max(share, 1e-9)
-
-    return Estimate(cost(design.share.value), cost(design.share.high), cost(design.share.low))
+    m, share = design.per_prompt, design.share
+    return Estimate(m / share.value, m / share.high, m / share.low)
 
 
 def _uniform_curve(paid: Payoff, figure: Callable[[Uniform], Estimate]) -> Series:
@@ -99,21 +90,23 @@ def _uniform_curve(paid: Payoff, figure: Callable[[Uniform], Estimate]) -> Serie
     )
 
 
-def _point(name: str, figure: Estimate, x: dict[str, list[float]]) -> Series:
-    return Series(name, [figure.value], x, "green", "points", [figure.low], [figure.high])
+def _point(paid: Payoff, figure: Estimate | None) -> list[Series]:
+    if figure is None:
+        return []
+    x = {"x": [paid.per_prompt]}
+    return [Series("this run", [figure.value], x, "green", "points", [figure.low], [figure.high])]
 
 
 # -- did it learn -----------------------------------------------------------------------------------------------------
 
 
-def learning_charts(run: Run, progress: Progress) -> list[Chart]:
-    """Score and held-out accuracy; rewards; the policy's entropy against the score, where it was recorded."""
+def _learning_charts(run: Run, progress: Progress) -> list[Chart]:
+    """Score and held-out accuracy; reward beside score where they differ."""
     training = over_time(
-        "training prompts, first samples", run.steps, "ada/first_wave_metric_mean", progress, "blue"
-    ) or over_time("training prompts, mean reward", run.steps, "rollout/reward_mean", progress, "blue")
+        "training prompts, first samples", run.steps, "ada/first_wave_metric_mean", progress
+    ) or over_time("training prompts, mean reward", run.steps, "rollout/reward_mean", progress)
     same = all(row.get("ada/reward_mean") == row.get("ada/metric_mean") for row in run.steps)
-    name = "reward and score, which are the same" if same else "reward"
-    rewards = over_time(name, run.steps, "ada/reward_mean", progress, "orange")
+    rewards = [] if same else over_time("reward", run.steps, "ada/reward_mean", progress, "orange")
     rewards += [] if same else over_time("score", run.steps, "ada/metric_mean", progress, "grey")
     return [
         Chart(
@@ -133,53 +126,32 @@ def learning_charts(run: Run, progress: Progress) -> list[Chart]:
             "mean",
             rewards,
         ),
-        _frontier(run),
     ]
 
 
-def held_out(run: Run, progress: Progress, name: str = "held-out prompts", color: Color = "red") -> list[Series]:
+def held_out(run: Run, progress: Progress) -> list[Series]:
     """Accuracy of the evaluations, with intervals, as a list of one or none."""
-    rows = [row for row in run.evaluations if row.get("eval/accuracy") is not None]
-    if not rows:
+    if not run.evaluations:
         return []
-    values = [row["eval/accuracy"] for row in rows]
-    halves = [row.get("eval/ci95") or 0.0 for row in rows]
+    values = [row["eval/accuracy"] for row in run.evaluations]
+    halves = [row.get("eval/ci95") or 0.0 for row in run.evaluations]
     return [
         Series(
-            name,
+            "held-out prompts",
             values,
-            progress.axes([row["step"] for row in rows]),
-            color,
+            progress.axes([row["step"] for row in run.evaluations]),
+            "red",
             low=[v - h for v, h in zip(values, halves, strict=True)],
             high=[v + h for v, h in zip(values, halves, strict=True)],
         )
     ]
 
 
-def _frontier(run: Run) -> Chart:
-    """The host logs the entropy with --actor.entropy_coef (0 logs it and trains without)."""
-    name = next((n for n in ("ent_loss", "entropy_loss") if any(row.get(n) is not None for row in run.steps)), "")
-    rows = [row for row in run.steps if None not in (row.get(name), row.get("ada/first_wave_metric_mean"))]
-    scores = [row["ada/first_wave_metric_mean"] for row in rows]
-    words = [f"step {row['step']}" for row in rows]
-    path = Series("steps", scores, {"x": [row[name] for row in rows]}, "blue", "points", text=words)
-    return Chart(
-        "frontier",
-        "Score against entropy",
-        "Each point is a step. Training trades entropy for score; a run whose points lie further up at the same "
-        "entropy keeps more to explore with.",
-        "score of the first samples",
-        [path] if rows else [],
-        "entropy of the policy (nats per token)",
-        y_share=True,
-    )
-
-
 # -- where did the rollouts go ----------------------------------------------------------------------------------------
 
 
-def signal_charts(run: Run, visits: Sequence[Visit], progress: Progress) -> list[Chart]:
-    """Groups with signal over time; prompts that stayed all right or all wrong; rollouts per prompt."""
+def _signal_charts(run: Run, visits: Sequence[Visit], progress: Progress) -> list[Chart]:
+    """Groups with signal over time; prompts that stayed all right or all wrong."""
     size = run.flag("rollout.n_samples_per_prompt")
     signal = over_time("this run", run.steps, "ada/signal_share", progress, "green")
     signal += over_time(
@@ -203,13 +175,6 @@ def signal_charts(run: Run, visits: Sequence[Visit], progress: Progress) -> list
             _one_sided(visits, size if isinstance(size, int) else 1, progress),
             y_share=True,
         ),
-        Chart(
-            "per_prompt",
-            "Rollouts per prompt",
-            "Mean over the prompts of a step, aborted ones included.",
-            "rollouts per prompt",
-            over_time("this run", run.steps, "ada/rollouts_per_prompt", progress, "blue"),
-        ),
     ]
 
 
@@ -229,47 +194,158 @@ def _one_sided(visits: Sequence[Visit], size: int, progress: Progress) -> list[S
     ]
 
 
-# -- what it cost -----------------------------------------------------------------------------------------------------
+def _allocation(run: Run, visits: Sequence[Visit], rate: Rate) -> Chart:
+    """Rollouts per prompt by difficulty."""
+    predicted = [(v.predicted, v.drawn) for v in visits if v.predicted is not None]
+    return Chart(
+        "allocation",
+        "Rollouts per prompt, by difficulty",
+        "Mean rollouts of a prompt, by what it showed and, where a prediction decided, by what was predicted. "
+        f"Uniform sampling would have {run.flag('rollout.n_samples_per_prompt')} everywhere. Point at a bar for the "
+        "number of prompts.",
+        "rollouts per prompt",
+        [
+            *_mean_draws("by the pass rate seen", [(rate(v), v.drawn) for v in visits], "blue"),
+            *_mean_draws("by the pass rate predicted", predicted, "green"),
+        ],
+        "pass rate of the prompt",
+        categories=_bin_names(),
+    )
 
 
-def cost_charts(run: Run, progress: Progress) -> list[Chart]:
-    """Lengths, seconds by phase, and rollouts and tokens that were not trained."""
-    first = "training prompts, first samples"
-    lengths = over_time(first, run.steps, "rollout/response_length_mean", progress, "blue")
-    lengths += over_time("trained samples", run.steps, "response_length", progress, "green")
-    lengths += over_time("held-out prompts", run.evaluations, "eval/tokens", progress, "red", "points")
-    cut = over_time(first, run.steps, "rollout/truncated_rate", progress, "blue")
-    cut += over_time("held-out prompts", run.evaluations, "eval/truncated", progress, "red", "points")
+def _bin_names() -> list[str]:
+    edges = [[round(100 * float(edge)) for edge in label.split("-")] for label in PASS_RATE_BINS[1:-1]]
+    return ["none right", *(f"{low}–{high}%" for low, high in edges), "all right"]
+
+
+def _mean_draws(name: str, pairs: Sequence[tuple[float, int]], color: Color) -> list[Series]:
+    bins: dict[int, list[int]] = defaultdict(list)
+    for rate, drawn in pairs:
+        bins[pass_rate_bin(rate)].append(drawn)
+    if not bins:
+        return []
+    places = sorted(bins)
+    means = [sum(bins[i]) / len(bins[i]) for i in places]
+    words = [f"{len(bins[i]):,} prompts, {sum(bins[i]):,} rollouts" for i in places]
+    return [Series(name, means, {"x": places}, color, "bar", text=words)]
+
+
+def _weights(run: Run) -> Chart:
+    """Mean of `ada/effective_weight` over the run, each step by its prompts in the bin."""
+    sums = {label: [0.0, 0.0] for label in PASS_RATE_BINS}
+    for row in run.steps:
+        prompts = row.get("ada/allocation_by_pass_rate") or {}
+        for label, weight in (row.get("ada/effective_weight") or {}).items():
+            if label in sums and label in prompts:
+                sums[label][0] += weight * prompts[label]["prompts"]
+                sums[label][1] += prompts[label]["prompts"]
+    known = [(place, *sums[label]) for place, label in enumerate(PASS_RATE_BINS) if sums[label][1]]
+    means = [total / prompts for _, total, prompts in known]
+    words = [f"{prompts:,.0f} prompts" for _, _, prompts in known]
+    x = {"x": [place for place, _, _ in known]}
+    return Chart(
+        "weight",
+        "Effective weight of a prompt",
+        "How much the gradient of a prompt's pass rate counts in the trained groups, by the share of positives in its "
+        "pool. Read it for size, not for shape: pools sorted by their own outcome differ from prompts sorted by pass "
+        "rate.",
+        "weight",
+        [Series("trained groups", means, x, "pink", "bar", text=words)] if known else [],
+        "share of positives in the pool",
+        categories=_bin_names(),
+    )
+
+
+# -- were the predictions right ---------------------------------------------------------------------------------------
+
+
+def _calibration_charts(run: Run, visits: Sequence[Visit], rate: Rate, progress: Progress) -> list[Chart]:
+    """Reliability of the predicted pass rates, and their Brier scores over time."""
+    brier = over_time("predictions", run.steps, "ada/estimator_brier", progress, "blue")
+    brier += over_time("the mean pass rate for all", run.steps, "ada/prior_brier", progress, "orange")
+    brier += over_time("critic", run.steps, "ada/critic_brier", progress, "pink")
     return [
-        Chart("length", "Length of an answer", "A rising length is paid for in every step.", "tokens", lengths),
-        Chart("cut_off", "Answers cut off at the length limit", "", "share of answers", cut, y_share=True),
-        _phases(run, progress),
         Chart(
-            "waste",
-            "Rollouts of a step",
-            "Unused: finished, in the baseline, not trained. Aborted: sent early and not needed, failed, or lost.",
-            "rollouts",
-            _stacked(run, progress, [("trained", "ada/kept"), ("unused", "ada/unused"), ("aborted", "ada/aborted")]),
+            "reliability",
+            "Reliability of the predictions",
+            "Each point is a tenth of the scale: what was predicted, and what the prompts then showed, with 95 % "
+            "interval. On the line, predictions are right on average. Point at it for the number of prompts.",
+            "pass rate seen",
+            _reliability(visits, rate),
+            "pass rate predicted",
+            x_share=True,
+            y_share=True,
+            diagonal=True,
         ),
         Chart(
-            "waste_tokens",
-            "Tokens of a step",
-            "As above, in tokens: long answers count more.",
-            "tokens",
-            _stacked(
-                run,
-                progress,
-                [
-                    ("trained", "ada/kept_tokens"),
-                    ("unused", "ada/unused_tokens"),
-                    ("aborted", "ada/aborted_tokens"),
-                ],
-            ),
+            "brier",
+            "Brier score",
+            "Mean squared distance of predictions and outcomes. Predictions are worth having where they are below the "
+            "score of one number for all prompts.",
+            "squared error",
+            brier,
         ),
     ]
 
 
-def _stacked(run: Run, progress: Progress, parts: Iterable[tuple[str, str]]) -> list[Series]:
+def _reliability(visits: Sequence[Visit], rate: Rate) -> list[Series]:
+    bins: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for visit in visits:
+        if visit.predicted is not None:
+            place = min(int(visit.predicted * RELIABILITY_BINS), RELIABILITY_BINS - 1)
+            bins[place].append((visit.predicted, rate(visit)))
+    if not bins:
+        return []
+    tables = [np.array(bins[place]) for place in sorted(bins)]
+    predicted, seen = (np.array([table[:, side].mean() for table in tables]) for side in (0, 1))
+    halves = [NORMAL_975 * table[:, 1].std(ddof=1) / len(table) ** 0.5 if len(table) > 1 else 0.0 for table in tables]
+    return [
+        Series(
+            "prompts",
+            seen.tolist(),
+            {"x": predicted.tolist()},
+            "blue",
+            "points",
+            np.maximum(0.0, seen - halves).tolist(),
+            np.minimum(1.0, seen + halves).tolist(),
+            text=[f"{len(table):,} prompts" for table in tables],
+        )
+    ]
+
+
+# -- what it cost -----------------------------------------------------------------------------------------------------
+
+
+def _cost_charts(run: Run, progress: Progress) -> list[Chart]:
+    """Lengths, seconds by phase, and rollouts that were not trained."""
+
+    def curves(*parts: tuple[str, Sequence[Row], str, Color]) -> list[Series]:
+        return [
+            series
+            for name, rows, metric, color in parts
+            for series in over_time(name, rows, metric, progress, color, "points" if color == "red" else "line")
+        ]
+
+    first, evaluated = "training prompts, first samples", "held-out prompts"
+    lengths = curves(
+        (first, run.steps, "rollout/response_length_mean", "blue"),
+        ("trained samples", run.steps, "response_length", "green"),
+        (evaluated, run.evaluations, "eval/tokens", "red"),
+    )
+    cut = curves(
+        (first, run.steps, "rollout/truncated_rate", "blue"), (evaluated, run.evaluations, "eval/truncated", "red")
+    )
+    waste = _stacked([("trained", "ada/kept"), ("unused", "ada/unused"), ("aborted", "ada/aborted")], run, progress)
+    unused = "Unused: finished, in the baseline, not trained. Aborted: sent early and not needed, failed, or lost."
+    return [
+        Chart("length", "Length of an answer", "A rising length is paid for in every step.", "tokens", lengths),
+        Chart("cut_off", "Answers cut off at the length limit", "", "share of answers", cut, y_share=True),
+        Chart("phases", "Seconds of a step, by phase", "Without evaluations.", "seconds", _phases(run, progress)),
+        Chart("waste", "Rollouts of a step", unused, "rollouts", waste),
+    ]
+
+
+def _stacked(parts: Iterable[tuple[str, str]], run: Run, progress: Progress) -> list[Series]:
     return [
         series
         for (name, metric), color in zip(parts, COLORS, strict=False)
@@ -277,20 +353,19 @@ def _stacked(run: Run, progress: Progress, parts: Iterable[tuple[str, str]]) -> 
     ]
 
 
-def _phases(run: Run, progress: Progress) -> Chart:
+def _phases(run: Run, progress: Progress) -> list[Series]:
     """The host's `timing/...`, and what is left of a step's seconds. `timing/step_total` is their sum."""
     names = sorted({n for row in run.steps for n in row if n.startswith("timing/")} - {"timing/step_total"})
     names = names[: len(COLORS) - 1]
-    points: dict[str, list[tuple[int, float]]] = {name: [] for name in [*names, "other"]}
+    if not names:
+        return []
+    rows: list[Row] = []
     for row in run.steps:
-        known = [float(row.get(name) or 0.0) for name in names]
-        for name, value in zip(names, known, strict=True):
-            points[name].append((row["step"], value))
-        points["other"].append((row["step"], max(0.0, (row.get("ada/step_s") or 0.0) - sum(known))))
-    colors: list[Color] = [*COLORS[: len(names)], "grey"]
-    series = [
-        s
-        for name, color in zip([*names, "other"] if names else [], colors if names else [], strict=True)
-        for s in curve(name.removeprefix("timing/").replace("_", " "), points[name], progress, color, "area")
+        known = {name: row.get(name) or 0.0 for name in names}
+        other = max(0.0, (row.get("ada/step_s") or 0.0) - sum(known.values()))
+        rows.append({"step": row["step"], **known, "other": other})
+    return [
+        series
+        for name, color in zip([*names, "other"], COLORS, strict=False)
+        for series in over_time(name.removeprefix("timing/").replace("_", " "), rows, name, progress, color, "area")
     ]
-    return Chart("phases", "Seconds of a step, by phase", "Evaluations are not in it.", "seconds", series)

@@ -10,7 +10,6 @@ import pytest
 from openrlhf_ada.core.types import Ledger
 from openrlhf_ada.reporting.histograms import (
     PASS_RATE_BINS,
-    add_allocations,
     allocation_by_pass_rate,
     draws_histogram,
     mean_by_pass_rate,
@@ -63,22 +62,12 @@ def test_draws_histogram_counts_prompts() -> None:
     ],
 )
 def test_pass_rate_bins_hold_their_lower_edge(drawn: int, positives: int, label: str) -> None:
-    assert pass_rate_bin(drawn, positives) == label
-    assert label in PASS_RATE_BINS
+    assert PASS_RATE_BINS[pass_rate_bin(positives / drawn)] == label
 
 
-@pytest.mark.parametrize(("drawn", "positives"), [(0, 0), (4, 5), (4, -1)])
-def test_impossible_pools_are_refused(drawn: int, positives: int) -> None:
-    with pytest.raises(ValueError, match=f"{drawn} rollouts with {positives} positives"):
-        pass_rate_bin(drawn, positives)
-
-
-def test_allocations_are_counted_and_added() -> None:
+def test_allocations_are_counted() -> None:
     first = allocation_by_pass_rate([(16, 0), (8, 4), (4, 2)])
     assert first == {"0": {"prompts": 1, "rollouts": 16}, "0.4-0.6": {"prompts": 2, "rollouts": 12}}
-    total = add_allocations([first, allocation_by_pass_rate([(12, 0), (4, 4)])])
-    assert total["0"] == {"prompts": 2, "rollouts": 28}
-    assert list(total) == ["0", "0.4-0.6", "1"]
 
 
 def test_mean_by_pass_rate_skips_empty_bins() -> None:
