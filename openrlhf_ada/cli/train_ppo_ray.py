@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, TextIO
 
 from openrlhf_ada.cli.lost_processes import RunLostError
-from openrlhf_ada.cli.run_folder import check_free, keep_name, run_folder
+from openrlhf_ada.cli.run_folder import begin_run_folder, check_free, keep_name
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.loss_rules import loss_warnings
@@ -42,7 +42,6 @@ from openrlhf_ada.platforms.signals import TerminatedError, status_of, unwound_b
 from openrlhf_ada.reporting.output import LOG_FILE, LogText, kept_output
 from openrlhf_ada.reporting.progress import ProgressView
 from openrlhf_ada.reporting.redaction import redact_words
-from openrlhf_ada.reporting.track_mlflow import absolute
 from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.trial import Trials
 from openrlhf_ada.trainer.checkpoints import last_checkpoint
@@ -89,7 +88,6 @@ def parse(
         logger.warning("deviation: %s", line)
     # Trainer and generator may run on other machines, without the directory of the matched run.
     args.ada.objective = self_contained(args.ada.objective)
-    args.ada.mlflow = args.ada.mlflow and absolute(args.ada.mlflow)
     config = with_threshold(with_scores(from_namespace(args.ada), args), args)
     args.ada.scores, args.ada.positive_threshold = config.scores, config.positive_threshold
     if resolve(config, args).own_critic:
@@ -186,7 +184,7 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
     """Train with checked flags, showing progress; everything that was started is ended before this returns.
 
     `words`: the command line after `openrlhf-ada train`. `log`: keeps what this process prints; None: a log begins
-    here. Raises ConfigError where a tracker cannot be used.
+    here. Raises ConfigError where another run has the folders.
     """
     if log is None:
         with kept_output() as own:
@@ -198,15 +196,13 @@ def run(args: SimpleNamespace, config: AdaConfig, words: Sequence[str] = (), log
 
         log_dir, full = "none: Ray did not start", ""
         try:
-            with (
-                run_folder(args, config, [*PROG.split(), *words], log),
-                ray_session(
-                    args,
-                    verbose=config.verbose,
-                    note=_noting(view),
-                    last_words=lambda: how_to_resume(words, args),
-                ) as session,
-            ):
+            begin_run_folder(args, config, [*PROG.split(), *words], log)
+            with ray_session(
+                args,
+                verbose=config.verbose,
+                note=_noting(view),
+                last_words=lambda: how_to_resume(words, args),
+            ) as session:
                 log_dir = session.log_dir
                 try:
                     _train(args, view, session)

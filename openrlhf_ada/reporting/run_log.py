@@ -185,8 +185,8 @@ class RunLog:
             raise ValueError(f"evaluation after step {step} has no 'eval/accuracy': it has {sorted(metrics)}")
         self._append_metrics(step, metrics)
 
-    def log_samples(self, step: int, records: Iterable[SampleRecord]) -> list[dict[str, Any]]:
-        """Append the rollouts of one step; returns the rows that have an answer's text.
+    def log_samples(self, step: int, records: Iterable[SampleRecord]) -> None:
+        """Append the rollouts of one step.
 
         Answers are kept for the prompts with the lowest keys only.
 
@@ -198,7 +198,6 @@ class RunLog:
         with_text = set(sorted({r.sample.key for r in ordered})[: self._text_prompts_per_step])
         rows = [self._sample_row(step, r, with_text=r.sample.key in with_text) for r in ordered]
         self._samples.append(rows)
-        return [row for row in rows if "response" in row]
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
         """Write `summary.json`, whole or not at all. Raises ValueError if a number is not finite."""
