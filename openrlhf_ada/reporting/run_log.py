@@ -24,7 +24,6 @@ from openrlhf_ada.reporting.jsonl import (
     to_json_value,
     write_atomically,
 )
-from openrlhf_ada.reporting.metrics import check_metric_name
 from openrlhf_ada.reporting.recorded_flags import decisive
 from openrlhf_ada.reporting.redaction import redact
 from openrlhf_ada.reward.grade import TimedGrade
@@ -158,17 +157,14 @@ class RunLog:
         write_atomically(run_dir / CONFIG_FILE, content)
 
     def log_step(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Append one training step. Our names must be in `METRICS` and finite; the host's become null if not finite.
+        """Append one training step. Values of our names must be finite; the host's become null if they are not.
 
         Raises:
-            ValueError: `step` is not after the last one, an `ada/` name is unknown or its value is not finite, or an
-                `eval/` name is among them (evaluations have rows of their own).
+            ValueError: `step` is not after the last one, or a value of ours is not finite.
             TypeError: a value that JSON cannot hold.
         """
         if step <= self._last_step:
             raise ValueError(f"step {step} is logged after step {self._last_step}: steps are logged once, in order")
-        if evaluation := [name for name in metrics if name.startswith("eval/")]:
-            raise ValueError(f"step {step}: {evaluation[0]!r} belongs to an evaluation row; use log_evaluation")
         self._append_metrics(step, metrics)
         self._last_step = step
 
@@ -179,10 +175,8 @@ class RunLog:
             metrics: at least "eval/accuracy"; `eval.accuracy.evaluation_metrics` makes them.
 
         Raises:
-            ValueError: "eval/accuracy" is missing, or a value of ours is not finite.
+            ValueError: a value of ours is not finite.
         """
-        if "eval/accuracy" not in metrics:
-            raise ValueError(f"evaluation after step {step} has no 'eval/accuracy': it has {sorted(metrics)}")
         self._append_metrics(step, metrics)
 
     def log_samples(self, step: int, records: Iterable[SampleRecord]) -> None:
@@ -217,9 +211,6 @@ class RunLog:
     def _append_metrics(self, step: int, metrics: Mapping[str, object]) -> None:
         row: dict[str, JsonValue] = {"step": step}
         for name, value in metrics.items():
-            check_metric_name(name)
-            if name == "step":
-                raise ValueError(f"step {step}: the metrics hold 'step' themselves; it is given separately")
             ours = name.startswith(("ada/", "eval/"))
             row[name] = to_json_value(name, value, "raise" if ours else "null")
         self._metrics.append([row])

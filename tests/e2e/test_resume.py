@@ -17,6 +17,7 @@ import pytest
 import torch
 from books import ASYNC, PARTIAL, PPO, SEQ
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
+from documented import is_documented
 from interrupted_runs import Interruption, interrupt
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -182,6 +183,7 @@ def check_trackers(run: Path, tensorboard: Path) -> None:
     events.Reload()
     for row in read_jsonl(run / "metrics.jsonl"):
         step = row.pop("step")
+        assert [name for name in row if not is_documented(name)] == []
         prefix = "" if "eval/accuracy" in row else "train/"
         for name, value in numbers(prefix, row).items():
             shown = [event.value for event in events.Scalars(name) if event.step == step]

@@ -79,9 +79,7 @@ def test_own_metrics_must_be_finite_host_ones_become_null(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ({"ada/unheard_of": 1}, "not in METRICS"),
-        ({"eval/accuracy": 1.0}, "log_evaluation"),
-        ({"step": 4}, "given separately"),
+        ({"ada/reward_mean": math.inf}, "'ada/reward_mean' is inf"),
         ({"ada/draws_histogram": {"4": math.inf}}, r"'ada/draws_histogram.4' is inf"),
     ],
 )
@@ -107,8 +105,6 @@ def test_steps_are_logged_once_and_in_order(tmp_path: Path) -> None:
         for step in (2, 1):
             with pytest.raises(ValueError, match=f"step {step} is logged after step 2"):
                 log.log_step(step, {})
-        with pytest.raises(ValueError, match="no 'eval/accuracy'"):
-            log.log_evaluation(2, {"eval/ci95": 0.1})
 
 
 def test_samples_have_texts_of_the_lowest_keys_only(tmp_path: Path) -> None:
