@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.reporting.run_record import Run, column
+from openrlhf_ada.reporting.run_record import Run, total
 from openrlhf_ada.reporting.visits import Visit
 
 Floats = NDArray[np.float64]
@@ -55,7 +55,7 @@ class Uniform:
 class Payoff:
     """What a run paid, and got.
 
-    `groups`: trained groups with signal. `rollouts`: all that were drawn, aborted ones included. `one_sided_visits`,
+    `groups`: trained groups whose pool shows two outcomes. `rollouts`: all that were drawn, aborted ones included. `one_sided_visits`,
     `one_sided_rollouts`: pools whose scores are all equal. `more_prompts`: uniform sampling with n each, on as many
     prompts as the rollouts allow. `same_prompts`: as many each as the run drew per prompt. None where the pools leave
     it open. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
@@ -82,13 +82,11 @@ class Payoff:
 def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
     """The figures of a run; None where there is nothing to compare: mode off, no pools, or one sample per prompt."""
     size = run.flag("rollout.n_samples_per_prompt")
-    has_signal = [row for row in run.steps if row.get("ada/signal_share") is not None]
-    if not visits or not has_signal or not isinstance(size, int) or size < 2:
+    if not visits or not isinstance(size, int) or size < 2:
         return None
-    drawn = sum(column(run.steps, "ada/drawn")[1])
-    sums = _PromptSums(visits, by_outcome=_counts_by_outcome(run, visits), drawn=drawn)
-    largest = sums.largest_known()
-    curve = tuple(sums.uniform(m) for m in range(2, largest + 1))
+    sums = _PromptSums(visits, drawn=total(run.steps, "ada/drawn") or 0)
+    largest, per_prompt = sums.largest_known(), sums.rollouts / len(visits)
+    one_sided = [visit.drawn for visit in visits if not visit.shows_two_outcomes]
     return Payoff(
         size=size,
         visits=len(visits),
@@ -96,25 +94,12 @@ def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
         groups=round(sums.totals[1]),
         cost=sums.cost(),
         share=sums.share(),
-        one_sided_visits=sum(not visit.shows_two_outcomes for visit in visits),
-        one_sided_rollouts=sum(visit.drawn for visit in visits if not visit.shows_two_outcomes),
+        one_sided_visits=len(one_sided),
+        one_sided_rollouts=sum(one_sided),
         more_prompts=sums.uniform(size) if size <= largest else None,
-        same_prompts=sums.uniform(sums.rollouts / len(visits)) if sums.rollouts / len(visits) <= largest else None,
-        curve=curve,
+        same_prompts=sums.uniform(per_prompt) if per_prompt <= largest else None,
+        curve=tuple(sums.uniform(m) for m in range(2, largest + 1)),
     )
-
-
-def _counts_by_outcome(run: Run, visits: Sequence[Visit]) -> bool:
-    """Do groups of one outcome have coefficients too? Then a group has signal if its pool shows two outcomes, as in
-    `ada/signal_share`; the record says which was counted."""
-    rows = [row for row in run.steps if row.get("ada/signal_share") is not None]
-    recorded = sum(row["ada/signal_share"] * (row.get("ada/prompts") or 0) for row in rows)
-    by_coefficient = sum(_has_coefficient(visit) for visit in visits)
-    return abs(by_coefficient - recorded) > 0.5
-
-
-def _has_coefficient(visit: Visit) -> bool:
-    return bool((np.nan_to_num(visit.coefficients) != 0.0).any())
 
 
 class _PromptSums:
@@ -124,12 +109,12 @@ class _PromptSums:
     has shape (RESAMPLES, prompts).
     """
 
-    def __init__(self, visits: Sequence[Visit], *, by_outcome: bool, drawn: float) -> None:
+    def __init__(self, visits: Sequence[Visit], drawn: float) -> None:
         names = {name: number for number, name in enumerate(dict.fromkeys(visit.prompt_id for visit in visits))}
         self._visits = visits
         self._prompt = np.array([names[visit.prompt_id] for visit in visits])
         self._mixed_from = np.array([visit.mixed_from or np.inf for visit in visits])
-        signal = [v.is_trained and (v.shows_two_outcomes if by_outcome else _has_coefficient(v)) for v in visits]
+        signal = [visit.is_trained and visit.shows_two_outcomes for visit in visits]
         columns = (np.ones(len(visits)), signal, [v.drawn for v in visits], [v.is_trained for v in visits])
         self.by_prompt = np.stack([self._per_prompt(np.asarray(c, dtype=float)) for c in columns], axis=1)
         self.totals = self.by_prompt.sum(axis=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -147,67 +147,31 @@ def summarise(run: Run) -> dict[str, float | int | None]:
     """The figures of `summary.json`, from the recorded rows; None where nothing was recorded.
 
     Keys: accuracy_before (evaluation at step 0), accuracy_after (last later evaluation), ci95_before, ci95_after
-    (half-widths), signal_share, signal_share_uniform (means over all groups of the run), signal_cost,
-    signal_cost_uniform (rollouts per group with signal; None where no group has one), rollouts, tokens (drawn, so with
-    waste), train_seconds (sum of the steps), steps.
+    (half-widths), signal_share (of all groups of the run), rollouts, tokens (drawn, so with waste), train_seconds (sum
+    of the steps), steps.
     """
     before = run.evaluations[0] if run.evaluations and run.evaluations[0]["step"] == 0 else {}
     after = run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else {}
-    uniform = _mean_over_groups(run.steps, "ada/signal_share_uniform")
+    shares = [(row["ada/signal_share"], row.get("ada/prompts") or 0) for row in _having(run.steps, "ada/signal_share")]
+    groups = sum(prompts for _, prompts in shares)
     return {
         "accuracy_before": before.get("eval/accuracy"),
         "accuracy_after": after.get("eval/accuracy"),
         "ci95_before": before.get("eval/ci95"),
         "ci95_after": after.get("eval/ci95"),
-        "signal_share": _mean_over_groups(run.steps, "ada/signal_share"),
-        "signal_share_uniform": uniform,
-        "signal_cost": _signal_cost(run.steps),
-        "signal_cost_uniform": _uniform_cost(run),
-        "rollouts": _total(run.steps, "ada/drawn"),
-        "tokens": _total(run.steps, "ada/drawn_tokens"),
-        "train_seconds": _total(run.steps, "ada/step_s"),
+        "signal_share": sum(share * prompts for share, prompts in shares) / groups if groups else None,
+        "rollouts": total(run.steps, "ada/drawn"),
+        "tokens": total(run.steps, "ada/drawn_tokens"),
+        "train_seconds": total(run.steps, "ada/step_s"),
         "steps": len(run.steps),
     }
 
 
-def column(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one metric, without the rows that do not have it (or have null)."""
-    present = [row for row in rows if row.get(name) is not None]
-    return [row["step"] for row in present], [row[name] for row in present]
-
-
-def _total(rows: list[Row], name: str) -> float | int | None:
-    values = column(rows, name)[1]
+def total(rows: Sequence[Row], name: str) -> float | int | None:
+    """Sum of a metric over the rows that have it; None if none has."""
+    values = [row[name] for row in _having(rows, name)]
     return sum(values) if values else None
 
 
-def _signal_cost(rows: list[Row]) -> float | None:
-    """Rollouts drawn, waste included, per trained group with signal."""
-    names = ("ada/signal_share", "ada/prompts", "ada/drawn")
-    present = [row for row in rows if all(row.get(name) is not None for name in names)]
-    return _ratio(
-        sum(row["ada/drawn"] for row in present),
-        sum(row["ada/signal_share"] * row["ada/prompts"] for row in present),
-    )
-
-
-def _uniform_cost(run: Run) -> float | None:
-    """Rollouts per group with signal, had each prompt drawn as many as it trains."""
-    size = run.by_step(lambda part: part.flag("rollout.n_samples_per_prompt"))
-    present = [r for r in run.steps if r.get("ada/signal_share_uniform") is not None and r.get("ada/prompts")]
-    if not all(is_number(size(row["step"])) for row in present):
-        return None
-    return _ratio(
-        sum(size(row["step"]) * row["ada/prompts"] for row in present),
-        sum(row["ada/signal_share_uniform"] * row["ada/prompts"] for row in present),
-    )
-
-
-def _ratio(amount: float | None, per: float | None) -> float | None:
-    return amount / per if amount is not None and per else None
-
-
-def _mean_over_groups(rows: list[Row], name: str) -> float | None:
-    present: list[Mapping[str, Any]] = [r for r in rows if r.get(name) is not None and r.get("ada/prompts")]
-    groups = sum(row["ada/prompts"] for row in present)
-    return sum(row[name] * row["ada/prompts"] for row in present) / groups if groups else None
+def _having(rows: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in rows if row.get(name) is not None]

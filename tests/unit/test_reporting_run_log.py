@@ -211,14 +211,6 @@ def test_every_step_has_the_flags_by_which_it_was_sampled(tmp_path: Path) -> Non
     assert run.config["ckpt"] == {"max_num": 5} and len(run.earlier) == 2
 
 
-def test_uniform_sampling_costs_what_each_step_trained(tmp_path: Path) -> None:
-    """2 rollouts a prompt, half with signal; then 6, all with signal: (2 + 6) rollouts for 1.5 groups."""
-    for step, n, share in ((None, 2, 0.5), (1, 6, 1.0)):
-        with RunLog(tmp_path, {"rollout": {"n_samples_per_prompt": n}}, resume_from_step=step) as log:
-            log.log_step((step or 0) + 1, {"ada/prompts": 1, "ada/signal_share_uniform": share})
-    assert summarise(read_run(tmp_path))["signal_cost_uniform"] == pytest.approx(8 / 1.5)
-
-
 def test_resume_without_a_record_starts_one(tmp_path: Path) -> None:
     with RunLog(tmp_path / "new", {}, resume_from_step=0) as log:
         write_steps(log, 1)
@@ -300,36 +292,11 @@ def test_summary_weighs_steps_by_their_groups(tmp_path: Path) -> None:
         "ci95_before": 0.05,
         "ci95_after": 0.06,
         "signal_share": 0.75,
-        "signal_share_uniform": 0.25,
-        "signal_cost": pytest.approx(40 / 3),
-        "signal_cost_uniform": 16.0,
         "rollouts": 40,
         "tokens": 400,
         "train_seconds": 3.0,
         "steps": 2,
     }
-
-
-def test_signal_cost_counts_every_sample_drawn(tmp_path: Path) -> None:
-    """Two prompts, 20 rollouts, one group with signal: 20. Uniform: 4 rollouts each, half with signal: 8."""
-    with RunLog(tmp_path, FLAGS) as log:
-        log.log_step(1, step_metrics(prompts=2, signal=0.5, uniform=0.5))
-    summary = summarise(read_run(tmp_path))
-    assert (summary["signal_cost"], summary["signal_cost_uniform"]) == (20.0, 8.0)
-
-
-@pytest.mark.parametrize(
-    ("flags", "signal", "uniform", "costs"),
-    [(FLAGS, 0.0, 0.0, (None, None)), (FLAGS, 0.5, 0.0, (20.0, None)), ({}, 0.5, 0.5, (20.0, None))],
-    ids=["no group has signal", "uniform has none", "n is not recorded"],
-)
-def test_no_group_with_signal_has_no_cost(
-    tmp_path: Path, flags: dict, signal: float, uniform: float, costs: tuple[float | None, float | None]
-) -> None:
-    with RunLog(tmp_path, flags) as log:
-        log.log_step(1, step_metrics(prompts=2, signal=signal, uniform=uniform))
-    summary = summarise(read_run(tmp_path))
-    assert (summary["signal_cost"], summary["signal_cost_uniform"]) == costs
 
 
 def test_mode_off_has_costs_but_no_signal(tmp_path: Path) -> None:
