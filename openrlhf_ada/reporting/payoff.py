@@ -55,10 +55,10 @@ class Uniform:
 class Payoff:
     """What a run paid, and got.
 
-    `groups`: trained groups whose pool shows two outcomes. `rollouts`: all that were drawn, aborted ones included. `one_sided_visits`,
-    `one_sided_rollouts`: pools whose scores are all equal. `more_prompts`: uniform sampling with n each, on as many
-    prompts as the rollouts allow. `same_prompts`: as many each as the run drew per prompt. None where the pools leave
-    it open. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
+    `groups`: trained groups whose pool shows two outcomes. `rollouts`: all that were drawn, aborted ones included.
+    `one_sided_visits`, `one_sided_rollouts`: pools whose scores are all equal. `more_prompts`: uniform sampling with n
+    each, on as many prompts as the rollouts allow. `same_prompts`: as many each as the run drew per prompt. None where
+    the pools leave it open. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
     """
 
     size: int

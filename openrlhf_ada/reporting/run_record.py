@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows, row_step
-from openrlhf_ada.reporting.run_log import CONFIG_FILE, EARLIER_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
+from openrlhf_ada.reporting.run_log import CONFIG_FILE, EARLIER_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE, Row
 
-Row: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
 OBJECTS = ("ada/draws_histogram", "ada/allocation_by_pass_rate", "ada/effective_weight", "ada/causes")

@@ -13,7 +13,7 @@ from openrlhf_ada.config.settings import positive_above
 from openrlhf_ada.eval.held_out import HeldOut, evaluation_metrics
 from openrlhf_ada.reporting.redaction import plain
 from openrlhf_ada.reporting.report import write_report
-from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
+from openrlhf_ada.reporting.run_log import Row, RunLog, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.reporting.tracking import Trackers
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
@@ -139,7 +139,7 @@ def note(args: Any, text: str) -> None:
     emit(args, "note", text=text)
 
 
-def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
+def _sample_rows(group: GroupRecord) -> list[Row]:
     texts = group.texts or [""] * len(group.pool)
     of_samples = (group.grades, group.raw_scores)
     return sample_records(

@@ -7,7 +7,6 @@ import logging
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +14,18 @@ import pytest
 
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting.jsonl import RunDamageError
-from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
+from openrlhf_ada.reporting.run_log import Row, RunLog, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.reward.grade import TimedGrade
 
 CONFIG = {"rollout": {"n_samples_per_prompt": 2}, "logger": {"wandb": {"key": "canary", "org": None}}}
 
 
-def record(key: int, index: int, response: str = "5") -> SampleRecord:
-    sample = Sample(key, index, score=1.0, reward=0.5, num_tokens=3)
-    return SampleRecord(f"row-{key}", f"prompt {key}", sample, response, 0.25 if index == 0 else None)
+def record(key: int, index: int, response: str = "5") -> Row:
+    """A row of a pool of two, the first of which is trained."""
+    pool = PromptPool(key, [Sample(key, i, score=1.0, reward=0.5, num_tokens=3) for i in range(2)])
+    group = TrainingGroup(key, (0,), (0.25,), (1.0,), resolved=True)
+    return sample_records(f"row-{key}", f"prompt {key}", pool, [response] * 2, group)[index]
 
 
 def write_steps(log: RunLog, *steps: int) -> None:
@@ -50,9 +51,10 @@ def test_record_is_readable_while_it_is_being_written(tmp_path: Path) -> None:
 
 
 def test_score_that_a_program_could_have_forged_is_marked(tmp_path: Path) -> None:
-    forgeable, plain = (replace(record(1, i), grade=TimedGrade(1.0, "", 0.25, i == 0)) for i in range(2))
+    pool = PromptPool(1, [Sample(1, i, score=1.0, reward=0.5, num_tokens=3) for i in range(2)])
+    grades = [TimedGrade(1.0, "", 0.25, i == 0) for i in range(2)]
     with RunLog(tmp_path, CONFIG) as log:
-        log.log_samples(1, [forgeable, plain])
+        log.log_samples(1, sample_records("row", "prompt", pool, ["a", "b"], None, grades))
         log.log_step(1, {})
     rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row.get("forgeable") for row in rows] == [True, None]
@@ -135,12 +137,12 @@ def test_sample_records_join_pool_and_group() -> None:
     pool = PromptPool(7, [Sample(7, i, score=float(i == 2), reward=0.1, num_tokens=4) for i in range(3)])
     group = TrainingGroup(7, (0, 2), (-0.5, 0.5), (1.0, 1.0), resolved=True)
     records = sample_records("row-1", "1 + 1 =", pool, ["a", "b", "c"], group)
-    assert [(r.kept, r.coefficient, r.response) for r in records] == [
+    assert [(row["kept"], row["coefficient"], row["response"]) for row in records] == [
         (True, -0.5, "a"),
         (False, None, "b"),
         (True, 0.5, "c"),
     ]
-    assert not any(r.kept for r in sample_records("row-1", "1 + 1 =", pool, ["a", "b", "c"], None))
+    assert not any(row["kept"] for row in sample_records("row-1", "1 + 1 =", pool, ["a", "b", "c"], None))
     with pytest.raises(ValueError, match="3 samples but 1 responses"):
         sample_records("row-1", "1 + 1 =", pool, ["a"], group)
     with pytest.raises(ValueError, match="pool of prompt 7 was given the training group of prompt 8"):
