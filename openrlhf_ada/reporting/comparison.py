@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, over_time, with_data
 from openrlhf_ada.reporting.page import escaped, html_table, write_page
 from openrlhf_ada.reporting.payoff import Payoff, payoff
-from openrlhf_ada.reporting.quantiles import t_quantile_975
+from openrlhf_ada.reporting.quantiles import half_width
 from openrlhf_ada.reporting.recorded_flags import NO_DIFFERENCE, flat
 from openrlhf_ada.reporting.report import accuracy_text, duration
 from openrlhf_ada.reporting.run_charts import held_out
@@ -161,7 +160,7 @@ def _mean_series(label: str, of_runs: Sequence[Series], color: Color) -> Series:
         return [[float(values(s)[i] or 0.0) for s, i in zip(of_runs, row, strict=True)] for row in rows]
 
     y = means(lambda s: s.y)
-    halves = [_half_width(values) for values in y]
+    halves = [half_width(values) or 0.0 for values in y]
     average = [sum(values) / len(values) for values in y]
     axes = [name for name in of_runs[0].x if all(name in s.x for s in of_runs)]
     return Series(
@@ -173,13 +172,6 @@ def _mean_series(label: str, of_runs: Sequence[Series], color: Color) -> Series:
         high=[v + h for v, h in zip(average, halves, strict=True)],
         band=True,
     )
-
-
-def _half_width(values: Sequence[float]) -> float:
-    """Of the 95 % interval of a mean over seeds."""
-    mean = sum(values) / len(values)
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return t_quantile_975(len(values) - 1) * math.sqrt(variance / len(values))
 
 
 def _pay_chart(configurations: Sequence[Configuration], paid: dict[Path, Payoff | None]) -> Chart:
