@@ -48,9 +48,9 @@ def _chart(
     for place, (result, table) in enumerate(zip(results, tables, strict=True)):
         known = [(i, table[f"{measure}{k}"]) for i, k in enumerate(ks) if f"{measure}{k}" in table]
         values = [value for _, value in known]
-        bounds = {"low": [value.low for value in values], "high": [value.high for value in values]}
+        means, lows, highs = ([getattr(v, name) for v in values] for name in ("mean", "low", "high"))
         x, color = {"x": [i for i, _ in known]}, COLORS[place % len(COLORS)]
-        series.append(Series(result.model, [value.mean for value in values], x, color, **bounds, band=True))
+        series.append(Series(result.model, means, x, color, low=lows, high=highs, band=True))
     name, categories = f"{measure}{benchmark}", [str(k) for k in ks]
     return Chart(name, title, "", y_label, series if ks else [], "k", y_share=True, categories=categories)
 

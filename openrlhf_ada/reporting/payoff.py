@@ -13,7 +13,7 @@ Intervals: percentile bootstrap over prompts, all visits of a prompt together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,58 +183,43 @@ def _estimate(value: float, resampled: Floats) -> Estimate:
 
 def payoff_lines(paid: Payoff) -> list[tuple[str, str]]:
     """(what, sentence) pairs: what the run had, what uniform sampling would have had, and what follows."""
+    designs = _known(paid)
+    would = ", or ".join(
+        f"{_with_interval(design.groups)} with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
+        for design in designs
+    )
+    costs = " or ".join("no group at all" if d.cost is None else f"{d.cost:.1f}" for d in designs)
+    cost = "no group had a signal"
+    if paid.cost is not None:
+        cost = f"{paid.cost.value:.1f} rollouts per group with signal" + (
+            f"; uniform sampling {costs}" if costs else ""
+        )
     lines = [
         (
             "groups with signal",
             f"{paid.groups:,} ({paid.share.value:.0%} of the groups), from {paid.rollouts:,} rollouts, "
             f"{paid.per_prompt:.1f} per prompt",
         ),
-        ("at equal rollouts", f"uniform sampling would have had {_designs(paid)}"),
-        ("cost of a group", _costs(paid)),
+        ("at equal rollouts", f"uniform sampling would have had {would or 'an unknown number: pools ended early'}"),
+        ("cost of a group", cost),
     ]
     if paid.one_sided_visits:
         part = paid.one_sided_rollouts / max(paid.rollouts, 1)
-        lines.append(
-            (
-                "without signal",
-                f"{part:.0%} of the rollouts went to {paid.one_sided_visits:,} of {paid.visits:,} prompts whose "
-                "answers had one score only",
-            )
-        )
+        prompts = f"{paid.one_sided_visits:,} of {paid.visits:,} prompts whose answers had one score only"
+        lines.append(("without signal", f"{part:.0%} of the rollouts went to {prompts}"))
     return [*lines, ("conclusion", conclusion(paid))]
 
 
-def _designs(paid: Payoff) -> str:
-    known = [
-        f"{_with_interval(design.groups)} with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
-        for design in _known(paid)
-    ]
-    return ", or ".join(known) if known else "an unknown number: pools ended early with one outcome"
-
-
 def _known(paid: Payoff) -> list[Uniform]:
-    """Once, where the run drew n per prompt."""
+    """What uniform sampling can be told of; once, where the run drew n per prompt."""
     more, same = paid.more_prompts, paid.same_prompts
     if more and same and abs(same.per_prompt - more.per_prompt) < 0.05:
         same = None
-    designs = [more, same]
-    return [_rounded(design) for design in designs if design is not None]
-
-
-def _rounded(design: Uniform) -> Uniform:
-    return Uniform(round(design.per_prompt, 1), design.prompts, design.share, design.groups, design.cost, design.ratio)
+    return [replace(d, per_prompt=round(d.per_prompt, 1)) for d in (more, same) if d is not None]
 
 
 def _with_interval(figure: Estimate) -> str:
     return f"{figure.value:,.0f} ({figure.low:,.0f} to {figure.high:,.0f})"
-
-
-def _costs(paid: Payoff) -> str:
-    if paid.cost is None:
-        return "no group had a signal"
-    costs = ["no group at all" if d.cost is None else f"{d.cost:.1f}" for d in _known(paid)]
-    uniform = f"; uniform sampling {' or '.join(costs)}" if costs else ""
-    return f"{paid.cost.value:.1f} rollouts per group with signal{uniform}"
 
 
 def conclusion(paid: Payoff) -> str:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, curve, over_time, with_data
+from openrlhf_ada.reporting.charts import (
+    COLORS,
+    Chart,
+    Color,
+    Kind,
+    Progress,
+    Section,
+    Series,
+    curve,
+    over_time,
+    with_data,
+)
 from openrlhf_ada.reporting.histograms import PASS_RATE_BINS, pass_rate_bin
 from openrlhf_ada.reporting.payoff import Estimate, Payoff, Uniform
 from openrlhf_ada.reporting.quantiles import NORMAL_975
@@ -40,6 +51,23 @@ def run_sections(run: Run, visits: Sequence[Visit], paid: Payoff | None) -> list
             Section("How was it trained, and what did it cost?", _cost_charts(run, progress)),
         ]
     )
+
+
+Curve = tuple[str, str, Color]
+"""Name, metric and color. Metrics of evaluations are drawn as points."""
+
+
+def _curves(run: Run, progress: Progress, *curves: Curve, kind: Kind = "line") -> list[Series]:
+    """Of those metrics that were recorded."""
+    return [
+        series
+        for name, metric, color in curves
+        for series in (
+            over_time(name, run.evaluations, metric, progress, color, "points")
+            if metric.startswith("eval/")
+            else over_time(name, run.steps, metric, progress, color, kind)
+        )
+    ]
 
 
 # -- does it pay ------------------------------------------------------------------------------------------------------
@@ -102,12 +130,10 @@ def _point(paid: Payoff, figure: Estimate | None) -> list[Series]:
 
 def _learning_charts(run: Run, progress: Progress) -> list[Chart]:
     """Score and held-out accuracy; reward beside score where they differ."""
-    training = over_time(
-        "training prompts, first samples", run.steps, "ada/first_wave_metric_mean", progress
-    ) or over_time("training prompts, mean reward", run.steps, "rollout/reward_mean", progress)
+    training = _curves(run, progress, ("training prompts, first samples", "ada/first_wave_metric_mean", "blue"))
+    training = training or _curves(run, progress, ("training prompts, mean reward", "rollout/reward_mean", "blue"))
     same = all(row.get("ada/reward_mean") == row.get("ada/metric_mean") for row in run.steps)
-    rewards = [] if same else over_time("reward", run.steps, "ada/reward_mean", progress, "orange")
-    rewards += [] if same else over_time("score", run.steps, "ada/metric_mean", progress, "grey")
+    both: tuple[Curve, ...] = (("reward", "ada/reward_mean", "orange"), ("score", "ada/metric_mean", "grey"))
     return [
         Chart(
             "score",
@@ -124,7 +150,7 @@ def _learning_charts(run: Run, progress: Progress) -> list[Chart]:
             "Hard prompts draw more, so both lie below the policy's accuracy. Watch for a reward that rises while the "
             "score does not.",
             "mean",
-            rewards,
+            [] if same else _curves(run, progress, *both),
         ),
     ]
 
@@ -153,9 +179,10 @@ def held_out(run: Run, progress: Progress) -> list[Series]:
 def _signal_charts(run: Run, visits: Sequence[Visit], progress: Progress) -> list[Chart]:
     """Groups with signal over time; prompts that stayed all right or all wrong."""
     size = run.flag("rollout.n_samples_per_prompt")
-    signal = over_time("this run", run.steps, "ada/signal_share", progress, "green")
-    signal += over_time(
-        f"in the first {size} samples of the same prompts", run.steps, "ada/signal_share_uniform", progress, "orange"
+    first = f"in the first {size} samples of the same prompts"
+    curves: tuple[Curve, ...] = (
+        ("this run", "ada/signal_share", "green"),
+        (first, "ada/signal_share_uniform", "orange"),
     )
     return [
         Chart(
@@ -164,7 +191,7 @@ def _signal_charts(run: Run, visits: Sequence[Visit], progress: Progress) -> lis
             "Share of trained groups with a gradient. The second curve is what the first samples alone would have "
             "had, for fewer rollouts: see above for equal ones.",
             "share of groups",
-            signal,
+            _curves(run, progress, *curves),
             y_share=True,
         ),
         Chart(
@@ -261,9 +288,11 @@ def _weights(run: Run) -> Chart:
 
 def _calibration_charts(run: Run, visits: Sequence[Visit], rate: Rate, progress: Progress) -> list[Chart]:
     """Reliability of the predicted pass rates, and their Brier scores over time."""
-    brier = over_time("predictions", run.steps, "ada/estimator_brier", progress, "blue")
-    brier += over_time("the mean pass rate for all", run.steps, "ada/prior_brier", progress, "orange")
-    brier += over_time("critic", run.steps, "ada/critic_brier", progress, "pink")
+    brier: tuple[Curve, ...] = (
+        ("predictions", "ada/estimator_brier", "blue"),
+        ("the mean pass rate for all", "ada/prior_brier", "orange"),
+        ("critic", "ada/critic_brier", "pink"),
+    )
     return [
         Chart(
             "reliability",
@@ -283,7 +312,7 @@ def _calibration_charts(run: Run, visits: Sequence[Visit], rate: Rate, progress:
             "Mean squared distance of predictions and outcomes. Predictions are worth having where they are below the "
             "score of one number for all prompts.",
             "squared error",
-            brier,
+            _curves(run, progress, *brier),
         ),
     ]
 
@@ -318,38 +347,27 @@ def _reliability(visits: Sequence[Visit], rate: Rate) -> list[Series]:
 
 def _cost_charts(run: Run, progress: Progress) -> list[Chart]:
     """Lengths, seconds by phase, and rollouts that were not trained."""
-
-    def curves(*parts: tuple[str, Sequence[Row], str, Color]) -> list[Series]:
-        return [
-            series
-            for name, rows, metric, color in parts
-            for series in over_time(name, rows, metric, progress, color, "points" if color == "red" else "line")
-        ]
-
     first, evaluated = "training prompts, first samples", "held-out prompts"
-    lengths = curves(
-        (first, run.steps, "rollout/response_length_mean", "blue"),
-        ("trained samples", run.steps, "response_length", "green"),
-        (evaluated, run.evaluations, "eval/tokens", "red"),
+    lengths = _curves(
+        run,
+        progress,
+        (first, "rollout/response_length_mean", "blue"),
+        ("trained samples", "response_length", "green"),
+        (evaluated, "eval/tokens", "red"),
     )
-    cut = curves(
-        (first, run.steps, "rollout/truncated_rate", "blue"), (evaluated, run.evaluations, "eval/truncated", "red")
+    cut: tuple[Curve, ...] = ((first, "rollout/truncated_rate", "blue"), (evaluated, "eval/truncated", "red"))
+    parts: tuple[Curve, ...] = (
+        ("trained", "ada/kept", "blue"),
+        ("unused", "ada/unused", "orange"),
+        ("aborted", "ada/aborted", "green"),
     )
-    waste = _stacked([("trained", "ada/kept"), ("unused", "ada/unused"), ("aborted", "ada/aborted")], run, progress)
-    unused = "Unused: finished, in the baseline, not trained. Aborted: sent early and not needed, failed, or lost."
+    note = "Unused: finished, in the baseline, not trained. Aborted: sent early and not needed, failed, or lost."
+    share, waste = _curves(run, progress, *cut), _curves(run, progress, *parts, kind="area")
     return [
         Chart("length", "Length of an answer", "A rising length is paid for in every step.", "tokens", lengths),
-        Chart("cut_off", "Answers cut off at the length limit", "", "share of answers", cut, y_share=True),
+        Chart("cut_off", "Answers cut off at the length limit", "", "share of answers", share, y_share=True),
         Chart("phases", "Seconds of a step, by phase", "Without evaluations.", "seconds", _phases(run, progress)),
-        Chart("waste", "Rollouts of a step", unused, "rollouts", waste),
-    ]
-
-
-def _stacked(parts: Iterable[tuple[str, str]], run: Run, progress: Progress) -> list[Series]:
-    return [
-        series
-        for (name, metric), color in zip(parts, COLORS, strict=False)
-        for series in over_time(name, run.steps, metric, progress, color, "area")
+        Chart("waste", "Rollouts of a step", note, "rollouts", waste),
     ]
 
 

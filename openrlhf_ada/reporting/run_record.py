@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows, row_step
+from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_json, read_rows, row_step
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, EARLIER_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE, Row
 
 T = TypeVar("T")
@@ -85,7 +84,7 @@ def read_run(run_dir: Path) -> Run:
     summary = run_dir / SUMMARY_FILE
     return Run(
         run_dir=run_dir,
-        config=_read_object(config),
+        config=read_json(config, dict),
         steps=steps,
         evaluations=[evaluations[step] for step in sorted(evaluations)],
         summary=_read_figures(summary) if summary.exists() else None,
@@ -96,9 +95,10 @@ def read_run(run_dir: Path) -> Run:
 def _read_earlier(path: Path) -> list[tuple[int, Row]]:
     if not path.exists():
         return []
+    parts = read_json(path, list)
     try:
-        return [(int(part["last_step"]), dict(part["flags"])) for part in json.loads(path.read_bytes())]
-    except (ValueError, KeyError, TypeError) as error:
+        return [(int(part["last_step"]), dict(part["flags"])) for part in parts]
+    except (KeyError, TypeError, ValueError) as error:
         raise damaged_file(path, f"not a list of steps and flags ({error!r})") from error
 
 
@@ -125,21 +125,11 @@ def is_number(value: Any) -> bool:
 
 def _read_figures(path: Path) -> Row:
     """Of `summary.json`; raises RunDamageError for one that is no number or null."""
-    figures = _read_object(path)
+    figures = read_json(path, dict)
     for name, value in figures.items():
         if value is not None and not is_number(value):
             raise damaged_file(path, f"{name!r} is {value!r}, expected a number")
     return figures
-
-
-def _read_object(path: Path) -> Row:
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise damaged_file(path, f"not JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise damaged_file(path, "not a JSON object")
-    return value
 
 
 def summarise(run: Run) -> dict[str, float | int | None]:
