@@ -15,7 +15,7 @@ AXES = {"steps": "training step", "rollouts": "rollouts drawn", "tokens": "token
 """What the x axis of a chart over time can be, with its label. The first is the default."""
 
 Color = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
-Kind = Literal["line", "dashed", "points", "bar", "area"]
+Kind = Literal["line", "points", "bar", "area"]
 
 COLORS: tuple[Color, ...] = ("blue", "orange", "green", "pink", "sky", "red", "grey")
 
@@ -112,13 +112,6 @@ def over_time(
 ) -> list[Series]:
     """A metric's curve as a list of one, or of none if no row has it."""
     points = [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
-    return curve(name, points, progress, color, kind)
-
-
-def curve(
-    name: str, points: Sequence[tuple[int, float]], progress: Progress, color: Color = "blue", kind: Kind = "line"
-) -> list[Series]:
-    """A curve of (step, value) as a list of one, or of none without points."""
     if not points:
         return []
     block = math.ceil(len(points) / MOST_POINTS)

@@ -15,11 +15,10 @@ from openrlhf_ada.reporting.charts import (
     Progress,
     Section,
     Series,
-    curve,
     over_time,
     with_data,
 )
-from openrlhf_ada.reporting.histograms import PASS_RATE_BINS, pass_rate_bin
+from openrlhf_ada.reporting.histograms import pass_rate_bin
 from openrlhf_ada.reporting.payoff import Estimate, Payoff, Uniform
 from openrlhf_ada.reporting.quantiles import NORMAL_975
 from openrlhf_ada.reporting.run_record import Row, Run
@@ -27,6 +26,9 @@ from openrlhf_ada.reporting.seen_rate import Rate, seen_rate
 from openrlhf_ada.reporting.visits import Visit
 
 RELIABILITY_BINS = 10
+
+BIN_NAMES = ("none right", "0–20%", "20–40%", "40–60%", "60–80%", "80–100%", "all right")
+"""Of PASS_RATE_BINS."""
 
 HOW_UNIFORM = (
     "Uniform sampling with m for every prompt is read from the first m samples of the same pools, which no stop rule "
@@ -44,7 +46,7 @@ def run_sections(run: Run, visits: Sequence[Visit], paid: Payoff | None) -> list
             Section("Did it learn?", _learning_charts(run, progress)),
             Section(
                 "Where did the rollouts go?",
-                [*_signal_charts(run, visits, progress), _allocation(run, visits, rate), _weights(run)],
+                [_signal(run, progress), _allocation(run, visits, rate)],
                 f"Pass rate seen: {rate_text}." if visits else "",
             ),
             Section("Were the predictions right?", _calibration_charts(run, visits, rate, progress)),
@@ -176,49 +178,22 @@ def held_out(run: Run, progress: Progress) -> list[Series]:
 # -- where did the rollouts go ----------------------------------------------------------------------------------------
 
 
-def _signal_charts(run: Run, visits: Sequence[Visit], progress: Progress) -> list[Chart]:
-    """Groups with signal over time; prompts that stayed all right or all wrong."""
-    size = run.flag("rollout.n_samples_per_prompt")
-    first = f"in the first {size} samples of the same prompts"
+def _signal(run: Run, progress: Progress) -> Chart:
+    """Groups with signal over time."""
+    first = f"in the first {run.flag('rollout.n_samples_per_prompt')} samples of the same prompts"
     curves: tuple[Curve, ...] = (
         ("this run", "ada/signal_share", "green"),
         (first, "ada/signal_share_uniform", "orange"),
     )
-    return [
-        Chart(
-            "signal",
-            "Groups with signal",
-            "Share of trained groups with a gradient. The second curve is what the first samples alone would have "
-            "had, for fewer rollouts: see above for equal ones.",
-            "share of groups",
-            _curves(run, progress, *curves),
-            y_share=True,
-        ),
-        Chart(
-            "one_sided",
-            "Prompts that are all right or all wrong",
-            "Full lines: the whole pool has one outcome, so nothing is learned. Dashed: the first n samples have.",
-            "share of prompts",
-            _one_sided(visits, size if isinstance(size, int) else 1, progress),
-            y_share=True,
-        ),
-    ]
-
-
-def _one_sided(visits: Sequence[Visit], size: int, progress: Progress) -> list[Series]:
-    by_step: dict[int, list[Visit]] = defaultdict(list)
-    for visit in visits:
-        by_step[visit.step].append(visit)
-
-    def shares(test: Callable[[Visit], bool]) -> list[tuple[int, float]]:
-        return [(step, sum(map(test, group)) / len(group)) for step, group in sorted(by_step.items())]
-
-    return [
-        *curve("all wrong", shares(lambda v: not v.positive.any()), progress, "red"),
-        *curve("all right", shares(lambda v: bool(v.positive.all())), progress, "blue"),
-        *curve("first n all wrong", shares(lambda v: not v.positive[:size].any()), progress, "red", "dashed"),
-        *curve("first n all right", shares(lambda v: bool(v.positive[:size].all())), progress, "blue", "dashed"),
-    ]
+    return Chart(
+        "signal",
+        "Groups with signal",
+        "Share of trained groups with a gradient. The second curve is what the first samples alone would have had, "
+        "for fewer rollouts: see above for equal ones.",
+        "share of groups",
+        _curves(run, progress, *curves),
+        y_share=True,
+    )
 
 
 def _allocation(run: Run, visits: Sequence[Visit], rate: Rate) -> Chart:
@@ -236,13 +211,8 @@ def _allocation(run: Run, visits: Sequence[Visit], rate: Rate) -> Chart:
             *_mean_draws("by the pass rate predicted", predicted, "green"),
         ],
         "pass rate of the prompt",
-        categories=_bin_names(),
+        categories=BIN_NAMES,
     )
-
-
-def _bin_names() -> list[str]:
-    edges = [[round(100 * float(edge)) for edge in label.split("-")] for label in PASS_RATE_BINS[1:-1]]
-    return ["none right", *(f"{low}–{high}%" for low, high in edges), "all right"]
 
 
 def _mean_draws(name: str, pairs: Sequence[tuple[float, int]], color: Color) -> list[Series]:
@@ -255,32 +225,6 @@ def _mean_draws(name: str, pairs: Sequence[tuple[float, int]], color: Color) -> 
     means = [sum(bins[i]) / len(bins[i]) for i in places]
     words = [f"{len(bins[i]):,} prompts, {sum(bins[i]):,} rollouts" for i in places]
     return [Series(name, means, {"x": places}, color, "bar", text=words)]
-
-
-def _weights(run: Run) -> Chart:
-    """Mean of `ada/effective_weight` over the run, each step by its prompts in the bin."""
-    sums = {label: [0.0, 0.0] for label in PASS_RATE_BINS}
-    for row in run.steps:
-        prompts = row.get("ada/allocation_by_pass_rate") or {}
-        for label, weight in (row.get("ada/effective_weight") or {}).items():
-            if label in sums and label in prompts:
-                sums[label][0] += weight * prompts[label]["prompts"]
-                sums[label][1] += prompts[label]["prompts"]
-    known = [(place, *sums[label]) for place, label in enumerate(PASS_RATE_BINS) if sums[label][1]]
-    means = [total / prompts for _, total, prompts in known]
-    words = [f"{prompts:,.0f} prompts" for _, _, prompts in known]
-    x = {"x": [place for place, _, _ in known]}
-    return Chart(
-        "weight",
-        "Effective weight of a prompt",
-        "How much the gradient of a prompt's pass rate counts in the trained groups, by the share of positives in its "
-        "pool. Read it for size, not for shape: pools sorted by their own outcome differ from prompts sorted by pass "
-        "rate.",
-        "weight",
-        [Series("trained groups", means, x, "pink", "bar", text=words)] if known else [],
-        "share of positives in the pool",
-        categories=_bin_names(),
-    )
 
 
 # -- were the predictions right ---------------------------------------------------------------------------------------

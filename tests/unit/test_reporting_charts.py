@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recorded_runs import make_run
 
-from openrlhf_ada.reporting.charts import Progress, curve, write_csvs
+from openrlhf_ada.reporting.charts import Progress, over_time, write_csvs
 from openrlhf_ada.reporting.report import write_report
 
 
@@ -28,6 +28,7 @@ def test_every_chart_is_a_csv(tmp_path: Path) -> None:
 
 def test_long_runs_have_means_of_neighbours() -> None:
     """2,500 steps: 834 points, each of three steps but for the last, which is of one."""
-    (series,) = curve("x", [(step, float(step)) for step in range(1, 2501)], Progress())
+    rows = [{"step": step, "loss": float(step)} for step in range(1, 2501)]
+    (series,) = over_time("x", rows, "loss", Progress())
     assert len(series.y) == 834 and series.y[0] == 2.0 and series.y[-1] == 2500.0
     assert series.x["steps"][0] == 3

@@ -86,7 +86,7 @@ def test_every_question_has_its_charts(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "run", steps=4, evaluations=(0, 4)), tmp_path)
     charts = data_of(page)["charts"]
     assert list(charts) == [
-        *("pay_signal", "pay_cost", "score", "signal", "one_sided", "allocation", "weight"),
+        *("pay_signal", "pay_cost", "score", "signal", "allocation"),
         *("reliability", "brier", "length", "phases", "waste"),
     ]  # fmt: skip
     assert [name for tag, a in page.seen if (name := a.get("data-chart"))] == list(charts), "each has its place"

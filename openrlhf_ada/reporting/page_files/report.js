@@ -66,7 +66,7 @@ function seriesTraces(series, chart) {
     ? { type: "data", symmetric: false, array: high.map((h, i) => h - series.y[i]), arrayminus: low.map((l, i) => series.y[i] - l), thickness: 1.6, width: 4 }
     : undefined;
   if (series.kind === "points") return [{ ...base, mode: "markers", marker: { color: ink, size: 9 }, error_y: error }];
-  const line = { color: ink, width: 2.2, dash: series.kind === "dashed" ? "dot" : "solid" };
+  const line = { color: ink, width: 2.2 };
   const smooth = runningMean(series);
   if (smooth && !series.band) {
     const raw = { ...base, mode: "lines", line: { color: faint(ink, 0.35), width: 1 }, showlegend: false, hoverinfo: "skip", hovertemplate: undefined };
