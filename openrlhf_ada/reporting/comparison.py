@@ -77,7 +77,8 @@ def group_runs(runs: Sequence[Run]) -> list[Configuration]:
         raise ValueError(f"{twice[0]} is given twice: name every run once")
     configurations: list[Configuration] = []
     for run in runs:
-        flags = {name: value for name, value in flat(run.config) if _matters(name)}
+        # A flag without a value is as good as none: another version may not have it.
+        flags = {name: value for name, value in flat(run.config) if _matters(name) and value != "None"}
         same = [known for known in configurations if known.flags == flags]
         if not same:
             configurations.append(Configuration(flags))
@@ -256,7 +257,7 @@ def _differences(configurations: Sequence[Configuration]) -> str:
     names = different_flags(configurations)
     if not names:
         return "<h2>Flags</h2><p>The configurations have the same flags but for seeds and output folders.</p>"
-    cells = [[name, *(c.flags.get(name, "(not recorded)") for c in configurations)] for name in names]
+    cells = [[name, *(c.flags.get(name, "none") for c in configurations)] for name in names]
     rows = [[escaped(text) for text in row] for row in cells]
     header = ["flag", *(escaped(c.label) for c in configurations)]
     note = '<h2>Flags that differ</h2><p class="note">Seeds, output folders and loggers are left out.</p>'
