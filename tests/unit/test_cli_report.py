@@ -45,34 +45,40 @@ def test_several_runs_get_one_page(
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "is not a run directory: it has no config.json"),
-        ({"config.json": '{"model_type": "llama"}'}, "is not a run directory: it has no metrics.jsonl"),
-        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, "config.json: not JSON"),
-        ({"config.json": "[]", "metrics.jsonl": ""}, "config.json: not a JSON object"),
-        ({"config.json": "{}", "metrics.jsonl": '{"loss": 1}\n'}, "metrics.jsonl, line 1: 'step' is None"),
-        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": "many"}\n'}, "'ada/drawn' is 'many'"),
-        ({"config.json": "{}", "metrics.jsonl": "\x00\x01\n"}, "metrics.jsonl, line 1: not JSON"),
+        ({}, ["no config.json"]),
+        ({"config.json": '{"model_type": "llama"}'}, ["no metrics.jsonl"]),
+        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, ["config.json"]),
+        ({"config.json": "[]", "metrics.jsonl": ""}, ["config.json"]),
+        ({"config.json": "{}", "metrics.jsonl": '{"loss": 1}\n'}, ["metrics.jsonl, line 1", "'step'"]),
+        (
+            {"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": "many"}\n'},
+            ["line 1", "'ada/drawn' is 'many'"],
+        ),
+        ({"config.json": "{}", "metrics.jsonl": "\x00\x01\n"}, ["metrics.jsonl, line 1"]),
         (
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": '{"text": "of another program"}\n'},
-            "samples.jsonl, line 1: 'step' is None, expected a number",
+            ["samples.jsonl, line 1", "'step'"],
         ),
         (
             {"config.json": '{"ada": {"positive_threshold": "x"}}', "metrics.jsonl": "", "samples.jsonl": ""},
-            "'ada.positive_threshold' is 'x', expected a number",
+            ["config.json", "'ada.positive_threshold' is 'x'"],
         ),
-        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": {}}\n'}, "'ada/drawn' is {}"),
-        ({"config.json": "{}", "metrics.jsonl": '{"step": 0, "eval/accuracy": null}\n'}, "'eval/accuracy' is None"),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": {}}\n'}, ["line 1", "'ada/drawn' is {}"]),
+        (
+            {"config.json": "{}", "metrics.jsonl": '{"step": 0, "eval/accuracy": null}\n'},
+            ["line 1", "'eval/accuracy' is None"],
+        ),
         (
             {"config.json": "{}", "metrics.jsonl": "", "summary.json": '{"accuracy_before": "good"}'},
-            "summary.json: 'accuracy_before' is 'good', expected a number",
+            ["summary.json", "'accuracy_before' is 'good'"],
         ),
         (
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": SAMPLE % '"coefficient": "much"'},
-            "samples.jsonl, line 1: 'coefficient' is 'much', expected a number",
+            ["samples.jsonl, line 1", "'coefficient' is 'much'"],
         ),
         (
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": SAMPLE % '"response": 3.5'},
-            "samples.jsonl, line 1: 'response' is 3.5, expected a text",
+            ["samples.jsonl, line 1", "'response' is 3.5"],
         ),
     ],
     ids=[
@@ -97,20 +103,21 @@ def test_folders_that_are_no_runs_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     files: dict[str, str],
-    said: str,
+    said: list[str],
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    assert said in error_of(monkeypatch, capsys, tmp_path)
+    error = error_of(monkeypatch, capsys, tmp_path)
+    assert all(part in error for part in said)
 
 
 def test_one_bad_folder_of_several_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path / "good", steps=1)
-    assert f"{tmp_path / 'bad'} is not a run" in error_of(monkeypatch, capsys, tmp_path / "good", tmp_path / "bad")
-    assert "no folder" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", tmp_path / "no" / "page.html")
-    assert "it is a folder" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", tmp_path)
+    assert str(tmp_path / "bad") in error_of(monkeypatch, capsys, tmp_path / "good", tmp_path / "bad")
+    for out in (tmp_path / "no" / "page.html", tmp_path):
+        assert f"--out {out}" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", out)
 
 
 @pytest.mark.parametrize("damage", ["killed", "no samples", "no summary", "fewer keys"])
