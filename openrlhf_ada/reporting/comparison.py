@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, over_time, with_data
@@ -151,8 +151,7 @@ def _curves(configurations: Sequence[Configuration], draw: Drawn) -> list[Series
 def _mean_series(label: str, of_runs: Sequence[Series], color: Color) -> Series:
     """One run as it is; several as their mean at the steps that all have, with an interval."""
     if len(of_runs) == 1:
-        (only,) = of_runs
-        return Series(label, only.y, only.x, color, only.kind, only.low, only.high)
+        return replace(of_runs[0], name=label, color=color)
     tables = [dict(zip(s.x["steps"], range(len(s.y)), strict=True)) for s in of_runs]
     steps = [step for step in of_runs[0].x["steps"] if all(step in table for table in tables)]
     rows = [[table[step] for table in tables] for step in steps]
