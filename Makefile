@@ -71,10 +71,8 @@ lint: $(READY) ## formatting, spelling, layers, sizes, private access (host/), t
 format: $(READY) ## format the code and fix what ruff can fix
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-docs: $(READY) ## write docs/flags.md and docs/metrics.md anew, from the parsers and the table of metrics
+docs: $(READY) ## write docs/flags.md anew, from the parsers
 	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
-	@$(BIN)/python -c 'from openrlhf_ada.reporting.metrics import render_metrics_table as render; print(render(), end="")' \
-	  > docs/metrics.md
 
 arena-docs: $(READY) ## write the results in docs/arena.md and their figures anew, from openrlhf_ada/arena/results
 	@$(BIN)/python -m openrlhf_ada.cli.arena_page docs/arena.md

@@ -21,7 +21,7 @@ from machine import machine
 
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting.report import write_report
-from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
+from openrlhf_ada.reporting.run_log import Row, RunLog, sample_records
 from openrlhf_ada.reporting.run_record import Run, read_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
@@ -44,7 +44,8 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         run = made_up(Path(folder) / "run", steps)
         began = time.perf_counter()
-        page = write_report(run, Path(folder) / "report.html").path
+        page = Path(folder) / "report.html"
+        write_report(run, page)
         figures = {"steps": steps, "write_s": round(time.perf_counter() - began, 2)}
         figures |= {"megabytes": round(page.stat().st_size / 1e6, 2), "first_chart_s": seconds_to_see(page)}
     if not args.quick:
@@ -66,7 +67,7 @@ def made_up(run_dir: Path, steps: int) -> Run:
     return read_run(run_dir)
 
 
-def _visit(rng: np.random.Generator, key: int) -> list[SampleRecord]:
+def _visit(rng: np.random.Generator, key: int) -> list[Row]:
     outcomes = (rng.random(CAP) < rng.beta(0.6, 1.0)).astype(float)
     drawn = next((n for n in range(WAVE, CAP, WAVE) if 2 <= outcomes[:n].sum() <= n - 2), CAP)
     pool = PromptPool(
@@ -77,8 +78,8 @@ def _visit(rng: np.random.Generator, key: int) -> list[SampleRecord]:
     return sample_records(f"{key % 512}", "What is it? " * 20, pool, ["word " * 80] * drawn, group, label="42")
 
 
-def _has_signal(rows: list[SampleRecord]) -> bool:
-    return any(row.coefficient for row in rows)
+def _has_signal(rows: list[Row]) -> bool:
+    return any(row["coefficient"] for row in rows)
 
 
 def seconds_to_see(page: Path) -> float:

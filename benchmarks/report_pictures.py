@@ -35,8 +35,9 @@ def main() -> None:
     args = parser.parse_args()
     runs = [read_run(args.run), read_run(args.other)]
     with TemporaryDirectory() as folder, browser() as tab:
-        report = write_report(runs[0], Path(folder) / "report.html").path
-        both = write_comparison(runs, Path(folder) / "both.html").path
+        report, both = Path(folder) / "report.html", Path(folder) / "both.html"
+        write_report(runs[0], report)
+        write_comparison(runs, both)
         take(tab, report, IMAGES / "report-light.png", 1200, 1420)
         take(tab, report, IMAGES / "report-dark.png", 1200, 1000, dark=True, at="#filters")
         take(tab, report, IMAGES / "report-narrow.png", 390, 1300, at=".plot")

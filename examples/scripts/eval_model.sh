@@ -5,7 +5,7 @@
 # Needs:   a model, and memory for vLLM to load it; GPUs are used if there are any. Benchmarks come from the hub, or from
 #          local copies: BENCHMARKS=math500=/data/math500.jsonl. Several models or benchmarks: separated by commas.
 #          Or an OpenAI-compatible server: BASE_URL=http://host:8000/v1, and MODEL is the model's name there.
-# Expect:  a table of avg@n, pass@n, maj@n with intervals; OUT/results.json; OUT/curves.png (pass@k and the share of
+# Expect:  a table of avg@n, pass@n, maj@n with intervals; OUT/results.json; OUT/results.html (pass@k and the share of
 #          groups without signal against k). If it is stopped, the same command resumes.
 # Usage:   MODEL=runs/a/model,runs/b/model examples/scripts/eval_model.sh [more flags]
 #          DRY_RUN=1 prints the command.

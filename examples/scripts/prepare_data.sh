@@ -4,7 +4,7 @@
 #
 # Needs:   a model, and memory for vLLM to load it; GPUs are used if there are any. DATA comes from the hub,
 #          or from a local copy: DATA=dapo-17k=/data/dapo.parquet (several: separated by commas)
-# Expect:  OUT/train.parquet, OUT/README.md (the card, with the flags to train on it), OUT/difficulty.png. If it is
+# Expect:  OUT/train.parquet, OUT/README.md (the card, with the flags to train on it). If it is
 #          stopped, the same command resumes.
 # Usage:   MODEL=Qwen/Qwen2.5-Math-1.5B DATA=openr1-math BAND=hard examples/scripts/prepare_data.sh [more flags]
 #          DRY_RUN=1 prints the command.

@@ -128,7 +128,7 @@ def draw_agreement(conditions: Conditions, trials: Mapping[Cell, Result], out_pn
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    from openrlhf_ada.reporting.plots import BLUE, ORANGE, new_axes, set_title
+    from benchmarks.axes import BLUE, ORANGE, new_axes, set_title
 
     methods = _methods(trials)
     figure = Figure(figsize=(6 * len(methods), 4.5), dpi=110, facecolor="white", layout="constrained")

@@ -23,7 +23,7 @@ def draw_costs(by_task: Sequence[Mapping[str, Finals]], out_png: Path) -> None:
     """In seconds and in rollouts, with 95 % intervals."""
     from matplotlib.figure import Figure
 
-    from openrlhf_ada.reporting.plots import BLUE, GREEN, ORANGE, PINK, RED, new_axes, set_title
+    from benchmarks.axes import BLUE, GREEN, ORANGE, PINK, RED, new_axes, set_title
 
     colours: dict[str, str] = dict(zip(SHOWN, (PINK, BLUE, RED, ORANGE, GREEN), strict=True))
     panels = [cost for cost in ("seconds", "rollouts") if any(cost in by_cost for by_cost in by_task)]
@@ -43,7 +43,7 @@ def _draw_panel(axes: Axes, by_task: Sequence[Finals], colours: Mapping[str, str
     """A row for each task, the first at the top."""
     from matplotlib.ticker import NullLocator
 
-    from openrlhf_ada.reporting.plots import FAINT, MUTED
+    from benchmarks.axes import FAINT, MUTED
 
     for place, (name, colour) in enumerate(colours.items()):
         found = [(y, row) for y, finals in enumerate(by_task) if (row := _row(finals, name)) is not None]

@@ -352,7 +352,7 @@ def draw(by_cost: Mapping[str, Finals], out_png: Path) -> None:
     """Mean accuracy by rollouts, tokens and seconds, and the accuracy to reach."""
     from matplotlib.figure import Figure
 
-    from openrlhf_ada.reporting.plots import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY, new_axes, set_title
+    from benchmarks.axes import BLUE, GREEN, INK, ORANGE, PINK, RED, SKY, new_axes, set_title
 
     figure = Figure(figsize=(15, 5), dpi=110, facecolor="white", layout="constrained")
     colours = dict(zip(DRAWN, (INK, PINK, ORANGE, RED, BLUE, GREEN), strict=True))
@@ -376,7 +376,7 @@ def _draw_curves(axes: Axes, finals: Finals, cost: str, colours: Mapping[str, st
     """`colours`: of methods that are named; the others are drawn faint."""
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
-    from openrlhf_ada.reporting.plots import FAINT, MUTED
+    from benchmarks.axes import FAINT, MUTED
 
     end = min(costs.spent_as(cost, run["spent"])[-1] for runs in finals.runs.values() for run in runs)
     at = np.linspace(0, end, 101)

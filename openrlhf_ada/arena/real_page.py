@@ -122,7 +122,7 @@ def draw_real(results: Results, out_png: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    from openrlhf_ada.reporting.plots import new_axes, set_title
+    from benchmarks.axes import new_axes, set_title
 
     figure = Figure(figsize=(8, 4.5), dpi=110, facecolor="white", layout="constrained")
     axes = new_axes(figure, figure.add_gridspec(1, 1)[0, 0])

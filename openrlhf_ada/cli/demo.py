@@ -199,14 +199,12 @@ def _multiline(command: Sequence[str]) -> str:
 
 
 def _show_result(run_dir: Path) -> None:
-    from openrlhf_ada.reporting.plots import plot_run
     from openrlhf_ada.reporting.run_record import read_run, summarise
     from openrlhf_ada.reporting.visits import read_visits
 
     run = read_run(run_dir)
-    plot = plot_run(run, run_dir / "plot.png")
     lines = result_lines(summarise(run), payoff(run, read_visits(run)))
-    print("\n".join([*lines, f"  {'look at':19} {plot}  and  {run_dir / 'report.html'}"]))
+    print("\n".join([*lines, f"  {'look at':19} {run_dir / 'report.html'}"]))
 
 
 def result_lines(summary: Mapping[str, Any], paid: Payoff | None) -> list[str]:

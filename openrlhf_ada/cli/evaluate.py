@@ -33,7 +33,7 @@ from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.problems import Problem, load_problems
 from openrlhf_ada.data.row_rewards import RowRewards
 from openrlhf_ada.data.verification import about_contradicting, contradicting
-from openrlhf_ada.eval.plots import plot_curves
+from openrlhf_ada.eval.page import write_results
 from openrlhf_ada.eval.results import (
     ModelResults,
     accuracy_rows,
@@ -226,7 +226,7 @@ def _report(
     sampling: Sampling,
     ks: Sequence[int],
 ) -> Report:
-    """Also writes results.json and curves.png."""
+    """Also writes results.json and results.html."""
     lines = difference_lines(results)
     lines += _partial_lines(results, suites, args)
     missing = sum(sum(result.no_score.values()) for result in results)
@@ -240,14 +240,11 @@ def _report(
         settings |= {"base_url": base_url_of(args.base_url), "max_len": None}
     file = args.out / "results.json"
     file.write_text(json.dumps(as_json(results, settings), indent=1), encoding="utf-8")
-    whole = list(results[0].tables())[-1]
     group = min(SIGNAL_GROUP, sampling.n)
-    return Report(
-        [accuracy_rows(results, sampling.n, max(ks)), detail_rows(results, group)],
-        lines,
-        [plot_curves(results, whole, args.out / "curves.png"), file],
-        f"answers at temperature {sampling.temperature:g}, per cent, with 95 % intervals",
-    )
+    tables = [accuracy_rows(results, sampling.n, max(ks)), detail_rows(results, group)]
+    title = f"answers at temperature {sampling.temperature:g}, per cent, with 95 % intervals"
+    page = write_results(results, title, tables, lines, args.out / "results.html")
+    return Report(tables, lines, [page, file], title)
 
 
 def _threshold(args: argparse.Namespace) -> float:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ada.reporting.plots import BLUE, FAINT, GREEN, ORANGE
-
 RATES = (0.1, 0.9)
 """Pass rates that the table shows the weight of."""
 
@@ -88,6 +86,9 @@ def show(plans: Sequence[Plan]) -> None:
     for line, of in _EVIDENCE.items():
         if names & set(of):
             console.print(f"- {line}", highlight=False)
+
+
+BLUE, ORANGE, GREEN, FAINT = "#0072B2", "#E69F00", "#009E73", "#dddddd"
 
 
 def draw(plans: Sequence[Plan], file: Path) -> None:

@@ -258,7 +258,6 @@ def _write(args: argparse.Namespace, result: Prepared) -> None:
     inputs = _inputs(problems, args, chat=chat)
     prepared.write_parquet(prepared.rows_of(everything, inputs, labels), args.out / prepared.ALL_FILE)
     train = prepared.write_parquet(prepared.rows_of(kept, inputs, labels), args.out / prepared.TRAIN_FILE)
-    prepared.plot_difficulty(everything, result.band, args.out / prepared.PLOT_FILE)
     flags = _training_flags(train, result.reward, _threshold(args), chat=chat)
     card = prepared.write_card(args.out, kept=kept, everything=everything, facts=result.facts, flags=flags)
     for name, value in result.facts.items():

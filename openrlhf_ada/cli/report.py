@@ -6,13 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from openrlhf_ada.reporting.charts import AXES
-
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="openrlhf-ada report",
-        description="Write report.html and plot.png for a run, finished or not; or one page for several runs",
+        description="Write report.html for a run, finished or not; or one page for several runs",
     )
     parser.add_argument(
         "run_dir", type=Path, nargs="+", help="run directory; with several, the page compares them (--out)"
@@ -24,12 +22,8 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where the page goes (default: report.html in the run directory; with several runs comparison.html here)",
     )
-    parser.add_argument("--png", type=Path, default=None, metavar="DIR", help="also write every chart as a PNG")
     parser.add_argument(
         "--csv", type=Path, default=None, metavar="DIR", help="also write the data of every chart as CSV"
-    )
-    parser.add_argument(
-        "--x", choices=list(AXES), default="steps", help="what PNGs of curves have as their x axis (default steps)"
     )
     return parser
 
@@ -37,28 +31,19 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     args = build_parser().parse_args(argv)
-    from openrlhf_ada.reporting.plots import plot_run, write_pngs
+    from openrlhf_ada.reporting.charts import write_csvs
+    from openrlhf_ada.reporting.comparison import write_comparison
+    from openrlhf_ada.reporting.report import write_report
     from openrlhf_ada.reporting.run_record import read_run
-    from openrlhf_ada.reporting.tables import write_csvs
 
     runs = [read_run(folder) for folder in args.run_dir]
     if args.out is not None and not args.out.parent.is_dir():
         raise FileNotFoundError(f"--out {args.out}: there is no folder {args.out.parent}")
     if args.out is not None and args.out.is_dir():
         raise IsADirectoryError(f"--out {args.out}: it is a folder; name a file in it")
-    if len(runs) == 1:
-        from openrlhf_ada.reporting.report import write_report
-
-        page = write_report(runs[0], args.out or args.run_dir[0] / "report.html")
-        if args.out is None:
-            print(plot_run(runs[0], args.run_dir[0] / "plot.png"))
-    else:
-        from openrlhf_ada.reporting.comparison import write_comparison
-
-        page = write_comparison(runs, args.out or Path("comparison.html"))
-    print(page.path)
-    for path in write_pngs(page.sections, args.png, args.x) if args.png else ():
-        print(path)
-    for path in write_csvs(page.sections, args.csv) if args.csv else ():
+    out = args.out or (args.run_dir[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
+    sections = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
+    print(out)
+    for path in write_csvs(sections, args.csv) if args.csv else ():
         print(path)
     return 0

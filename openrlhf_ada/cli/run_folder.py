@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.platforms.nvml import NvmlError, read_driver
 from openrlhf_ada.platforms.run_lock import hold
-from openrlhf_ada.platforms.signals import TerminatedError
 from openrlhf_ada.reporting.output import LOG_FILE, LogText
-from openrlhf_ada.reporting.redaction import plain, redact, secret_values
+from openrlhf_ada.reporting.redaction import plain, secret_values
 from openrlhf_ada.reporting.run_log import CONFIG_FILE
 from openrlhf_ada.reporting.starts import record_start
-from openrlhf_ada.reporting.track_mlflow import begin_run, end_run
-from openrlhf_ada.reporting.track_wandb import run_environment
-from openrlhf_ada.reporting.tracking import flat_texts
+from openrlhf_ada.reporting.wandb_run import run_environment
 from openrlhf_ada.trainer.resume import resumes
-
-logger = logging.getLogger(__name__)
 
 
 def keep_name(args: SimpleNamespace, words: Sequence[str]) -> None:
@@ -51,33 +43,18 @@ def _folders(args: SimpleNamespace) -> list[tuple[str, Path]]:
     return [*found, ("--ckpt.path", ckpt)] if is_here and uses_it else found
 
 
-@contextmanager
-def run_folder(args: SimpleNamespace, command: Sequence[str], log: LogText) -> Iterator[dict[str, Any]]:
-    """Begin the log and note the start; yields the start's entry. Trackers get their page; MLflow's is ended with the
-    block, as finished, failed or killed.
+def begin_run_folder(args: SimpleNamespace, command: Sequence[str], log: LogText) -> None:
+    """Begin the log and note the start. Weights & Biases gets the page of the run.
 
-    Raises ConfigError where another run has the folders, and where MLflow cannot be used.
+    Raises ConfigError where another run has the folders.
     """
     for flag, folder in _folders(args):
         hold(folder, flag)
     run_dir = args.ada.resolved_run_dir(args.logger.wandb.run_name)
     log.write_to(run_dir / LOG_FILE, secret_values(plain(args), os.environ))
-    start = record_start(run_dir, command, _gpu_names())
+    record_start(run_dir, command, _gpu_names())
     if args.logger.wandb.key:
         os.environ.update(run_environment(run_dir, resumes=resumes(args)))
-    if args.ada.mlflow is None:
-        yield start
-        return
-    _begin_mlflow(args, args.ada.mlflow, args.ada.mlflow_experiment, run_dir, start)
-    status = "FAILED"
-    try:
-        yield start
-        status = "FINISHED"
-    except (KeyboardInterrupt, TerminatedError):
-        status = "KILLED"
-        raise
-    finally:
-        _end_mlflow(args.ada.mlflow, run_dir, status)
 
 
 def _gpu_names() -> list[str]:
@@ -86,30 +63,3 @@ def _gpu_names() -> list[str]:
         return [gpu.name for gpu in read_driver().gpus]
     except NvmlError:
         return []
-
-
-def _begin_mlflow(
-    args: SimpleNamespace, uri: str, experiment: str | None, run_dir: Path, start: dict[str, Any]
-) -> None:
-    wandb = args.logger.wandb
-    tags = {"host": start["host"]["name"]} | {f"version.{name}": text for name, text in start["versions"].items()}
-    if start["git"]:
-        tags |= {"mlflow.source.git.commit": start["git"]["commit"], "git.dirty": str(start["git"]["dirty"])}
-    begin_run(
-        uri,
-        experiment or wandb.project,
-        wandb.run_name,
-        run_dir,
-        resumes=resumes(args),
-        params=flat_texts(redact(plain(args))),
-        tags=tags,
-    )
-
-
-def _end_mlflow(uri: str, run_dir: Path, status: str) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        end_run(uri, run_dir, status)
-    except MlflowException as error:
-        logger.warning("MLflow was not told that the run is %s: %s", status, error)

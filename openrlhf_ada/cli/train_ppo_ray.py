@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from openrlhf_ada.cli.flag_reference import actions_of
 from openrlhf_ada.cli.lost_processes import RunLostError
-from openrlhf_ada.cli.run_folder import check_free, keep_name, run_folder
+from openrlhf_ada.cli.run_folder import begin_run_folder, check_free, keep_name
 from openrlhf_ada.config import program
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_rules import loss_warnings
@@ -180,7 +180,7 @@ def run(args: SimpleNamespace, words: Sequence[str] = (), log: LogText | None = 
     """Train with checked flags, showing progress; everything that was started is ended before this returns.
 
     `words`: the command line after `openrlhf-ada train`. `log`: keeps what this process prints; None: a log begins
-    here. Raises ConfigError where a tracker cannot be used.
+    here. Raises ConfigError where another run has the folders.
     """
     if log is None:
         with kept_output() as own:
@@ -192,15 +192,13 @@ def run(args: SimpleNamespace, words: Sequence[str] = (), log: LogText | None = 
 
         log_dir, full = "none: Ray did not start", ""
         try:
-            with (
-                run_folder(args, [*PROG.split(), *words], log),
-                ray_session(
-                    args,
-                    verbose=args.ada.verbose,
-                    note=_noting(view),
-                    last_words=lambda: how_to_resume(words, args),
-                ) as session,
-            ):
+            begin_run_folder(args, [*PROG.split(), *words], log)
+            with ray_session(
+                args,
+                verbose=args.ada.verbose,
+                note=_noting(view),
+                last_words=lambda: how_to_resume(words, args),
+            ) as session:
                 log_dir = session.log_dir
                 try:
                     _train(args, view, session)

@@ -21,7 +21,6 @@ TRAINING = (
     "psutil",
     "rich",
     "plotly",
-    "matplotlib",
 )
 
 
@@ -88,16 +87,14 @@ VERBS = {
     "prepare-data": Verb(
         "make training data of known difficulty: check, sample and select problems",
         "prepare_data",
-        needs=("aiohttp", "datasets", "matplotlib"),
+        needs=("aiohttp", "datasets"),
     ),
     "eval": Verb(
         "evaluate checkpoints or a server's models: avg@n, pass@k, maj@k, with intervals",
         "evaluate",
-        needs=("aiohttp", "matplotlib", "rich"),
+        needs=("aiohttp", "plotly", "rich"),
     ),
-    "report": Verb(
-        "write the page of a run, or of several beside each other", "report", needs=("plotly", "matplotlib")
-    ),
+    "report": Verb("write the page of a run, or of several beside each other", "report", needs=("plotly",)),
     "arena": Verb(
         "compare methods at equal cost, with a small model that learns in seconds",
         "arena",

@@ -174,10 +174,7 @@ _METHOD_FLAGS = (
 )
 """Flags that change what is optimised, by prefix."""
 
-_NOT_THE_METHOD = (
-    *("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose"),
-    *("ada.mlflow", "ada.mlflow_experiment"),
-)
+_NOT_THE_METHOD = (*("ada.method", "ada.run_dir", "ada.log_texts", "ada.eval_ends", "ada.verbose"),)
 
 
 def is_given(dotted: str, argv: Sequence[str]) -> bool:

@@ -150,17 +150,6 @@ class RunFlags:
         metavar="COUNT",
         minimum=0,
     )
-    mlflow: str | None = flag_of_every_mode(
-        None,
-        "MLflow server (http://HOST:5000) or file (sqlite:///mlflow.db) that gets all figures, as a run named "
-        "--logger.wandb.run_name. Needs the extra mlflow.",
-        metavar="URI",
-    )
-    mlflow_experiment: str | None = flag_of_every_mode(
-        None,
-        "Experiment of that run. Default: --logger.wandb.project.",
-        metavar="NAME",
-    )
     verbose: bool = flag_of_every_mode(
         False,
         "Show everything that OpenRLHF, vLLM and Ray print. Without it their logs stay in files.",

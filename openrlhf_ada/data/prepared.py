@@ -1,4 +1,4 @@
-"""What `prepare-data` writes: Parquet that OpenRLHF trains on, a card, a picture of the difficulties."""
+"""What `prepare-data` writes: Parquet that OpenRLHF trains on, and a card."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from openrlhf_ada.config import program
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.data.difficulty import Difficulty
 from openrlhf_ada.data.problems import Problem
-from openrlhf_ada.reporting.plots import BLUE, FAINT
 from openrlhf_ada.reward.mixed import label_of
 
-TRAIN_FILE, ALL_FILE, CARD_FILE, PLOT_FILE = "train.parquet", "all.parquet", "README.md", "difficulty.png"
+TRAIN_FILE, ALL_FILE, CARD_FILE = "train.parquet", "all.parquet", "README.md"
 DRAWS, POSITIVES = "ada_draws", "ada_positives"
 """Columns that `--ada_known_counts` reads."""
 
 PRIOR_DRAWS = 2.0
 """Answers that the mean pass rate of all rows counts for in a row's own."""
-
-BINS = 17
-"""Of the histogram: one for each outcome of the usual 16 answers."""
 
 
 def rows_of(
@@ -133,8 +129,6 @@ def write_card(
         "Made by `openrlhf-ada prepare-data`. Each problem has the number of answers that were sampled "
         f"(`{DRAWS}`), how many were right (`{POSITIVES}`), and the pass rate with Wilson's 95 % interval.",
         "",
-        f"![pass rates]({PLOT_FILE})",
-        "",
         "| | |",
         "|---|---|",
         *(f"| {name} | {value} |" for name, value in facts.items()),
@@ -179,28 +173,3 @@ def _table(everything: Sequence[Difficulty], kept: Sequence[Difficulty]) -> list
         f"| {name} | {sum(holds(d.pass_rate) for d in everything):,} | {sum(holds(d.pass_rate) for d in kept):,} |"
         for name, holds in rows
     ]
-
-
-def plot_difficulty(everything: Sequence[Difficulty], band: tuple[float, float], out_png: Path) -> Path:
-    """Histogram of pass rates, the band that is kept in colour. Returns `out_png`."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    figure = Figure(figsize=(9, 4), dpi=160, facecolor="white", layout="constrained")
-    axes = figure.subplots()
-    counts: Counter[int] = Counter(round(d.pass_rate * (BINS - 1)) for d in everything)
-    inside = Counter(round(d.pass_rate * (BINS - 1)) for d in everything if band[0] <= d.pass_rate <= band[1])
-    places = [b / (BINS - 1) for b in range(BINS)]
-    width = 0.85 / (BINS - 1)
-    axes.bar(places, [counts[b] for b in range(BINS)], width, color=FAINT, label="not kept")
-    axes.bar(places, [inside[b] for b in range(BINS)], width, color=BLUE, label="kept")
-    axes.set_title(f"How hard are the {len(everything):,} problems?", loc="left", fontsize=13, fontweight="bold")
-    axes.set_xlabel("pass rate")
-    axes.set_ylabel("problems")
-    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
-    if counts.total() > inside.total():
-        axes.legend(frameon=False)
-    figure.savefig(out_png)
-    return out_png

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ada.reporting.quantiles import t_quantile_975
+from openrlhf_ada.reporting.quantiles import half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,7 @@ class Accuracy:
 
 
 def accuracy_with_interval(scores_per_prompt: Sequence[Sequence[float]]) -> Accuracy:
-    """Accuracy and its 95 % interval, clustered by prompt.
-
-    half-width = t(0.975, P - 1) * sd(prompt means) / sqrt(P), with the sample standard deviation (P - 1 in the
-    denominator) and Student's t quantile: 12.7 for P = 2, 2.26 for P = 10, 1.98 for P = 100, 1.96 for large P.
+    """Accuracy and its 95 % interval, clustered by prompt: Student's t over prompt means.
 
     Args:
         scores_per_prompt: P prompts, each with at least one score in [0, 1]; the numbers of scores may differ.
@@ -43,13 +40,8 @@ def accuracy_with_interval(scores_per_prompt: Sequence[Sequence[float]]) -> Accu
     if not scores_per_prompt:
         raise ValueError("accuracy of 0 prompts is undefined: give at least one prompt with its scores")
     means = [_prompt_mean(position, scores) for position, scores in enumerate(scores_per_prompt)]
-    num_prompts = len(means)
-    mean = math.fsum(means) / num_prompts
-    ci95 = None
-    if num_prompts > 1:
-        variance = math.fsum((m - mean) ** 2 for m in means) / (num_prompts - 1)
-        ci95 = t_quantile_975(num_prompts - 1) * math.sqrt(variance / num_prompts)
-    return Accuracy(mean, ci95, num_prompts, sum(len(scores) for scores in scores_per_prompt))
+    mean = math.fsum(means) / len(means)
+    return Accuracy(mean, half_width(means), len(means), sum(len(scores) for scores in scores_per_prompt))
 
 
 def _prompt_mean(position: int, scores: Sequence[float]) -> float:
@@ -64,16 +56,11 @@ def _prompt_mean(position: int, scores: Sequence[float]) -> float:
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Unbiased estimate of P(at least one of k answers is right) from n answers of which c are right.
 
-    1 - C(n - c, k) / C(n, k), in the product form of Chen et al. 2021 (arXiv 2107.03374), which never forms the
-    large binomials. k = 1 gives c / n.
+    1 - C(n - c, k) / C(n, k), as in Chen et al. 2021 (arXiv 2107.03374).
 
     Raises:
         ValueError: k < 1, k > n (no unbiased estimate exists), or c outside [0, n].
     """
-    if k < 1 or k > n:
-        raise ValueError(f"pass@{k} from {n} answers: k must be in [1, {n}]; sample at least k answers per prompt")
-    if not 0 <= c <= n:
-        raise ValueError(f"pass@{k}: {c} right answers among {n}, expected a count in [0, {n}]")
-    if n - c < k:
-        return 1.0
-    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+    if not 1 <= k <= n or not 0 <= c <= n:
+        raise ValueError(f"pass@{k} of {n} answers, {c} of them right: expected 1 <= k <= n and 0 <= c <= n")
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)

@@ -61,19 +61,11 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
     are over the prompts all of whose n answers have a score.
 
     Raises:
-        ValueError: a score outside [0, 1] (the message names the datasource), or no answer with a score.
+        ValueError: a score outside [0, 1], or no answer with a score.
     """
-    by_source: dict[str, float] = {}
-    for name, scores in held_out.scores().items():
-        try:
-            # For its checks: a score that is above the threshold need not be one.
-            accuracy_with_interval(scores)
-        except ValueError as error:
-            raise ValueError(f"datasource {name!r}: {error}") from error
-    for name, right in held_out.above(positive_above).scores().items():
-        by_source[f"eval/accuracy/{name}"] = accuracy_with_interval(right).mean
     prompts = [prompt for group in held_out.by_source.values() for prompt in group]
-    overall = accuracy_with_interval([[float(score > positive_above) for score in p.scores] for p in prompts])
+    right = held_out.above(positive_above).scores()
+    overall = accuracy_with_interval([scores for group in right.values() for scores in group])
     return {
         "eval/accuracy": overall.mean,
         "eval/ci95": overall.ci95,
@@ -82,7 +74,7 @@ def evaluation_metrics(held_out: HeldOut, positive_above: float) -> dict[str, fl
         "eval/num_samples": overall.num_samples,
         "eval/no_score": held_out.no_score,
         **_measured(prompts, held_out.per_prompt, positive_above),
-        **by_source,
+        **{f"eval/accuracy/{name}": accuracy_with_interval(group).mean for name, group in right.items()},
     }
 
 

@@ -35,7 +35,7 @@ from openrlhf_ada.platforms.signals import status_after_loss, take_signals, undi
 from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 from openrlhf_ada.platforms.watcher import watched_session
-from openrlhf_ada.reporting.track_wandb import VARIABLES as WANDB_VARIABLES
+from openrlhf_ada.reporting.wandb_run import VARIABLES as WANDB_VARIABLES
 
 logger = logging.getLogger(__name__)
 

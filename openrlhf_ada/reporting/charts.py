@@ -1,11 +1,12 @@
-"""What a chart shows: numbers and words, no drawing. The page, the PNGs and the CSVs are made from the same charts."""
+"""What a chart shows: numbers and words, no drawing. The page and the CSV files are made from the same charts."""
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from pathlib import Path
 from typing import Literal
 
 from openrlhf_ada.reporting.run_record import Row, Run
@@ -13,11 +14,10 @@ from openrlhf_ada.reporting.run_record import Row, Run
 AXES = {"steps": "training step", "rollouts": "rollouts drawn", "tokens": "tokens drawn", "seconds": "seconds trained"}
 """What the x axis of a chart over time can be, with its label. The first is the default."""
 
-Color = Literal["blue", "orange", "red", "green", "pink", "sky", "grey"]
-Kind = Literal["line", "dashed", "points", "bar", "area"]
+Color = Literal["blue", "orange", "green", "pink", "sky", "red", "grey"]
+Kind = Literal["line", "points", "bar", "area"]
 
-SMOOTHED_FROM = 15
-"""From this many steps on, a curve is drawn faint under a running mean (5 steps, or 1/15 of a long run)."""
+COLORS: tuple[Color, ...] = ("blue", "orange", "green", "pink", "sky", "red", "grey")
 
 MOST_POINTS = 1000
 """Of a curve; a longer run's points are means of neighbours."""
@@ -29,7 +29,7 @@ Values = Sequence[float | None]
 class Series:
     """One curve or set of bars. `x`: by axis, one value per value of y; the single axis is called "x".
 
-    `low`, `high`: a 95 % interval of every value. `text`: words at every value.
+    `low`, `high`: a 95 % interval of every value, drawn as a band if `band`. `text`: words at every value.
     """
 
     name: str
@@ -41,24 +41,11 @@ class Series:
     high: Values | None = None
     text: Sequence[str] | None = None
     band: bool = False
-    """Draw the interval as a band, not as bars."""
-
-    @property
-    def is_smoothed(self) -> bool:
-        """Is a running mean drawn over it?"""
-        has_bars = self.low is not None and not self.band
-        return self.kind == "line" and not has_bars and "steps" in self.x and len(self.y) >= SMOOTHED_FROM
-
-    @property
-    def smoothed(self) -> list[float]:
-        """The running mean; values that are missing are left out before (`over_time`)."""
-        values = [value for value in self.y if value is not None]
-        return running_mean(values, window=max(5, len(values) // 15 | 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart. `name`: of its files. `note`: how to read it. `categories`: names of the bars at x = 0, 1, ..."""
+    """One chart. `name`: of its file. `note`: how to read it. `categories`: names of what is at x = 0, 1, ..."""
 
     name: str
     title: str
@@ -77,27 +64,20 @@ class Chart:
         """May the reader choose the x axis?"""
         return any("steps" in series.x for series in self.series)
 
-    @property
-    def axes(self) -> list[str]:
-        """Those that every series has."""
-        return [name for name in (AXES if self.is_over_time else ("x",)) if all(name in s.x for s in self.series)]
-
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Charts below a heading. `text`: paragraphs before them."""
+    """Charts below a heading. `text`: a paragraph before them."""
 
     title: str
     charts: Sequence[Chart]
-    text: Sequence[str] = ()
+    text: str = ""
 
 
-def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Centred mean over `window` values (odd); at the ends over the values that exist."""
-    half = window // 2
-    sums = [0.0, *accumulate(values)]
-    ends = [(max(0, i - half), min(len(values), i + half + 1)) for i in range(len(values))]
-    return [(sums[end] - sums[start]) / (end - start) for start, end in ends]
+def with_data(sections: Sequence[Section]) -> list[Section]:
+    """Without charts that have nothing to show, and without sections that have no chart then."""
+    kept = [Section(s.title, [chart for chart in s.charts if chart.series], s.text) for s in sections]
+    return [section for section in kept if section.charts]
 
 
 @dataclass(slots=True)
@@ -128,26 +108,34 @@ class Progress:
 
 
 def over_time(
-    name: str,
-    rows: Sequence[Row],
-    metric: str,
-    progress: Progress,
-    color: Color = "blue",
-    kind: Kind = "line",
-    scale: float = 1.0,
+    name: str, rows: Sequence[Row], metric: str, progress: Progress, color: Color = "blue", kind: Kind = "line"
 ) -> list[Series]:
     """A metric's curve as a list of one, or of none if no row has it."""
-    points = [(row["step"], scale * row[metric]) for row in rows if row.get(metric) is not None]
-    return curve(name, points, progress, color, kind)
-
-
-def curve(
-    name: str, points: Sequence[tuple[int, float]], progress: Progress, color: Color = "blue", kind: Kind = "line"
-) -> list[Series]:
-    """A curve of (step, value) as a list of one, or of none without points."""
+    points = [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
     if not points:
         return []
     block = math.ceil(len(points) / MOST_POINTS)
-    values = [[value for _, value in points[i : i + block]] for i in range(0, len(points), block)]
-    lasts = [points[min(i + block, len(points)) - 1][0] for i in range(0, len(points), block)]
-    return [Series(name, [sum(v) / len(v) for v in values], progress.axes(lasts), color, kind)]
+    parts = [points[i : i + block] for i in range(0, len(points), block)]
+    means = [sum(value for _, value in part) / len(part) for part in parts]
+    return [Series(name, means, progress.axes([part[-1][0] for part in parts]), color, kind)]
+
+
+def write_csvs(sections: Sequence[Section], folder: Path) -> list[Path]:
+    """One CSV for each chart: series, x (every axis that the series has), y, bounds of its 95 % interval, words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_write_csv(chart, folder / f"{chart.name}.csv") for section in sections for chart in section.charts]
+
+
+def _write_csv(chart: Chart, path: Path) -> Path:
+    axes = list(AXES) if chart.is_over_time else ["x"]
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["series", *axes, "y", "low", "high", "text"])
+        for series in chart.series:
+            for i, y in enumerate(series.y):
+                x = [series.x[axis][i] if axis in series.x else None for axis in axes]
+                if chart.categories:
+                    x = [chart.categories[int(at)] for at in x if at is not None]
+                bounds = [values[i] if values is not None else None for values in (series.low, series.high)]
+                writer.writerow([series.name, *x, y, *bounds, series.text[i] if series.text else None])
+    return path

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from openrlhf_ada.reporting.charts import Chart, Color, Progress, Section, Series, over_time
-from openrlhf_ada.reporting.page import Page, escaped, write_page
+from openrlhf_ada.reporting.charts import COLORS, Chart, Color, Progress, Section, Series, over_time, with_data
+from openrlhf_ada.reporting.page import escaped, html_table, write_page
 from openrlhf_ada.reporting.payoff import Payoff, payoff
-from openrlhf_ada.reporting.quantiles import t_quantile_975
+from openrlhf_ada.reporting.quantiles import half_width
 from openrlhf_ada.reporting.recorded_flags import NO_DIFFERENCE, flat
-from openrlhf_ada.reporting.report import duration
-from openrlhf_ada.reporting.run_charts import COLORS, held_out
-from openrlhf_ada.reporting.run_record import Row, Run, summarise
+from openrlhf_ada.reporting.report import accuracy_text, duration
+from openrlhf_ada.reporting.run_charts import held_out
+from openrlhf_ada.reporting.run_record import Run, summarise
 from openrlhf_ada.reporting.visits import read_visits
 
 LONGEST_LABEL = 60
@@ -45,8 +44,8 @@ class Configuration:
         return [_seed(run) for run in self.runs]
 
 
-def write_comparison(runs: Sequence[Run], out_html: Path) -> Page:
-    """Write a page with the curves, figures and flags of two or more runs.
+def write_comparison(runs: Sequence[Run], out_html: Path) -> list[Section]:
+    """Write a page with the curves, figures and flags of two or more runs; returns its charts.
 
     Raises:
         ValueError: a run is given twice.
@@ -54,15 +53,17 @@ def write_comparison(runs: Sequence[Run], out_html: Path) -> Page:
     """
     configurations = group_runs(runs)
     paid = {run.run_dir: payoff(run, read_visits(run)) for run in runs}
-    return write_page(
+    sections = _sections(configurations, paid)
+    write_page(
         out_html,
         title=f"{len(runs)} runs, {len(configurations)} configuration" + ("s" if len(configurations) > 1 else ""),
         subtitle=" · ".join(configuration.label for configuration in configurations),
         head=_warnings(configurations) + _table(configurations, paid),
-        sections=comparison_sections(configurations, paid),
+        sections=sections,
         tables=_differences(configurations),
         source=f"written from {', '.join(str(run.run_dir) for run in runs)}. docs/report.md explains this page.",
     )
+    return sections
 
 
 def group_runs(runs: Sequence[Run]) -> list[Configuration]:
@@ -76,16 +77,14 @@ def group_runs(runs: Sequence[Run]) -> list[Configuration]:
         raise ValueError(f"{twice[0]} is given twice: name every run once")
     configurations: list[Configuration] = []
     for run in runs:
-        flags = {name: value for name, value in flat(run.config) if _matters(name)}
+        # A flag without a value is as good as none: another version may not have it.
+        flags = {name: value for name, value in flat(run.config) if _matters(name) and value != "None"}
         same = [known for known in configurations if known.flags == flags]
-        (same[0] if same else _appended(configurations, flags)).runs.append(run)
+        if not same:
+            configurations.append(Configuration(flags))
+        (same or configurations)[-1].runs.append(run)
     _label(configurations)
     return configurations
-
-
-def _appended(configurations: list[Configuration], flags: dict[str, str]) -> Configuration:
-    configurations.append(Configuration(flags))
-    return configurations[-1]
 
 
 def _matters(name: str) -> bool:
@@ -123,7 +122,7 @@ def _label(configurations: Sequence[Configuration]) -> None:
 # -- curves -----------------------------------------------------------------------------------------------------------
 
 
-def comparison_sections(configurations: Sequence[Configuration], paid: dict[Path, Payoff | None]) -> list[Section]:
+def _sections(configurations: Sequence[Configuration], paid: dict[Path, Payoff | None]) -> list[Section]:
     """Held-out accuracy first, then each metric that a run recorded."""
     accuracy = _curves(configurations, lambda run, progress: held_out(run, progress))
     note = (
@@ -134,9 +133,7 @@ def comparison_sections(configurations: Sequence[Configuration], paid: dict[Path
     for name, title, metric, unit in METRICS:
         series = _curves(configurations, lambda run, progress, m=metric: over_time("", run.steps, m, progress))
         charts.append(Chart(name, title, "", unit, series, y_share=unit.startswith("share")))
-    pay = [chart for chart in _pay_charts(configurations, paid) if chart.series]
-    sections = [Section("Curves", [chart for chart in charts if chart.series])]
-    return [*([Section("Does it pay?", pay)] if pay else []), *[s for s in sections if s.charts]]
+    return with_data([Section("Does it pay?", [_pay_chart(configurations, paid)]), Section("Curves", charts)])
 
 
 Drawn = Callable[[Run, Progress], list[Series]]
@@ -154,8 +151,7 @@ def _curves(configurations: Sequence[Configuration], draw: Drawn) -> list[Series
 def _mean_series(label: str, of_runs: Sequence[Series], color: Color) -> Series:
     """One run as it is; several as their mean at the steps that all have, with an interval."""
     if len(of_runs) == 1:
-        (only,) = of_runs
-        return Series(label, only.y, only.x, color, only.kind, only.low, only.high)
+        return replace(of_runs[0], name=label, color=color)
     tables = [dict(zip(s.x["steps"], range(len(s.y)), strict=True)) for s in of_runs]
     steps = [step for step in of_runs[0].x["steps"] if all(step in table for table in tables)]
     rows = [[table[step] for table in tables] for step in steps]
@@ -164,7 +160,7 @@ def _mean_series(label: str, of_runs: Sequence[Series], color: Color) -> Series:
         return [[float(values(s)[i] or 0.0) for s, i in zip(of_runs, row, strict=True)] for row in rows]
 
     y = means(lambda s: s.y)
-    halves = [_half_width(values) for values in y]
+    halves = [half_width(values) or 0.0 for values in y]
     average = [sum(values) / len(values) for values in y]
     axes = [name for name in of_runs[0].x if all(name in s.x for s in of_runs)]
     return Series(
@@ -178,14 +174,7 @@ def _mean_series(label: str, of_runs: Sequence[Series], color: Color) -> Series:
     )
 
 
-def _half_width(values: Sequence[float]) -> float:
-    """Of the 95 % interval of a mean over seeds."""
-    mean = sum(values) / len(values)
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return t_quantile_975(len(values) - 1) * math.sqrt(variance / len(values))
-
-
-def _pay_charts(configurations: Sequence[Configuration], paid: dict[Path, Payoff | None]) -> list[Chart]:
+def _pay_chart(configurations: Sequence[Configuration], paid: dict[Path, Payoff | None]) -> Chart:
     """Every run as a point."""
     series: list[Series] = []
     for place, configuration in enumerate(configurations):
@@ -205,7 +194,7 @@ def _pay_charts(configurations: Sequence[Configuration], paid: dict[Path, Payoff
             )
     note = "Further up: signal from more of the prompts. Further left: fewer rollouts for it. Bars: 95 % intervals."
     title, y_label = "Groups with signal over rollouts", "share of groups with signal"
-    return [Chart("pay", title, note, y_label, series, "rollouts per prompt", y_share=True)]
+    return Chart("pay", title, note, y_label, series, "rollouts per prompt", y_share=True)
 
 
 def _cost_text(paid: Payoff) -> str:
@@ -231,32 +220,28 @@ def _warnings(configurations: Sequence[Configuration]) -> str:
     return "".join(f'<p class="note">{escaped(text)}</p>' for text in texts)
 
 
-COLUMNS = ("accuracy before", "after", "groups with signal", "rollouts per such group", "uniform", "ratio")
+COLUMNS = (
+    *("run", "configuration", "seed", "accuracy before", "after", "groups with signal", "rollouts per such group"),
+    *("uniform", "ratio", "steps", "rollouts", "tokens", "time"),
+)
 
 
 def _table(configurations: Sequence[Configuration], paid: dict[Path, Payoff | None]) -> str:
-    head = "".join(
-        f"<th{' class=left' if i < 2 else ''}>{name}</th>"
-        for i, name in enumerate(("run", "configuration", "seed", *COLUMNS, "steps", "rollouts", "tokens", "time"))
-    )
-    rows = "".join(
-        _line(run, configuration, paid[run.run_dir]) for configuration in configurations for run in configuration.runs
-    )
-    return (
-        f'<div class="scroll"><table class="runs"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    rows = [_cells(run, c.label, paid[run.run_dir]) for c in configurations for run in c.runs]
+    return html_table(COLUMNS, rows, left=2, css_class="runs") + (
         '<p class="note"><b>uniform</b>: rollouts per group with signal of uniform sampling with n. '
         "<b>ratio</b>: groups with signal of the run over those of uniform sampling at equal rollouts, with 95 % "
         "interval; above 1 the run had more.</p>"
     )
 
 
-def _line(run: Run, configuration: Configuration, paid: Payoff | None) -> str:
+def _cells(run: Run, label: str, paid: Payoff | None) -> list[str]:
     figures = summarise(run)
     uniform = paid.more_prompts if paid else None
     ratio = uniform.ratio if uniform else None
-    cells = [
-        _accuracy(figures, "before"),
-        _accuracy(figures, "after"),
+    return [
+        *(escaped(text) for text in (run.run_dir.resolve().name, label, _seed(run))),
+        *(accuracy_text(figures[f"accuracy_{when}"], figures[f"ci95_{when}"]) for when in ("before", "after")),
         "" if figures["signal_share"] is None else f"{figures['signal_share']:.0%}",
         f"{paid.cost.value:.1f}" if paid and paid.cost else "",
         f"{uniform.cost:.1f}" if uniform and uniform.cost else "",
@@ -265,31 +250,14 @@ def _line(run: Run, configuration: Configuration, paid: Payoff | None) -> str:
         *("" if figures[name] is None else f"{figures[name]:,.0f}" for name in ("rollouts", "tokens")),
         "" if figures["train_seconds"] is None else duration(figures["train_seconds"]),
     ]
-    names = (run.run_dir.resolve().name, configuration.label)
-    left = "".join(f'<td class="left wide">{escaped(name)}</td>' for name in names)
-    return f"<tr>{left}<td>{escaped(_seed(run))}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-
-
-def _accuracy(figures: Row, when: str) -> str:
-    accuracy, half = figures[f"accuracy_{when}"], figures[f"ci95_{when}"]
-    if accuracy is None:
-        return ""
-    return f"{100 * accuracy:.1f}%" + ("" if half is None else f" ±{100 * half:.1f}")
 
 
 def _differences(configurations: Sequence[Configuration]) -> str:
     names = different_flags(configurations)
     if not names:
         return "<h2>Flags</h2><p>The configurations have the same flags but for seeds and output folders.</p>"
-    head = "".join(f'<th class="left">{escaped(c.label)}</th>' for c in configurations)
-    rows = "".join(
-        f'<tr><td class="left">{escaped(name)}</td>'
-        + "".join(f'<td class="left wide">{escaped(c.flags.get(name, "(not recorded)"))}</td>' for c in configurations)
-        + "</tr>"
-        for name in names
-    )
-    return (
-        '<h2>Flags that differ</h2><p class="note">Seeds, output folders and loggers are left out.</p>'
-        f'<div class="scroll"><table><thead><tr><th class="left">flag</th>{head}</tr></thead><tbody>{rows}</tbody>'
-        "</table></div>"
-    )
+    cells = [[name, *(c.flags.get(name, "none") for c in configurations)] for name in names]
+    rows = [[escaped(text) for text in row] for row in cells]
+    header = ["flag", *(escaped(c.label) for c in configurations)]
+    note = '<h2>Flags that differ</h2><p class="note">Seeds, output folders and loggers are left out.</p>'
+    return note + html_table(header, rows, left=len(header))

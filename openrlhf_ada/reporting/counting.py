@@ -76,7 +76,7 @@ class Counting:
     def tick(self) -> None:
         """Refresh the live line; on a plain display tell where it stands, if the last line is old enough."""
         with self._lock:
-            self._display.status(lambda width: self.line())
+            self._display.status(self.line)
             if self._done != self._total and self._clock() - self._last_line_at >= LINES_EVERY_S:
                 self._last_line_at = self._clock()
                 if not self._display.is_live:

@@ -11,8 +11,8 @@ from openrlhf_ada.reporting.output import Output
 
 T = TypeVar("T")
 
-Status = Callable[[int], str]
-"""The live line for so many columns. It is asked again and again, so that seconds go on counting."""
+Status = Callable[[], str]
+"""The live line. It is asked again and again, so that seconds go on counting."""
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 REFRESH_PER_S = 4
@@ -62,7 +62,7 @@ class _LiveDisplay:
         terminal = output.original if output else stream
         # Highlighting would colour every number of a step's line.
         self._console = Console(file=terminal, force_terminal=True, highlight=False, soft_wrap=True)
-        self._status: Status = lambda width: ""
+        self._status: Status = lambda: ""
         self._frames = 0
         self._output = output
         self._live = Live(
@@ -91,7 +91,7 @@ class _LiveDisplay:
 
     def _rendered(self) -> str:
         self._frames += 1
-        return f"{SPINNER[self._frames % len(SPINNER)]} {self._status(self._console.width - 2)}"
+        return f"{SPINNER[self._frames % len(SPINNER)]} {self._status()}"
 
     def close(self) -> None:
         if self._output:
@@ -104,17 +104,6 @@ def open_display(stream: TextIO) -> Display:
     # Not rich's own test: it honours FORCE_COLOR, and would write control characters into a log file.
     live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     return _LiveDisplay(stream) if live else _PlainDisplay(stream)
-
-
-def fitted(parts: Sequence[str], width: int) -> str:
-    """As many of these parts as fit into a line, the first ones first. Empty parts are left out."""
-    line = ""
-    for part in filter(None, parts):
-        longer = f"{line}  {part}" if line else part
-        if line and len(longer) > width:
-            break
-        line = longer
-    return line
 
 
 def on_each(items: Sequence[str], doing: str, function: Callable[[str], T]) -> list[T]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import TypedDict
+from collections.abc import Iterable
 
 PASS_RATE_BINS = ("0", "0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1", "1")
 """Labels in order. Pools of one outcome have their own bins; the others are half-open, [0.2, 0.4) and so on."""
 
 
-class BinCount(TypedDict):
-    """Content of one pass-rate bin."""
-
-    prompts: int
-    rollouts: int
+def pass_rate_bin(rate: float) -> int:
+    """Position in PASS_RATE_BINS."""
+    if rate <= 0.0:
+        return 0
+    return len(PASS_RATE_BINS) - 1 if rate >= 1.0 else 1 + int(5 * rate)
 
 
 def draws_histogram(drawn_P: Iterable[int]) -> dict[str, int]:
@@ -22,18 +21,15 @@ def draws_histogram(drawn_P: Iterable[int]) -> dict[str, int]:
     return {str(drawn): prompts for drawn, prompts in sorted(Counter(drawn_P).items())}
 
 
-def allocation_by_pass_rate(pools: Iterable[tuple[int, int]]) -> dict[str, BinCount]:
+def allocation_by_pass_rate(pools: Iterable[tuple[int, int]]) -> dict[str, dict[str, int]]:
     """Prompts and rollouts by observed pass rate; bins without prompts are left out.
 
     Args:
         pools: one (finished rollouts, positives among them) per prompt.
-
-    Raises:
-        ValueError: an empty pool, or more positives than rollouts.
     """
-    bins: dict[str, BinCount] = {label: {"prompts": 0, "rollouts": 0} for label in PASS_RATE_BINS}
+    bins = {label: {"prompts": 0, "rollouts": 0} for label in PASS_RATE_BINS}
     for drawn, positives in pools:
-        count = bins[pass_rate_bin(drawn, positives)]
+        count = bins[PASS_RATE_BINS[pass_rate_bin(positives / drawn)]]
         count["prompts"] += 1
         count["rollouts"] += drawn
     return {label: count for label, count in bins.items() if count["prompts"]}
@@ -46,26 +42,5 @@ def mean_by_pass_rate(pools: Iterable[tuple[int, int, float]]) -> dict[str, floa
     """
     bins: dict[str, list[float]] = {label: [] for label in PASS_RATE_BINS}
     for drawn, positives, figure in pools:
-        bins[pass_rate_bin(drawn, positives)].append(figure)
+        bins[PASS_RATE_BINS[pass_rate_bin(positives / drawn)]].append(figure)
     return {label: sum(figures) / len(figures) for label, figures in bins.items() if figures}
-
-
-def pass_rate_bin(drawn: int, positives: int) -> str:
-    """The label of a pool's bin, by integer arithmetic: 1 of 5 is in "0.2-0.4" on every machine."""
-    if drawn < 1 or not 0 <= positives <= drawn:
-        raise ValueError(f"a pool of {drawn} rollouts with {positives} positives: expected 0 <= positives <= rollouts")
-    if positives == 0:
-        return PASS_RATE_BINS[0]
-    if positives == drawn:
-        return PASS_RATE_BINS[-1]
-    return PASS_RATE_BINS[1 + 5 * positives // drawn]
-
-
-def add_allocations(histograms: Iterable[Mapping[str, BinCount]]) -> dict[str, BinCount]:
-    """Sum of several steps' `allocation_by_pass_rate`, in bin order."""
-    total: dict[str, BinCount] = {label: {"prompts": 0, "rollouts": 0} for label in PASS_RATE_BINS}
-    for histogram in histograms:
-        for label, count in histogram.items():
-            total[label]["prompts"] += count["prompts"]
-            total[label]["rollouts"] += count["rollouts"]
-    return {label: count for label, count in total.items() if count["prompts"]}

@@ -10,11 +10,13 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound="dict[str, Any] | list[Any]")
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 NonFinite: TypeAlias = Literal["raise", "null", "text"]
@@ -156,6 +158,17 @@ def damage_error(path: Path, line: int, what: str) -> RunDamageError:
 def damaged_file(path: Path, what: str) -> RunDamageError:
     """The error for a file that is one JSON value."""
     return RunDamageError(f"{path}: {what}. The record was changed after it was written; restore the file")
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """The value of a file that is one JSON object or array. Raises RunDamageError for anything else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise damaged_file(path, f"not JSON ({error})") from error
+    if not isinstance(value, kind):
+        raise damaged_file(path, "not a JSON object" if kind is dict else "not a JSON array")
+    return value
 
 
 def _refuse_constant(constant: str) -> NoReturn:

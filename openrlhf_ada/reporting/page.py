@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -20,22 +21,10 @@ from plotly.offline import get_plotlyjs
 
 from openrlhf_ada import __version__
 from openrlhf_ada.config.visible import visible
-from openrlhf_ada.reporting.charts import Section
+from openrlhf_ada.reporting.charts import AXES, Chart, Section, Series
 from openrlhf_ada.reporting.jsonl import write_atomically
-from openrlhf_ada.reporting.page_data import as_script_json, chart_data
 
-
-def escaped(text: str) -> str:
-    """HTML-escaped (quotes too, so that it may stand in an attribute), with nothing that hides or reorders text."""
-    return html.escape(visible(text), quote=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page that was written, and its charts."""
-
-    path: Path
-    sections: Sequence[Section]
+DIGITS = 5
 
 
 def write_page(
@@ -45,12 +34,12 @@ def write_page(
     subtitle: str,
     head: str,
     sections: Sequence[Section],
+    tables: str = "",
+    source: str,
     samples: str = "",
     sample_data: dict[str, Any] | None = None,
-    tables: str,
-    source: str,
-) -> Page:
-    """Write a page, in one step, so that a browser never shows half of it.
+) -> Path:
+    """Write a page, in one step, so that a browser never shows half of it; returns its path.
 
     `title`, `subtitle` and `source` are texts; `head`, `samples` and `tables` are HTML.
     """
@@ -67,12 +56,31 @@ def write_page(
         tables=tables,
         version=__version__,
         source=escaped(source),
-        data=as_script_json(chart_data(sections) | {"samples": sample_data}),
+        data=as_script_json(_chart_data(sections) | {"samples": sample_data}),
         plotly=plotly,
         script=script,
     )
     write_atomically(out_html, page.encode("utf-8"))
-    return Page(out_html, sections)
+    return out_html
+
+
+def escaped(text: str) -> str:
+    """HTML-escaped (quotes too, so that it may stand in an attribute), with nothing that hides or reorders text."""
+    return html.escape(visible(text), quote=True)
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, css_class: str = "") -> str:
+    """A table that scrolls by itself. Cells are HTML; the first `left` columns have text that may be long."""
+    head = "".join(f"<th{' class=left' if i < left else ''}>{name}</th>" for i, name in enumerate(header))
+    body = "".join(
+        "<tr>" + "".join(f"<td{_wide(i < left)}>{cell}</td>" for i, cell in enumerate(row)) + "</tr>" for row in rows
+    )
+    table = f"<table class='{css_class}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'
+
+
+def _wide(is_left: bool) -> str:
+    return ' class="left wide"' if is_left else ""
 
 
 def _hash(script: str) -> str:
@@ -81,7 +89,7 @@ def _hash(script: str) -> str:
 
 
 def _section(section: Section) -> str:
-    text = "".join(f'<p class="note">{escaped(line)}</p>' for line in section.text)
+    text = f'<p class="note">{escaped(section.text)}</p>' if section.text else ""
     charts = "".join(
         f"<figure><h3>{escaped(chart.title)}</h3>"
         f'<p class="note">{escaped(chart.note)}</p>'
@@ -89,3 +97,59 @@ def _section(section: Section) -> str:
         for chart in section.charts
     )
     return f'<section><h2>{escaped(section.title)}</h2>{text}<div class="charts">{charts}</div></section>'
+
+
+# -- what the script gets ---------------------------------------------------------------------------------------------
+
+
+def as_script_json(value: Any) -> str:
+    """JSON that may stand in a script element, whatever its texts hold: no "<" can end the element.
+
+    Half a surrogate pair, which a model can produce, becomes the sign for a character that is none.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _chart_data(sections: Sequence[Section]) -> dict[str, Any]:
+    """Charts by name, and the axes that the reader may choose."""
+    charts = [chart for section in sections for chart in section.charts]
+    shared = {
+        axis for chart in charts if chart.is_over_time for axis in AXES if all(axis in s.x for s in chart.series)
+    }
+    axes = {name: label for name, label in AXES.items() if name in shared}
+    return {"axes": axes, "charts": {chart.name: _chart(chart) for chart in charts}}
+
+
+def _chart(chart: Chart) -> dict[str, Any]:
+    return {
+        "series": [_series(series) for series in chart.series],
+        "xLabel": chart.x_label,
+        "yLabel": chart.y_label,
+        "xShare": chart.x_share,
+        "yShare": chart.y_share,
+        "categories": list(chart.categories),
+        "diagonal": chart.diagonal,
+        "overTime": chart.is_over_time,
+    }
+
+
+def _series(series: Series) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": series.name, "color": series.color, "kind": series.kind, "y": shortened(series.y)}
+    data["x"] = {axis: shortened(values) for axis, values in series.x.items()}
+    if series.low is not None and series.high is not None:
+        data |= {"low": shortened(series.low), "high": shortened(series.high), "band": series.band}
+    if series.text is not None:
+        data["text"] = list(series.text)
+    return data
+
+
+def shortened(values: Sequence[float | None]) -> list[float | int | None]:
+    """To DIGITS significant digits; whole numbers as they are; None for what is not finite."""
+    return [None if value is None or not math.isfinite(value) else rounded(value) for value in values]
+
+
+def rounded(value: float) -> float | int:
+    return int(value) if float(value).is_integer() else float(f"{float(value):.{DIGITS}g}")

@@ -13,12 +13,12 @@ Intervals: percentile bootstrap over prompts, all visits of a prompt together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_ada.reporting.run_record import Run, column
+from openrlhf_ada.reporting.run_record import Run, total
 from openrlhf_ada.reporting.visits import Visit
 
 Floats = NDArray[np.float64]
@@ -55,10 +55,10 @@ class Uniform:
 class Payoff:
     """What a run paid, and got.
 
-    `groups`: trained groups with signal. `rollouts`: all that were drawn, aborted ones included. `one_sided_visits`,
-    `one_sided_rollouts`: pools whose scores are all equal. `more_prompts`: uniform sampling with n each, on as many
-    prompts as the rollouts allow. `same_prompts`: as many each as the run drew per prompt. None where the pools leave
-    it open. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
+    `groups`: trained groups whose pool shows two outcomes. `rollouts`: all that were drawn, aborted ones included.
+    `one_sided_visits`, `one_sided_rollouts`: pools whose scores are all equal. `more_prompts`: uniform sampling with n
+    each, on as many prompts as the rollouts allow. `same_prompts`: as many each as the run drew per prompt. None where
+    the pools leave it open. `curve`: uniform sampling with 2, 3, ... each, as far as the pools tell.
     """
 
     size: int
@@ -82,13 +82,11 @@ class Payoff:
 def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
     """The figures of a run; None where there is nothing to compare: mode off, no pools, or one sample per prompt."""
     size = run.flag("rollout.n_samples_per_prompt")
-    has_signal = [row for row in run.steps if row.get("ada/signal_share") is not None]
-    if not visits or not has_signal or not isinstance(size, int) or size < 2:
+    if not visits or not isinstance(size, int) or size < 2:
         return None
-    drawn = sum(column(run.steps, "ada/drawn")[1])
-    sums = _PromptSums(visits, by_outcome=_counts_by_outcome(run, visits), drawn=drawn)
-    largest = sums.largest_known()
-    curve = tuple(sums.uniform(m) for m in range(2, largest + 1))
+    sums = _PromptSums(visits, drawn=total(run.steps, "ada/drawn") or 0)
+    largest, per_prompt = sums.largest_known(), sums.rollouts / len(visits)
+    one_sided = [visit.drawn for visit in visits if not visit.shows_two_outcomes]
     return Payoff(
         size=size,
         visits=len(visits),
@@ -96,25 +94,12 @@ def payoff(run: Run, visits: Sequence[Visit]) -> Payoff | None:
         groups=round(sums.totals[1]),
         cost=sums.cost(),
         share=sums.share(),
-        one_sided_visits=sum(not visit.shows_two_outcomes for visit in visits),
-        one_sided_rollouts=sum(visit.drawn for visit in visits if not visit.shows_two_outcomes),
+        one_sided_visits=len(one_sided),
+        one_sided_rollouts=sum(one_sided),
         more_prompts=sums.uniform(size) if size <= largest else None,
-        same_prompts=sums.uniform(sums.rollouts / len(visits)) if sums.rollouts / len(visits) <= largest else None,
-        curve=curve,
+        same_prompts=sums.uniform(per_prompt) if per_prompt <= largest else None,
+        curve=tuple(sums.uniform(m) for m in range(2, largest + 1)),
     )
-
-
-def _counts_by_outcome(run: Run, visits: Sequence[Visit]) -> bool:
-    """Do groups of one outcome have coefficients too? Then a group has signal if its pool shows two outcomes, as in
-    `ada/signal_share`; the record says which was counted."""
-    rows = [row for row in run.steps if row.get("ada/signal_share") is not None]
-    recorded = sum(row["ada/signal_share"] * (row.get("ada/prompts") or 0) for row in rows)
-    by_coefficient = sum(_has_coefficient(visit) for visit in visits)
-    return abs(by_coefficient - recorded) > 0.5
-
-
-def _has_coefficient(visit: Visit) -> bool:
-    return bool((np.nan_to_num(visit.coefficients) != 0.0).any())
 
 
 class _PromptSums:
@@ -124,12 +109,12 @@ class _PromptSums:
     has shape (RESAMPLES, prompts).
     """
 
-    def __init__(self, visits: Sequence[Visit], *, by_outcome: bool, drawn: float) -> None:
+    def __init__(self, visits: Sequence[Visit], drawn: float) -> None:
         names = {name: number for number, name in enumerate(dict.fromkeys(visit.prompt_id for visit in visits))}
         self._visits = visits
         self._prompt = np.array([names[visit.prompt_id] for visit in visits])
         self._mixed_from = np.array([visit.mixed_from or np.inf for visit in visits])
-        signal = [v.is_trained and (v.shows_two_outcomes if by_outcome else _has_coefficient(v)) for v in visits]
+        signal = [visit.is_trained and visit.shows_two_outcomes for visit in visits]
         columns = (np.ones(len(visits)), signal, [v.drawn for v in visits], [v.is_trained for v in visits])
         self.by_prompt = np.stack([self._per_prompt(np.asarray(c, dtype=float)) for c in columns], axis=1)
         self.totals = self.by_prompt.sum(axis=0)
@@ -198,58 +183,43 @@ def _estimate(value: float, resampled: Floats) -> Estimate:
 
 def payoff_lines(paid: Payoff) -> list[tuple[str, str]]:
     """(what, sentence) pairs: what the run had, what uniform sampling would have had, and what follows."""
+    designs = _known(paid)
+    would = ", or ".join(
+        f"{_with_interval(design.groups)} with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
+        for design in designs
+    )
+    costs = " or ".join("no group at all" if d.cost is None else f"{d.cost:.1f}" for d in designs)
+    cost = "no group had a signal"
+    if paid.cost is not None:
+        cost = f"{paid.cost.value:.1f} rollouts per group with signal" + (
+            f"; uniform sampling {costs}" if costs else ""
+        )
     lines = [
         (
             "groups with signal",
             f"{paid.groups:,} ({paid.share.value:.0%} of the groups), from {paid.rollouts:,} rollouts, "
             f"{paid.per_prompt:.1f} per prompt",
         ),
-        ("at equal rollouts", f"uniform sampling would have had {_designs(paid)}"),
-        ("cost of a group", _costs(paid)),
+        ("at equal rollouts", f"uniform sampling would have had {would or 'an unknown number: pools ended early'}"),
+        ("cost of a group", cost),
     ]
     if paid.one_sided_visits:
         part = paid.one_sided_rollouts / max(paid.rollouts, 1)
-        lines.append(
-            (
-                "without signal",
-                f"{part:.0%} of the rollouts went to {paid.one_sided_visits:,} of {paid.visits:,} prompts whose "
-                "answers had one score only",
-            )
-        )
+        prompts = f"{paid.one_sided_visits:,} of {paid.visits:,} prompts whose answers had one score only"
+        lines.append(("without signal", f"{part:.0%} of the rollouts went to {prompts}"))
     return [*lines, ("conclusion", conclusion(paid))]
 
 
-def _designs(paid: Payoff) -> str:
-    known = [
-        f"{_with_interval(design.groups)} with {design.per_prompt:.4g} for each of {design.prompts:,.0f} prompts"
-        for design in _known(paid)
-    ]
-    return ", or ".join(known) if known else "an unknown number: pools ended early with one outcome"
-
-
 def _known(paid: Payoff) -> list[Uniform]:
-    """Once, where the run drew n per prompt."""
+    """What uniform sampling can be told of; once, where the run drew n per prompt."""
     more, same = paid.more_prompts, paid.same_prompts
     if more and same and abs(same.per_prompt - more.per_prompt) < 0.05:
         same = None
-    designs = [more, same]
-    return [_rounded(design) for design in designs if design is not None]
-
-
-def _rounded(design: Uniform) -> Uniform:
-    return Uniform(round(design.per_prompt, 1), design.prompts, design.share, design.groups, design.cost, design.ratio)
+    return [replace(d, per_prompt=round(d.per_prompt, 1)) for d in (more, same) if d is not None]
 
 
 def _with_interval(figure: Estimate) -> str:
     return f"{figure.value:,.0f} ({figure.low:,.0f} to {figure.high:,.0f})"
-
-
-def _costs(paid: Payoff) -> str:
-    if paid.cost is None:
-        return "no group had a signal"
-    costs = ["no group at all" if d.cost is None else f"{d.cost:.1f}" for d in _known(paid)]
-    uniform = f"; uniform sampling {' or '.join(costs)}" if costs else ""
-    return f"{paid.cost.value:.1f} rollouts per group with signal{uniform}"
 
 
 def conclusion(paid: Payoff) -> str:

@@ -6,7 +6,6 @@ per step and evaluation, and one a minute while a step's sampling takes longer t
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -15,9 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.reporting.display import Display, fitted, open_display
-
-logger = logging.getLogger(__name__)
+from openrlhf_ada.reporting.display import Display, open_display
 
 RECENT_STEPS = 8
 """The time left is the mean of this many latest steps, times the steps to go: early steps are slower (warm-up)."""
@@ -71,51 +68,21 @@ class ProgressView:
                 display.close()
 
     def handle(self, event: Mapping[str, Any]) -> None:
-        """Show one event; callable from any thread. Events after the end are left out: a feeding thread may be late.
-
-        Raises:
-            ValueError: an unknown type of event.
-            KeyError: an event without one of its entries.
-        """
+        """Show one event; callable from any thread. Those after the end are left out: a feeding thread may be late."""
         with self._lock:
-            if self._display is None:
-                logger.debug("event after the end of the view: %s", event)
-                return
-            match event["type"]:
-                case "phase":
-                    self._on_phase(event["text"])
-                case "doing":
-                    self._begin(event["text"], in_step=True)
-                case "begin":
-                    self._step, self._max_steps = event["step"], event["max_steps"]
-                case "sampling":
-                    self._on_sampling(event)
-                case "step":
-                    self._on_step(event["step"], event["max_steps"], event["metrics"])
-                case "eval":
-                    self._line(evaluation_line(event["step"], event["accuracy"], event["ci95"]))
-                    self._begin("going on")
-                case "note":
-                    self._line(event["text"])
-                case "done":
-                    self._line(f"report: {event['run_dir']}/report.html (the record is beside it)")
-                    self._begin("ending")
-                case other:
-                    raise ValueError(
-                        f"event type {other!r} is unknown: expected phase, doing, begin, sampling, step, eval, note "
-                        f"or done"
-                    )
+            if self._display is not None:
+                getattr(self, f"_on_{event['type']}")(event)
 
-    def status(self, width: int) -> str:
-        """The live line in so many columns."""
+    def status(self) -> str:
+        """The live line; what matters most comes first, for a narrow terminal cuts the end off."""
         now = self._clock()
         sampling, seconds = self._sampling, now - self._phase_began
         timed = f"{self._phase} ({seconds:.0f} s)" if seconds >= 1 else self._phase
         if self._max_steps is None or self._step >= self._max_steps or not self._in_step:
-            return fitted([timed], width)
+            return timed
         what, *figures = [timed] if sampling is None else sampling_parts(sampling)
-        step = f"step {self._step + 1}/{self._max_steps}: {what}"
-        return fitted([step, self._time_left(now), *figures], width)
+        parts = (f"step {self._step + 1}/{self._max_steps}: {what}", self._time_left(now), *figures)
+        return "  ".join(filter(None, parts))
 
     def _time_left(self, now: float) -> str:
         if not self._durations or self._max_steps is None:
@@ -134,8 +101,26 @@ class ProgressView:
         self._sampling, self._in_step = None, in_step
         self._phase, self._phase_began = text, self._clock()
 
-    def _on_phase(self, text: str) -> None:
+    def _on_begin(self, event: Mapping[str, Any]) -> None:
+        self._step, self._max_steps = event["step"], event["max_steps"]
+
+    def _on_doing(self, event: Mapping[str, Any]) -> None:
+        self._begin(event["text"], in_step=True)
+
+    def _on_note(self, event: Mapping[str, Any]) -> None:
+        self._line(event["text"])
+
+    def _on_eval(self, event: Mapping[str, Any]) -> None:
+        self._line(evaluation_line(event["step"], event["accuracy"], event["ci95"]))
+        self._begin("going on")
+
+    def _on_done(self, event: Mapping[str, Any]) -> None:
+        self._line(f"report: {event['run_dir']}/report.html (the record is beside it)")
+        self._begin("ending")
+
+    def _on_phase(self, event: Mapping[str, Any]) -> None:
         """A phase is a line of its own before the first step and after the last; in between it would repeat."""
+        text = event["text"]
         between = self._max_steps is not None and 0 < self._step < self._max_steps
         if text != self._phase and not between:
             seconds = self._clock() - self._started
@@ -148,15 +133,15 @@ class ProgressView:
         self._sampling = event
         assert self._display is not None
         if not self._display.is_live and self._clock() - self._last_line >= LINES_EVERY_S:
-            self._line(self.status(sys.maxsize))
+            self._line(self.status())
 
-    def _on_step(self, step: int, max_steps: int, metrics: Mapping[str, Any]) -> None:
-        now = self._clock()
+    def _on_step(self, event: Mapping[str, Any]) -> None:
+        now, metrics = self._clock(), event["metrics"]
         seconds = metrics.get("ada/step_s")
         self._durations.append(now - self._last_step if seconds is None else seconds)
         self._last_step = now
-        self._step, self._max_steps = step, max_steps
-        self._line(step_line(step, max_steps, metrics, self._durations[-1]))
+        self._on_begin(event)
+        self._line(step_line(event["step"], event["max_steps"], metrics, self._durations[-1]))
         self._begin("sampling", in_step=True)
 
 

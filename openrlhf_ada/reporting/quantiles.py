@@ -1,6 +1,9 @@
-"""Quantiles of the normal distribution and of Student's t, for 95 % intervals."""
+"""95 % intervals of a mean by Student's t, and the quantiles that they take."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 NORMAL_975 = 1.959963984540054
 
@@ -21,3 +24,13 @@ def t_quantile_975(degrees: int) -> float:
         return _T_975[degrees - 1]
     z = NORMAL_975
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Of the 95 % interval of a mean: t(0.975, n - 1) * sd / sqrt(n); None for one value."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean = math.fsum(values) / n
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return t_quantile_975(n - 1) * math.sqrt(variance / n)

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from openrlhf_ada.reporting.charts import Chart, Color, Progress, Section, Series, curve, over_time
+import numpy as np
+
+from openrlhf_ada.reporting.charts import (
+    COLORS,
+    Chart,
+    Color,
+    Kind,
+    Progress,
+    Section,
+    Series,
+    over_time,
+    with_data,
+)
+from openrlhf_ada.reporting.histograms import pass_rate_bin
 from openrlhf_ada.reporting.payoff import Estimate, Payoff, Uniform
-from openrlhf_ada.reporting.prompt_charts import allocation_charts, calibration_charts
-from openrlhf_ada.reporting.run_record import Run
-from openrlhf_ada.reporting.stopped import seen_rate
+from openrlhf_ada.reporting.quantiles import NORMAL_975
+from openrlhf_ada.reporting.run_record import Row, Run
+from openrlhf_ada.reporting.seen_rate import Rate, seen_rate
 from openrlhf_ada.reporting.visits import Visit
 
-COLORS: tuple[Color, ...] = ("blue", "orange", "green", "pink", "sky", "red", "grey")
+RELIABILITY_BINS = 10
 
-
-def run_sections(run: Run, visits: Sequence[Visit], paid: Payoff | None) -> list[Section]:
-    """Sections with charts; a chart without data is left out, and a section without charts too."""
-    progress = Progress.of(run)
-    rate, rate_text = seen_rate(run)
-    sections = [
-        Section("Does it pay?", pay_charts(paid), [HOW_UNIFORM]),
-        Section("Did it learn?", learning_charts(run, progress)),
-        Section(
-            "Where did the rollouts go?",
-            [*signal_charts(run, visits, progress), *allocation_charts(run, visits, rate)],
-            [f"Pass rate seen: {rate_text}."] if visits else (),
-        ),
-        Section("Were the predictions right?", calibration_charts(run, visits, rate, progress)),
-        Section("How was it trained, and what did it cost?", cost_charts(run, progress)),
-    ]
-    return [Section(s.title, [c for c in s.charts if c.series], s.text) for s in sections if _has_data(s)]
-
-
-def _has_data(section: Section) -> bool:
-    return any(chart.series for chart in section.charts)
-
+BIN_NAMES = ("none right", "0–20%", "20–40%", "40–60%", "60–80%", "80–100%", "all right")
+"""Of PASS_RATE_BINS."""
 
 HOW_UNIFORM = (
     "Uniform sampling with m for every prompt is read from the first m samples of the same pools, which no stop rule "
@@ -43,27 +36,57 @@ HOW_UNIFORM = (
 )
 
 
+def run_sections(run: Run, visits: Sequence[Visit], paid: Payoff | None) -> list[Section]:
+    """Sections with charts; a chart without data is left out, and a section without charts too."""
+    progress = Progress.of(run)
+    rate, rate_text = seen_rate(run)
+    return with_data(
+        [
+            Section("Does it pay?", _pay_charts(paid), HOW_UNIFORM),
+            Section("Did it learn?", _learning_charts(run, progress)),
+            Section(
+                "Where did the rollouts go?",
+                [_signal(run, progress), _allocation(run, visits, rate)],
+                f"Pass rate seen: {rate_text}." if visits else "",
+            ),
+            Section("Were the predictions right?", _calibration_charts(run, visits, rate, progress)),
+            Section("How was it trained, and what did it cost?", _cost_charts(run, progress)),
+        ]
+    )
+
+
+Curve = tuple[str, str, Color]
+"""Name, metric and color. Metrics of evaluations are drawn as points."""
+
+
+def _curves(run: Run, progress: Progress, *curves: Curve, kind: Kind = "line") -> list[Series]:
+    """Of those metrics that were recorded."""
+    return [
+        series
+        for name, metric, color in curves
+        for series in (
+            over_time(name, run.evaluations, metric, progress, color, "points")
+            if metric.startswith("eval/")
+            else over_time(name, run.steps, metric, progress, color, kind)
+        )
+    ]
+
+
 # -- does it pay ------------------------------------------------------------------------------------------------------
 
 
-def pay_charts(paid: Payoff | None) -> list[Chart]:
+def _pay_charts(paid: Payoff | None) -> list[Chart]:
     """Signal and its cost over rollouts per prompt: uniform sampling as a curve, the run as a point."""
     if paid is None or not paid.curve:
         return []
-    share = _uniform_curve(paid, lambda design: design.share)
-    cost = _uniform_curve(paid, _cost_of)
-    here = {"x": [paid.per_prompt]}
-    ours = _point("this run", paid.share, here)
-    price = [] if paid.cost is None else [_point("this run", paid.cost, here)]
-    x_label = "rollouts per prompt"
     return [
         Chart(
             "pay_signal",
             "Groups with signal at equal rollouts per prompt",
             "Above the curve: signal from more of the prompts than uniform sampling at the same cost.",
             "share of groups with signal",
-            [share, ours],
-            x_label,
+            [_uniform_curve(paid, lambda design: design.share), *_point(paid, paid.share)],
+            "rollouts per prompt",
             y_share=True,
         ),
         Chart(
@@ -72,17 +95,15 @@ def pay_charts(paid: Payoff | None) -> list[Chart]:
             "Lower is cheaper. Few samples for each of more prompts are often cheapest, but leave hard and easy "
             "prompts untrained.",
             "rollouts per group with signal",
-            [cost, *price],
-            x_label,
+            [_uniform_curve(paid, _cost_of), *_point(paid, paid.cost)],
+            "rollouts per prompt",
         ),
     ]
 
 
 def _cost_of(design: Uniform) -> Estimate:
-    def cost(share: float) -> float:
-        return design.per_prompt / max(share, 1e-9)
-
-    return Estimate(cost(design.share.value), cost(design.share.high), cost(design.share.low))
+    m, share = design.per_prompt, design.share
+    return Estimate(m / share.value, m / share.high, m / share.low)
 
 
 def _uniform_curve(paid: Payoff, figure: Callable[[Uniform], Estimate]) -> Series:
@@ -99,22 +120,22 @@ def _uniform_curve(paid: Payoff, figure: Callable[[Uniform], Estimate]) -> Serie
     )
 
 
-def _point(name: str, figure: Estimate, x: dict[str, list[float]]) -> Series:
-    return Series(name, [figure.value], x, "green", "points", [figure.low], [figure.high])
+def _point(paid: Payoff, figure: Estimate | None) -> list[Series]:
+    if figure is None:
+        return []
+    x = {"x": [paid.per_prompt]}
+    return [Series("this run", [figure.value], x, "green", "points", [figure.low], [figure.high])]
 
 
 # -- did it learn -----------------------------------------------------------------------------------------------------
 
 
-def learning_charts(run: Run, progress: Progress) -> list[Chart]:
-    """Score and held-out accuracy; rewards; the policy's entropy against the score, where it was recorded."""
-    training = over_time(
-        "training prompts, first samples", run.steps, "ada/first_wave_metric_mean", progress, "blue"
-    ) or over_time("training prompts, mean reward", run.steps, "rollout/reward_mean", progress, "blue")
+def _learning_charts(run: Run, progress: Progress) -> list[Chart]:
+    """Score and held-out accuracy; reward beside score where they differ."""
+    training = _curves(run, progress, ("training prompts, first samples", "ada/first_wave_metric_mean", "blue"))
+    training = training or _curves(run, progress, ("training prompts, mean reward", "rollout/reward_mean", "blue"))
     same = all(row.get("ada/reward_mean") == row.get("ada/metric_mean") for row in run.steps)
-    name = "reward and score, which are the same" if same else "reward"
-    rewards = over_time(name, run.steps, "ada/reward_mean", progress, "orange")
-    rewards += [] if same else over_time("score", run.steps, "ada/metric_mean", progress, "grey")
+    both: tuple[Curve, ...] = (("reward", "ada/reward_mean", "orange"), ("score", "ada/metric_mean", "grey"))
     return [
         Chart(
             "score",
@@ -131,166 +152,182 @@ def learning_charts(run: Run, progress: Progress) -> list[Chart]:
             "Hard prompts draw more, so both lie below the policy's accuracy. Watch for a reward that rises while the "
             "score does not.",
             "mean",
-            rewards,
+            [] if same else _curves(run, progress, *both),
         ),
-        _frontier(run),
     ]
 
 
-def held_out(run: Run, progress: Progress, name: str = "held-out prompts", color: Color = "red") -> list[Series]:
+def held_out(run: Run, progress: Progress) -> list[Series]:
     """Accuracy of the evaluations, with intervals, as a list of one or none."""
-    rows = [row for row in run.evaluations if row.get("eval/accuracy") is not None]
-    if not rows:
+    if not run.evaluations:
         return []
-    values = [row["eval/accuracy"] for row in rows]
-    halves = [row.get("eval/ci95") or 0.0 for row in rows]
+    values = [row["eval/accuracy"] for row in run.evaluations]
+    halves = [row.get("eval/ci95") or 0.0 for row in run.evaluations]
     return [
         Series(
-            name,
+            "held-out prompts",
             values,
-            progress.axes([row["step"] for row in rows]),
-            color,
+            progress.axes([row["step"] for row in run.evaluations]),
+            "red",
             low=[v - h for v, h in zip(values, halves, strict=True)],
             high=[v + h for v, h in zip(values, halves, strict=True)],
         )
     ]
 
 
-def _frontier(run: Run) -> Chart:
-    """The host logs the entropy with --actor.entropy_coef (0 logs it and trains without)."""
-    name = next((n for n in ("ent_loss", "entropy_loss") if any(row.get(n) is not None for row in run.steps)), "")
-    rows = [row for row in run.steps if None not in (row.get(name), row.get("ada/first_wave_metric_mean"))]
-    scores = [row["ada/first_wave_metric_mean"] for row in rows]
-    words = [f"step {row['step']}" for row in rows]
-    path = Series("steps", scores, {"x": [row[name] for row in rows]}, "blue", "points", text=words)
+# -- where did the rollouts go ----------------------------------------------------------------------------------------
+
+
+def _signal(run: Run, progress: Progress) -> Chart:
+    """Groups with signal over time."""
+    first = f"in the first {run.flag('rollout.n_samples_per_prompt')} samples of the same prompts"
+    curves: tuple[Curve, ...] = (
+        ("this run", "ada/signal_share", "green"),
+        (first, "ada/signal_share_uniform", "orange"),
+    )
     return Chart(
-        "frontier",
-        "Score against entropy",
-        "Each point is a step. Training trades entropy for score; a run whose points lie further up at the same "
-        "entropy keeps more to explore with.",
-        "score of the first samples",
-        [path] if rows else [],
-        "entropy of the policy (nats per token)",
+        "signal",
+        "Groups with signal",
+        "Share of trained groups with a gradient. The second curve is what the first samples alone would have had, "
+        "for fewer rollouts: see above for equal ones.",
+        "share of groups",
+        _curves(run, progress, *curves),
         y_share=True,
     )
 
 
-# -- where did the rollouts go ----------------------------------------------------------------------------------------
+def _allocation(run: Run, visits: Sequence[Visit], rate: Rate) -> Chart:
+    """Rollouts per prompt by difficulty."""
+    predicted = [(v.predicted, v.drawn) for v in visits if v.predicted is not None]
+    return Chart(
+        "allocation",
+        "Rollouts per prompt, by difficulty",
+        "Mean rollouts of a prompt, by what it showed and, where a prediction decided, by what was predicted. "
+        f"Uniform sampling would have {run.flag('rollout.n_samples_per_prompt')} everywhere. Point at a bar for the "
+        "number of prompts.",
+        "rollouts per prompt",
+        [
+            *_mean_draws("by the pass rate seen", [(rate(v), v.drawn) for v in visits], "blue"),
+            *_mean_draws("by the pass rate predicted", predicted, "green"),
+        ],
+        "pass rate of the prompt",
+        categories=BIN_NAMES,
+    )
 
 
-def signal_charts(run: Run, visits: Sequence[Visit], progress: Progress) -> list[Chart]:
-    """Groups with signal over time; prompts that stayed all right or all wrong; rollouts per prompt."""
-    size = run.flag("rollout.n_samples_per_prompt")
-    signal = over_time("this run", run.steps, "ada/signal_share", progress, "green")
-    signal += over_time(
-        f"in the first {size} samples of the same prompts", run.steps, "ada/signal_share_uniform", progress, "orange"
+def _mean_draws(name: str, pairs: Sequence[tuple[float, int]], color: Color) -> list[Series]:
+    bins: dict[int, list[int]] = defaultdict(list)
+    for rate, drawn in pairs:
+        bins[pass_rate_bin(rate)].append(drawn)
+    if not bins:
+        return []
+    places = sorted(bins)
+    means = [sum(bins[i]) / len(bins[i]) for i in places]
+    words = [f"{len(bins[i]):,} prompts, {sum(bins[i]):,} rollouts" for i in places]
+    return [Series(name, means, {"x": places}, color, "bar", text=words)]
+
+
+# -- were the predictions right ---------------------------------------------------------------------------------------
+
+
+def _calibration_charts(run: Run, visits: Sequence[Visit], rate: Rate, progress: Progress) -> list[Chart]:
+    """Reliability of the predicted pass rates, and their Brier scores over time."""
+    brier: tuple[Curve, ...] = (
+        ("predictions", "ada/estimator_brier", "blue"),
+        ("the mean pass rate for all", "ada/prior_brier", "orange"),
+        ("critic", "ada/critic_brier", "pink"),
     )
     return [
         Chart(
-            "signal",
-            "Groups with signal",
-            "Share of trained groups with a gradient. The second curve is what the first samples alone would have "
-            "had, for fewer rollouts: see above for equal ones.",
-            "share of groups",
-            signal,
+            "reliability",
+            "Reliability of the predictions",
+            "Each point is a tenth of the scale: what was predicted, and what the prompts then showed, with 95 % "
+            "interval. On the line, predictions are right on average. Point at it for the number of prompts.",
+            "pass rate seen",
+            _reliability(visits, rate),
+            "pass rate predicted",
+            x_share=True,
             y_share=True,
+            diagonal=True,
         ),
         Chart(
-            "one_sided",
-            "Prompts that are all right or all wrong",
-            "Full lines: the whole pool has one outcome, so nothing is learned. Dashed: the first n samples have.",
-            "share of prompts",
-            _one_sided(visits, size if isinstance(size, int) else 1, progress),
-            y_share=True,
-        ),
-        Chart(
-            "per_prompt",
-            "Rollouts per prompt",
-            "Mean over the prompts of a step, aborted ones included.",
-            "rollouts per prompt",
-            over_time("this run", run.steps, "ada/rollouts_per_prompt", progress, "blue"),
+            "brier",
+            "Brier score",
+            "Mean squared distance of predictions and outcomes. Predictions are worth having where they are below the "
+            "score of one number for all prompts.",
+            "squared error",
+            _curves(run, progress, *brier),
         ),
     ]
 
 
-def _one_sided(visits: Sequence[Visit], size: int, progress: Progress) -> list[Series]:
-    by_step: dict[int, list[Visit]] = defaultdict(list)
+def _reliability(visits: Sequence[Visit], rate: Rate) -> list[Series]:
+    bins: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for visit in visits:
-        by_step[visit.step].append(visit)
-
-    def shares(test: Callable[[Visit], bool]) -> list[tuple[int, float]]:
-        return [(step, sum(map(test, group)) / len(group)) for step, group in sorted(by_step.items())]
-
+        if visit.predicted is not None:
+            place = min(int(visit.predicted * RELIABILITY_BINS), RELIABILITY_BINS - 1)
+            bins[place].append((visit.predicted, rate(visit)))
+    if not bins:
+        return []
+    tables = [np.array(bins[place]) for place in sorted(bins)]
+    predicted, seen = (np.array([table[:, side].mean() for table in tables]) for side in (0, 1))
+    halves = [NORMAL_975 * table[:, 1].std(ddof=1) / len(table) ** 0.5 if len(table) > 1 else 0.0 for table in tables]
     return [
-        *curve("all wrong", shares(lambda v: not v.positive.any()), progress, "red"),
-        *curve("all right", shares(lambda v: bool(v.positive.all())), progress, "blue"),
-        *curve("first n all wrong", shares(lambda v: not v.positive[:size].any()), progress, "red", "dashed"),
-        *curve("first n all right", shares(lambda v: bool(v.positive[:size].all())), progress, "blue", "dashed"),
+        Series(
+            "prompts",
+            seen.tolist(),
+            {"x": predicted.tolist()},
+            "blue",
+            "points",
+            np.maximum(0.0, seen - halves).tolist(),
+            np.minimum(1.0, seen + halves).tolist(),
+            text=[f"{len(table):,} prompts" for table in tables],
+        )
     ]
 
 
 # -- what it cost -----------------------------------------------------------------------------------------------------
 
 
-def cost_charts(run: Run, progress: Progress) -> list[Chart]:
-    """Lengths, seconds by phase, and rollouts and tokens that were not trained."""
-    first = "training prompts, first samples"
-    lengths = over_time(first, run.steps, "rollout/response_length_mean", progress, "blue")
-    lengths += over_time("trained samples", run.steps, "response_length", progress, "green")
-    lengths += over_time("held-out prompts", run.evaluations, "eval/tokens", progress, "red", "points")
-    cut = over_time(first, run.steps, "rollout/truncated_rate", progress, "blue")
-    cut += over_time("held-out prompts", run.evaluations, "eval/truncated", progress, "red", "points")
+def _cost_charts(run: Run, progress: Progress) -> list[Chart]:
+    """Lengths, seconds by phase, and rollouts that were not trained."""
+    first, evaluated = "training prompts, first samples", "held-out prompts"
+    lengths = _curves(
+        run,
+        progress,
+        (first, "rollout/response_length_mean", "blue"),
+        ("trained samples", "response_length", "green"),
+        (evaluated, "eval/tokens", "red"),
+    )
+    cut: tuple[Curve, ...] = ((first, "rollout/truncated_rate", "blue"), (evaluated, "eval/truncated", "red"))
+    parts: tuple[Curve, ...] = (
+        ("trained", "ada/kept", "blue"),
+        ("unused", "ada/unused", "orange"),
+        ("aborted", "ada/aborted", "green"),
+    )
+    note = "Unused: finished, in the baseline, not trained. Aborted: sent early and not needed, failed, or lost."
+    share, waste = _curves(run, progress, *cut), _curves(run, progress, *parts, kind="area")
     return [
         Chart("length", "Length of an answer", "A rising length is paid for in every step.", "tokens", lengths),
-        Chart("cut_off", "Answers cut off at the length limit", "", "share of answers", cut, y_share=True),
-        _phases(run, progress),
-        Chart(
-            "waste",
-            "Rollouts of a step",
-            "Unused: finished, in the baseline, not trained. Aborted: sent early and not needed, failed, or lost.",
-            "rollouts",
-            _stacked(run, progress, [("trained", "ada/kept"), ("unused", "ada/unused"), ("aborted", "ada/aborted")]),
-        ),
-        Chart(
-            "waste_tokens",
-            "Tokens of a step",
-            "As above, in tokens: long answers count more.",
-            "tokens",
-            _stacked(
-                run,
-                progress,
-                [
-                    ("trained", "ada/kept_tokens"),
-                    ("unused", "ada/unused_tokens"),
-                    ("aborted", "ada/aborted_tokens"),
-                ],
-            ),
-        ),
+        Chart("cut_off", "Answers cut off at the length limit", "", "share of answers", share, y_share=True),
+        Chart("phases", "Seconds of a step, by phase", "Without evaluations.", "seconds", _phases(run, progress)),
+        Chart("waste", "Rollouts of a step", note, "rollouts", waste),
     ]
 
 
-def _stacked(run: Run, progress: Progress, parts: Iterable[tuple[str, str]]) -> list[Series]:
-    return [
-        series
-        for (name, metric), color in zip(parts, COLORS, strict=False)
-        for series in over_time(name, run.steps, metric, progress, color, "area")
-    ]
-
-
-def _phases(run: Run, progress: Progress) -> Chart:
+def _phases(run: Run, progress: Progress) -> list[Series]:
     """The host's `timing/...`, and what is left of a step's seconds. `timing/step_total` is their sum."""
     names = sorted({n for row in run.steps for n in row if n.startswith("timing/")} - {"timing/step_total"})
     names = names[: len(COLORS) - 1]
-    points: dict[str, list[tuple[int, float]]] = {name: [] for name in [*names, "other"]}
+    if not names:
+        return []
+    rows: list[Row] = []
     for row in run.steps:
-        known = [float(row.get(name) or 0.0) for name in names]
-        for name, value in zip(names, known, strict=True):
-            points[name].append((row["step"], value))
-        points["other"].append((row["step"], max(0.0, (row.get("ada/step_s") or 0.0) - sum(known))))
-    colors: list[Color] = [*COLORS[: len(names)], "grey"]
-    series = [
-        s
-        for name, color in zip([*names, "other"] if names else [], colors if names else [], strict=True)
-        for s in curve(name.removeprefix("timing/").replace("_", " "), points[name], progress, color, "area")
+        known = {name: row.get(name) or 0.0 for name in names}
+        other = max(0.0, (row.get("ada/step_s") or 0.0) - sum(known.values()))
+        rows.append({"step": row["step"], **known, "other": other})
+    return [
+        series
+        for name, color in zip([*names, "other"], COLORS, strict=False)
+        for series in over_time(name.removeprefix("timing/").replace("_", " "), rows, name, progress, color, "area")
     ]
-    return Chart("phases", "Seconds of a step, by phase", "Evaluations are not in it.", "seconds", series)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from openrlhf_ada.core.choice import Choice
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
@@ -24,12 +23,13 @@ from openrlhf_ada.reporting.jsonl import (
     to_json_value,
     write_atomically,
 )
-from openrlhf_ada.reporting.metrics import check_metric_name
 from openrlhf_ada.reporting.recorded_flags import decisive
 from openrlhf_ada.reporting.redaction import redact
 from openrlhf_ada.reward.grade import TimedGrade
 
 logger = logging.getLogger(__name__)
+
+Row: TypeAlias = dict[str, Any]
 
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
@@ -37,34 +37,6 @@ SAMPLES_FILE = "samples.jsonl"
 SUMMARY_FILE = "summary.json"
 EARLIER_FILE = "earlier_flags.json"
 """Of a run that was resumed with other flags: [{"last_step": S, "flags": those in force until then}, ...]."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRecord:
-    """One rollout as it is recorded. `prompt_id`: identity of the dataset row, equal at every visit.
-
-    `coefficient`: None if the sample was not kept. `predicted`, `critic_value`: the pass rate that decided the
-    prompt's rollouts, and what a critic predicted. `grade`: of a grader of ours. `raw_score`: if scores may
-    be any number. `choice`: how the prompt was chosen, where prompts are; its weight is in the coefficient. `label`:
-    the reference answer, empty if there is none.
-    """
-
-    prompt_id: str
-    prompt: str
-    sample: Sample
-    response: str
-    coefficient: float | None
-    predicted: float | None = None
-    critic_value: float | None = None
-    grade: TimedGrade | None = None
-    raw_score: float | None = None
-    choice: Choice | None = None
-    label: str = ""
-
-    @property
-    def kept(self) -> bool:
-        """Is it trained?"""
-        return self.coefficient is not None
 
 
 def sample_records(
@@ -77,16 +49,17 @@ def sample_records(
     raw_scores_R: Sequence[float] = (),
     choice: Choice | None = None,
     label: str = "",
-) -> list[SampleRecord]:
-    """The records of one prompt's pool, in index order.
+) -> list[Row]:
+    """The rows of one prompt's pool in `samples.jsonl`, in index order, each with all of its texts.
 
     Args:
+        prompt_id: identity of the dataset row, equal at every visit.
         responses_R: text of each sample of the pool, by index.
+        group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
         grades_R: grade of each sample; empty if no grader of ours gave any.
         raw_scores_R: of each sample; empty if scores are in [0, 1].
-        choice: how the prompt was chosen; None where all are sampled.
+        choice: how the prompt was chosen, where prompts are; its weight is in the coefficient.
         label: the reference answer; empty if there is none.
-        group: what is trained of it; None if the prompt was dropped or replaced, so that nothing was kept.
 
     Raises:
         ValueError: the group is another prompt's, or there is not one response per sample.
@@ -95,17 +68,48 @@ def sample_records(
         raise ValueError(f"pool of prompt {pool.key} was given the training group of prompt {group.key}")
     if len(responses_R) != len(pool):
         raise ValueError(f"pool of prompt {pool.key} has {len(pool)} samples but {len(responses_R)} responses")
+    kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
     nothing = [None] * len(pool)
     columns = zip(pool.samples, responses_R, grades_R or nothing, raw_scores_R or nothing, strict=True)
-    kept = {} if group is None else dict(zip(group.indices, group.coefficients, strict=True))
-    of_prompt: dict[str, Any] = {"predicted": pool.predicted, "critic_value": pool.critic_value, "choice": choice}
-    of_prompt["label"] = label
-    return [
-        SampleRecord(
-            prompt_id, prompt, sample, response, kept.get(sample.index), **of_prompt, grade=grade, raw_score=raw_score
-        )
+    rows = [
+        _sample_row(prompt_id, sample, kept.get(sample.index), grade, raw_score)
+        | {"prompt": prompt, "label": label, "response": response}
         for sample, response, grade, raw_score in columns
     ]
+    if rows:
+        # These belong to the prompt, so its first row holds them.
+        known = {"predicted": pool.predicted, "critic_value": pool.critic_value}
+        if choice is not None:
+            known |= {"chance": choice.chance, "choice_weight": choice.weight}
+        rows[0] |= {name: value for name, value in known.items() if value is not None}
+    return rows
+
+
+def _sample_row(
+    prompt_id: str, sample: Sample, coefficient: float | None, grade: TimedGrade | None, raw_score: float | None
+) -> Row:
+    row: Row = {
+        "prompt_id": prompt_id,
+        "key": sample.key,
+        "index": sample.index,
+        "metric": sample.score,
+        "reward": sample.reward,
+        "tokens": sample.num_tokens,
+        "version": sample.version,
+        "kept": coefficient is not None,
+        "coefficient": coefficient,
+    }
+    if raw_score is not None:
+        row["raw_score"] = raw_score
+    if grade is not None:
+        row["scoring_s"] = round(grade.seconds, 6)
+        if grade.cause:
+            row["cause"] = grade.cause
+        if grade.forgeable:
+            row["forgeable"] = True
+    if sample.last_version != sample.version:
+        row["last_version"] = sample.last_version
+    return row
 
 
 class RunLog:
@@ -158,17 +162,14 @@ class RunLog:
         write_atomically(run_dir / CONFIG_FILE, content)
 
     def log_step(self, step: int, metrics: Mapping[str, object]) -> None:
-        """Append one training step. Our names must be in `METRICS` and finite; the host's become null if not finite.
+        """Append one training step. Values of our names must be finite; the host's become null if they are not.
 
         Raises:
-            ValueError: `step` is not after the last one, an `ada/` name is unknown or its value is not finite, or an
-                `eval/` name is among them (evaluations have rows of their own).
+            ValueError: `step` is not after the last one, or a value of ours is not finite.
             TypeError: a value that JSON cannot hold.
         """
         if step <= self._last_step:
             raise ValueError(f"step {step} is logged after step {self._last_step}: steps are logged once, in order")
-        if evaluation := [name for name in metrics if name.startswith("eval/")]:
-            raise ValueError(f"step {step}: {evaluation[0]!r} belongs to an evaluation row; use log_evaluation")
         self._append_metrics(step, metrics)
         self._last_step = step
 
@@ -179,26 +180,20 @@ class RunLog:
             metrics: at least "eval/accuracy"; `eval.accuracy.evaluation_metrics` makes them.
 
         Raises:
-            ValueError: "eval/accuracy" is missing, or a value of ours is not finite.
+            ValueError: a value of ours is not finite.
         """
-        if "eval/accuracy" not in metrics:
-            raise ValueError(f"evaluation after step {step} has no 'eval/accuracy': it has {sorted(metrics)}")
         self._append_metrics(step, metrics)
 
-    def log_samples(self, step: int, records: Iterable[SampleRecord]) -> list[dict[str, Any]]:
-        """Append the rollouts of one step; returns the rows that have an answer's text.
-
-        Answers are kept for the prompts with the lowest keys only.
+    def log_samples(self, step: int, rows: Iterable[Row]) -> None:
+        """Append the rollouts of one step. Answers are kept for the prompts with the lowest keys only.
 
         Keys follow the order of the data, which is shuffled, and not the order of completion, so the recorded texts
         are a fair choice. The text of a prompt and its reference answer stand in the first row of its first visit
         (again after a resume), and in that of every visit whose answers are kept.
         """
-        ordered = sorted(records, key=lambda r: (r.sample.key, r.sample.index))
-        with_text = set(sorted({r.sample.key for r in ordered})[: self._text_prompts_per_step])
-        rows = [self._sample_row(step, r, with_text=r.sample.key in with_text) for r in ordered]
-        self._samples.append(rows)
-        return [row for row in rows if "response" in row]
+        ordered = sorted(rows, key=lambda row: (row["key"], row["index"]))
+        with_text = set(sorted({row["key"] for row in ordered})[: self._text_prompts_per_step])
+        self._samples.append([self._with_texts(step, row, row["key"] in with_text) for row in ordered])
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
         """Write `summary.json`, whole or not at all. Raises ValueError if a number is not finite."""
@@ -218,50 +213,21 @@ class RunLog:
     def _append_metrics(self, step: int, metrics: Mapping[str, object]) -> None:
         row: dict[str, JsonValue] = {"step": step}
         for name, value in metrics.items():
-            check_metric_name(name)
-            if name == "step":
-                raise ValueError(f"step {step}: the metrics hold 'step' themselves; it is given separately")
             ours = name.startswith(("ada/", "eval/"))
             row[name] = to_json_value(name, value, "raise" if ours else "null")
         self._metrics.append([row])
 
-    def _sample_row(self, step: int, record: SampleRecord, *, with_text: bool) -> dict[str, Any]:
-        sample = record.sample
-        row = {
-            "step": step,
-            "prompt_id": record.prompt_id,
-            "key": sample.key,
-            "index": sample.index,
-            "metric": sample.score,
-            "reward": sample.reward,
-            "tokens": sample.num_tokens,
-            "version": sample.version,
-            "kept": record.kept,
-            "coefficient": record.coefficient,
-        }
-        if record.raw_score is not None:
-            row["raw_score"] = record.raw_score
-        if record.grade is not None:
-            row["scoring_s"] = round(record.grade.seconds, 6)
-            if record.grade.cause:
-                row["cause"] = record.grade.cause
-            if record.grade.forgeable:
-                row["forgeable"] = True
-        if sample.last_version != sample.version:
-            row["last_version"] = sample.last_version
-        if sample.index == 0:
-            # These belong to the prompt, so its first row holds them.
-            known = {"predicted": record.predicted, "critic_value": record.critic_value}
-            if record.choice is not None:
-                known |= {"chance": record.choice.chance, "choice_weight": record.choice.weight}
-            row |= {name: value for name, value in known.items() if value is not None}
-        if sample.index == 0 and self._text_prompts_per_step and (self._is_new(record.prompt_id) or with_text):
-            row["prompt"] = self._shortened(record.prompt)
-            row |= {"label": self._shortened(record.label)} if record.label else {}
+    def _with_texts(self, step: int, row: Row, with_text: bool) -> JsonValue:
+        """The row with the texts that are kept of it, shortened."""
+        kept = {name: value for name, value in row.items() if name not in ("prompt", "label", "response")}
+        if row["index"] == 0 and self._text_prompts_per_step and (self._is_new(row["prompt_id"]) or with_text):
+            kept |= {name: self._shortened(row[name]) for name in ("prompt", "label") if row[name]}
         if with_text:
-            row["response"] = self._shortened(record.response)
-        label = f"sample {sample.index} of prompt {sample.key}"
-        return {name: to_json_value(f"{label}.{name}", value, "raise") for name, value in row.items()}
+            kept["response"] = self._shortened(row["response"])
+        label = f"sample {row['index']} of prompt {row['key']}"
+        return {"step": step} | {
+            name: to_json_value(f"{label}.{name}", value, "raise") for name, value in kept.items()
+        }
 
     def _is_new(self, prompt_id: str) -> bool:
         is_new = prompt_id not in self._known_prompts

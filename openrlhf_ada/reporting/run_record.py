@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_rows, row_step
-from openrlhf_ada.reporting.metrics import METRICS
-from openrlhf_ada.reporting.run_log import CONFIG_FILE, EARLIER_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE
+from openrlhf_ada.reporting.jsonl import damage_error, damaged_file, read_json, read_rows, row_step
+from openrlhf_ada.reporting.run_log import CONFIG_FILE, EARLIER_FILE, METRICS_FILE, SAMPLES_FILE, SUMMARY_FILE, Row
 
-Row: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
-OBJECTS = frozenset(name for name, metric in METRICS.items() if "->" in metric.unit)
+OBJECTS = ("ada/draws_histogram", "ada/allocation_by_pass_rate", "ada/effective_weight", "ada/causes")
 """Metrics that are an object of figures by key."""
 
 
@@ -87,7 +84,7 @@ def read_run(run_dir: Path) -> Run:
     summary = run_dir / SUMMARY_FILE
     return Run(
         run_dir=run_dir,
-        config=_read_object(config),
+        config=read_json(config, dict),
         steps=steps,
         evaluations=[evaluations[step] for step in sorted(evaluations)],
         summary=_read_figures(summary) if summary.exists() else None,
@@ -98,9 +95,10 @@ def read_run(run_dir: Path) -> Run:
 def _read_earlier(path: Path) -> list[tuple[int, Row]]:
     if not path.exists():
         return []
+    parts = read_json(path, list)
     try:
-        return [(int(part["last_step"]), dict(part["flags"])) for part in json.loads(path.read_bytes())]
-    except (ValueError, KeyError, TypeError) as error:
+        return [(int(part["last_step"]), dict(part["flags"])) for part in parts]
+    except (KeyError, TypeError, ValueError) as error:
         raise damaged_file(path, f"not a list of steps and flags ({error!r})") from error
 
 
@@ -113,8 +111,7 @@ def _check_types(path: Path, line: int, row: Row) -> None:
             # An evaluation is one because it has this figure.
             fits = not name.startswith("eval/accuracy")
         elif isinstance(value, dict):
-            # Another version may have objects of its own, which nothing here reads.
-            fits = name in OBJECTS or (name.startswith("ada/") and name not in METRICS)
+            fits = name in OBJECTS
         else:
             fits = is_number(value)
         if not fits:
@@ -128,21 +125,11 @@ def is_number(value: Any) -> bool:
 
 def _read_figures(path: Path) -> Row:
     """Of `summary.json`; raises RunDamageError for one that is no number or null."""
-    figures = _read_object(path)
+    figures = read_json(path, dict)
     for name, value in figures.items():
         if value is not None and not is_number(value):
             raise damaged_file(path, f"{name!r} is {value!r}, expected a number")
     return figures
-
-
-def _read_object(path: Path) -> Row:
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise damaged_file(path, f"not JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise damaged_file(path, "not a JSON object")
-    return value
 
 
 def summarise(run: Run) -> dict[str, float | int | None]:
@@ -150,66 +137,46 @@ def summarise(run: Run) -> dict[str, float | int | None]:
 
     Keys: accuracy_before (evaluation at step 0), accuracy_after (last later evaluation), ci95_before, ci95_after
     (half-widths), signal_share, signal_share_uniform (means over all groups of the run), signal_cost,
-    signal_cost_uniform (rollouts per group with signal; None where no group has one), rollouts, tokens (drawn, so with
-    waste), train_seconds (sum of the steps), steps.
+    signal_cost_uniform (rollouts per group with signal), rollouts, tokens (drawn, so with waste), train_seconds (sum
+    of the steps), steps.
     """
     before = run.evaluations[0] if run.evaluations and run.evaluations[0]["step"] == 0 else {}
     after = run.evaluations[-1] if run.evaluations and run.evaluations[-1]["step"] > 0 else {}
-    uniform = _mean_over_groups(run.steps, "ada/signal_share_uniform")
+    signal, uniform = (_over_groups(run.steps, f"ada/signal_share{of}") for of in ("", "_uniform"))
+    n = run.flag("rollout.n_samples_per_prompt")
     return {
         "accuracy_before": before.get("eval/accuracy"),
         "accuracy_after": after.get("eval/accuracy"),
         "ci95_before": before.get("eval/ci95"),
         "ci95_after": after.get("eval/ci95"),
-        "signal_share": _mean_over_groups(run.steps, "ada/signal_share"),
+        "signal_share": signal,
         "signal_share_uniform": uniform,
-        "signal_cost": _signal_cost(run.steps),
-        "signal_cost_uniform": _uniform_cost(run),
-        "rollouts": _total(run.steps, "ada/drawn"),
-        "tokens": _total(run.steps, "ada/drawn_tokens"),
-        "train_seconds": _total(run.steps, "ada/step_s"),
+        "signal_cost": _cost(total(run.steps, "ada/drawn"), total(run.steps, "ada/prompts"), signal),
+        "signal_cost_uniform": _cost(n if is_number(n) else None, 1, uniform),
+        "rollouts": total(run.steps, "ada/drawn"),
+        "tokens": total(run.steps, "ada/drawn_tokens"),
+        "train_seconds": total(run.steps, "ada/step_s"),
         "steps": len(run.steps),
     }
 
 
-def column(rows: list[Row], name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one metric, without the rows that do not have it (or have null)."""
-    present = [row for row in rows if row.get(name) is not None]
-    return [row["step"] for row in present], [row[name] for row in present]
+def _over_groups(rows: Sequence[Row], name: str) -> float | None:
+    """The mean of a share over all groups."""
+    shares = [(row[name], row.get("ada/prompts") or 0) for row in _having(rows, name)]
+    groups = sum(prompts for _, prompts in shares)
+    return sum(share * prompts for share, prompts in shares) / groups if groups else None
 
 
-def _total(rows: list[Row], name: str) -> float | int | None:
-    values = column(rows, name)[1]
+def _cost(rollouts: float | None, prompts: float | None, signal: float | None) -> float | None:
+    """Rollouts per group with signal; None where no group has one."""
+    return rollouts / (prompts * signal) if rollouts and prompts and signal else None
+
+
+def total(rows: Sequence[Row], name: str) -> float | int | None:
+    """Sum of a metric over the rows that have it; None if none has."""
+    values = [row[name] for row in _having(rows, name)]
     return sum(values) if values else None
 
 
-def _signal_cost(rows: list[Row]) -> float | None:
-    """Rollouts drawn, waste included, per trained group with signal."""
-    names = ("ada/signal_share", "ada/prompts", "ada/drawn")
-    present = [row for row in rows if all(row.get(name) is not None for name in names)]
-    return _ratio(
-        sum(row["ada/drawn"] for row in present),
-        sum(row["ada/signal_share"] * row["ada/prompts"] for row in present),
-    )
-
-
-def _uniform_cost(run: Run) -> float | None:
-    """Rollouts per group with signal, had each prompt drawn as many as it trains."""
-    size = run.by_step(lambda part: part.flag("rollout.n_samples_per_prompt"))
-    present = [r for r in run.steps if r.get("ada/signal_share_uniform") is not None and r.get("ada/prompts")]
-    if not all(is_number(size(row["step"])) for row in present):
-        return None
-    return _ratio(
-        sum(size(row["step"]) * row["ada/prompts"] for row in present),
-        sum(row["ada/signal_share_uniform"] * row["ada/prompts"] for row in present),
-    )
-
-
-def _ratio(amount: float | None, per: float | None) -> float | None:
-    return amount / per if amount is not None and per else None
-
-
-def _mean_over_groups(rows: list[Row], name: str) -> float | None:
-    present: list[Mapping[str, Any]] = [r for r in rows if r.get(name) is not None and r.get("ada/prompts")]
-    groups = sum(row["ada/prompts"] for row in present)
-    return sum(row[name] * row["ada/prompts"] for row in present) / groups if groups else None
+def _having(rows: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in rows if row.get(name) is not None]

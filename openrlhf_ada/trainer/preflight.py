@@ -22,8 +22,7 @@ from openrlhf_ada.eval.held_out import best_metric_names
 from openrlhf_ada.host.experts import has_experts
 from openrlhf_ada.host.model_code import check_model_code, read_config
 from openrlhf_ada.reporting.run_log import METRICS_FILE
-from openrlhf_ada.reporting.track_mlflow import check_installed
-from openrlhf_ada.reporting.track_wandb import check_key
+from openrlhf_ada.reporting.wandb_run import check_key
 from openrlhf_ada.reward.names import check_python_file, check_rewards, grades_labels, readable, split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, is_url
 from openrlhf_ada.trainer.resume import resumes
@@ -321,8 +320,6 @@ def _check_probabilities(value: str, num_datasets: int) -> None:
 
 def check_outputs(args: SimpleNamespace) -> None:
     """Trackers and folders that a run writes to; raises ConfigError."""
-    if args.ada.mlflow is not None:
-        check_installed(args.ada.mlflow)
     if args.logger.wandb.key:
         check_key(args.logger.wandb.key)
     if args.logger.tensorboard_dir:

@@ -15,7 +15,7 @@ from openrlhf_ada.eval.held_out import HeldOut, as_logs, evaluation_metrics
 from openrlhf_ada.host.classes import first_process
 from openrlhf_ada.host.trainer import HostTrainer, shown_in_wandb
 from openrlhf_ada.reporting.redaction import plain, redact
-from openrlhf_ada.reporting.tracking import HOST_SAMPLE
+from openrlhf_ada.reporting.tracking import HOST_SAMPLE, Trackers
 from openrlhf_ada.reward.weighted_sum import LOGGED_AS
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.rollout.records import RolloutBatch, StepRecord
@@ -24,7 +24,6 @@ from openrlhf_ada.trainer.experience_maker import CRITIC_WEIGHT, AdaptiveExperie
 from openrlhf_ada.trainer.loss_average import GROUP_TOKENS
 from openrlhf_ada.trainer.prompt_critic import PromptCritic
 from openrlhf_ada.trainer.recorder import Recorder, emit
-from openrlhf_ada.trainer.run_trackers import RunTrackers
 from openrlhf_ada.trainer.step_metrics import first_wave_stats, ledger_metrics, step_metrics, trained_wrong
 
 TRAINED_ONLY = ("reward", "score", "return")
@@ -91,9 +90,9 @@ class RecordedTraining(HostTrainer):
             super().__init__(*args, **kwargs)
         self.settings: Settings = self.args.ada
         self.is_adaptive = self.settings.mode != "off"
-        self.trackers = RunTrackers(self.wandb_logger, self.tensorboard_logger)
+        self.trackers = Trackers(self.wandb_logger, self.tensorboard_logger)
         # The host calls one logger then, which passes everything on to all.
-        tracks = self.wandb_logger or self.tensorboard_logger or self.settings.mlflow
+        tracks = self.wandb_logger or self.tensorboard_logger
         self.wandb_logger: Any = self.trackers if tracks else None
         self.tensorboard_logger: Any = None
         self.prompt_critic: PromptCritic | None = None
@@ -120,8 +119,7 @@ class RecordedTraining(HostTrainer):
         self.num_steps = num_steps
         self.recorder = Recorder(self.args, self._step or None, self.trackers)
         self.collapse = CollapseWatch(self.recorder.note)
-        resumed_after = (self._step, self.recorder.used(self._step)) if self._step else None
-        self.trackers.open(self.settings.mlflow, self.recorder.run_dir, resumed_after, self.recorder.note)
+        self.trackers.open(self._step or None)
         self.recorder.emit("begin", step=self._step, max_steps=num_steps)
         episode = num_steps / self.args.train.num_episodes
         counts = self.settings.remembers and self.settings.estimator == "ema"

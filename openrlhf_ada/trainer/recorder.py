@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +11,13 @@ from typing import Any
 from openrlhf_ada.eval.held_out import HeldOut, evaluation_metrics
 from openrlhf_ada.reporting.redaction import plain
 from openrlhf_ada.reporting.report import write_report
-from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
+from openrlhf_ada.reporting.run_log import Row, RunLog, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
-from openrlhf_ada.reporting.tracking import SAMPLES, Axes, Trackers, axes_of
+from openrlhf_ada.reporting.tracking import Trackers
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
+
+TOTALS = ("ada/total_drawn", "ada/total_drawn_tokens", "ada/wall_clock_s")
+"""What a run has used up so far."""
 
 _NO_ACCURACY = (
     "evaluation after step {step}: not recorded, a score is {value} (expected 0 to 1: let the reward function return "
@@ -40,9 +42,8 @@ class Recorder:
         self._args = args
         self._positive_above = args.ada.positive_above
         self._started = time.monotonic()
-        self._axes = {0: Axes()}
+        self._used: dict[int, dict[str, Any]] = {0: dict.fromkeys(TOTALS, 0)}
         self._step_started = self._started
-        self._texts: list[dict[str, Any]] = []
         self.trackers = trackers
         if resume_from_step:
             self._restore_totals()
@@ -53,12 +54,13 @@ class Recorder:
 
     def _restore_totals(self) -> None:
         """Empty where the run was resumed into a new directory: totals count from here, and RunLog warns of it."""
-        self._axes |= {row["step"]: axes_of(row) for row in read_run(self.run_dir).steps}
-        self._started -= self.used().seconds
+        self._used |= {row["step"]: {name: row[name] for name in TOTALS} for row in read_run(self.run_dir).steps}
+        self._started -= self.used()["ada/wall_clock_s"]
 
-    def used(self, after_step: int | None = None) -> Axes:
-        """What the run had used up after a step, or after the last one that is recorded."""
-        return self._axes.get(max(self._axes) if after_step is None else after_step, self._axes[max(self._axes)])
+    def used(self, after_step: int | None = None) -> dict[str, Any]:
+        """TOTALS after a step, or after the last one that is recorded."""
+        last = max(self._used)
+        return self._used.get(last if after_step is None else after_step, self._used[last])
 
     def emit(self, kind: str, **content: Any) -> None:
         """Tell the driver; never waits."""
@@ -72,25 +74,22 @@ class Recorder:
         self._step_started = time.monotonic()
 
     def step(self, step: int, metrics: dict[str, Any], max_steps: int) -> dict[str, Any]:
-        """One finished step. Returns its row, with its duration and the totals since the start of the run, and for the
-        trackers its samples that have texts."""
+        """One finished step. Returns its row, with its duration and the totals since the start of the run."""
         before, now = self.used(), time.monotonic()
         row = metrics | {
-            "ada/total_drawn": before.rollouts + metrics["ada/drawn"],
-            "ada/total_drawn_tokens": before.tokens + metrics["ada/drawn_tokens"],
+            "ada/total_drawn": before["ada/total_drawn"] + metrics["ada/drawn"],
+            "ada/total_drawn_tokens": before["ada/total_drawn_tokens"] + metrics["ada/drawn_tokens"],
             "ada/step_s": now - self._step_started,
             "ada/wall_clock_s": now - self._started,
         }
-        self._axes[step] = axes_of(row)
+        self._used[step] = {name: row[name] for name in TOTALS}
         self._log.log_step(step, row)
         self.emit("step", step=step, max_steps=max_steps, metrics=row)
-        texts, self._texts = self._texts, []
-        return row | {SAMPLES: texts}
+        return row
 
     def samples(self, step: int, record: StepRecord) -> None:
         """Every rollout of a step, a bounded few of them with their texts."""
-        rows = [row for group in record.all_groups for row in _sample_rows(group)]
-        self._texts = self._log.log_samples(step, rows)
+        self._log.log_samples(step, [row for group in record.all_groups for row in _sample_rows(group)])
 
     def evaluation(self, step: int, held_out: HeldOut) -> None:
         """Accuracy on held-out prompts.
@@ -107,8 +106,8 @@ class Recorder:
             return
         metrics = evaluation_metrics(held_out, self._positive_above)
         self._log.log_evaluation(step, metrics)
-        axes = replace(self.used(step), seconds=time.monotonic() - self._started)
-        self.trackers.evaluation(step, metrics, axes)
+        used = self.used(step) | {"ada/wall_clock_s": time.monotonic() - self._started}
+        self.trackers.evaluation(step, metrics | used)
         self.emit("eval", step=step, accuracy=metrics["eval/accuracy"], ci95=metrics["eval/ci95"])
 
     def finish(self, warnings: Sequence[str] = ()) -> None:
@@ -136,7 +135,7 @@ def note(args: Any, text: str) -> None:
     emit(args, "note", text=text)
 
 
-def _sample_rows(group: GroupRecord) -> list[SampleRecord]:
+def _sample_rows(group: GroupRecord) -> list[Row]:
     texts = group.texts or [""] * len(group.pool)
     of_samples = (group.grades, group.raw_scores)
     return sample_records(

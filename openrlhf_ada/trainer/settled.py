@@ -12,7 +12,6 @@ from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.config.presets import OLD_NAMES
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
 from openrlhf_ada.config.settings import Settings, resolve
-from openrlhf_ada.reporting.track_mlflow import absolute
 from openrlhf_ada.reward.names import split_names
 from openrlhf_ada.reward.reward_function import MIXED, RIGHT_OR_WRONG, name_of
 from openrlhf_ada.reward.right import default_threshold
@@ -21,8 +20,6 @@ from openrlhf_ada.reward.right import default_threshold
 def settings_of(args: SimpleNamespace, argv: Sequence[str]) -> Settings:
     """Of parsed flags and their command line; raises ConfigError. This is the one place where flags are resolved."""
     given = AdaConfig(**vars(args.ada))
-    if given.mlflow:
-        given = replace(given, mlflow=absolute(given.mlflow))
     matched = given.objective.removeprefix(MATCHED)
     if matched in OLD_NAMES:
         given = replace(given, objective=MATCHED + OLD_NAMES[matched])

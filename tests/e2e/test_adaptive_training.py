@@ -58,12 +58,8 @@ def check_summary(run: Path) -> None:
     pools = list(by_prompt.values())
     drawn = sum(row["ada/drawn"] for row in steps_of(run))
     with_signal = sum(any(sample["coefficient"] for sample in pool if sample["kept"]) for pool in pools)
-    uniform = sum(len({sample["metric"] for sample in pool[:4]}) > 1 for pool in pools)
     expected = {
         "signal_share": with_signal / len(pools),
-        "signal_share_uniform": uniform / len(pools),
-        "signal_cost": drawn / with_signal,
-        "signal_cost_uniform": 4 * len(pools) / uniform,
         "rollouts": drawn,
         "tokens": sum(row["ada/drawn_tokens"] for row in steps_of(run)),
     }

@@ -26,12 +26,6 @@ STEPS: dict[int, dict[str, Any]] = {
     for number in (1, 2, 3)
 }
 EVALUATION: dict[str, Any] = {"eval/accuracy": 0.5, "eval/ci95": None, "eval/pass@8": 0.75, "eval/tokens": 12.0}
-SAMPLE_ROWS: list[dict[str, Any]] = [
-    {"step": 1, "prompt_id": "7", "key": 3, "index": 0, "metric": 1.0, "reward": 1.0, "tokens": 2, "version": 0,
-     "kept": True, "coefficient": 0.5, "prompt": "1+1=", "response": "2 | <b>\nso"},
-    {"step": 1, "prompt_id": "7", "key": 3, "index": 1, "metric": 0.0, "reward": 0.0, "tokens": 2, "version": 0,
-     "kept": False, "coefficient": None, "response": "3", "cause": "wrong"},
-]  # fmt: skip
 
 
 def numbers(prefix: str, row: dict[str, Any]) -> dict[str, float]:

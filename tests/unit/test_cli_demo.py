@@ -59,4 +59,4 @@ def test_the_result_is_read_from_the_record(tmp_path: Path, capsys: pytest.Captu
     assert "  groups with signal  2 (67% of the groups), from 10 rollouts, 3.3 per prompt\n" in text
     assert "  cost of a group     5.0 rollouts per group with signal; uniform sampling 6.0 or 5.0\n" in text
     assert max(map(len, text.splitlines())) <= 120 or str(tmp_path) in text
-    assert str(tmp_path / "plot.png") in text and (tmp_path / "plot.png").exists()
+    assert str(tmp_path / "report.html") in text

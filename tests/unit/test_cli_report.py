@@ -23,14 +23,12 @@ def error_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return shown.err
 
 
-@pytest.mark.slow
-def test_one_run_gets_its_page_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_gets_its_page_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "run", steps=2)
-    assert main([str(tmp_path / "run"), "--csv", str(tmp_path / "csv"), "--png", str(tmp_path / "png")]) == 0
+    assert main([str(tmp_path / "run"), "--csv", str(tmp_path / "csv")]) == 0
     written = capsys.readouterr().out.splitlines()
-    assert {str(tmp_path / "run" / name) for name in ("report.html", "plot.png")} <= set(written)
+    assert written[0] == str(tmp_path / "run" / "report.html") and str(tmp_path / "csv" / "score.csv") in written
     assert all(Path(path).exists() for path in written)
-    assert {p.stem for p in (tmp_path / "csv").iterdir()} == {p.stem for p in (tmp_path / "png").iterdir()}
 
 
 def test_several_runs_get_one_page(
@@ -47,34 +45,40 @@ def test_several_runs_get_one_page(
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "is not a run directory: it has no config.json"),
-        ({"config.json": '{"model_type": "llama"}'}, "is not a run directory: it has no metrics.jsonl"),
-        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, "config.json: not JSON"),
-        ({"config.json": "[]", "metrics.jsonl": ""}, "config.json: not a JSON object"),
-        ({"config.json": "{}", "metrics.jsonl": '{"loss": 1}\n'}, "metrics.jsonl, line 1: 'step' is None"),
-        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": "many"}\n'}, "'ada/drawn' is 'many'"),
-        ({"config.json": "{}", "metrics.jsonl": "\x00\x01\n"}, "metrics.jsonl, line 1: not JSON"),
+        ({}, ["no config.json"]),
+        ({"config.json": '{"model_type": "llama"}'}, ["no metrics.jsonl"]),
+        ({"config.json": '{"ada": {', "metrics.jsonl": ""}, ["config.json"]),
+        ({"config.json": "[]", "metrics.jsonl": ""}, ["config.json"]),
+        ({"config.json": "{}", "metrics.jsonl": '{"loss": 1}\n'}, ["metrics.jsonl, line 1", "'step'"]),
+        (
+            {"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": "many"}\n'},
+            ["line 1", "'ada/drawn' is 'many'"],
+        ),
+        ({"config.json": "{}", "metrics.jsonl": "\x00\x01\n"}, ["metrics.jsonl, line 1"]),
         (
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": '{"text": "of another program"}\n'},
-            "samples.jsonl, line 1: 'step' is None, expected a number",
+            ["samples.jsonl, line 1", "'step'"],
         ),
         (
             {"config.json": '{"ada": {"positive_threshold": "x"}}', "metrics.jsonl": "", "samples.jsonl": ""},
-            "'ada.positive_threshold' is 'x', expected a number",
+            ["config.json", "'ada.positive_threshold' is 'x'"],
         ),
-        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": {}}\n'}, "'ada/drawn' is {}"),
-        ({"config.json": "{}", "metrics.jsonl": '{"step": 0, "eval/accuracy": null}\n'}, "'eval/accuracy' is None"),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 1, "ada/drawn": {}}\n'}, ["line 1", "'ada/drawn' is {}"]),
+        (
+            {"config.json": "{}", "metrics.jsonl": '{"step": 0, "eval/accuracy": null}\n'},
+            ["line 1", "'eval/accuracy' is None"],
+        ),
         (
             {"config.json": "{}", "metrics.jsonl": "", "summary.json": '{"accuracy_before": "good"}'},
-            "summary.json: 'accuracy_before' is 'good', expected a number",
+            ["summary.json", "'accuracy_before' is 'good'"],
         ),
         (
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": SAMPLE % '"coefficient": "much"'},
-            "samples.jsonl, line 1: 'coefficient' is 'much', expected a number",
+            ["samples.jsonl, line 1", "'coefficient' is 'much'"],
         ),
         (
             {"config.json": "{}", "metrics.jsonl": "", "samples.jsonl": SAMPLE % '"response": 3.5'},
-            "samples.jsonl, line 1: 'response' is 3.5, expected a text",
+            ["samples.jsonl, line 1", "'response' is 3.5"],
         ),
     ],
     ids=[
@@ -99,26 +103,25 @@ def test_folders_that_are_no_runs_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     files: dict[str, str],
-    said: str,
+    said: list[str],
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    assert said in error_of(monkeypatch, capsys, tmp_path)
+    error = error_of(monkeypatch, capsys, tmp_path)
+    assert all(part in error for part in said)
 
 
 def test_one_bad_folder_of_several_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(tmp_path / "good", steps=1)
-    assert f"{tmp_path / 'bad'} is not a run" in error_of(monkeypatch, capsys, tmp_path / "good", tmp_path / "bad")
-    assert "no folder" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", tmp_path / "no" / "page.html")
-    assert "it is a folder" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", tmp_path)
+    assert str(tmp_path / "bad") in error_of(monkeypatch, capsys, tmp_path / "good", tmp_path / "bad")
+    for out in (tmp_path / "no" / "page.html", tmp_path):
+        assert f"--out {out}" in error_of(monkeypatch, capsys, tmp_path / "good", "--out", out)
 
 
 @pytest.mark.parametrize("damage", ["killed", "no samples", "no summary", "fewer keys"])
-def test_half_written_runs_get_their_page(
-    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_half_written_runs_get_their_page(tmp_path: Path, damage: str) -> None:
     make_run(tmp_path / "run", steps=3, evaluations=(0,))
     metrics, samples = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "samples.jsonl"
     if damage == "killed":
@@ -130,13 +133,11 @@ def test_half_written_runs_get_their_page(
         metrics.write_text(
             "".join(json.dumps({"step": step, "loss": 0.1, "ada/signal_share": 0.5}) + "\n" for step in (1, 2))
         )
-    monkeypatch.setattr("openrlhf_ada.reporting.plots.plot_run", lambda run, path: path)
     assert main([str(tmp_path / "run")]) == 0
     assert "not finished" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_flags_of_another_program_are_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_another_program_are_no_reason_to_fail(tmp_path: Path) -> None:
     foreign = {"rollout": {"n_samples_per_prompt": "four"}, "ada": {"mode": 7}, "algo": "x"}
     make_run(tmp_path / "run", steps=2, config=foreign)
-    monkeypatch.setattr("openrlhf_ada.reporting.plots.plot_run", lambda run, path: path)
     assert main([str(tmp_path / "run")]) == 0

@@ -85,8 +85,6 @@ VALUES: dict[str, tuple[str, Any]] = {  # what a user types, and what the field 
     "eval_ends": ("", True),
     "run_dir": ("some/where", "some/where"),
     "log_texts": ("0", 0),
-    "mlflow": ("http://host:5000", "http://host:5000"),
-    "mlflow_experiment": ("sums", "sums"),
     "trust_remote_code": ("", True),
     "verbose": ("", True),
 }
@@ -139,7 +137,7 @@ def test_dependent_defaults_are_left_open() -> None:
         *("method", "policy", "run_dir", "objective_power", "spread"),
         *("k_pos", "k_neg", "budget", "estimator", "min_samples", "max_samples", "refill_limit"),
         *("correction", "baseline", "select", "speculation", "reward_workers", "loss_length"),
-        *("reward_weights", "reward_key", "reward_map", "mlflow", "mlflow_experiment"),
+        *("reward_weights", "reward_key", "reward_map"),
         *("positive_threshold", "scores", "positive_quantile", "quantile_steps"),
         *("pilot", "gate_low", "gate_high"),
         *("candidates", "choice", "choice_weight"),

@@ -16,7 +16,6 @@ from openrlhf_ada.data.difficulty import BANDS, Difficulty, in_band, parse_band
 from openrlhf_ada.data.left_out import LeftOut
 from openrlhf_ada.data.prepared import (
     check_counts,
-    plot_difficulty,
     rows_of,
     uniform_labels,
     write_card,
@@ -207,7 +206,6 @@ def test_the_file_is_one_that_training_reads(tmp_path: Path) -> None:
         tmp_path, kept=everything[1:], everything=everything, facts={"model": "m"}, flags="train"
     ).read_text()
     assert "# 2 problems" in card and "| 0 (never right) | 1 | 0 |" in card
-    assert plot_difficulty(everything, (0.1, 1.0), tmp_path / "d.png").stat().st_size > 5000
 
 
 def test_labels_of_a_file_have_one_type() -> None:

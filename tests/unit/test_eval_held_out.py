@@ -49,7 +49,7 @@ def test_prompts_lacking_scores_skip_pass_at_n_only() -> None:
 def test_scores_outside_0_to_1_are_unmeasurable() -> None:
     held_out = HeldOut(1, {"sums": [prompt(-3.0)]})
     assert not held_out.is_measurable
-    with pytest.raises(ValueError, match=r"datasource 'sums': prompt 0 has score -3\.0"):
+    with pytest.raises(ValueError, match=r"has score -3\.0"):
         evaluation_metrics(held_out, 0.5)
     assert not HeldOut(1, no_score=4).is_measurable
     assert HELD_OUT.is_measurable

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from openrlhf_ada.eval.measures import Answered
+from openrlhf_ada.eval.page import write_results
 from openrlhf_ada.eval.results import (
     ModelResults,
     accuracy_rows,
@@ -80,3 +85,19 @@ def test_scores_beyond_one_have_no_score_interval() -> None:
     found = results("m", problem("a", -3.0, 5.0), problem("b", 2.0, 2.0)).estimates()["life"]
     assert (found["score"].mean, found["score"].low, found["score"].high) == (1.5, 1.0, 2.0)
     assert found["avg@2"].mean == 0.75
+
+
+def test_the_page_has_tables_lines_and_curves_over_k(tmp_path: Path) -> None:
+    """Of hostile names too. A group of one has no spread, so it is not drawn."""
+    both = [results("<script>a", problem("p", 1.0, 0.0)), results("b", problem("p", 1.0, 1.0))]
+    rows, lines = accuracy_rows(both, 2, 2), difference_lines(both)
+    page = write_results(both, "title", [rows], lines, tmp_path / "results.html").read_text()
+    assert "<script>a" not in page and "&lt;script&gt;a" in page and rows[1][3] in page
+    found = re.search(r'id="data">(.*?)</script>', page)
+    assert found is not None
+    charts = json.loads(found.group(1))["charts"]
+    assert {name: chart["categories"] for name, chart in charts.items()} == {
+        "pass@life": ["1", "2"],
+        "all_equal@life": ["2"],
+    }
+    assert [series["y"] for series in charts["pass@life"]["series"]] == [[0.5, 1], [1, 1]]

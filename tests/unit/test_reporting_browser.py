@@ -26,7 +26,8 @@ def tab() -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    return write_report(make_run(folder / "run", steps=60, evaluations=(0, 60)), folder / "report.html").path
+    write_report(make_run(folder / "run", steps=60, evaluations=(0, 60)), folder / "report.html")
+    return folder / "report.html"
 
 
 def opened(tab: Page, path: Path, width: int = 1200, *, dark: bool = False) -> Page:
@@ -63,7 +64,8 @@ def test_page_draws_everything_without_a_complaint(tab: Page, report: Path, widt
 
 def test_the_table_of_runs_fits_a_laptop(tab: Page, tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, steps=20, evaluations=(0, 20)) for name in ("a", "b")]
-    opened(tab, write_comparison(runs, tmp_path / "both.html").path)
+    write_comparison(runs, tmp_path / "both.html")
+    opened(tab, tmp_path / "both.html")
     assert tab.evaluate("(t => t.scrollWidth - t.clientWidth)(document.querySelector('.runs').parentElement)") == 0
 
 
@@ -73,7 +75,7 @@ def test_texts_of_models_are_shown_and_never_run(tab: Page, report: Path) -> Non
     text = tab.wait_for("document.querySelector('#visits .inside')?.innerText")
     assert "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(1)>␛[31m�abc" in text
     assert "Reference answer\nlabel <script>" in text
-    assert "enough: 2 positives and 2 negatives" in text and "Predicted pass rate: 0.4" in text
+    assert "Predicted pass rate\n0.4" in text
     assert tab.evaluate("document.querySelectorAll('#visits img, #visits script').length") == 0
     assert tab.complaints == []
 
@@ -103,7 +105,8 @@ def test_samples_are_found(tab: Page, report: Path, field: str, value: str, foun
 
 
 def test_a_single_step_is_seen_in_stacked_charts(tab: Page, tmp_path: Path) -> None:
-    opened(tab, write_report(make_run(tmp_path / "run", steps=1), tmp_path / "report.html").path)
+    write_report(make_run(tmp_path / "run", steps=1), tmp_path / "report.html")
+    opened(tab, tmp_path / "report.html")
     assert draw_all(tab) == 0
     assert tab.evaluate("document.querySelectorAll('.plot[data-chart=phases] .points path').length") == 3
 
@@ -120,7 +123,8 @@ def test_comparison_draws_everything(tab: Page, tmp_path: Path) -> None:
         make_run(tmp_path / name, steps=4, evaluations=(0, 4), config=CONFIG | {"train": {"seed": seed}, "x": x})
         for name, seed, x in (("a", 1, 0), ("b", 2, 0), ("c", 1, 1))
     ]
-    opened(tab, write_comparison(runs, tmp_path / "comparison.html").path, 390)
+    write_comparison(runs, tmp_path / "comparison.html")
+    opened(tab, tmp_path / "comparison.html", 390)
     assert draw_all(tab) == 0 and tab.complaints == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -131,7 +135,8 @@ def test_run_of_500_steps_is_small_and_there_at_once(tab: Page, tmp_path: Path) 
         for step in range(1, 501):
             pools = [[0, 1]] * 8 + [[1, 1, 0, 1]] * 4 + [[0, 0, 0, 0]] * 4
             log_pools(log, step, pools, first_key=16 * step)
-    path = write_report(read_run(tmp_path / "run"), tmp_path / "report.html").path
+    path = tmp_path / "report.html"
+    write_report(read_run(tmp_path / "run"), path)
     assert path.stat().st_size < 15e6
     opened(tab, path)
     assert tab.evaluate("document.getElementById('found').textContent") == "8,000 prompts with 24,000 samples"

@@ -28,8 +28,13 @@ def three_runs(folder: Path) -> list[Run]:
     ]
 
 
-def charts_of(path: Path) -> dict[str, Any]:
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+def page_of(runs: list[Run], folder: Path) -> str:
+    write_comparison(runs, folder / "out.html")
+    return (folder / "out.html").read_text()
+
+
+def charts_of(page: str) -> dict[str, Any]:
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     return json.loads(data.group(1))["charts"]
 
@@ -58,7 +63,7 @@ def test_a_repetition_is_no_other_seed(tmp_path: Path) -> None:
 
 def test_curve_of_seeds_is_their_mean_with_student_t(tmp_path: Path) -> None:
     """At step 0 accuracies .2 and .4: mean .3, half-width 12.7 x .1 (sd .141 / sqrt 2)."""
-    charts = charts_of(write_comparison(three_runs(tmp_path), tmp_path / "out.html").path)
+    charts = charts_of(page_of(three_runs(tmp_path), tmp_path))
     seeds, single = charts["accuracy"]["series"]
     assert seeds["x"]["steps"] == [0, 2] and seeds["y"][0] == pytest.approx(0.3)
     assert seeds["high"][0] - seeds["y"][0] == pytest.approx(12.7062 * 0.1, rel=1e-4)
@@ -68,9 +73,11 @@ def test_curve_of_seeds_is_their_mean_with_student_t(tmp_path: Path) -> None:
 
 
 def test_page_has_figures_and_flags_of_all(tmp_path: Path) -> None:
-    text = write_comparison(three_runs(tmp_path), tmp_path / "out.html").path.read_text()
+    text = page_of(three_runs(tmp_path), tmp_path)
     assert "3 runs, 2 configurations" in text
-    assert '<td class="left">ada.exit</td><td class="left wide">balance</td><td class="left wide">pos</td>' in text
+    assert (
+        '<td class="left wide">ada.exit</td><td class="left wide">balance</td><td class="left wide">pos</td>' in text
+    )
     assert "20.0% ±5.0" in text and "40.0% ±5.0" in text
     assert text.count("plotly.js v") == 1
 
@@ -88,7 +95,7 @@ def test_what_makes_it_unfair_is_said(tmp_path: Path) -> None:
         make_run(tmp_path / "b", steps=1, config=CONFIG | {"reward": {"remote_url": "code"}}),
         make_run(tmp_path / "c", steps=1, config=CONFIG | {"reward": {"remote_url": "code"}}),
     ]
-    text = write_comparison(runs, tmp_path / "out.html").path.read_text()
+    text = page_of(runs, tmp_path)
     assert "The runs differ in --reward.remote_url" in text
     assert "several runs have the seed 42" in text
 
@@ -101,7 +108,7 @@ def test_run_given_twice_is_refused(tmp_path: Path) -> None:
 
 def test_flags_of_runs_are_text(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / name, steps=1, config=with_flags(1, exit=f"{name}{ATTACK}")) for name in "ab"]
-    text = write_comparison(runs, tmp_path / "out.html").path.read_text()
+    text = page_of(runs, tmp_path)
     assert "<script>alert" not in text and "<img" not in text
 
 
@@ -110,6 +117,6 @@ def test_runs_without_pools_are_compared_by_what_they_have(tmp_path: Path) -> No
         make_run(tmp_path / "a", steps=2, evaluations=(2,), off=True),
         make_run(tmp_path / "b", steps=0, config=with_flags(1, exit="pos")),
     ]
-    charts = charts_of(write_comparison(runs, tmp_path / "out.html").path)
+    charts = charts_of(page_of(runs, tmp_path))
     assert list(charts) == ["accuracy"]
     assert math.isclose(charts["accuracy"]["series"][0]["y"][0], 0.45)

@@ -65,7 +65,7 @@ def test_cost_is_the_one_of_the_summary(tmp_path: Path) -> None:
     paid = paid_for(tmp_path, THREE, aborted=2)
     summary = summarise(read_run(tmp_path))
     assert paid.cost is not None
-    assert (paid.share.value, paid.cost.value) == pytest.approx((summary["signal_share"], summary["signal_cost"]))
+    assert (paid.share.value, paid.cost.value) == pytest.approx((summary["signal_share"], summary["rollouts"] / 2))
 
 
 def test_pools_that_ended_with_one_outcome_say_nothing_about_more_samples(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_interval_of_the_ratio_holds_in_simulation() -> None:
     missed = 0
     for seed in range(60):
         visits = [visit(i, pool) for i, pool in enumerate(sampled_pools(150, seed=100 + seed)[0])]
-        sums = _PromptSums(visits, by_outcome=False, drawn=sum(v.drawn for v in visits))
+        sums = _PromptSums(visits, drawn=sum(v.drawn for v in visits))
         ratio = sums.uniform(2).ratio
         assert ratio is not None
         missed += not ratio.low <= truth <= ratio.high

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from recorded_runs import ATTACK, CONFIG, balanced_group, log_pools, make_run, pool_of
 
-from openrlhf_ada.reporting import page_data
-from openrlhf_ada.reporting.page import escaped
-from openrlhf_ada.reporting.page_data import as_script_json, sample_data
+from openrlhf_ada.reporting import page_samples
+from openrlhf_ada.reporting.page import as_script_json, escaped
+from openrlhf_ada.reporting.page_samples import sample_data
 from openrlhf_ada.reporting.report import write_report
 from openrlhf_ada.reporting.run_log import RunLog, sample_records
 from openrlhf_ada.reporting.run_record import Run, read_run
@@ -52,7 +52,8 @@ class Tags(HTMLParser):
 
 
 def page_of(run: Run, folder: Path) -> Tags:
-    return Tags(write_report(run, folder / "report.html").path.read_text(encoding="utf-8"))
+    write_report(run, folder / "report.html")
+    return Tags((folder / "report.html").read_text(encoding="utf-8"))
 
 
 def data_of(page: Tags) -> dict[str, Any]:
@@ -62,14 +63,12 @@ def data_of(page: Tags) -> dict[str, Any]:
 def test_head_has_figures_steps_and_flags(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "my-run", steps=4, evaluations=(0, 4)), tmp_path)
     text = " ".join(page.text.split())
-    assert "25.0% → 65.0%" in text and "+40.0 points (95% interval ±5.0, then ±5.0)" in text
-    assert "Groups with signal100.0%of 8 trained groups" in text
+    assert "25.0% → 65.0%" in text and "±5.0 before" in text and "±5.0 after" in text
+    assert "Groups with signal100.0%" in text and "8 trained groups" in text
     assert "Rollouts24" in text and "6,000 tokens" in text and "2.0 min" in text
-    assert "evaluation after step 4: 65.0 ± 5.0% (a&b 25.0%, c 25.0%)" in text
+    assert "accuracya&bc025.0% ±5.025.0%25.0%465.0% ±5.0" in text, "the table of evaluations, by datasource"
     assert "ada.positive_threshold0.5" in text and "train.seed42" in text
-    assert (
-        "my-run" in text and "mode seq · exit balance · n = 2 · at most 4 per prompt · 4 steps · not finished" in text
-    )
+    assert all(part in text for part in ("my-run", "mode seq", "exit balance", "n = 2", "4 steps", "not finished"))
 
 
 def test_sentences_on_payoff_are_those_of_the_demo(tmp_path: Path) -> None:
@@ -87,8 +86,8 @@ def test_every_question_has_its_charts(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "run", steps=4, evaluations=(0, 4)), tmp_path)
     charts = data_of(page)["charts"]
     assert list(charts) == [
-        *("pay_signal", "pay_cost", "score", "frontier", "signal", "one_sided", "per_prompt", "allocation"),
-        *("draws", "weight", "reliability", "brier", "length", "phases", "waste", "waste_tokens"),
+        *("pay_signal", "pay_cost", "score", "signal", "allocation"),
+        *("reliability", "brier", "length", "phases", "waste"),
     ]  # fmt: skip
     assert [name for tag, a in page.seen if (name := a.get("data-chart"))] == list(charts), "each has its place"
     assert [series["name"] for series in charts["allocation"]["series"]] == [
@@ -118,14 +117,13 @@ def test_only_the_scripts_of_the_page_may_run(tmp_path: Path) -> None:
     assert "<b>run" in page.text, "shown as text"
 
 
-def test_samples_have_prompt_reference_answers_and_reason(tmp_path: Path) -> None:
+def test_samples_have_prompt_reference_and_answers(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "run", steps=2), tmp_path)
     samples = data_of(page)["samples"]
     visit = samples["visits"][0]
     assert samples["prompts"]["row-1"] == [f"{ATTACK} 1", f"label {ATTACK}"]
     assert visit["a"]["0"] == ATTACK and visit["a"]["1"] == "right"
     assert (visit["m"], visit["k"], visit["q"]) == ([0, 1, 0, 1], {"0": -0.5, "1": 0.5}, 0.4)
-    assert samples["reasons"][visit["w"]].startswith("enough: 2 positives and 2 negatives")
     assert (samples["total"], len(samples["visits"])) == (2, 2)
 
 
@@ -146,7 +144,7 @@ def test_prompts_without_recorded_answers_are_there_too(tmp_path: Path) -> None:
 
 def test_large_runs_are_thinned_evenly_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10 visits of 4 samples, 20 samples fit: every second visit."""
-    monkeypatch.setattr(page_data, "MOST_SAMPLES", 20)
+    monkeypatch.setattr(page_samples, "MOST_SAMPLES", 20)
     page = page_of(make_run(tmp_path / "run", steps=10), tmp_path)
     assert [visit["s"] for visit in data_of(page)["samples"]["visits"]] == [1, 3, 5, 7, 9]
     assert "This page has 5 of 10, evenly over the run; samples.jsonl has all." in " ".join(page.text.split())
@@ -155,8 +153,8 @@ def test_large_runs_are_thinned_evenly_and_say_so(tmp_path: Path, monkeypatch: p
 def test_texts_have_a_size_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", steps=10)
     visits = read_visits(run)
-    monkeypatch.setattr(page_data, "MOST_CHARS", 5 * visits[0].num_chars)
-    monkeypatch.setattr(page_data, "MOST_PROMPT_CHARS", 20 * 125)
+    monkeypatch.setattr(page_samples, "MOST_CHARS", 5 * visits[0].num_chars)
+    monkeypatch.setattr(page_samples, "MOST_PROMPT_CHARS", 20 * 125)
     samples = sample_data(run, visits)
     assert [visit["s"] for visit in samples["visits"] if "a" in visit] == [1, 3, 5, 7, 9]
     assert all(
@@ -169,8 +167,8 @@ def test_texts_have_a_size_of_their_own(tmp_path: Path, monkeypatch: pytest.Monk
     [
         (0, (), False, "No step has been recorded yet."),
         (1, (), False, "· 1 step ·"),
-        (0, (0,), False, "±5.0, before training"),
-        (2, (2,), True, "no interval, after training"),
+        (0, (0,), False, "±5.0 before training"),
+        (2, (2,), True, "no interval after training"),
         (2, (2,), True, "No samples have been recorded."),
     ],
 )

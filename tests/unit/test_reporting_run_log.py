@@ -7,7 +7,6 @@ import logging
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +14,18 @@ import pytest
 
 from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
 from openrlhf_ada.reporting.jsonl import RunDamageError
-from openrlhf_ada.reporting.run_log import RunLog, SampleRecord, sample_records
+from openrlhf_ada.reporting.run_log import Row, RunLog, sample_records
 from openrlhf_ada.reporting.run_record import read_run, summarise
 from openrlhf_ada.reward.grade import TimedGrade
 
 CONFIG = {"rollout": {"n_samples_per_prompt": 2}, "logger": {"wandb": {"key": "canary", "org": None}}}
 
 
-def record(key: int, index: int, response: str = "5") -> SampleRecord:
-    sample = Sample(key, index, score=1.0, reward=0.5, num_tokens=3)
-    return SampleRecord(f"row-{key}", f"prompt {key}", sample, response, 0.25 if index == 0 else None)
+def record(key: int, index: int, response: str = "5") -> Row:
+    """A row of a pool of two, the first of which is trained."""
+    pool = PromptPool(key, [Sample(key, i, score=1.0, reward=0.5, num_tokens=3) for i in range(2)])
+    group = TrainingGroup(key, (0,), (0.25,), (1.0,), resolved=True)
+    return sample_records(f"row-{key}", f"prompt {key}", pool, [response] * 2, group)[index]
 
 
 def write_steps(log: RunLog, *steps: int) -> None:
@@ -50,9 +51,10 @@ def test_record_is_readable_while_it_is_being_written(tmp_path: Path) -> None:
 
 
 def test_score_that_a_program_could_have_forged_is_marked(tmp_path: Path) -> None:
-    forgeable, plain = (replace(record(1, i), grade=TimedGrade(1.0, "", 0.25, i == 0)) for i in range(2))
+    pool = PromptPool(1, [Sample(1, i, score=1.0, reward=0.5, num_tokens=3) for i in range(2)])
+    grades = [TimedGrade(1.0, "", 0.25, i == 0) for i in range(2)]
     with RunLog(tmp_path, CONFIG) as log:
-        log.log_samples(1, [forgeable, plain])
+        log.log_samples(1, sample_records("row", "prompt", pool, ["a", "b"], None, grades))
         log.log_step(1, {})
     rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row.get("forgeable") for row in rows] == [True, None]
@@ -79,9 +81,7 @@ def test_own_metrics_must_be_finite_host_ones_become_null(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ({"ada/unheard_of": 1}, "not in METRICS"),
-        ({"eval/accuracy": 1.0}, "log_evaluation"),
-        ({"step": 4}, "given separately"),
+        ({"ada/reward_mean": math.inf}, "'ada/reward_mean' is inf"),
         ({"ada/draws_histogram": {"4": math.inf}}, r"'ada/draws_histogram.4' is inf"),
     ],
 )
@@ -107,8 +107,6 @@ def test_steps_are_logged_once_and_in_order(tmp_path: Path) -> None:
         for step in (2, 1):
             with pytest.raises(ValueError, match=f"step {step} is logged after step 2"):
                 log.log_step(step, {})
-        with pytest.raises(ValueError, match="no 'eval/accuracy'"):
-            log.log_evaluation(2, {"eval/ci95": 0.1})
 
 
 def test_samples_have_texts_of_the_lowest_keys_only(tmp_path: Path) -> None:
@@ -139,12 +137,12 @@ def test_sample_records_join_pool_and_group() -> None:
     pool = PromptPool(7, [Sample(7, i, score=float(i == 2), reward=0.1, num_tokens=4) for i in range(3)])
     group = TrainingGroup(7, (0, 2), (-0.5, 0.5), (1.0, 1.0), resolved=True)
     records = sample_records("row-1", "1 + 1 =", pool, ["a", "b", "c"], group)
-    assert [(r.kept, r.coefficient, r.response) for r in records] == [
+    assert [(row["kept"], row["coefficient"], row["response"]) for row in records] == [
         (True, -0.5, "a"),
         (False, None, "b"),
         (True, 0.5, "c"),
     ]
-    assert not any(r.kept for r in sample_records("row-1", "1 + 1 =", pool, ["a", "b", "c"], None))
+    assert not any(row["kept"] for row in sample_records("row-1", "1 + 1 =", pool, ["a", "b", "c"], None))
     with pytest.raises(ValueError, match="3 samples but 1 responses"):
         sample_records("row-1", "1 + 1 =", pool, ["a"], group)
     with pytest.raises(ValueError, match="pool of prompt 7 was given the training group of prompt 8"):
@@ -213,14 +211,6 @@ def test_every_step_has_the_flags_by_which_it_was_sampled(tmp_path: Path) -> Non
     exits = run.by_step(lambda part: part.flag("ada.exit"))
     assert [exits(row["step"]) for row in run.steps] == ["balance"] * 2 + ["pos"] + ["balance"] * 3
     assert run.config["ckpt"] == {"max_num": 5} and len(run.earlier) == 2
-
-
-def test_uniform_sampling_costs_what_each_step_trained(tmp_path: Path) -> None:
-    """2 rollouts a prompt, half with signal; then 6, all with signal: (2 + 6) rollouts for 1.5 groups."""
-    for step, n, share in ((None, 2, 0.5), (1, 6, 1.0)):
-        with RunLog(tmp_path, {"rollout": {"n_samples_per_prompt": n}}, resume_from_step=step) as log:
-            log.log_step((step or 0) + 1, {"ada/prompts": 1, "ada/signal_share_uniform": share})
-    assert summarise(read_run(tmp_path))["signal_cost_uniform"] == pytest.approx(8 / 1.5)
 
 
 def test_resume_without_a_record_starts_one(tmp_path: Path) -> None:
@@ -304,36 +294,11 @@ def test_summary_weighs_steps_by_their_groups(tmp_path: Path) -> None:
         "ci95_before": 0.05,
         "ci95_after": 0.06,
         "signal_share": 0.75,
-        "signal_share_uniform": 0.25,
-        "signal_cost": pytest.approx(40 / 3),
-        "signal_cost_uniform": 16.0,
         "rollouts": 40,
         "tokens": 400,
         "train_seconds": 3.0,
         "steps": 2,
     }
-
-
-def test_signal_cost_counts_every_sample_drawn(tmp_path: Path) -> None:
-    """Two prompts, 20 rollouts, one group with signal: 20. Uniform: 4 rollouts each, half with signal: 8."""
-    with RunLog(tmp_path, FLAGS) as log:
-        log.log_step(1, step_metrics(prompts=2, signal=0.5, uniform=0.5))
-    summary = summarise(read_run(tmp_path))
-    assert (summary["signal_cost"], summary["signal_cost_uniform"]) == (20.0, 8.0)
-
-
-@pytest.mark.parametrize(
-    ("flags", "signal", "uniform", "costs"),
-    [(FLAGS, 0.0, 0.0, (None, None)), (FLAGS, 0.5, 0.0, (20.0, None)), ({}, 0.5, 0.5, (20.0, None))],
-    ids=["no group has signal", "uniform has none", "n is not recorded"],
-)
-def test_no_group_with_signal_has_no_cost(
-    tmp_path: Path, flags: dict, signal: float, uniform: float, costs: tuple[float | None, float | None]
-) -> None:
-    with RunLog(tmp_path, flags) as log:
-        log.log_step(1, step_metrics(prompts=2, signal=signal, uniform=uniform))
-    summary = summarise(read_run(tmp_path))
-    assert (summary["signal_cost"], summary["signal_cost_uniform"]) == costs
 
 
 def test_mode_off_has_costs_but_no_signal(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import openrlhf_ada
-from openrlhf_ada.reporting import starts
 from openrlhf_ada.reporting.jsonl import RunDamageError
 from openrlhf_ada.reporting.starts import git_state, record_start
 
@@ -46,7 +45,7 @@ def test_outside_of_git_there_is_no_state(tmp_path: Path, monkeypatch: pytest.Mo
     assert git_state(tmp_path) is None
     git(tmp_path, "init", "-q")
     assert git_state(tmp_path) is None, "a repository without a commit"
-    monkeypatch.setattr(starts.shutil, "which", lambda program: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(Path(__file__).parent) is None
 
 

@@ -13,7 +13,7 @@ from run_flags import settings_with
 from openrlhf_ada.core.types import Ledger, TrainingGroup
 from openrlhf_ada.eval.held_out import HeldOut, PromptAnswers
 from openrlhf_ada.reporting.run_record import read_run
-from openrlhf_ada.reporting.tracking import Axes, Trackers
+from openrlhf_ada.reporting.tracking import Trackers
 from openrlhf_ada.rollout.records import GroupRecord, StepRecord
 from openrlhf_ada.trainer.recorder import Recorder, emit
 
@@ -32,7 +32,7 @@ def make_recorder(run_dir: Path, resume_from: int | None = None) -> tuple[Record
     events = Events()
     logger = SimpleNamespace(wandb=SimpleNamespace(run_name="x"))
     args = SimpleNamespace(logger=logger, ada_events=events, ada=settings_with(run_dir=str(run_dir)))
-    return Recorder(args, resume_from, Trackers([])), events
+    return Recorder(args, resume_from, Trackers()), events
 
 
 def test_totals_go_on_where_the_run_is_resumed(tmp_path: Path) -> None:
@@ -47,14 +47,13 @@ def test_run_resumed_into_a_new_directory_counts_from_there(tmp_path: Path) -> N
     assert (row["step"], row["ada/total_drawn"]) == (6, 8)
 
 
-def test_axes_of_an_evaluation_are_those_of_its_step(tmp_path: Path) -> None:
+def test_an_evaluation_has_what_was_used_up_by_its_step(tmp_path: Path) -> None:
     """An asynchronous run evaluates an older policy than the one it is training."""
     recorder = make_recorder(tmp_path)[0]
     recorder.step(1, STEP, 2)
     recorder.step(2, STEP, 2)
-    assert recorder.used(0) == Axes(0, 0, 0.0)
-    assert (recorder.used(1).rollouts, recorder.used(1).tokens) == (8, 80)
-    assert (recorder.used(2).rollouts, recorder.used(2).tokens) == (16, 160)
+    used = [(now["ada/total_drawn"], now["ada/total_drawn_tokens"]) for now in map(recorder.used, (0, 1, 2))]
+    assert used == [(0, 0), (8, 80), (16, 160)]
     assert recorder.used() == recorder.used(2)
     resumed = make_recorder(tmp_path, resume_from=1)[0]
     assert resumed.used() == recorder.used(1)

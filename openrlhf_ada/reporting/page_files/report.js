@@ -41,6 +41,17 @@ function traces(chart) {
   return all;
 }
 
+// From this many steps on, a curve is faint under a running mean: of 5 steps, or of 1/15 of a long run.
+const SMOOTHED_FROM = 15;
+function runningMean(series) {
+  if (series.kind !== "line" || !series.x.steps || (series.low && !series.band) || series.y.length < SMOOTHED_FROM) return null;
+  const half = Math.max(5, Math.floor(series.y.length / 15) | 1) >> 1;
+  return series.y.map((_, i) => {
+    const near = series.y.slice(Math.max(0, i - half), i + half + 1).filter((value) => value !== null);
+    return near.length ? near.reduce((sum, value) => sum + value, 0) / near.length : null;
+  });
+}
+
 function seriesTraces(series, chart) {
   const x = xOf(series), ink = color(series.color), name = plain(series.name);
   const hover = (series.text || []).map(plain);
@@ -55,13 +66,14 @@ function seriesTraces(series, chart) {
     ? { type: "data", symmetric: false, array: high.map((h, i) => h - series.y[i]), arrayminus: low.map((l, i) => series.y[i] - l), thickness: 1.6, width: 4 }
     : undefined;
   if (series.kind === "points") return [{ ...base, mode: "markers", marker: { color: ink, size: 9 }, error_y: error }];
-  const line = { color: ink, width: 2.2, dash: series.kind === "dashed" ? "dot" : "solid" };
-  if (series.smooth && !series.band) {
+  const line = { color: ink, width: 2.2 };
+  const smooth = runningMean(series);
+  if (smooth && !series.band) {
     const raw = { ...base, mode: "lines", line: { color: faint(ink, 0.35), width: 1 }, showlegend: false, hoverinfo: "skip", hovertemplate: undefined };
-    return [raw, { ...base, y: series.smooth, customdata: series.y, mode: "lines", line }];
+    return [raw, { ...base, y: smooth, mode: "lines", line }];
   }
   const few = series.y.length <= 25;
-  const drawn = { ...base, y: series.smooth || series.y, mode: few && !series.smooth ? "lines+markers" : "lines", line, marker: { size: low && !series.band ? 8 : 5, symbol: low && !series.band ? "square" : "circle" }, error_y: error };
+  const drawn = { ...base, y: smooth || series.y, mode: few && !smooth ? "lines+markers" : "lines", line, marker: { size: low && !series.band ? 8 : 5, symbol: low && !series.band ? "square" : "circle" }, error_y: error };
   if (!series.band) return [drawn];
   const edge = { x, mode: "lines", line: { width: 0 }, showlegend: false, hoverinfo: "skip", legendgroup: name };
   return [{ ...edge, y: low }, { ...edge, y: high, fill: "tonexty", fillcolor: faint(ink, 0.18) }, drawn];
@@ -213,7 +225,7 @@ function inside(visit, words) {
   const add = (heading, text) => { box.append(make("h4", "", heading), marked(make("div", "text"), text, words)); };
   add(`Prompt ${visit.p}`, prompt === null ? "(text not recorded)" : prompt);
   if (label !== null && label !== undefined) add("Reference answer", label);
-  add("Why sampling stopped", samples.reasons[visit.w] + (visit.q === undefined ? "" : `. Predicted pass rate: ${visit.q}`));
+  if (visit.q !== undefined) add("Predicted pass rate", visit.q);
   box.append(make("h4", "", visit.a ? "Samples" : "Samples (their texts were not recorded: --ada_log_texts)"), answers(visit, words));
   return box;
 }

@@ -7,13 +7,10 @@ import importlib.util
 import io
 import os
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.reporting.redaction import FROM_ENVIRONMENT, REMOVED
-from openrlhf_ada.reporting.tracking import COLUMNS, Axes, Row, flat, histograms
 
 FLAG = "--logger.wandb.key"
 ID_FILE = "wandb_run_id"
@@ -55,35 +52,3 @@ def run_environment(run_dir: Path, *, resumes: bool) -> dict[str, str]:
         path.write_text(secrets.token_hex(8))
     own = dict(zip(VARIABLES, (path.read_text(), "allow"), strict=True))
     return {name: os.environ.get(name, value) for name, value in own.items()}
-
-
-class WandbTracker:
-    """`wandb`: the module, with a run open. Figures are named as OpenRLHF's: `train/<name>` and `eval/<name>`.
-
-    `axis/...` stands in every row, so that a chart of anything can have it as its x axis.
-    """
-
-    def __init__(self, wandb: Any) -> None:
-        self._wandb = wandb
-        # Evaluations over training steps: OpenRLHF names an axis for them that it never logs.
-        wandb.define_metric("eval/global_step")
-        wandb.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
-
-    def step(self, step: int, metrics: Row, axes: Axes, samples: Sequence[Row]) -> None:
-        row: dict[str, Any] = {f"train/{name}": value for name, value in flat(metrics).items()}
-        for name, (counts, edges) in histograms(metrics).items():
-            row[f"train/{name}"] = self._wandb.Histogram(np_histogram=(counts, edges))
-        if samples:
-            cells = [[sample.get(name) for name in COLUMNS] for sample in samples]
-            row["train/samples"] = self._wandb.Table(columns=list(COLUMNS), data=cells)
-        self._wandb.log(row | {"train/global_step": step} | _axes(step, axes))
-
-    def evaluation(self, step: int, metrics: Row, axes: Axes) -> None:
-        self._wandb.log(flat(metrics) | {"eval/global_step": step} | _axes(step, axes))
-
-    def close(self) -> None:
-        self._wandb.finish()
-
-
-def _axes(step: int, axes: Axes) -> dict[str, Any]:
-    return {"axis/steps": step} | {f"axis/{name}": value for name, value in axes.by_name().items()}

@@ -1,4 +1,4 @@
-"""By the flags of a recorded run: why sampling of a prompt stopped, and its pass rate without stopping bias."""
+"""The pass rate of a recorded prompt without stopping bias, by the flags of its run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, published_policy, resolve
 from openrlhf_ada.core.policies import Sequential
-from openrlhf_ada.core.stopping import is_enough
 from openrlhf_ada.reporting.run_record import Run
 from openrlhf_ada.reporting.visits import Visit
 
@@ -75,54 +74,3 @@ def _seen_rate(run: Run) -> tuple[Rate, str]:
         "of all orders of its samples that end sampling where it ended, the share that starts with a positive "
         "(Girshick, Mosteller and Savage): unlike the share of positives, this has no stopping bias"
     )
-
-
-Reason = Callable[[Visit], str]
-
-
-def stop_reason(run: Run) -> Reason:
-    """Why sampling of a visit stopped, in a few words."""
-    reasons = run.by_step(_stop_reason)
-    return lambda visit: reasons(visit.step)(visit)
-
-
-def _stop_reason(run: Run) -> Reason:
-    settings = recorded_settings(run)
-    if settings is None:
-        return lambda visit: "the flags of this run do not tell"
-    if settings.policy is not None:
-        return lambda visit: f"the policy {settings.policy} closed the prompt"
-    decided = _budget_reason if settings.mode == "est" else _exit_reason
-
-    def reason(visit: Visit) -> str:
-        text = decided(visit, settings)
-        return text if visit.is_trained else f"{text}; the prompt was replaced or dropped, nothing of it is trained"
-
-    return reason
-
-
-def _budget_reason(visit: Visit, settings: Settings) -> str:
-    if settings.max_samples <= visit.drawn:
-        return f"its share of the budget was the most that a prompt may have, {settings.max_samples}"
-    if visit.drawn <= settings.min_samples:
-        return f"its share of the budget was the least that a prompt gets, {settings.min_samples}"
-    return f"its share of the budget was {visit.drawn}"
-
-
-def _exit_reason(visit: Visit, settings: Settings) -> str:
-    right, wrong = visit.positives, visit.drawn - visit.positives
-    gate = settings.gate
-    if gate is not None and visit.drawn < settings.max_samples:
-        return f"{right} positives among the first {visit.drawn}: outside the bounds of the gate"
-    if gate is not None or not settings.waits:
-        return f"every prompt that goes on gets {settings.max_samples}"
-    if settings.spread is not None and visit.drawn < settings.max_samples:
-        return f"its scores are {settings.spread:g} apart, which was asked for"
-    if is_enough(settings.k_pos, settings.k_neg, visit.drawn, right):
-        wanted = [f"{settings.k_pos} positives"] * bool(settings.k_pos)
-        wanted += [f"{settings.k_neg} negatives"] * bool(settings.k_neg)
-        return f"enough: {right} positives and {wrong} negatives (wanted: {' and '.join(wanted)})"
-    if visit.drawn >= settings.max_samples:
-        only = ", all positive" if not wrong else ", all negative" if not right else ""
-        return f"the limit of {settings.max_samples} samples was reached{only}"
-    return "sampling was broken off"
