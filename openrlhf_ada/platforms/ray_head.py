@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from openrlhf_ada.platforms.children import children_named
+from openrlhf_ada.platforms.processes import children_named, is_stopped
 from openrlhf_ada.platforms.signals import interrupt_main, status_after_loss
 from openrlhf_ada.reporting.silence import CONTROLLER, STOPPED, WORKING, Process, Silence
 
@@ -107,23 +107,13 @@ class RayHead(threading.Thread):
         """Call this before Ray is ended. One that is stopped goes on, since whoever asks it to end would wait."""
         self._ended.set()
         for process in self._processes:
-            if _is_stopped(process):
+            if is_stopped(process):
                 process.resume()
 
 
 def _state_of(process: psutil.Process, name: str) -> Process:
-    does, stopped = (STOPPED, process.pid) if _is_stopped(process) else (WORKING, 0)
+    does, stopped = (STOPPED, process.pid) if is_stopped(process) else (WORKING, 0)
     return Process(name, CONTROLLER, process.pid, does, stopped=stopped)
-
-
-def _is_stopped(process: psutil.Process) -> bool:
-    """One that has ended is not."""
-    import psutil
-
-    try:
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _how_it_ended(descriptor: int) -> str:

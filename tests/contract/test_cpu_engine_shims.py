@@ -29,12 +29,10 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from openrlhf_ada.host.classes import unwrap_ray_class
-from openrlhf_ada.platforms import cpu, cpu_engine, cpu_executor, vllm_plugin
-from openrlhf_ada.platforms.cpu_amx import ask_for_amx
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
-from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
-from openrlhf_ada.platforms.cpu_executor import OneProcessExecutor, TensorParallelExecutor
-from openrlhf_ada.platforms.import_hooks import on_import
+from openrlhf_ada.platforms import cpu_engine, cpu_executor, vllm_plugin, without_gpu
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE, ask_for_amx
+from openrlhf_ada.platforms.without_gpu.engine import OneProcessExecutor, TensorParallelExecutor, cpu_engine_arguments
+from openrlhf_ada.platforms.without_gpu.import_hooks import on_import
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 
@@ -103,7 +101,7 @@ def test_engine_core_runs_the_model_itself() -> None:
 def test_model_gets_vllms_threads_or_its_share(
     monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], engines: int, threads: int
 ) -> None:
-    monkeypatch.setenv(cpu.ENGINES_VARIABLE, str(engines))
+    monkeypatch.setenv(without_gpu.ENGINES_VARIABLE, str(engines))
     given: list[int] = []
     monkeypatch.setattr(cpu_executor, "OMPProcessManager", lambda config: SimpleNamespace(cpu_lists=cores))
     monkeypatch.setattr(UniProcExecutor, "_init_executor", lambda self: given.append(torch.get_num_threads()))

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 # Not by way of its package: processes are forked from one that has not imported that.
-on_import = runpy.run_path(str(Path(__file__).parents[2] / "openrlhf_ada" / "platforms" / "import_hooks.py"))[
-    "on_import"
-]
+ROOM = Path(__file__).parents[2] / "openrlhf_ada" / "platforms" / "without_gpu"
+on_import = runpy.run_path(str(ROOM / "import_hooks.py"))["on_import"]
 
 NAME = "model.layers.0.mlp.down_proj.weight"
 UPDATES: list[int] = []

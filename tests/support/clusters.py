@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from shared_start import without_shared_ray
 
-from openrlhf_ada.platforms.children import kill_rest
+from openrlhf_ada.platforms.processes import kill_rest
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
 RAY = Path(sys.executable).with_name("ray")
@@ -133,7 +134,7 @@ class Cluster:
             # Another Ray of this machine may have the usual port, and jobs go through the agent behind it.
             f"--dashboard-agent-listen-port={free_port()}", *flags,
         ]  # fmt: skip
-        mine = os.environ | {CLUSTER_VARIABLE: self._folder, NODE_VARIABLE: ip} | variables
+        mine = without_shared_ray(os.environ) | {CLUSTER_VARIABLE: self._folder, NODE_VARIABLE: ip} | variables
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=mine)
 
     def workers_of_runs(self) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.import_hooks import on_import
+from openrlhf_ada.platforms import without_gpu
+from openrlhf_ada.platforms.without_gpu.import_hooks import on_import
 
 EXTENSION = "host_weight_sync.HostWorkerExtension"
 
@@ -85,14 +85,14 @@ class HostWorkerExtension:
 
 
 def activate() -> None:
-    """As `cpu.activate`, and the host's weight update works."""
+    """As `without_gpu.activate`, and the host's weight update works."""
     activate_policy()
     on_import({"openrlhf.trainer.ray.vllm_engine": _adapt_engine})
 
 
 def activate_policy() -> None:
     """The policy's end of it only."""
-    cpu.activate()
+    without_gpu.activate()
     on_import({"openrlhf.utils.distributed_util": _adapt_group})
 
 
