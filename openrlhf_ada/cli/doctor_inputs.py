@@ -16,7 +16,7 @@ from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.hub import HUB_S, check_hub_table, go_offline_without_hub, hub_address
 from openrlhf_ada.data.verification import reference_response
 from openrlhf_ada.platforms import without_gpu
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.resources import Slots, required_slots
 from openrlhf_ada.platforms.session import check_this_machine, cluster_to_join
 from openrlhf_ada.platforms.stack_check import usable_gpus

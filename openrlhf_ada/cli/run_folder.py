@@ -13,8 +13,8 @@ from typing import Any
 
 from openrlhf_ada.config.preset_flags import is_given
 from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.platforms.folders import hold
 from openrlhf_ada.platforms.nvml import NvmlError, read_driver
-from openrlhf_ada.platforms.run_lock import hold
 from openrlhf_ada.platforms.signals import TerminatedError
 from openrlhf_ada.reporting.output import LOG_FILE, LogText
 from openrlhf_ada.reporting.redaction import plain, redact, secret_values

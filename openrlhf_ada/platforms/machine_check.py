@@ -9,9 +9,11 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
+OK, WARNING, ERROR = "ok", "warning", "error"
+"""A run starts with warnings, and not with an error."""
 
 GIB = 1 << 30
 
@@ -30,7 +32,16 @@ FEW_FILES = 4096
 """Open files of one process. Every Ray worker is a connection or more."""
 
 HEAD_PORTS = {6379: "Ray's head (ray start --head)", 8265: "Ray's dashboard"}
-FEW_PORTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`check`: what was looked at. `level`: OK, WARNING or ERROR. `remedy`: what to do; empty where nothing is."""
+
+    check: str
+    level: str
+    what: str
+    remedy: str = ""
 
 
 def machine_findings(root: Path = Path("/")) -> Iterator[Finding]:
@@ -57,8 +68,7 @@ def _cpu_quota(root: Path) -> float | None:
     parts = _text(root / "sys/fs/cgroup/cpu.max").split()
     if len(parts) == 2 and parts[0] != "max":
         return int(parts[0]) / int(parts[1])
-    quota, period = (_text(root / f"sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
-    return int(quota) / int(period) if quota and period and int(quota) > 0 else None
+    return None
 
 
 def _memory(root: Path) -> Finding:
@@ -77,43 +87,33 @@ def _memory(root: Path) -> Finding:
 
 def _memory_limit(root: Path) -> int | None:
     """Bytes that the control group allows; None without a limit."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _text(root / "sys/fs/cgroup" / name)
-        if text.isdecimal():
-            return int(text)
-    return None
+    text = _text(root / "sys/fs/cgroup/memory.max")
+    return int(text) if text.isdecimal() else None
 
 
 def _shared_memory(root: Path) -> Finding:
     folder = root / "dev/shm"
-    if not folder.is_dir():
-        return Finding("shared memory", WARNING, "there is no /dev/shm", _MORE_SHARED)
-    usage = shutil.disk_usage(folder)
-    what = f"/dev/shm has {usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free"
-    if usage.free < LEAST_SHARED:
-        return Finding("shared memory", WARNING, what, _MORE_SHARED)
-    return Finding("shared memory", OK, what)
-
-
-_MORE_SHARED = (
-    "Ray would keep its objects on the disk, and several GPUs could not exchange data: in a container, start it with "
-    "--shm-size 8g or --ipc host"
-)
+    free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+    what = f"/dev/shm has {free / GIB:.1f} GiB free"
+    remedy = (
+        "Ray would keep its objects on the disk, and several GPUs could not exchange data: in a container, start it "
+        "with --shm-size 8g or --ipc host"
+    )
+    return (
+        Finding("shared memory", WARNING, what, remedy) if free < LEAST_SHARED else Finding("shared memory", OK, what)
+    )
 
 
 def _disks() -> Iterator[Finding]:
     """Where runs, Ray and downloaded models are written."""
     cache = Path(os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface")))
     folders = {"this folder": Path.cwd(), "temporary files": Path(tempfile.gettempdir()), "models of the hub": cache}
-    by_device: dict[int, list[str]] = {}
-    found: dict[int, Path] = {}
+    by_device: dict[int, tuple[Path, list[str]]] = {}
     for name, folder in folders.items():
         existing = next(path for path in (folder, *folder.parents) if path.exists())
-        device = existing.stat().st_dev
-        found.setdefault(device, existing)
-        by_device.setdefault(device, []).append(name)
-    for device, names in by_device.items():
-        yield _disk(", ".join(names), found[device])
+        by_device.setdefault(existing.stat().st_dev, (existing, []))[1].append(name)
+    for folder, names in by_device.values():
+        yield _disk(", ".join(names), folder)
 
 
 def _disk(names: str, folder: Path) -> Finding:
@@ -136,21 +136,16 @@ def _files() -> Finding:
     return Finding("open files", OK, what)
 
 
-def port_findings(root: Path = Path("/")) -> Iterator[Finding]:
+def port_findings() -> Iterator[Finding]:
     """Can processes of this machine reach each other, and are ports free?"""
     yield _connection()
     taken = [port for port in HEAD_PORTS if not _is_free(port)]
-    free = _free_range(root)
-    if free is not None and free < FEW_PORTS:
-        yield Finding("ports", WARNING, f"{free:,} ports for connections", "Widen net.ipv4.ip_local_port_range")
-    elif taken:
+    if taken:
         named = ", ".join(f"{port} ({HEAD_PORTS[port]})" for port in taken)
         remedy = "It matters only for a Ray cluster of your own: ray start --head --port and --dashboard-port"
         yield Finding("ports", WARNING, f"in use: {named}", remedy)
     else:
-        yield Finding(
-            "ports", OK, f"{', '.join(map(str, HEAD_PORTS))} are free" + (f", {free:,} more" if free else "")
-        )
+        yield Finding("ports", OK, f"{', '.join(map(str, HEAD_PORTS))} are free")
 
 
 def _connection() -> Finding:
@@ -178,12 +173,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _free_range(root: Path) -> int | None:
-    """How many ports connections may take; None where the system does not say."""
-    parts = _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()
-    return int(parts[1]) - int(parts[0]) + 1 if len(parts) == 2 else None
 
 
 def _text(path: Path) -> str:

@@ -23,8 +23,7 @@ from openrlhf_ada.host.ray_session import (
 )
 from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.platforms.gpu import hidden_as_slots
-from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
-from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
+from openrlhf_ada.platforms.gpu_check import check_cpu_limits, check_gpu_limits, check_machine, check_nodes
 from openrlhf_ada.platforms.processes import children_named, kill_rest
 from openrlhf_ada.platforms.ray_head import NAMES, RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots

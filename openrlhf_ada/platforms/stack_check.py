@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from openrlhf_ada.config.installed import REMEDY, needed, pins, stack_versions
 from openrlhf_ada.host.parser import HostError, host_root
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.gpu import VISIBLE, hides_all, trouble
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.nvml import Driver, NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import cluster_to_join
@@ -27,8 +26,6 @@ import ray
 ray.init(address="local", num_cpus=1, num_gpus=0, include_dashboard=False, object_store_memory=1 << 27)
 print(ray.get(ray.remote(lambda: "it runs").remote()))
 """
-
-MUCH_LEFT_OVER = GIB
 
 
 # -- packages ---------------------------------------------------------------------------------------------------------
@@ -127,9 +124,7 @@ def _usable(driver: Driver) -> Iterator[Finding]:
 # -- Ray --------------------------------------------------------------------------------------------------------------
 
 
-def ray_findings(
-    installed: Mapping[str, str] | None = None, folder: Path | None = None, processes: Path = Path("/proc")
-) -> Iterator[Finding]:
+def ray_findings(installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Which Ray a run would use: a cluster that runs, or one of its own, which is started once to try."""
     if "ray" not in (stack_versions() if installed is None else installed):
         # The packages have said so.
@@ -149,7 +144,6 @@ def ray_findings(
     else:
         remedy = "For a Ray of a run's own: ray stop"
         yield Finding("Ray", WARNING, f"a cluster was started here, and runs use it: {address}", remedy)
-    yield from left_over(folder or Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray", processes)
 
 
 def try_ray(command: tuple[str, ...] = (sys.executable, "-c", START_RAY), seconds: float = RAY_START_S) -> Finding:
@@ -178,33 +172,3 @@ def try_ray(command: tuple[str, ...] = (sys.executable, "-c", START_RAY), second
 
 
 _LOGS = "Look at its logs in /tmp/ray/session_latest/logs"
-
-
-def left_over(folder: Path, processes: Path = Path("/proc")) -> Iterator[Finding]:
-    """Folders of Rays that have ended. Nobody deletes them."""
-    sessions = [path for path in folder.glob("session_*") if path.is_dir() and not path.is_symlink()]
-    commands = [_command(process) for process in processes.glob("[0-9]*")]
-    dead = [path for path in sessions if not any(path.name in command for command in commands)]
-    size = sum(_size(path) for path in dead)
-    if size > MUCH_LEFT_OVER:
-        what = f"{len(dead)} folders of Rays that have ended hold {size / GIB:.1f} GiB in {folder}"
-        yield Finding("Ray", WARNING, what, f"Delete them: rm -r {folder}/session_* while no Ray runs")
-
-
-def _command(process: Path) -> str:
-    """Empty for a process that has ended, or is another user's."""
-    try:
-        return (process / "cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total

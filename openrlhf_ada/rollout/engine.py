@@ -27,7 +27,7 @@ from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.ray_session import session_folder
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 from openrlhf_ada.platforms.exits import how_it_ended
-from openrlhf_ada.platforms.gpu_memory import wait_for_room
+from openrlhf_ada.platforms.nvml import wait_for_room
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens

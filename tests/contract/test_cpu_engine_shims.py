@@ -1,4 +1,4 @@
-"""One test per change that platforms/cpu_engine.py, vllm_plugin.py and import_hooks.py make on the engine's side."""
+"""One test per change that platforms/without_gpu/engine.py and vllm_plugin.py make on the engine's side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -32,7 +32,6 @@ from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.platforms import cpu_engine, cpu_executor, vllm_plugin, without_gpu
 from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE, ask_for_amx
 from openrlhf_ada.platforms.without_gpu.engine import OneProcessExecutor, TensorParallelExecutor, cpu_engine_arguments
-from openrlhf_ada.platforms.without_gpu.import_hooks import on_import
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 
@@ -206,47 +205,3 @@ def test_engine_process_ends_with_its_parent() -> None:
         parent.stdout.close()
         if child.is_running():
             child.kill()
-
-
-# -- import hooks -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def module_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module on the path, with a name of its own: hooks stay for the life of a process."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    name = f"adapted_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text("VALUE = 1\ndef f(): return VALUE\n")
-    yield name
-    sys.modules.pop(name, None)
-
-
-def adapt(module: ModuleType) -> None:
-    module.VALUE += 1
-
-
-def test_module_is_adapted_right_after_import(module_file: str) -> None:
-    on_import({module_file: adapt})
-    assert module_file not in sys.modules
-    module = __import__(module_file)
-    assert module.f() == 2
-    assert __import__(module_file).f() == 2, "once"
-    assert inspect.getsource(module.f) == "def f(): return VALUE\n", "the real loader still answers"
-
-
-def test_loaded_module_is_adapted_at_once(module_file: str) -> None:
-    module = __import__(module_file)
-    on_import({module_file: adapt})
-    assert module.f() == 2
-
-
-def test_two_hooks_on_one_module_both_run(module_file: str) -> None:
-    on_import({module_file: adapt})
-    on_import({module_file: adapt})
-    assert __import__(module_file).f() == 3
-
-
-def test_absent_module_stays_absent(module_file: str) -> None:
-    on_import({"no_such_module_at_all": adapt})
-    with pytest.raises(ModuleNotFoundError):
-        __import__("no_such_module_at_all")

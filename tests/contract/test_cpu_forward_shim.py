@@ -1,4 +1,4 @@
-"""The policy's forward pass on a CPU (platforms/cpu_forward.py): the host's log-probabilities and gradients.
+"""The policy's forward pass on a CPU (platforms/without_gpu/forward.py): the host's log-probabilities and gradients.
 
 Logits of the answers only, and each prompt computed once for all of its answers.
 """

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wrapt import register_post_import_hook
+
 from openrlhf_ada.platforms import without_gpu
-from openrlhf_ada.platforms.without_gpu.import_hooks import on_import
 
 EXTENSION = "host_weight_sync.HostWorkerExtension"
 
@@ -87,13 +88,13 @@ class HostWorkerExtension:
 def activate() -> None:
     """As `without_gpu.activate`, and the host's weight update works."""
     activate_policy()
-    on_import({"openrlhf.trainer.ray.vllm_engine": _adapt_engine})
+    register_post_import_hook(_adapt_engine, "openrlhf.trainer.ray.vllm_engine")
 
 
 def activate_policy() -> None:
     """The policy's end of it only."""
     without_gpu.activate()
-    on_import({"openrlhf.utils.distributed_util": _adapt_group})
+    register_post_import_hook(_adapt_group, "openrlhf.utils.distributed_util")
 
 
 def _adapt_group(distributed_util: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 from openrlhf_ada.cli import doctor, doctor_inputs
 from openrlhf_ada.cli.doctor_inputs import input_findings
 from openrlhf_ada.data import hub
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 
 Findings = dict[str, Finding]
 

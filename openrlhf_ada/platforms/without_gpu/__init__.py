@@ -11,12 +11,12 @@ import importlib.machinery
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 from openrlhf_ada.platforms.without_gpu.forward import SHARE_VARIABLE, adapt_actor
-from openrlhf_ada.platforms.without_gpu.import_hooks import on_import
 
 SETUP_HOOK = f"{__name__}.activate"
 """Dotted name that Ray runs in each worker process."""
@@ -56,20 +56,14 @@ def activate() -> None:
     if _activated:
         return
     _activated = True
+    from wrapt import register_post_import_hook
+
     # DeepSpeed would find no GPU by itself, but warns about it in every process.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     install_flash_attn_stub()
-    on_import(
-        {
-            "torch": adapt_torch,
-            "torch.distributed.device_mesh": adapt_device_mesh,
-            "deepspeed.ops": adapt_deepspeed_ops,
-            "openrlhf.utils.utils": adapt_model_dtype,
-            "openrlhf.utils.deepspeed.deepspeed": adapt_strategy,
-            "openrlhf.models.actor": adapt_actor,
-            "openrlhf.trainer.ray.vllm_engine": adapt_engine,
-        }
-    )
+    # Importing torch or the host only to adapt them would cost every worker seconds, whether it needs them or not.
+    for module, adapt in _ADAPTERS.items():
+        register_post_import_hook(adapt, module)
 
 
 def is_needed() -> bool:
@@ -248,6 +242,17 @@ def adapt_engine(vllm_engine: Any) -> None:
     from openrlhf_ada.platforms.without_gpu.engine import cpu_rollout_actor
 
     vllm_engine.RolloutRayActor = cpu_rollout_actor(vllm_engine.RolloutRayActor)
+
+
+_ADAPTERS: dict[str, Callable[[Any], None]] = {
+    "torch": adapt_torch,
+    "torch.distributed.device_mesh": adapt_device_mesh,
+    "deepspeed.ops": adapt_deepspeed_ops,
+    "openrlhf.utils.utils": adapt_model_dtype,
+    "openrlhf.utils.deepspeed.deepspeed": adapt_strategy,
+    "openrlhf.models.actor": adapt_actor,
+    "openrlhf.trainer.ray.vllm_engine": adapt_engine,
+}
 
 
 def ask_for_amx() -> None:
