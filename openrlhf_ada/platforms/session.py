@@ -237,7 +237,7 @@ def _join_cluster(
     finally:
         ray.shutdown()
     (check_gpu_limits if on_gpu else check_cpu_limits)(args)
-    ray.init(address=address, runtime_env=_runtime_env(environment, on_cpu=not on_gpu), **common)
+    ray.init(address=address, runtime_env=runtime_env(environment, on_cpu=not on_gpu), **common)
 
 
 def _start_ray(
@@ -248,20 +248,21 @@ def _start_ray(
     on_cpu = without_gpu.is_needed()
     for name, value in (SETTINGS_ON_CPU if on_cpu else REMEMBERED_TASKS).items():
         os.environ.setdefault(name, value)
-    runtime_env = _runtime_env(environment, on_cpu=on_cpu, num_engines=args.vllm.num_engines)
+    of_workers = runtime_env(environment, on_cpu=on_cpu, num_engines=args.vllm.num_engines)
     # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
     own = RAY_ON_CPU | {"num_gpus": slots.gpus, "num_cpus": slots.cpus} if on_cpu else {}
     with hidden_as_slots(slots.gpus) if on_cpu else nullcontext():
-        ray.init(address="local", runtime_env=runtime_env, **own, **common)
+        ray.init(address="local", runtime_env=of_workers, **own, **common)
 
 
-def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
+def runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
+    """Of all workers. Raises ConfigError for a job that has taken the place that a CPU needs."""
     of_job = job_runtime_env()
     variables = environment | {RUN_VARIABLE: "1"} | (without_gpu.worker_environment(num_engines) if on_cpu else {})
     # Ray refuses a variable that the job sets as well, even to the same value. The job's reach all workers anyway.
-    runtime_env = {"env_vars": {n: value for n, value in variables.items() if n not in of_job.get("env_vars", {})}}
+    chosen = {"env_vars": {n: value for n, value in variables.items() if n not in of_job.get("env_vars", {})}}
     if not on_cpu:
-        return runtime_env
+        return chosen
     if HOOK_KEY in of_job:
         raise ConfigError(
             f"--runtime-env-json, {HOOK_KEY}",
@@ -270,4 +271,4 @@ def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int 
             "Leave it out",
         )
     without_gpu.activate()
-    return runtime_env | {HOOK_KEY: without_gpu.SETUP_HOOK}
+    return chosen | {HOOK_KEY: without_gpu.SETUP_HOOK}

@@ -29,8 +29,8 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from openrlhf_ada.host.classes import unwrap_ray_class
-from openrlhf_ada.platforms import cpu_engine, cpu_executor, vllm_plugin, without_gpu
-from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE, ask_for_amx
+from openrlhf_ada.platforms import vllm_plugin, without_gpu
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE, ask_for_amx, engine
 from openrlhf_ada.platforms.without_gpu.engine import OneProcessExecutor, TensorParallelExecutor, cpu_engine_arguments
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
@@ -67,9 +67,9 @@ def test_changed_engine_arguments_are_set_by_the_host(host_source: Any) -> None:
 def test_a_tensor_parallel_engine_has_worker_processes() -> None:
     """vLLM takes the executor by its name; OpenRLHF asks for Ray's, which gives each worker a GPU."""
     chosen = cpu_engine_arguments({"tensor_parallel_size": 2, "distributed_executor_backend": "ray"})
-    assert chosen["distributed_executor_backend"] == cpu_engine.TENSOR_PARALLEL_EXECUTOR
+    assert chosen["distributed_executor_backend"] == engine.TENSOR_PARALLEL_EXECUTOR
     config = VllmConfig()
-    config.parallel_config.distributed_executor_backend = cpu_engine.TENSOR_PARALLEL_EXECUTOR
+    config.parallel_config.distributed_executor_backend = engine.TENSOR_PARALLEL_EXECUTOR
     assert Executor.get_class(config) is TensorParallelExecutor
     assert issubclass(TensorParallelExecutor, MultiprocExecutor)
 
@@ -85,9 +85,9 @@ def test_engine_arguments_override_the_hosts(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_engine_core_runs_the_model_itself() -> None:
     """Named by its path: vLLM turns the short name "uni" into a process more on a CPU."""
-    named = VllmConfig(parallel_config=ParallelConfig(distributed_executor_backend=cpu_engine.EXECUTOR))
+    named = VllmConfig(parallel_config=ParallelConfig(distributed_executor_backend=engine.EXECUTOR))
     assert cpu_engine_arguments({"distributed_executor_backend": "uni"})["distributed_executor_backend"] == (
-        cpu_engine.EXECUTOR
+        engine.EXECUTOR
     )
     assert Executor.get_class(named) is OneProcessExecutor
 
@@ -102,7 +102,7 @@ def test_model_gets_vllms_threads_or_its_share(
 ) -> None:
     monkeypatch.setenv(without_gpu.ENGINES_VARIABLE, str(engines))
     given: list[int] = []
-    monkeypatch.setattr(cpu_executor, "OMPProcessManager", lambda config: SimpleNamespace(cpu_lists=cores))
+    monkeypatch.setattr(engine, "OMPProcessManager", lambda config: SimpleNamespace(cpu_lists=cores))
     monkeypatch.setattr(UniProcExecutor, "_init_executor", lambda self: given.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     torch.set_num_threads(5)
@@ -153,7 +153,7 @@ def test_plugin_leaves_other_programs_engines_alone(monkeypatch: pytest.MonkeyPa
     """They may start theirs in a thread that ends, which Linux would take for the parent's end."""
     monkeypatch.delenv(vllm_plugin.RUN_VARIABLE, raising=False)
     monkeypatch.setattr(vllm_plugin.multiprocessing, "parent_process", lambda: SimpleNamespace(pid=-1))
-    monkeypatch.setattr(vllm_plugin.ctypes, "CDLL", None)
+    monkeypatch.setattr(vllm_plugin, "end_with_parent", None)
     vllm_plugin.register()
 
 

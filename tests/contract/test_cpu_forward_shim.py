@@ -14,7 +14,7 @@ import torch
 from openrlhf.models import actor as host_actor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from openrlhf_ada.platforms import cpu_forward
+from openrlhf_ada.platforms.without_gpu import forward as cpu_forward
 from openrlhf_ada.platforms.without_gpu.forward import merge_prompts
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")

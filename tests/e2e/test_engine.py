@@ -27,7 +27,7 @@ without_gpu.activate()
 os.environ |= without_gpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "RAY_ADDRESS": "none"}
 from vllm import SamplingParams
 from openrlhf_ada.core.scheduling import Request
-from openrlhf_ada.platforms.start_log import followed_start
+from openrlhf_ada.platforms.vllm_plugin import followed_start
 from openrlhf_ada.rollout import engine as engine_module
 from openrlhf_ada.rollout.engine import AdaRolloutActor, Job, SamplingSetup
 from openrlhf_ada.host.tokenizer import SharedTokenizer

@@ -41,7 +41,7 @@ def adapt_actor(actor_module: Any) -> None:
     log_probs_from_logits = actor_module.log_probs_from_logits
 
     def forward_on_cpu(self: Any, sequences: Any, action_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        has_own_needs = self.packing_samples or _sees_images(self) or kwargs.get("return_entropy")
+        has_own_needs = self.packing_samples or getattr(self, "is_vlm", False) or kwargs.get("return_entropy")
         if action_mask is None or has_own_needs or not _keeps_logits(self.model):
             return forward(self, sequences, action_mask, *args, **kwargs)
         merged = _merge(self.model, sequences, action_mask, *args, **kwargs)
@@ -61,10 +61,6 @@ def adapt_actor(actor_module: Any) -> None:
     actor_module.Actor.forward = forward_on_cpu
     actor_module.log_probs_from_logits = log_probs_of_tail
     actor_module.compute_entropy = inspect.unwrap(actor_module.compute_entropy)
-
-
-def _sees_images(actor: Any) -> bool:
-    return getattr(actor, "is_vlm", False)  # set by the host for such models only
 
 
 def _unwrapped(model: Any) -> Any:
@@ -161,13 +157,8 @@ class MergedBatch:
     column: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    index: int
-    prompt: tuple[int, ...]
-    answer: tuple[int, ...]
-    column: int
-    """Of the answer's first token in the action mask."""
+_Row = tuple[int, tuple[int, ...], tuple[int, ...], int]
+"""Its index, prompt and answer, and the column of the answer's first token in the action mask."""
 
 
 def merge_prompts(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> MergedBatch | None:
@@ -178,16 +169,14 @@ def merge_prompts(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor
     them may become more), where an answer has no prompt to be predicted from, and where its attention has a gap.
     """
     rows = _split(sequences, attention_mask, action_mask)
-    if rows is None:
-        return None
     groups: dict[tuple[int, ...], list[_Row]] = {}
-    for row in rows:
-        groups.setdefault(row.prompt, []).append(row)
+    for row in rows or ():
+        groups.setdefault(row[1], []).append(row)
     if not groups or () in groups:
         return None
     width = max(map(len, groups))
     # An answer's last token predicts nothing.
-    length = width + max(sum(len(row.answer) - 1 for row in group) for group in groups.values())
+    length = width + max(sum(len(answer) - 1 for _, _, answer, _ in group) for group in groups.values())
     batch, before = sequences.shape
     if len(groups) * length >= batch * before or len(groups) * length**2 > batch * before**2:
         return None
@@ -197,10 +186,9 @@ def merge_prompts(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor
 def _split(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> list[_Row] | None:
     """None for a row whose answer is not attended from its first action to its end without a gap."""
     shift = sequences.shape[1] - action_mask.shape[1]
-    rows = []
-    for index, (tokens, attended, actions) in enumerate(
-        zip(sequences.tolist(), attention_mask.tolist(), action_mask.tolist(), strict=True)
-    ):
+    rows: list[_Row] = []
+    columns = zip(sequences.tolist(), attention_mask.tolist(), action_mask.tolist(), strict=True)
+    for index, (tokens, attended, actions) in enumerate(columns):
         if not any(actions):
             continue
         column = next(i for i, action in enumerate(actions) if action)
@@ -209,35 +197,34 @@ def _split(sequences: Tensor, attention_mask: Tensor, action_mask: Tensor) -> li
         if not all(attended[start:end]) or any(actions[end - shift :]):
             return None
         prompt = tuple(token for token, seen in zip(tokens[:start], attended[:start], strict=True) if seen)
-        rows.append(_Row(index, prompt, tuple(tokens[start:end]), column))
+        rows.append((index, prompt, tuple(tokens[start:end]), column))
     return rows
 
 
 def _lay_out(groups: Sequence[Sequence[_Row]], width: int, length: int, like: Tensor) -> MergedBatch:
-    tokens = like.new_zeros(len(groups), length)
-    positions = like.new_zeros(len(groups), length)
+    tokens, positions = like.new_zeros(len(groups), length), like.new_zeros(len(groups), length)
     # 0 is a prompt, 1, 2, ... are its answers, -1 is padding.
     segments = like.new_full((len(groups), length), -1)
     labels: list[int] = []
     places: list[tuple[int, int, int, int]] = []
+
+    def put(g: int, at: int, values: Sequence[int], position: int, segment: int) -> None:
+        part = slice(at, at + len(values))
+        tokens[g, part] = like.new_tensor(values)
+        positions[g, part] = like.new_tensor(range(position, position + len(values)))
+        segments[g, part] = segment
+
     for g, group in enumerate(groups):
-        prompt = group[0].prompt
-        begin = width - len(prompt)
-        tokens[g, begin:width] = like.new_tensor(prompt)
-        positions[g, begin:width] = _range(like, 0, len(prompt))
-        segments[g, begin:width] = 0
-        at = width
-        for number, row in enumerate(group, start=1):
-            size = len(row.answer) - 1
-            tokens[g, at : at + size] = like.new_tensor(row.answer[:-1])
-            positions[g, at : at + size] = _range(like, len(prompt), size)
-            segments[g, at : at + size] = number
+        prompt, at = group[0][1], width
+        put(g, width - len(prompt), prompt, 0, 0)
+        for number, (row, _, answer, column) in enumerate(group, start=1):
+            put(g, at, answer[:-1], len(prompt), number)
             # The prompt's last token predicts every answer's first; position width - 1 is the first with logits.
-            sources = [0, *range(at - width + 1, at - width + 1 + size)]
-            labels.extend(row.answer)
-            places.extend((g, source, row.index, row.column + i) for i, source in enumerate(sources))
-            at += size
-    group_index, place, row_index, column = like.new_tensor(places).T
+            sources = [0, *range(at - width + 1, at - width + len(answer))]
+            labels.extend(answer)
+            places.extend((g, source, row, column + i) for i, source in enumerate(sources))
+            at += len(answer) - 1
+    group_index, place, row_index, column_index = like.new_tensor(places).T
     return MergedBatch(
         tokens=tokens,
         positions=positions,
@@ -247,20 +234,14 @@ def _lay_out(groups: Sequence[Sequence[_Row]], width: int, length: int, like: Te
         group=group_index,
         place=place,
         row=row_index,
-        column=column,
+        column=column_index,
     )
-
-
-def _range(like: Tensor, start: int, size: int) -> Tensor:
-    return like.new_tensor(range(start, start + size))
 
 
 def _visibility(segments: Tensor) -> Tensor:
     """A token sees what is before it in its own segment and in the prompt; [G, L] -> [G, 1, L, L]."""
     query, key = segments[:, :, None], segments[:, None, :]
-    length = segments.shape[1]
-    places = _range(segments, 0, length)
-    earlier = places[:, None] >= places[None, :]
-    same = places[:, None] == places[None, :]
+    places = segments.new_tensor(range(segments.shape[1]))
+    earlier, same = places[:, None] >= places[None, :], places[:, None] == places[None, :]
     visible = earlier & (query >= 0) & ((key == 0) | (key == query))
     return (visible | same)[:, None]
