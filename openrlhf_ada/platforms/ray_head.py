@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from openrlhf_ada.platforms.exits import how_it_ended
 from openrlhf_ada.platforms.processes import children_named, is_stopped
 from openrlhf_ada.platforms.signals import interrupt_main, status_after_loss
 from openrlhf_ada.reporting.silence import CONTROLLER, STOPPED, WORKING, Process, Silence
@@ -125,6 +125,4 @@ def _how_it_ended(descriptor: int) -> str:
         found = None
     if found is None:
         return "its status is not known"
-    if found.si_code == os.CLD_EXITED:
-        return f"it ended with status {found.si_status}"
-    return f"it was ended by {signal.Signals(found.si_status).name}"
+    return how_it_ended(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status, ())

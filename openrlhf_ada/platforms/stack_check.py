@@ -77,48 +77,37 @@ def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
     """The driver and its GPUs, and why torch cannot use them."""
     try:
         found = trouble()
+        if found is not None:
+            yield Finding("GPUs", WARNING if found.is_cpu_build else ERROR, found.what, found.remedy)
+        elif hides_all(os.environ.get(VISIBLE, "0")):
+            yield Finding("GPUs", OK, f"hidden by {VISIBLE}; a training uses the CPU")
+        else:
+            yield from _of_driver(read())
     except ModuleNotFoundError as error:
-        yield Finding(
-            "GPUs", WARNING, f"this machine shows a GPU, and {error.name} is not installed to use it", REMEDY
-        )
-        return
-    if found is not None:
-        yield Finding("GPUs", WARNING if found.is_cpu_build else ERROR, found.what, found.remedy)
-    elif hides_all(os.environ.get(VISIBLE, "0")):
-        yield Finding("GPUs", OK, f"hidden by {VISIBLE}; a training uses the CPU")
-    else:
-        yield from _of_driver(read)
-
-
-def _of_driver(read: Callable[[], Driver]) -> Iterator[Finding]:
-    try:
-        driver = read()
+        what = f"this machine shows a GPU, and {error.name} is not installed to use it"
+        yield Finding("GPUs", WARNING, what, REMEDY)
     except NoNvmlError:
-        driver = None
+        yield _NO_GPU
     except NvmlError as error:
-        yield Finding("GPUs", WARNING, f"torch can use them, and NVIDIA's library does not answer ({error})", _SMI)
+        remedy = "Look at nvidia-smi: a run that restarts an engine asks that library for free memory"
+        what = f"torch can use them, and NVIDIA's library does not answer ({error})"
+        yield Finding("GPUs", WARNING, what, remedy)
+
+
+_NO_GPU = Finding("GPUs", OK, "none; a training uses the CPU, which is for small models (docs/cpu.md)")
+
+
+def _of_driver(driver: Driver) -> Iterator[Finding]:
+    if not driver.gpus:
+        yield _NO_GPU
         return
-    if driver is None or not driver.gpus:
-        yield Finding("GPUs", OK, "none; a training uses the CPU, which is for small models (docs/cpu.md)")
-    else:
-        yield from _usable(driver)
-
-
-_SMI = "Look at nvidia-smi: a run that restarts an engine asks that library for free memory"
-
-
-def _usable(driver: Driver) -> Iterator[Finding]:
     cuda = ".".join(map(str, driver.cuda))
     named = ", ".join(f"{gpu.name} ({gpu.free / GIB:.0f} of {gpu.total / GIB:.0f} GiB free)" for gpu in driver.gpus)
     yield Finding("GPUs", OK, f"{named}; driver {driver.version}, for CUDA up to {cuda}")
-    taken = [str(index) for index, gpu in enumerate(driver.gpus) if gpu.free < gpu.total / 2]
-    if taken:
-        yield Finding(
-            "GPUs",
-            WARNING,
-            f"other processes hold most of the memory of GPU {', '.join(taken)}",
-            f"End them (nvidia-smi names them), or leave these GPUs out: {VISIBLE}=...",
-        )
+    if taken := [str(index) for index, gpu in enumerate(driver.gpus) if gpu.free < gpu.total / 2]:
+        what = f"other processes hold most of the memory of GPU {', '.join(taken)}"
+        remedy = f"End them (nvidia-smi names them), or leave these GPUs out: {VISIBLE}=..."
+        yield Finding("GPUs", WARNING, what, remedy)
 
 
 # -- Ray --------------------------------------------------------------------------------------------------------------
@@ -148,27 +137,20 @@ def ray_findings(installed: Mapping[str, str] | None = None) -> Iterator[Finding
 
 def try_ray(command: tuple[str, ...] = (sys.executable, "-c", START_RAY), seconds: float = RAY_START_S) -> Finding:
     """In a process of its own, which takes what it has started along when it ends."""
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     # Not buffered: the last line is the one that was written last.
-    environment["PYTHONUNBUFFERED"] = "1"
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    environment.pop("RAY_ADDRESS", None)
+    logs, pipe = "Look at its logs in /tmp/ray/session_latest/logs", subprocess.PIPE
     child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
+        command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
     )
     try:
         output, _ = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        return Finding("Ray", ERROR, f"it did not start within {seconds:g} s", _LOGS)
+        return Finding("Ray", ERROR, f"it did not start within {seconds:g} s", logs)
     if child.returncode:
         last = (output.strip().splitlines() or ["it says nothing"])[-1]
-        return Finding("Ray", ERROR, f"it cannot start ({last})", _LOGS)
+        return Finding("Ray", ERROR, f"it cannot start ({last})", logs)
     return Finding("Ray", OK, "it starts, and runs use one of their own")
-
-
-_LOGS = "Look at its logs in /tmp/ray/session_latest/logs"
