@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from openrlhf_ada.cli.job_files import JobFiles
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.installed import REMEDY
+from openrlhf_ada.platforms.job_files import JobFiles
 
 logger = logging.getLogger(__name__)
 

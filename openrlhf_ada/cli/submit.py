@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ada.cli.job_files import MIB, PATH_FLAGS, POSITIONAL, JobFiles, files_of
 from openrlhf_ada.cli.ray_job import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -35,6 +34,7 @@ from openrlhf_ada.config.flags import ConfigError, words_by_flag
 from openrlhf_ada.config.other_runs import self_contained
 from openrlhf_ada.config.schema import MATCHED
 from openrlhf_ada.config.visible import REMOVED
+from openrlhf_ada.platforms.job_files import MIB, PATH_FLAGS, POSITIONAL, JobFiles, files_of
 from openrlhf_ada.reporting.redaction import FROM_ENVIRONMENT, hides_secret, looks_secret
 
 logger = logging.getLogger(__name__)

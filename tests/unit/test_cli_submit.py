@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ada.cli import ray_job, submit
-from openrlhf_ada.cli.job_files import DISTRIBUTION, MIB, files_of
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms import session
+from openrlhf_ada.platforms.job_files import DISTRIBUTION, MIB, files_of
 
 RUN = ["--ada_run_dir", "/shared/a"]
 EVAL = ["eval", "--model", "m", "--benchmark", "aime24", "--out", "/o"]

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ada.cli import submit
-from openrlhf_ada.cli.job_files import files_of
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import resolve
 from openrlhf_ada.platforms.gpu_check import check_cpu_limits
+from openrlhf_ada.platforms.job_files import files_of
 from openrlhf_ada.platforms.resources import required_slots
 from openrlhf_ada.trainer.preflight import check_without_files
 
