@@ -14,7 +14,6 @@ import pytest
 
 from openrlhf_ada.cli import ray_job, submit
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.platforms import session
 from openrlhf_ada.platforms.job_files import DISTRIBUTION, MIB, files_of
 
 RUN = ["--ada_run_dir", "/shared/a"]
@@ -155,12 +154,6 @@ def test_variables_go_along_by_name_only(monkeypatch: pytest.MonkeyPatch) -> Non
         submit.environment_of(["NOT_SET"])
     with pytest.raises(ConfigError, match="--env is '=x': it has no name"):
         submit.environment_of(["=x"])
-
-
-def test_variables_of_the_job_are_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "job_runtime_env", lambda: {"env_vars": {"A": "3"}})
-    variables = session.runtime_env({"A": "1", "B": "2"}, on_cpu=False)["env_vars"]
-    assert variables["B"] == "2" and "A" not in variables
 
 
 class Flaky:
