@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,29 +42,24 @@ def check_nodes(args: SimpleNamespace) -> bool:
     """
     import ray
 
-    nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if _has_slots(node)}
-    asked = {address: _ask(node_id) for address, node_id in nodes.items()}
+    asked = {
+        node["NodeManagerAddress"]: _ask(node["NodeID"])
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("GPU", 0) > 0
+    }
     answers = {address: _answer(ref) for address, ref in sorted(asked.items())}
-    found = {address: answer for address, answer in answers.items() if answer is not None}
+    # Nodes of a cluster mostly have the same trouble: that is said once.
+    found: dict[Trouble, list[str]] = {}
+    for address, answer in answers.items():
+        if answer is not None:
+            found.setdefault(answer, []).append(address)
     if not found:
         return True
-    text = _by_node(found)
-    if len(found) < len(answers) or not _cpu_is_meant(args, list(found.values())):
+    text = "; ".join(f"on {', '.join(addresses)}: {answer}" for answer, addresses in found.items())
+    if None in answers.values() or not _cpu_is_meant(args, found):
         raise MissingResourcesError(f"{text}. Mend it, or take the node out of the cluster (ray stop)")
     logger.warning("%s. This run uses the CPU", text)
     return False
-
-
-def _by_node(found: Mapping[str, Trouble]) -> str:
-    """Nodes of a cluster mostly have the same trouble: that is said once."""
-    nodes: dict[Trouble, list[str]] = {}
-    for address, answer in found.items():
-        nodes.setdefault(answer, []).append(address)
-    return "; ".join(f"on {', '.join(addresses)}: {answer}" for answer, addresses in nodes.items())
-
-
-def _has_slots(node: dict[str, Any]) -> bool:
-    return node["Alive"] and node["Resources"].get("GPU", 0) > 0
 
 
 def _ask(node_id: str) -> Any:
@@ -90,7 +85,7 @@ def _answer(ref: Any) -> Trouble | None:
         )
 
 
-def _cpu_is_meant(args: SimpleNamespace, found: list[Trouble]) -> bool:
+def _cpu_is_meant(args: SimpleNamespace, found: Collection[Trouble]) -> bool:
     """An environment for CPUs with flags for a CPU is meant; everything else is a mistake."""
     if not all(each.is_cpu_build for each in found):
         return False
