@@ -29,7 +29,6 @@ from conftest import (
     toy_flags,
 )
 from example_runs import TOY_RATES, TOY_SIZES
-from shared_start import without_shared_ray
 
 pytestmark = pytest.mark.e2e
 
@@ -86,8 +85,8 @@ def refusal(one_node: Cluster, toy: Toy, tmp_path_factory: pytest.TempPathFactor
     program, environment = forked_python()
     done = subprocess.run(
         [program, "-m", "openrlhf_ada.cli.train_ppo_ray", *flags],
-        env=without_shared_ray(environment) | {"RAY_ADDRESS": one_node.address},
-        cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        env=environment | {"RAY_ADDRESS": one_node.address}, cwd=ROOT, capture_output=True, text=True,
+        timeout=LIMIT_S, check=False,
     )  # fmt: skip
     return Refusal(done, run)
 
@@ -119,7 +118,7 @@ def start(command: list[str], cwd: Path, **variables: str) -> subprocess.Popen[s
     job = subprocess.Popen(
         command,
         cwd=cwd,
-        env=without_shared_ray(os.environ) | variables,
+        env=os.environ | variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from shared_start import without_shared_ray
+import pytest
+from shared_start import OF_SHARED_RAY
 
 from openrlhf_ada.platforms.processes import kill_rest
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
@@ -134,7 +135,7 @@ class Cluster:
             # Another Ray of this machine may have the usual port, and jobs go through the agent behind it.
             f"--dashboard-agent-listen-port={free_port()}", *flags,
         ]  # fmt: skip
-        mine = without_shared_ray(os.environ) | {CLUSTER_VARIABLE: self._folder, NODE_VARIABLE: ip} | variables
+        mine = os.environ | {CLUSTER_VARIABLE: self._folder, NODE_VARIABLE: ip} | variables
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=mine)
 
     def workers_of_runs(self) -> list[str]:
@@ -166,9 +167,14 @@ def listens(port: int) -> bool:
 
 @contextmanager
 def cluster(*, gpus: int, cpus: int = 4, dashboard: bool = False) -> Iterator[Cluster]:
-    """A head alone; ended with everything below it."""
+    """A head alone; ended with everything below it. Meanwhile nothing joins the Ray that tests share."""
     # Ray's sockets need a short path.
-    with tempfile.TemporaryDirectory(prefix="ada-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="ada-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+    ):
+        for name in OF_SHARED_RAY:
+            patch.delenv(name, raising=False)
         started = Cluster(folder, gpus=gpus, cpus=cpus, dashboard=dashboard)
         try:
             yield started
