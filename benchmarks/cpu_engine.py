@@ -20,7 +20,7 @@ from typing import Any
 from machine import machine
 
 from openrlhf_ada.demo.model import build_smollm2
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 
 HERE = Path(__file__).parent
 ANSWERS, TOKENS, PROMPT, SHARING = 64, 16, 45, 4
@@ -40,7 +40,7 @@ async def start(model: str, changes: dict[str, Any]) -> tuple[Any, float]:
     """An engine as our runs start it, and after how many seconds it was there."""
     import vllm
 
-    from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
+    from openrlhf_ada.platforms.without_gpu.engine import cpu_engine_arguments
 
     host = {"model": model, "enable_prefix_caching": True, "max_model_len": 256}
     begun = time.monotonic()
@@ -85,8 +85,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 turns instead of 9")
     args = parser.parse_args()
-    cpu.activate()
-    os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR"}
+    without_gpu.activate()
+    os.environ |= without_gpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR"}
     model = build_smollm2(HERE.parent / ".cache" / "smollm2-chat-model")
     figures = asyncio.run(measure(str(model), 3 if args.quick else 9))
     out = HERE / "results" / ("cpu_engine_quick.json" if args.quick else "cpu_engine.json")

@@ -40,7 +40,7 @@ sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 from cases import sequential  # noqa: E402
 
 from openrlhf_ada.demo.toy import build_toy_model  # noqa: E402
-from openrlhf_ada.platforms import cpu  # noqa: E402
+from openrlhf_ada.platforms import without_gpu  # noqa: E402
 
 GROUP, WAVE, CAP = 4, 8, 32
 ENGINES = 4
@@ -227,9 +227,12 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     args = parser.parse_args()
     prompts, steps = (128, 4) if args.quick else (256, 6)
-    cpu.activate()
+    without_gpu.activate()
     paths = [str(HERE), str(HERE.parent / "tests" / "support"), *sys.path]
-    os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONPATH": os.pathsep.join(paths)}
+    os.environ |= without_gpu.worker_environment() | {
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     os.environ["OMP_NUM_THREADS"] = "1"
     import ray
     import torch
@@ -237,7 +240,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ray.init(
         num_cpus=4, log_to_driver=False, include_dashboard=False,
-        runtime_env={"worker_process_setup_hook": "openrlhf_ada.platforms.cpu.activate"},
+        runtime_env={"worker_process_setup_hook": "openrlhf_ada.platforms.without_gpu.activate"},
     )  # fmt: skip
     build_toy_model(MODEL)
     results: dict[str, Any] = {}

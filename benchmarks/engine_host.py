@@ -22,7 +22,7 @@ import numpy as np
 from machine import machine
 
 from openrlhf_ada.demo.model import build_smollm2
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 
 HERE = Path(__file__).parent
 ANSWERS, TOKENS, PROMPT = 256, 512, 128
@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 turns instead of 9")
     args = parser.parse_args()
-    cpu.activate()
+    without_gpu.activate()
     from vllm.tokenizers import get_tokenizer
 
     model = build_smollm2(HERE.parent / ".cache" / "smollm2-chat-model")

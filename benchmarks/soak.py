@@ -2,8 +2,7 @@
 
 Read every five seconds: memory that a process has for itself (USS), open files, threads; of the machine, shared
 memory; and from the record, seconds per step. A figure is flat if its median over the last tenth of the steps is at
-most 5 % or 1 MiB above that over the third tenth: before, caches fill. Every process imports for itself, as on GPUs:
-one that is forked from a template gets pages of its own for a long time.
+most 5 % or 1 MiB above that over the third tenth: before, caches fill.
 
     python benchmarks/soak.py     last line: one JSON object; results in benchmarks/results/soak.json
 """
@@ -29,8 +28,6 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "support")]
 
 from conftest import toy_flags, write_toy  # noqa: E402
-
-from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE  # noqa: E402
 
 EPISODE_STEPS = 2
 FLAGS = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "ckpt.save_steps": 100, "ckpt.max_num": 2}
@@ -94,7 +91,7 @@ def measure(steps: int) -> Points:
         toy = write_toy(ROOT / ".cache")
         words = toy_flags(toy, run, **FLAGS, **{"train.num_episodes": steps // EPISODE_STEPS})
         program = Path(sys.executable).with_name("openrlhf-ada")
-        environment = os.environ | {TEMPLATE_VARIABLE: OFF, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KERNELS)}
+        environment = os.environ | {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KERNELS)}
         started = subprocess.Popen([program, "train", *words], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
         while started.poll() is None:
             look(psutil.Process(started.pid), max((row["step"] for row in rows_of(run)), default=0), found)

@@ -26,8 +26,8 @@ sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 import host_weight_sync  # noqa: E402
 
 from openrlhf_ada.demo.model import build_smollm2  # noqa: E402
-from openrlhf_ada.platforms import cpu  # noqa: E402
-from openrlhf_ada.platforms.cpu_dtype import compute_dtype  # noqa: E402
+from openrlhf_ada.platforms import without_gpu  # noqa: E402
+from openrlhf_ada.platforms.without_gpu import compute_dtype  # noqa: E402
 
 EXTENSION = "both_extensions.BothExtensions"
 BUCKETS_MIB, STANDARD_MIB = (16, 32, 64), 32
@@ -36,7 +36,7 @@ COUNTS = (1, 2)
 
 def start(model: str, count: int) -> list[Any]:
     """Engines that can be sent weights both ways."""
-    environment = {"env_vars": {cpu.ENGINES_VARIABLE: str(count)}}
+    environment = {"env_vars": {without_gpu.ENGINES_VARIABLE: str(count)}}
     import ray
 
     from openrlhf_ada.rollout.engine import AdaRolloutActor
@@ -124,7 +124,10 @@ def main() -> None:
     args = parser.parse_args()
     host_weight_sync.activate_policy()
     paths = [str(HERE), str(HERE.parent / "tests" / "support"), *sys.path]
-    os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONPATH": os.pathsep.join(paths)}
+    os.environ |= without_gpu.worker_environment() | {
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     import ray
     import torch
     from transformers import AutoModelForCausalLM

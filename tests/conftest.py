@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.presets import METHODS
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 
 # A call such as ray.put would otherwise start a whole Ray in the test's own process.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
@@ -24,7 +24,7 @@ settings.load_profile("ada")
 
 if importlib.util.find_spec("flash_attn") is None:
     # Without it the host cannot even be imported. This only prepares the process: nothing heavy is loaded here.
-    cpu.activate()
+    without_gpu.activate()
 
 # Torch, vLLM and Ray are millions of objects that live until the end: walking them again and again for garbage is a
 # tenth of the fast tests' time.

@@ -49,10 +49,8 @@ from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.progress_line import progress_line
 from openrlhf_ada.config.visible import error_text
 from openrlhf_ada.demo.artifacts import build_directory, write_jsonl
-from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
-from openrlhf_ada.platforms.shared_start import one_ray, one_template
-from openrlhf_ada.platforms.template import python
+from openrlhf_ada.platforms import without_gpu
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 from openrlhf_ada.reporting.run_record import read_run
 
 PROG = "openrlhf-ada arena --agreement"
@@ -122,7 +120,7 @@ def _results(args: argparse.Namespace, foreign: dict[str, Any]) -> Results:
     check_minutes(args.minutes)
     conditions = Conditions(args.tasks[0], **({} if args.steps is None else {"steps": args.steps}))
     check(args.methods, args.seeds, conditions)
-    if not cpu.is_needed():
+    if not without_gpu.is_needed():
         raise ValueError(
             "--agreement: both sides compute in float32, which OpenRLHF does on a CPU only. Hide the GPUs"
         )
@@ -143,18 +141,17 @@ class Comparison:
     def run(self) -> None:
         """Until all have ended, or time is up. Raises UnfinishedTrainingError."""
         # Processes that import transformers, which imports DeepSpeed, inherit what this sets.
-        cpu.activate()
+        without_gpu.activate()
         with ProcessPoolExecutor(self._args.processes, multiprocessing.get_context("spawn")) as pool:
             self._make_starts(pool)
             self._run_learner(pool)
         missing = self._results.missing(plan(self._args.methods, self._args.seeds, REAL))
         if not missing:
             return
-        with one_template(), one_ray():
-            for cell in missing:
-                if time.monotonic() >= self._deadline:
-                    return
-                self._run_real(cell)
+        for cell in missing:
+            if time.monotonic() >= self._deadline:
+                return
+            self._run_real(cell)
 
     def _make_starts(self, pool: ProcessPoolExecutor) -> None:
         """Starting models and prompts of all seeds."""
@@ -179,7 +176,7 @@ class Comparison:
         run_dir = self._folder / "runs" / cell.name
         shutil.rmtree(run_dir, ignore_errors=True)
         run_dir.mkdir(parents=True)
-        command = [python(), "-m", "openrlhf_ada.cli.main", "train", *words(self._flags(cell, run_dir))]
+        command = [sys.executable, "-m", "openrlhf_ada.cli.main", "train", *words(self._flags(cell, run_dir))]
         with (run_dir / LOG).open("wb") as log:
             # In a session of its own: Ctrl-C is for this process, which then ends the training.
             process = subprocess.Popen(

@@ -36,9 +36,7 @@ from openrlhf_ada.arena.real_tables import COSTS, SEEDS_FOR_INTERVAL, Row, table
 from openrlhf_ada.cli.demo import SMOLLM2, TOY, Recipe, flags_of_any_run, prepare_model, words, write_prompts
 from openrlhf_ada.cli.progress_line import progress_line
 from openrlhf_ada.config.visible import error_text
-from openrlhf_ada.platforms.children import kill_rest
-from openrlhf_ada.platforms.shared_start import one_ray, one_template
-from openrlhf_ada.platforms.template import python
+from openrlhf_ada.platforms.processes import kill_rest
 from openrlhf_ada.reporting.run_log import CONFIG_FILE, METRICS_FILE
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.checkpoints import has_checkpoint
@@ -171,15 +169,14 @@ class Campaign:
         missing = [cell for cell in self._cells if cell not in self._results.by_cell]
         if not missing:
             return
-        with one_template(), one_ray():
-            for cell in missing:
-                run_dir = self._results.folder / "runs" / cell.name
-                while not self._has_spent_budget(_read(run_dir)):
-                    if time.monotonic() >= self._deadline:
-                        return
-                    self._train(cell, run_dir)
-                self._results.add(cell, read_run(run_dir))
-                shutil.rmtree(_checkpoints(run_dir), ignore_errors=True)
+        for cell in missing:
+            run_dir = self._results.folder / "runs" / cell.name
+            while not self._has_spent_budget(_read(run_dir)):
+                if time.monotonic() >= self._deadline:
+                    return
+                self._train(cell, run_dir)
+            self._results.add(cell, read_run(run_dir))
+            shutil.rmtree(_checkpoints(run_dir), ignore_errors=True)
 
     def _has_spent_budget(self, run: Run | None) -> bool:
         return run is not None and is_finished(run, self._results.conditions.budget)
@@ -222,7 +219,7 @@ class Campaign:
         model = prepare_model(self._toy, Path(".cache"))
         paths = flags_of_any_run(recipe, model, data, run_dir) | {"ckpt.path": checkpoints}
         flags: Flags = paths | cell_flags(cell, conditions) | ({"ckpt.load_enable": True} if goes_on else {})
-        return [python(), "-m", "openrlhf_ada.cli.main", "train", *words(flags)]
+        return [sys.executable, "-m", "openrlhf_ada.cli.main", "train", *words(flags)]
 
     def _progress(self, cell: Cell, run: Run | None) -> str:
         done = sum(known in self._results.by_cell for known in self._cells)

@@ -14,7 +14,7 @@ from typing import Any
 import openrlhf_ada.reward.arithmetic as reward_file
 from openrlhf_ada.cli.train_ppo_ray import main as train
 from openrlhf_ada.config import program
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reporting.payoff import Payoff, payoff, payoff_lines
 
 
@@ -120,8 +120,8 @@ def _name(toy: bool) -> str:
 
 def _choose_platform() -> None:
     """Use the CPU now if the run will: DeepSpeed, which transformers imports, would complain about a missing GPU."""
-    if cpu.is_needed():
-        cpu.activate()
+    if without_gpu.is_needed():
+        without_gpu.activate()
 
 
 def _positive(text: str) -> int:

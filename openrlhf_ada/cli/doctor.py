@@ -17,8 +17,7 @@ from pathlib import Path
 import openrlhf_ada
 from openrlhf_ada.config.installed import REMEDY, stack_versions
 from openrlhf_ada.config.visible import as_told
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
-from openrlhf_ada.platforms.machine_check import machine_findings, port_findings
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding, machine_findings, port_findings
 from openrlhf_ada.reporting.redaction import redact
 
 PROG = "openrlhf-ada doctor"

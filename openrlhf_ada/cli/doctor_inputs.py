@@ -14,8 +14,8 @@ from openrlhf_ada.data.checks import UNKNOWN, Columns, check_prompt_datasets, is
 from openrlhf_ada.data.examples import DataSets, Example, read_examples
 from openrlhf_ada.data.hub import HUB_S, check_hub_table, go_offline_without_hub, hub_address
 from openrlhf_ada.data.verification import reference_response
-from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
+from openrlhf_ada.platforms import without_gpu
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.resources import Slots, required_slots
 from openrlhf_ada.platforms.session import check_this_machine, cluster_to_join
 from openrlhf_ada.platforms.stack_check import usable_gpus
@@ -105,7 +105,7 @@ def _check_slots(slots: Slots) -> None:
     Raises MissingResourcesError.
     """
     gpus = usable_gpus()
-    if gpus and not cpu.is_needed() and cluster_to_join() is None:
+    if gpus and not without_gpu.is_needed() and cluster_to_join() is None:
         present = {"GPU": gpus, "CPU": len(os.sched_getaffinity(0))}
         slots.check(present, free=present)
 

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from openrlhf_ada.config import program
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 
 TEMPLATE = "run.yaml"
 COPIED = ("reward.py", "prompts.jsonl", "heldout.jsonl")
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     folder: Path = build_parser().parse_args(argv).dir
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file; name a folder")
-    chosen = ON_CPU if cpu.is_needed() else ON_GPU
+    chosen = ON_CPU if without_gpu.is_needed() else ON_GPU
     texts = {name: _text(name) for name in COPIED} | {TEMPLATE: _filled(chosen)}
     for name in texts:
         if (folder / name).exists():

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_ada.config.preset_flags import is_given
+from openrlhf_ada.platforms.folders import hold
 from openrlhf_ada.platforms.nvml import NvmlError, read_driver
-from openrlhf_ada.platforms.run_lock import hold
 from openrlhf_ada.reporting.output import LOG_FILE, LogText
 from openrlhf_ada.reporting.redaction import plain, secret_values
 from openrlhf_ada.reporting.run_log import CONFIG_FILE

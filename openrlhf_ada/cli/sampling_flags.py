@@ -20,7 +20,7 @@ from openrlhf_ada.data.questions import rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.eval.answers import as_text
 from openrlhf_ada.host.parser import parse_host_arguments
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reward.names import check_rewards, split_names
 from openrlhf_ada.reward.pool import limits_of
 from openrlhf_ada.reward.reward_function import MIXED, NAMED, Grading, is_url
@@ -168,8 +168,8 @@ def longest_context(models: Sequence[str], *, trusted: bool) -> int:
     for model in models:
         check_model("--model", model, trusted=trusted)
         check_hub_model("--model", model, trusted=trusted)
-    if cpu.is_needed():
-        cpu.activate()
+    if without_gpu.is_needed():
+        without_gpu.activate()
     from transformers.models.auto.configuration_auto import AutoConfig
 
     try:

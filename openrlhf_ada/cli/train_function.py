@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import signal
@@ -19,7 +18,7 @@ from openrlhf_ada import Trained, TrainingError
 from openrlhf_ada.cli.config_file import expanded, unused, words_of
 from openrlhf_ada.cli.train_ppo_ray import EXIT_BAD_INPUT, EXIT_INTERRUPTED, PROG, main, parse
 from openrlhf_ada.config.preset_flags import is_given
-from openrlhf_ada.platforms.template_server import PR_SET_PDEATHSIG
+from openrlhf_ada.platforms.signals import end_with_parent
 from openrlhf_ada.reporting.output import LOG_FILE
 from openrlhf_ada.reporting.run_record import read_run
 
@@ -107,7 +106,7 @@ def _print_lines(process: subprocess.Popen[str], lines: deque[str]) -> None:
 
 def _main(parent: int, words: Sequence[str]) -> int:
     """The process: it ends with its parent, whose pid is given."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
         return EXIT_INTERRUPTED
     return main(words)

@@ -32,7 +32,7 @@ from openrlhf_ada.config.visible import as_told
 from openrlhf_ada.data.checks import DataError
 from openrlhf_ada.host.parser import HostError, HostFlagError, parse_host_arguments, training_parser
 from openrlhf_ada.host.ray_session import root_cause
-from openrlhf_ada.platforms.disk import said_of_full
+from openrlhf_ada.platforms.folders import said_of_full
 from openrlhf_ada.platforms.ray_head import RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import Session, check_this_machine, ray_session, runs_here
@@ -259,7 +259,7 @@ def _train(args: SimpleNamespace, view: ProgressView, session: Session) -> None:
     from ray.exceptions import OutOfMemoryError, RayActorError
     from ray.util.queue import Queue
 
-    from openrlhf_ada.platforms.placement import on_this_node
+    from openrlhf_ada.platforms.resources import on_this_node
 
     view.handle({"type": "phase", "text": f"loading engines and models (their logs: {session.log_dir})"})
     from openrlhf_ada.cli.run_watch import RunWatch

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from openrlhf_ada.host.classes import substituted
@@ -47,20 +46,6 @@ def job_runtime_env() -> dict[str, Any]:
     from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
     return json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}")).get("runtime_env") or {}
-
-
-@contextmanager
-def setup_by(program: Path) -> Iterator[None]:
-    """A Ray that is started within the block sets its workers up by this program.
-
-    `program`: an absolute path that ends in "setup_worker.py": by that the raylet knows what to leave out where it
-    need not run. Ray has no setting for it.
-    Contract: test_ray_facts.test_workers_are_set_up_as_ray_does
-    """
-    from ray._private import ray_constants
-
-    with substituted(ray_constants, SETUP_WORKER_FILENAME=str(program)):
-        yield
 
 
 @contextmanager

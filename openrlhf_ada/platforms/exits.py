@@ -9,7 +9,7 @@ import re
 import signal
 import struct
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 PIDFD_GET_INFO = 0xC040FF0B
@@ -25,15 +25,6 @@ POLL_S = 0.1
 
 SAID_OF_SIGNALS = re.compile(r"\*\*\* (SIG[A-Z]+) received|Fatal Python error: ([A-Z][a-z ]+)")
 """What Ray's handler and Python's write into the log of a process that a fault ends."""
-
-SIGNALS = {
-    "Segmentation fault": "SIGSEGV",
-    "Aborted": "SIGABRT",
-    "Bus error": "SIGBUS",
-    "Floating": "SIGFPE",
-    "Illegal instruction": "SIGILL",
-}
-"""By Python's words for them."""
 
 
 class Exits:
@@ -87,15 +78,18 @@ def how_it_ended(status: int | None, log_lines: Collection[str]) -> str:
         return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
     for line in log_lines:
         if found := SAID_OF_SIGNALS.search(line):
-            name, words = found.groups()
-            return f"ended by {name or next((s for w, s in SIGNALS.items() if words.startswith(w)), words)}"
+            return f"ended by {found[1] or found[2]}"
     return "ended; its signal is not known. After SIGKILL a log ends without an error"
 
 
 def kernel_kills(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> dict[str, int]:
     """How many processes the kernel has ended for want of memory, by where: this process's memory group with those
-    below it, and this machine, which may have other users. What Linux does not say is left out."""
-    group = next((path for path in _counters(cgroups, proc) if path.is_file()), None)
+    below it (of cgroups v2), and this machine, which may have other users. What Linux does not say is left out."""
+    membership = (proc / "self" / "cgroup").read_text(encoding="utf-8")
+    own = membership.rpartition("0::/")[2].strip()
+    # In a container the group may be mounted at the root.
+    of_group = (folder / "memory.events" for folder in (cgroups / own, cgroups))
+    group = next((path for path in of_group if path.is_file()), None)
     counted = {"this memory group": group, "this machine": proc / "vmstat"}
     found = {where: _oom_kills(path) for where, path in counted.items() if path is not None}
     return {where: count for where, count in found.items() if count is not None}
@@ -104,14 +98,3 @@ def kernel_kills(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/pro
 def _oom_kills(path: Path) -> int | None:
     entries = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
     return next((int(entry[1]) for entry in entries if entry[0] == "oom_kill"), None)
-
-
-def _counters(cgroups: Path, proc: Path) -> Iterator[Path]:
-    """Of cgroups v2 and v1. In a container the group may be mounted at the root."""
-    for line in (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines():
-        _, controllers, path = line.split(":", 2)
-        inside = path.lstrip("/")
-        if not controllers:
-            yield from (cgroups / inside / "memory.events", cgroups / "memory.events")
-        elif "memory" in controllers.split(","):
-            yield from (cgroups / "memory" / inside / "memory.oom_control", cgroups / "memory" / "memory.oom_control")

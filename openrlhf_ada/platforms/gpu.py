@@ -122,19 +122,15 @@ def look_at_machine(root: Path = Path("/"), read: Callable[[], Driver] = read_dr
         driver = read()
     except NvmlError as error:
         driver = error
-    version = root / "proc/driver/nvidia/version"
+    # `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...`
+    told = root / "proc/driver/nvidia/version"
+    version = re.search(r" (\d+\.[\d.]+)|$", told.read_text(encoding="utf-8")) if told.is_file() else None
     return Machine(
         driver,
-        _version_in(version.read_text(encoding="utf-8")) if version.is_file() else "",
+        "" if version is None else version[1] or "of an unknown version",
         any(_is_gpu(device) for device in (root / "sys/bus/pci/devices").glob("*")),
         any((root / name).exists() for name in (".dockerenv", "run/.containerenv")),
     )
-
-
-def _version_in(text: str) -> str:
-    """`NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ...`: the first word that looks like one."""
-    words = (word for word in text.split() if word[0].isdigit() and "." in word)
-    return next(words, "of an unknown version")
 
 
 def _is_gpu(device: Path) -> bool:
@@ -183,7 +179,7 @@ def explain(machine: Machine, torch: Torch, visible: str | None = None) -> Troub
         return Trouble(
             f"NVIDIA's driver {driver.version} is loaded and shows no GPU"
             + (" in this container" if machine.in_container else ""),
-            _START_WITH_GPUS if machine.in_container else "Look at nvidia-smi, and at the kernel's log (dmesg)",
+            _START_WITH_GPUS if machine.in_container else _LOOK,
         )
     needed = int(torch.cuda.partition(".")[0])
     if driver.cuda[0] < needed:
@@ -203,6 +199,8 @@ def explain(machine: Machine, torch: Torch, visible: str | None = None) -> Troub
     )
 
 
+_LOOK = "Look at nvidia-smi, and at the kernel's log (dmesg)"
+
 _START_WITH_GPUS = (
     "Start it with GPUs: docker run --gpus all ... (the host needs the NVIDIA Container Toolkit; with podman: "
     "--device nvidia.com/gpu=all)"
@@ -210,14 +208,12 @@ _START_WITH_GPUS = (
 
 
 def _no_driver(machine: Machine, error: NvmlError) -> Trouble:
-    if not isinstance(error, NoNvmlError):
-        mismatch = "mismatch" in str(error).lower()
+    if "mismatch" in str(error).lower():
         return Trouble(
-            f"NVIDIA's driver does not answer ({error})",
-            "It was updated while it ran: restart the machine"
-            if mismatch
-            else "Look at nvidia-smi, and at the kernel's log (dmesg)",
+            f"NVIDIA's driver does not answer ({error})", "It was updated while it ran: restart the machine"
         )
+    if not isinstance(error, NoNvmlError):
+        return Trouble(f"NVIDIA's driver does not answer ({error})", _LOOK)
     if not machine.kernel_driver:
         return Trouble(
             "this machine has an NVIDIA GPU, and no driver is loaded for it",

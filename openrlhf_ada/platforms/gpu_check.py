@@ -1,18 +1,19 @@
-"""Refuses a run whose machines have GPUs that torch cannot use, before any actor starts.
+"""Refuses, before any actor starts, a run whose machines have GPUs that torch cannot use, and OpenRLHF flags that ask
+for something that is not there.
 
-Without this, the run would start on the CPU, or its workers would fail one after the other.
+Without this, the run would start on the CPU, or its workers would fail minutes later, with the reason in their logs.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.platforms.gpu import VISIBLE, Trouble, trouble
-from openrlhf_ada.platforms.limits import check_cpu_limits
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
 logger = logging.getLogger(__name__)
@@ -41,29 +42,24 @@ def check_nodes(args: SimpleNamespace) -> bool:
     """
     import ray
 
-    nodes = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if _has_slots(node)}
-    asked = {address: _ask(node_id) for address, node_id in nodes.items()}
+    asked = {
+        node["NodeManagerAddress"]: _ask(node["NodeID"])
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("GPU", 0) > 0
+    }
     answers = {address: _answer(ref) for address, ref in sorted(asked.items())}
-    found = {address: answer for address, answer in answers.items() if answer is not None}
+    # Nodes of a cluster mostly have the same trouble: that is said once.
+    found: dict[Trouble, list[str]] = {}
+    for address, answer in answers.items():
+        if answer is not None:
+            found.setdefault(answer, []).append(address)
     if not found:
         return True
-    text = _by_node(found)
-    if len(found) < len(answers) or not _cpu_is_meant(args, list(found.values())):
+    text = "; ".join(f"on {', '.join(addresses)}: {answer}" for answer, addresses in found.items())
+    if None in answers.values() or not _cpu_is_meant(args, found):
         raise MissingResourcesError(f"{text}. Mend it, or take the node out of the cluster (ray stop)")
     logger.warning("%s. This run uses the CPU", text)
     return False
-
-
-def _by_node(found: Mapping[str, Trouble]) -> str:
-    """Nodes of a cluster mostly have the same trouble: that is said once."""
-    nodes: dict[Trouble, list[str]] = {}
-    for address, answer in found.items():
-        nodes.setdefault(answer, []).append(address)
-    return "; ".join(f"on {', '.join(addresses)}: {answer}" for answer, addresses in nodes.items())
-
-
-def _has_slots(node: dict[str, Any]) -> bool:
-    return node["Alive"] and node["Resources"].get("GPU", 0) > 0
 
 
 def _ask(node_id: str) -> Any:
@@ -89,7 +85,7 @@ def _answer(ref: Any) -> Trouble | None:
         )
 
 
-def _cpu_is_meant(args: SimpleNamespace, found: list[Trouble]) -> bool:
+def _cpu_is_meant(args: SimpleNamespace, found: Collection[Trouble]) -> bool:
     """An environment for CPUs with flags for a CPU is meant; everything else is a mistake."""
     if not all(each.is_cpu_build for each in found):
         return False
@@ -98,3 +94,42 @@ def _cpu_is_meant(args: SimpleNamespace, found: list[Trouble]) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def check_cpu_limits(args: SimpleNamespace) -> None:
+    """Raises ConfigError for the first flag that needs a GPU. `args`: the host's namespace, nested by dots."""
+    ds, sleeps = args.ds, args.vllm.enable_sleep and args.train.colocate_all
+    no_flash, leave_out = "there is no flash-attn", "Leave the flag out"
+    attention, sync = ds.attn_implementation, args.vllm.sync_backend
+    limits = [
+        ("--ds.packing_samples", ds.packing_samples, (False,), no_flash, leave_out),
+        ("--train.dynamic_batch_enable", args.train.dynamic_batch_enable, (False,), no_flash, leave_out),
+        ("--ds.ring_attn_size", ds.ring_attn_size, (1,), no_flash, leave_out),
+        ("--ds.load_in_4bit", ds.load_in_4bit, (False,), "there are no 4-bit kernels", leave_out),
+        ("--vllm.enable_sleep", sleeps, (False,), "engines cannot sleep", leave_out),
+        ("--ds.attn_implementation", attention, ("sdpa", "eager"), no_flash, "Use --ds.attn_implementation sdpa"),
+        ("--vllm.sync_backend", sync, ("gloo",), "weights go through gloo", "Use --vllm.sync_backend gloo"),
+    ]
+    for flag, value, allowed, reason, remedy in limits:
+        if value not in allowed:
+            raise ConfigError(flag, value, f"this machine has no GPU, and on a CPU {reason}", remedy)
+
+
+def check_gpu_limits(args: SimpleNamespace) -> None:
+    """Raises ConfigError for the first flag whose package is missing. `args`: the host's namespace, nested by dots."""
+    ds = args.ds
+    needs = [
+        # OpenRLHF imports it at module top, whatever attention is used.
+        ("--ds.attn_implementation", ds.attn_implementation, True, "flash_attn", "OpenRLHF needs"),
+        ("--ds.ring_attn_size", ds.ring_attn_size, ds.ring_attn_size > 1, "ring_flash_attn", "it needs"),
+        ("--ds.load_in_4bit", ds.load_in_4bit, ds.load_in_4bit, "bitsandbytes", "it needs"),
+        ("--ds.use_liger_kernel", ds.use_liger_kernel, ds.use_liger_kernel, "liger_kernel", "it needs"),
+    ]
+    for flag, value, is_used, package, who in needs:
+        if is_used and importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                flag,
+                value,
+                f"on GPUs {who} the package {package}, which is not installed",
+                f"Install {package}; docs/install.md says how to install what every run needs",
+            )

@@ -9,9 +9,11 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
+OK, WARNING, ERROR = "ok", "warning", "error"
+"""A run starts with warnings, and not with an error."""
 
 GIB = 1 << 30
 
@@ -30,7 +32,16 @@ FEW_FILES = 4096
 """Open files of one process. Every Ray worker is a connection or more."""
 
 HEAD_PORTS = {6379: "Ray's head (ray start --head)", 8265: "Ray's dashboard"}
-FEW_PORTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`check`: what was looked at. `level`: OK, WARNING or ERROR. `remedy`: what to do; empty where nothing is."""
+
+    check: str
+    level: str
+    what: str
+    remedy: str = ""
 
 
 def machine_findings(root: Path = Path("/")) -> Iterator[Finding]:
@@ -42,78 +53,53 @@ def machine_findings(root: Path = Path("/")) -> Iterator[Finding]:
     yield _files()
 
 
+def _judged(check: str, what: str, *, is_low: bool, remedy: str) -> Finding:
+    return Finding(check, WARNING, what, remedy) if is_low else Finding(check, OK, what)
+
+
 def _cores(root: Path) -> Finding:
-    usable = len(os.sched_getaffinity(0))
-    quota = _cpu_quota(root)
-    cores = usable if quota is None else min(usable, quota)
-    what = f"{cores:g} cores" + (f" of {usable}, by this container's limit" if cores < usable else "")
-    if cores < FEW_CORES:
-        return Finding("cores", WARNING, what, f"Ray, engine and policy share them: use {FEW_CORES} or more")
-    return Finding("cores", OK, what)
-
-
-def _cpu_quota(root: Path) -> float | None:
-    """Cores that the control group allows; None without a limit."""
-    parts = _text(root / "sys/fs/cgroup/cpu.max").split()
-    if len(parts) == 2 and parts[0] != "max":
-        return int(parts[0]) / int(parts[1])
-    quota, period = (_text(root / f"sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
-    return int(quota) / int(period) if quota and period and int(quota) > 0 else None
+    cores: float = len(os.sched_getaffinity(0))
+    what = f"{cores} cores"
+    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdecimal() and (allowed := int(quota) / int(period)) < cores:
+        cores, what = allowed, f"{allowed:g} cores of {cores}, by this container's limit"
+    remedy = f"Ray, engine and policy share them: use {FEW_CORES} or more"
+    return _judged("cores", what, is_low=cores < FEW_CORES, remedy=remedy)
 
 
 def _memory(root: Path) -> Finding:
     lines = dict(line.split(":", 1) for line in _text(root / "proc/meminfo").splitlines() if ":" in line)
     total, free = (int(lines[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
-    limit = _memory_limit(root)
-    of_container = limit is not None and limit < total
-    usable = min(total, limit or total)
-    what = f"{usable / GIB:.1f} GiB" + (" by this container's limit" if of_container else "")
-    what += f", {min(free, usable) / GIB:.1f} GiB of it free"
-    if min(free, usable) < LITTLE_MEMORY:
-        remedy = f"End what else runs here, or give it more: the demo needs about {LITTLE_MEMORY >> 30} GiB"
-        return Finding("memory", WARNING, what, remedy)
-    return Finding("memory", OK, what)
-
-
-def _memory_limit(root: Path) -> int | None:
-    """Bytes that the control group allows; None without a limit."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _text(root / "sys/fs/cgroup" / name)
-        if text.isdecimal():
-            return int(text)
-    return None
+    limit = _text(root / "sys/fs/cgroup/memory.max")
+    usable = min(total, int(limit)) if limit.isdecimal() else total
+    free = min(free, usable)
+    by = " by this container's limit" if usable < total else ""
+    remedy = f"End what else runs here, or give it more: the demo needs about {LITTLE_MEMORY >> 30} GiB"
+    what = f"{usable / GIB:.1f} GiB{by}, {free / GIB:.1f} GiB of it free"
+    return _judged("memory", what, is_low=free < LITTLE_MEMORY, remedy=remedy)
 
 
 def _shared_memory(root: Path) -> Finding:
     folder = root / "dev/shm"
-    if not folder.is_dir():
-        return Finding("shared memory", WARNING, "there is no /dev/shm", _MORE_SHARED)
-    usage = shutil.disk_usage(folder)
-    what = f"/dev/shm has {usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free"
-    if usage.free < LEAST_SHARED:
-        return Finding("shared memory", WARNING, what, _MORE_SHARED)
-    return Finding("shared memory", OK, what)
-
-
-_MORE_SHARED = (
-    "Ray would keep its objects on the disk, and several GPUs could not exchange data: in a container, start it with "
-    "--shm-size 8g or --ipc host"
-)
+    free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+    remedy = (
+        "Ray would keep its objects on the disk, and several GPUs could not exchange data: in a container, start it "
+        "with --shm-size 8g or --ipc host"
+    )
+    what = f"/dev/shm has {free / GIB:.1f} GiB free"
+    return _judged("shared memory", what, is_low=free < LEAST_SHARED, remedy=remedy)
 
 
 def _disks() -> Iterator[Finding]:
     """Where runs, Ray and downloaded models are written."""
     cache = Path(os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface")))
     folders = {"this folder": Path.cwd(), "temporary files": Path(tempfile.gettempdir()), "models of the hub": cache}
-    by_device: dict[int, list[str]] = {}
-    found: dict[int, Path] = {}
+    by_device: dict[int, tuple[Path, list[str]]] = {}
     for name, folder in folders.items():
         existing = next(path for path in (folder, *folder.parents) if path.exists())
-        device = existing.stat().st_dev
-        found.setdefault(device, existing)
-        by_device.setdefault(device, []).append(name)
-    for device, names in by_device.items():
-        yield _disk(", ".join(names), found[device])
+        by_device.setdefault(existing.stat().st_dev, (existing, []))[1].append(name)
+    for folder, names in by_device.values():
+        yield _disk(", ".join(names), folder)
 
 
 def _disk(names: str, folder: Path) -> Finding:
@@ -122,35 +108,26 @@ def _disk(names: str, folder: Path) -> Finding:
     remedy = f"Checkpoints, Ray's files and models need room: free some of {folder}"
     if usage.free < LEAST_DISK:
         return Finding("disk", ERROR, what, remedy)
-    if usage.free < LITTLE_DISK or usage.used > FULL * usage.total:
-        return Finding("disk", WARNING, what, remedy)
-    return Finding("disk", OK, what)
+    is_low = usage.free < LITTLE_DISK or usage.used > FULL * usage.total
+    return _judged("disk", what, is_low=is_low, remedy=remedy)
 
 
 def _files() -> Finding:
     """Ray raises the soft limit to the hard one."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     what = "no limit of open files" if limit == resource.RLIM_INFINITY else f"{limit:,} open files for each process"
-    if limit != resource.RLIM_INFINITY and limit < FEW_FILES:
-        return Finding("open files", WARNING, what, "Raise it: ulimit -Hn 65536 (docker run --ulimit nofile=65536)")
-    return Finding("open files", OK, what)
+    is_low = limit != resource.RLIM_INFINITY and limit < FEW_FILES
+    remedy = "Raise it: ulimit -Hn 65536 (docker run --ulimit nofile=65536)"
+    return _judged("open files", what, is_low=is_low, remedy=remedy)
 
 
-def port_findings(root: Path = Path("/")) -> Iterator[Finding]:
+def port_findings() -> Iterator[Finding]:
     """Can processes of this machine reach each other, and are ports free?"""
     yield _connection()
-    taken = [port for port in HEAD_PORTS if not _is_free(port)]
-    free = _free_range(root)
-    if free is not None and free < FEW_PORTS:
-        yield Finding("ports", WARNING, f"{free:,} ports for connections", "Widen net.ipv4.ip_local_port_range")
-    elif taken:
-        named = ", ".join(f"{port} ({HEAD_PORTS[port]})" for port in taken)
-        remedy = "It matters only for a Ray cluster of your own: ray start --head --port and --dashboard-port"
-        yield Finding("ports", WARNING, f"in use: {named}", remedy)
-    else:
-        yield Finding(
-            "ports", OK, f"{', '.join(map(str, HEAD_PORTS))} are free" + (f", {free:,} more" if free else "")
-        )
+    taken = [f"{port} ({owner})" for port, owner in HEAD_PORTS.items() if not _is_free(port)]
+    what = f"in use: {', '.join(taken)}" if taken else f"{', '.join(map(str, HEAD_PORTS))} are free"
+    remedy = "It matters only for a Ray cluster of your own: ray start --head --port and --dashboard-port"
+    yield _judged("ports", what, is_low=bool(taken), remedy=remedy)
 
 
 def _connection() -> Finding:
@@ -161,12 +138,8 @@ def _connection() -> Finding:
         with socket.create_server((address, 0)) as server:
             socket.create_connection(server.getsockname(), timeout=2.0).close()
     except OSError as error:
-        return Finding(
-            "network",
-            WARNING,
-            f"this machine cannot reach itself by its name {name} ({error})",
-            f"Add the line `127.0.0.1 {name}` to /etc/hosts",
-        )
+        what = f"this machine cannot reach itself by its name {name} ({error})"
+        return Finding("network", WARNING, what, f"Add the line `127.0.0.1 {name}` to /etc/hosts")
     return Finding("network", OK, f"{name} reaches itself at {address}")
 
 
@@ -178,12 +151,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _free_range(root: Path) -> int | None:
-    """How many ports connections may take; None where the system does not say."""
-    parts = _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()
-    return int(parts[1]) - int(parts[0]) + 1 if len(parts) == 2 else None
 
 
 def _text(path: Path) -> str:

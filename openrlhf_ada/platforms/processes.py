@@ -1,14 +1,18 @@
-"""What Linux says of processes: whether they are stopped, what they work, which method of an actor they run."""
+"""Processes of this machine: those below this one, whether they are stopped, what they work, which method of an actor
+they run. Each may end between two questions about it, which is no error here."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-PROC = Path("/proc")
+if TYPE_CHECKING:
+    # A bare installation has none.
+    import psutil
 
 WORKS_CPU = 0.05
 """Share of a core. An idle process of Ray or vLLM takes up to 0.02."""
@@ -16,7 +20,39 @@ WORKS_CPU = 0.05
 WORKS_BYTES = 16 * 1024
 """Bytes a second, read or written. An idle process of Ray moves up to 1 KiB a second."""
 
-STOPPED = ("T", "t")
+STOPPED = ("stopped", "tracing-stop")
+"""psutil's words."""
+
+
+def children_named(names: Collection[str]) -> Iterator[tuple[psutil.Process, str]]:
+    """(child, its name). One that has ended and was waited for has none."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            name = child.name()
+            if name in names:
+                yield child, name
+
+
+def kill_rest(processes: Collection[psutil.Process], after_s: float) -> list[psutil.Process]:
+    """Kill those that are still there after so many seconds; returns them."""
+    import psutil
+
+    _, alive = psutil.wait_procs(list(processes), timeout=after_s)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return alive
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    """One that has ended is not."""
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        return process.status() in STOPPED
+    return False
 
 
 @dataclass(frozen=True)
@@ -32,82 +68,65 @@ class Seen:
     runs: str
 
 
-def look(pids: Collection[int], proc: Path = PROC) -> dict[int, Seen]:
+def look(pids: Collection[int]) -> dict[int, Seen]:
     """Those that exist. Zombies do not count."""
-    stats = _all_stats(proc)
-    below: defaultdict[int, list[int]] = defaultdict(list)
-    for pid, (_, parent, _) in stats.items():
-        below[parent].append(pid)
-    return {pid: _read_tree(pid, stats, below, proc) for pid in pids if pid in stats}
+    import psutil
+
+    found = psutil.process_iter(["ppid", "status", "cpu_times"])
+    processes = {process.pid: process for process in found if process.info["status"] != psutil.STATUS_ZOMBIE}
+    below: defaultdict[int, list[psutil.Process]] = defaultdict(list)
+    for process in processes.values():
+        below[process.info["ppid"]].append(process)
+    return {pid: _seen(processes[pid], below) for pid in pids if pid in processes}
 
 
-def _read_tree(
-    root: int, stats: Mapping[int, tuple[str, int, float]], below: Mapping[int, list[int]], proc: Path
-) -> Seen:
-    family, pids = [root], [root]
-    while pids:
-        pids = [child for pid in pids for child in below.get(pid, ())]
-        family += pids
-    stopped = next((pid for pid in family if stats[pid][0] in STOPPED), 0)
-    return Seen(stopped, {pid: (stats[pid][2], _moved(pid, proc)) for pid in family}, _method(root, proc))
+def _seen(root: psutil.Process, below: defaultdict[int, list[psutil.Process]]) -> Seen:
+    family = [root]
+    for process in family:
+        family += below[process.pid]
+    stopped = next((process.pid for process in family if process.info["status"] in STOPPED), 0)
+    done = {process.pid: (sum(process.info["cpu_times"][:2]), _moved(process)) for process in family}
+    return Seen(stopped, done, _title(root).partition(".")[2])
 
 
-def _all_stats(proc: Path) -> dict[int, tuple[str, int, float]]:
-    """State, parent, and seconds of processor time by pid."""
-    tick = os.sysconf("SC_CLK_TCK")
-    stats: dict[int, tuple[str, int, float]] = {}
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            text = _read(folder / "stat")
-            # The name, in brackets, may have blanks and brackets of its own.
-            state, parent, *rest = text.rpartition(")")[2].split() or ("Z", "0")
-            if state != "Z":
-                stats[int(folder.name)] = (state, int(parent), (int(rest[9]) + int(rest[10])) / tick)
-    return stats
-
-
-def _moved(pid: int, proc: Path) -> int:
+def _moved(process: psutil.Process) -> int:
     """0 for a process of another user, which may not be looked into."""
-    lines = (line.split(":") for line in _read(proc / str(pid) / "io").splitlines())
-    return sum(int(number) for name, number in lines if name in ("rchar", "wchar"))
+    import psutil
+
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        counted = process.io_counters()
+        return counted.read_chars + counted.write_chars
+    return 0
 
 
-def stopped_workers(logs: Path, proc: Path = PROC) -> dict[int, str]:
+def stopped_workers(logs: Path) -> dict[int, str]:
     """Ray's workers on this machine that are stopped: class of the actor by pid. `logs`: they write there."""
-    stopped = [pid for pid, (state, _, _) in _all_stats(proc).items() if state in STOPPED]
-    classes = {pid: _title(pid, proc).removeprefix("ray::").partition(".")[0] for pid in stopped}
-    return {pid: name for pid, name in classes.items() if name and _writes_to(pid, logs, proc)}
+    import psutil
+
+    stopped = [process for process in psutil.process_iter(["status"]) if process.info["status"] in STOPPED]
+    classes = {process.pid: _title(process).removeprefix("ray::").partition(".")[0] for process in stopped}
+    return {pid: name for pid, name in classes.items() if name and _writes_to(pid, logs)}
 
 
-def _writes_to(pid: int, logs: Path, proc: Path) -> bool:
-    try:
-        return (proc / str(pid) / "fd" / "1").readlink().is_relative_to(logs)
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
+def _writes_to(pid: int, logs: Path) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        return Path(f"/proc/{pid}/fd/1").readlink().is_relative_to(logs)
+    return False
 
 
-def _method(pid: int, proc: Path) -> str:
-    """Of a title such as `ray::PolicyModelActor.fit`."""
-    return _title(pid, proc).partition(".")[2]
-
-
-def _title(pid: int, proc: Path) -> str:
-    """That Ray gives a worker; empty for other processes.
+def _title(process: psutil.Process) -> str:
+    """That Ray gives a worker, such as `ray::PolicyModelActor.fit`; empty for other processes.
 
     About one Ray of forty gives none: where a worker has set the first variable of its environment again, whose order
     is chance, Ray does not find the place for a title.
     Contract: test_ray_actors.test_workers_have_the_method_that_runs_in_their_titles
     """
-    title = _read(proc / str(pid) / "cmdline").split("\0")[0].strip()
-    return title if title.startswith("ray::") else ""
+    import psutil
 
-
-def _read(path: Path) -> str:
-    """Empty where the process has ended meanwhile."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        title = next(iter(process.cmdline()), "").strip()
+        return title if title.startswith("ray::") else ""
+    return ""
 
 
 def has_worked(before: Seen | None, now: Seen, seconds: float) -> bool:

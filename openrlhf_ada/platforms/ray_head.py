@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from openrlhf_ada.platforms.children import children_named
+from openrlhf_ada.platforms.exits import how_it_ended
+from openrlhf_ada.platforms.processes import children_named, is_stopped
 from openrlhf_ada.platforms.signals import interrupt_main, status_after_loss
 from openrlhf_ada.reporting.silence import CONTROLLER, STOPPED, WORKING, Process, Silence
 
@@ -107,23 +107,13 @@ class RayHead(threading.Thread):
         """Call this before Ray is ended. One that is stopped goes on, since whoever asks it to end would wait."""
         self._ended.set()
         for process in self._processes:
-            if _is_stopped(process):
+            if is_stopped(process):
                 process.resume()
 
 
 def _state_of(process: psutil.Process, name: str) -> Process:
-    does, stopped = (STOPPED, process.pid) if _is_stopped(process) else (WORKING, 0)
+    does, stopped = (STOPPED, process.pid) if is_stopped(process) else (WORKING, 0)
     return Process(name, CONTROLLER, process.pid, does, stopped=stopped)
-
-
-def _is_stopped(process: psutil.Process) -> bool:
-    """One that has ended is not."""
-    import psutil
-
-    try:
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _how_it_ended(descriptor: int) -> str:
@@ -135,6 +125,4 @@ def _how_it_ended(descriptor: int) -> str:
         found = None
     if found is None:
         return "its status is not known"
-    if found.si_code == os.CLD_EXITED:
-        return f"it ended with status {found.si_status}"
-    return f"it was ended by {signal.Signals(found.si_status).name}"
+    return how_it_ended(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status, ())

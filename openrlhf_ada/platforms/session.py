@@ -5,12 +5,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import shlex
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -21,18 +19,15 @@ from openrlhf_ada.host.ray_session import (
     own_token,
     running_cluster,
     session_folder,
-    setup_by,
     started_apart,
 )
-from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.children import children_named, kill_rest
+from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.platforms.gpu import hidden_as_slots
-from openrlhf_ada.platforms.gpu_check import check_machine, check_nodes
-from openrlhf_ada.platforms.limits import check_cpu_limits, check_gpu_limits
+from openrlhf_ada.platforms.gpu_check import check_cpu_limits, check_gpu_limits, check_machine, check_nodes
+from openrlhf_ada.platforms.processes import children_named, kill_rest
 from openrlhf_ada.platforms.ray_head import NAMES, RayHead, RayHeadLostError
 from openrlhf_ada.platforms.resources import MissingResourcesError, Slots, required_slots
 from openrlhf_ada.platforms.signals import status_after_loss, take_signals, undisturbed, unwound_by_signals
-from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE, template
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 from openrlhf_ada.platforms.watcher import watched_session
 from openrlhf_ada.reporting.wandb_run import VARIABLES as WANDB_VARIABLES
@@ -49,9 +44,6 @@ REMEMBERED_TASKS = {"RAY_task_events_max_num_task_in_gcs": "10000"}
 
 SETTINGS_ON_CPU = REMEMBERED_TASKS | {"RAY_prestart_worker_first_driver": "0"}
 """Ray would also start workers that nothing uses: a tenth of the processor time of a short run."""
-
-SHARED_RAY_VARIABLE = "OPENRLHF_ADA_RAY"
-"""A SharedRay, its parts with spaces between. Set by platforms/shared_start.py."""
 
 RAY_ON_CPU: dict[str, Any] = {"object_store_memory": GIB, "include_dashboard": False}
 
@@ -76,22 +68,6 @@ def host_environment() -> dict[str, str]:
 def quiet_environment() -> dict[str, str]:
     """Warnings and errors only, from the libraries that narrate every step."""
     return {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING"), "TQDM_DISABLE": "1"}
-
-
-class SharedRay(NamedTuple):
-    """A Ray on this machine that several runs on its CPU share. `pid`: of the process that has started it."""
-
-    pid: str
-    token: str
-    address: str
-
-    def not_inherited(self) -> dict[str, str]:
-        """This process's variables that its workers would lack. Ray writes them to its logs and to command lines, so
-        there are no others: keys are inherited, and the token is for drivers."""
-        import psutil
-
-        inherited = psutil.Process(int(self.pid)).environ() | {SHARED_RAY_VARIABLE: os.environ[SHARED_RAY_VARIABLE]}
-        return {name: value for name, value in os.environ.items() if inherited.get(name) != value}
 
 
 class Session(NamedTuple):
@@ -124,14 +100,19 @@ def ray_session(
     slots = required_slots(args)
     environment = host_environment() | ({} if verbose else quiet_environment())
     with unwound_by_signals(), ExitStack() as after_ray:
-        after: set[int | None] = set()
+        watcher = 0
         head: RayHead | None = None
         try:
             with started_apart():
-                _start(ray, args, slots, environment, common, after_ray, after)
+                if address := cluster_to_join():
+                    _join_cluster(ray, args, address, environment, common)
+                else:
+                    after_ray.enter_context(own_token(new_token()))
+                    watcher = after_ray.enter_context(watched_session())
+                    _start_ray(ray, args, slots, environment, common)
             take_signals()
-            address = ray.get_runtime_context().gcs_address
-            head = RayHead(address, args.ada.silence, args.ada.dead_after, note, last_words)
+            gcs = ray.get_runtime_context().gcs_address
+            head = RayHead(gcs, args.ada.silence, args.ada.dead_after, note, last_words)
             head.start()
             slots.check(ray.cluster_resources(), free=ray.available_resources())
             yield Session(os.path.join(session_folder(), "logs"), head)
@@ -145,30 +126,7 @@ def ray_session(
                     head.stop()
                 is_lost = head is not None and head.verdict
                 # What was interrupted while it started is asked by nobody to end.
-                shut_down(_give_up_ray if is_lost else _end_ray, after, SHUTDOWN_S if head is not None else 0.0)
-
-
-def _start(
-    ray: Any,
-    args: SimpleNamespace,
-    slots: Slots,
-    environment: dict[str, str],
-    common: dict[str, Any],
-    after_ray: ExitStack,
-    after: set[int | None],
-) -> None:
-    """Join a cluster or a shared Ray, or start one. `after`: see `shut_down`."""
-    address = cluster_to_join()
-    if address is not None:
-        _join_cluster(ray, args, address, environment | {TEMPLATE_VARIABLE: OFF}, common)
-    elif shared := os.environ.get(SHARED_RAY_VARIABLE):
-        on_cpu = SharedRay(*shared.split())
-        after_ray.enter_context(own_token(on_cpu.token))
-        after.add(_use_cpu(ray, args, environment, common | {"address": on_cpu.address}, after_ray, on_cpu))
-    else:
-        after_ray.enter_context(own_token(new_token()))
-        after.add(after_ray.enter_context(watched_session()))
-        after.add(_start_local(ray, args, slots, environment, common | {"address": "local"}, after_ray))
+                shut_down(_give_up_ray if is_lost else _end_ray, {watcher}, SHUTDOWN_S if head is not None else 0.0)
 
 
 def _end_ray() -> None:
@@ -192,7 +150,7 @@ def _give_up_ray() -> None:
     atexit.register(leave)
 
 
-def shut_down(end_ray: Callable[[], object], after: Collection[int | None], patience_s: float = SHUTDOWN_S) -> None:
+def shut_down(end_ray: Callable[[], object], after: Collection[int], patience_s: float = SHUTDOWN_S) -> None:
     """End Ray, then whatever it started and did not end: engine cores outlive a killed worker by a moment.
 
     `after`: pids of what ends by itself, after Ray. `patience_s`: until the others are killed.
@@ -220,7 +178,7 @@ def runs_here() -> bool:
 
 def _check_local(args: SimpleNamespace) -> None:
     check_machine(args)
-    (check_cpu_limits if cpu.is_needed() else check_gpu_limits)(args)
+    (check_cpu_limits if without_gpu.is_needed() else check_gpu_limits)(args)
 
 
 def cluster_to_join(warn: Callable[[str], object] = logger.warning) -> str | None:
@@ -279,70 +237,32 @@ def _join_cluster(
     finally:
         ray.shutdown()
     (check_gpu_limits if on_gpu else check_cpu_limits)(args)
-    ray.init(address=address, runtime_env=_runtime_env(environment, on_cpu=not on_gpu), **common)
+    ray.init(address=address, runtime_env=runtime_env(environment, on_cpu=not on_gpu), **common)
 
 
-def _start_local(
-    ray: Any,
-    args: SimpleNamespace,
-    slots: Slots,
-    environment: dict[str, str],
-    common: dict[str, Any],
-    after_ray: ExitStack,
-) -> int | None:
-    """Start a Ray of this run's own. Returns what `_use_cpu` returns; None on GPUs."""
-    if not cpu.is_needed():
-        _check_local(args)
-        set_where_unset(REMEMBERED_TASKS)
-        ray.init(runtime_env=_runtime_env(environment, on_cpu=False), **common)
-        return None
-    set_where_unset(SETTINGS_ON_CPU)
-    # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
-    with hidden_as_slots(slots.gpus):
-        own = RAY_ON_CPU | {"num_gpus": slots.gpus, "num_cpus": slots.cpus}
-        return _use_cpu(ray, args, environment, common | own, after_ray)
-
-
-def set_where_unset(variables: dict[str, str]) -> None:
-    for name, value in variables.items():
-        os.environ.setdefault(name, value)
-
-
-def _use_cpu(
-    ray: Any,
-    args: SimpleNamespace,
-    environment: dict[str, str],
-    settings: dict[str, Any],
-    after_ray: ExitStack,
-    shared: SharedRay | None = None,
-) -> int | None:
-    """Start a Ray, or join one that is shared. Returns the pid of a template that was started for it.
-
-    `settings`: of ray.init. `after_ray` ends that template.
-    """
+def _start_ray(
+    ray: Any, args: SimpleNamespace, slots: Slots, environment: dict[str, str], common: dict[str, Any]
+) -> None:
+    """Start a Ray of this run's own."""
     _check_local(args)
-    runtime_env = _runtime_env(environment, on_cpu=True, num_engines=args.vllm.num_engines)
-    python, template_pid = after_ray.enter_context(template(runtime_env["env_vars"]))
-    if python:
-        runtime_env["env_vars"][TEMPLATE_VARIABLE] = python
-        runtime_env["py_executable"] = shlex.quote(python)
-    if shared:
-        runtime_env["env_vars"] = shared.not_inherited() | runtime_env["env_vars"]
-    init_on_cpu(ray, runtime_env=runtime_env, **settings)
-    return template_pid
+    on_cpu = without_gpu.is_needed()
+    for name, value in (SETTINGS_ON_CPU if on_cpu else REMEMBERED_TASKS).items():
+        os.environ.setdefault(name, value)
+    of_workers = runtime_env(environment, on_cpu=on_cpu, num_engines=args.vllm.num_engines)
+    # Logical slots: as many as the flags ask for, since all of them share the cores anyway.
+    own = RAY_ON_CPU | {"num_gpus": slots.gpus, "num_cpus": slots.cpus} if on_cpu else {}
+    with hidden_as_slots(slots.gpus) if on_cpu else nullcontext():
+        ray.init(address="local", runtime_env=of_workers, **own, **common)
 
 
-def init_on_cpu(ray: Any, **settings: Any) -> None:
-    """`ray.init`; where that starts a Ray, its workers are set up quickly."""
-    with setup_by(Path(__file__).with_name("cpu_setup_worker.py")):
-        ray.init(**settings)
-
-
-def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
+def runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int = 1) -> dict[str, Any]:
+    """Of all workers. Raises ConfigError for a job that has taken the place that a CPU needs."""
     of_job = job_runtime_env()
-    environment = environment | {RUN_VARIABLE: "1"}
+    variables = environment | {RUN_VARIABLE: "1"} | (without_gpu.worker_environment(num_engines) if on_cpu else {})
+    # Ray refuses a variable that the job sets as well, even to the same value. The job's reach all workers anyway.
+    chosen = {"env_vars": {n: value for n, value in variables.items() if n not in of_job.get("env_vars", {})}}
     if not on_cpu:
-        return {"env_vars": _without(environment, of_job)}
+        return chosen
     if HOOK_KEY in of_job:
         raise ConfigError(
             f"--runtime-env-json, {HOOK_KEY}",
@@ -350,11 +270,5 @@ def _runtime_env(environment: dict[str, str], *, on_cpu: bool, num_engines: int 
             "on a cluster without GPUs this package needs that place in every worker",
             "Leave it out",
         )
-    cpu.activate()
-    on_each = environment | cpu.worker_environment(num_engines)
-    return {"env_vars": _without(on_each, of_job), HOOK_KEY: cpu.SETUP_HOOK}
-
-
-def _without(environment: dict[str, str], of_job: dict[str, Any]) -> dict[str, str]:
-    """Ray refuses a variable that the job sets as well, even to the same value. The job's reach all workers anyway."""
-    return {name: value for name, value in environment.items() if name not in of_job.get("env_vars", {})}
+    without_gpu.activate()
+    return chosen | {HOOK_KEY: without_gpu.SETUP_HOOK}

@@ -7,6 +7,7 @@ as a lost process, is the signal's doing.
 from __future__ import annotations
 
 import _thread
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 
 OURS = signal.SIGRTMAX
 """No process sends it: `interrupt_main` lets this one believe so."""
+
+_PR_SET_PDEATHSIG = 1
 
 _received: list[int] = []
 """Signals from outside, in the order of their handling."""
@@ -99,3 +102,8 @@ def _leave_terminal() -> None:
         for descriptor in (1, 2):
             if os.isatty(descriptor):
                 os.dup2(nowhere.fileno(), descriptor)
+
+
+def end_with_parent(number: int) -> None:
+    """Linux sends this process the signal when its parent ends. One that has ended before is for the caller to see."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

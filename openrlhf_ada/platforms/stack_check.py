@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from openrlhf_ada.config.installed import REMEDY, needed, pins, stack_versions
 from openrlhf_ada.host.parser import HostError, host_root
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.gpu import VISIBLE, hides_all, trouble
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 from openrlhf_ada.platforms.nvml import Driver, NoNvmlError, NvmlError, read_driver
 from openrlhf_ada.platforms.resources import MissingResourcesError
 from openrlhf_ada.platforms.session import cluster_to_join
@@ -27,8 +26,6 @@ import ray
 ray.init(address="local", num_cpus=1, num_gpus=0, include_dashboard=False, object_store_memory=1 << 27)
 print(ray.get(ray.remote(lambda: "it runs").remote()))
 """
-
-MUCH_LEFT_OVER = GIB
 
 
 # -- packages ---------------------------------------------------------------------------------------------------------
@@ -80,56 +77,43 @@ def gpu_findings(read: Callable[[], Driver] = read_driver) -> Iterator[Finding]:
     """The driver and its GPUs, and why torch cannot use them."""
     try:
         found = trouble()
+        if found is not None:
+            yield Finding("GPUs", WARNING if found.is_cpu_build else ERROR, found.what, found.remedy)
+        elif hides_all(os.environ.get(VISIBLE, "0")):
+            yield Finding("GPUs", OK, f"hidden by {VISIBLE}; a training uses the CPU")
+        else:
+            yield from _of_driver(read())
     except ModuleNotFoundError as error:
-        yield Finding(
-            "GPUs", WARNING, f"this machine shows a GPU, and {error.name} is not installed to use it", REMEDY
-        )
-        return
-    if found is not None:
-        yield Finding("GPUs", WARNING if found.is_cpu_build else ERROR, found.what, found.remedy)
-    elif hides_all(os.environ.get(VISIBLE, "0")):
-        yield Finding("GPUs", OK, f"hidden by {VISIBLE}; a training uses the CPU")
-    else:
-        yield from _of_driver(read)
-
-
-def _of_driver(read: Callable[[], Driver]) -> Iterator[Finding]:
-    try:
-        driver = read()
+        what = f"this machine shows a GPU, and {error.name} is not installed to use it"
+        yield Finding("GPUs", WARNING, what, REMEDY)
     except NoNvmlError:
-        driver = None
+        yield _NO_GPU
     except NvmlError as error:
-        yield Finding("GPUs", WARNING, f"torch can use them, and NVIDIA's library does not answer ({error})", _SMI)
+        remedy = "Look at nvidia-smi: a run that restarts an engine asks that library for free memory"
+        what = f"torch can use them, and NVIDIA's library does not answer ({error})"
+        yield Finding("GPUs", WARNING, what, remedy)
+
+
+_NO_GPU = Finding("GPUs", OK, "none; a training uses the CPU, which is for small models (docs/cpu.md)")
+
+
+def _of_driver(driver: Driver) -> Iterator[Finding]:
+    if not driver.gpus:
+        yield _NO_GPU
         return
-    if driver is None or not driver.gpus:
-        yield Finding("GPUs", OK, "none; a training uses the CPU, which is for small models (docs/cpu.md)")
-    else:
-        yield from _usable(driver)
-
-
-_SMI = "Look at nvidia-smi: a run that restarts an engine asks that library for free memory"
-
-
-def _usable(driver: Driver) -> Iterator[Finding]:
     cuda = ".".join(map(str, driver.cuda))
     named = ", ".join(f"{gpu.name} ({gpu.free / GIB:.0f} of {gpu.total / GIB:.0f} GiB free)" for gpu in driver.gpus)
     yield Finding("GPUs", OK, f"{named}; driver {driver.version}, for CUDA up to {cuda}")
-    taken = [str(index) for index, gpu in enumerate(driver.gpus) if gpu.free < gpu.total / 2]
-    if taken:
-        yield Finding(
-            "GPUs",
-            WARNING,
-            f"other processes hold most of the memory of GPU {', '.join(taken)}",
-            f"End them (nvidia-smi names them), or leave these GPUs out: {VISIBLE}=...",
-        )
+    if taken := [str(index) for index, gpu in enumerate(driver.gpus) if gpu.free < gpu.total / 2]:
+        what = f"other processes hold most of the memory of GPU {', '.join(taken)}"
+        remedy = f"End them (nvidia-smi names them), or leave these GPUs out: {VISIBLE}=..."
+        yield Finding("GPUs", WARNING, what, remedy)
 
 
 # -- Ray --------------------------------------------------------------------------------------------------------------
 
 
-def ray_findings(
-    installed: Mapping[str, str] | None = None, folder: Path | None = None, processes: Path = Path("/proc")
-) -> Iterator[Finding]:
+def ray_findings(installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Which Ray a run would use: a cluster that runs, or one of its own, which is started once to try."""
     if "ray" not in (stack_versions() if installed is None else installed):
         # The packages have said so.
@@ -149,62 +133,24 @@ def ray_findings(
     else:
         remedy = "For a Ray of a run's own: ray stop"
         yield Finding("Ray", WARNING, f"a cluster was started here, and runs use it: {address}", remedy)
-    yield from left_over(folder or Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray", processes)
 
 
 def try_ray(command: tuple[str, ...] = (sys.executable, "-c", START_RAY), seconds: float = RAY_START_S) -> Finding:
     """In a process of its own, which takes what it has started along when it ends."""
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     # Not buffered: the last line is the one that was written last.
-    environment["PYTHONUNBUFFERED"] = "1"
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    environment.pop("RAY_ADDRESS", None)
+    logs, pipe = "Look at its logs in /tmp/ray/session_latest/logs", subprocess.PIPE
     child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
+        command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
     )
     try:
         output, _ = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        return Finding("Ray", ERROR, f"it did not start within {seconds:g} s", _LOGS)
+        return Finding("Ray", ERROR, f"it did not start within {seconds:g} s", logs)
     if child.returncode:
         last = (output.strip().splitlines() or ["it says nothing"])[-1]
-        return Finding("Ray", ERROR, f"it cannot start ({last})", _LOGS)
+        return Finding("Ray", ERROR, f"it cannot start ({last})", logs)
     return Finding("Ray", OK, "it starts, and runs use one of their own")
-
-
-_LOGS = "Look at its logs in /tmp/ray/session_latest/logs"
-
-
-def left_over(folder: Path, processes: Path = Path("/proc")) -> Iterator[Finding]:
-    """Folders of Rays that have ended. Nobody deletes them."""
-    sessions = [path for path in folder.glob("session_*") if path.is_dir() and not path.is_symlink()]
-    commands = [_command(process) for process in processes.glob("[0-9]*")]
-    dead = [path for path in sessions if not any(path.name in command for command in commands)]
-    size = sum(_size(path) for path in dead)
-    if size > MUCH_LEFT_OVER:
-        what = f"{len(dead)} folders of Rays that have ended hold {size / GIB:.1f} GiB in {folder}"
-        yield Finding("Ray", WARNING, what, f"Delete them: rm -r {folder}/session_* while no Ray runs")
-
-
-def _command(process: Path) -> str:
-    """Empty for a process that has ended, or is another user's."""
-    try:
-        return (process / "cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total

@@ -27,8 +27,7 @@ from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.ray_session import session_folder
 from openrlhf_ada.host.vllm_engine import ended_cores, knows_request
 from openrlhf_ada.platforms.exits import how_it_ended
-from openrlhf_ada.platforms.gpu_memory import wait_for_room
-from openrlhf_ada.platforms.template import LONGEST_ADDRESS
+from openrlhf_ada.platforms.nvml import wait_for_room
 from openrlhf_ada.reward.reward_function import Grading, PooledReward, reward_files
 from openrlhf_ada.reward.weighted_sum import CombinedReward
 from openrlhf_ada.rollout.conversations import count_sampled_tokens
@@ -41,6 +40,9 @@ from openrlhf_ada.weights.engine_side import ReceivesWeights
 
 WATCH_S = 0.5
 """Seconds between looks at whether vLLM's core lives."""
+
+LONGEST_ADDRESS = 107
+"""Bytes, of a socket's path in Linux."""
 
 GATHER_S = 0.01
 """Seconds; about a decoding step."""

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayError
 
 from openrlhf_ada.host.ray_session import publish, published, take_back
-from openrlhf_ada.platforms.start_log import followed_start
+from openrlhf_ada.platforms.vllm_plugin import followed_start
 
 REPORT_S = 2.0
 """Seconds between looks of an engine at what its vLLM has logged."""

@@ -19,7 +19,7 @@ from openrlhf_ada.host.experts import has_experts
 from openrlhf_ada.host.model_code import check_model_code
 from openrlhf_ada.host.models import HostPolicyActor, HostPolicyTrainer, HostReferenceActor, HostRewardActor
 from openrlhf_ada.host.sharding import sharding
-from openrlhf_ada.platforms.disk import check_space
+from openrlhf_ada.platforms.folders import check_space
 from openrlhf_ada.rollout.engine_restart import EngineWaiter
 from openrlhf_ada.trainer.checkpoints import Origin, average_of, commit, discard, rotate
 from openrlhf_ada.trainer.finite import FiniteSteps

@@ -21,7 +21,7 @@ from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.eval.held_out import HeldOut
 from openrlhf_ada.host.classes import unwrap_ray_class
 from openrlhf_ada.host.trainer import HostAsyncTrainer, HostSamplingActor
-from openrlhf_ada.platforms.placement import on_this_node
+from openrlhf_ada.platforms.resources import on_this_node
 from openrlhf_ada.rollout.reward_model import RewardModel
 from openrlhf_ada.trainer.engine_lock import EngineLock
 from openrlhf_ada.trainer.prompt_critic import PromptCritic

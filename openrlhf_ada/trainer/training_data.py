@@ -23,7 +23,7 @@ from openrlhf_ada.data.questions import has_image, rendered
 from openrlhf_ada.data.row_rewards import KEY, RowRewards, parse_map
 from openrlhf_ada.data.verification import about_contradicting, contradicting
 from openrlhf_ada.host.rows import prompt_maker
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 from openrlhf_ada.reporting.recorded_flags import flat
 from openrlhf_ada.reporting.redaction import plain, redact
 from openrlhf_ada.reward.mixed import named_label
@@ -322,8 +322,8 @@ def _prompt(make: Callable[[Any], str], example: Example, args: SimpleNamespace,
 
 
 def _tokenizer(args: SimpleNamespace) -> Any:
-    if cpu.is_needed():
-        cpu.activate()
+    if without_gpu.is_needed():
+        without_gpu.activate()
     from openrlhf_ada.host.tokenizer import load_tokenizer
 
     model = args.actor.model_name_or_path

@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tests" / name) for name in ("chaos", "e2e", "support")]
 
-from conftest import Toy, forked_python, own_template, read_jsonl, steps_of, toy_flags, write_toy  # noqa: E402
+from conftest import Toy, forked_python, own_fork_server, read_jsonl, steps_of, toy_flags, write_toy  # noqa: E402
 from page import page  # noqa: E402
 from processes import has_ended  # noqa: E402
 from surroundings import KINDS, Trouble, trouble  # noqa: E402
@@ -181,7 +181,7 @@ class Run:
 
 
 def _forked() -> list[psutil.Process]:
-    """What the template has forked, for all runs of this program."""
+    """What the fork server has forked, for all runs of this program."""
     return psutil.Process().children(recursive=True)
 
 
@@ -347,7 +347,7 @@ def movable_clock(folder: Path) -> Iterator[Path]:
     """The file that shifts the clock of all runs within."""
     file = folder / "clock"
     os.environ["CHAOS_CLOCK"] = str(file)
-    with own_template(HERE / "clock"):
+    with own_fork_server(HERE / "clock"):
         yield file
 
 

@@ -1,4 +1,4 @@
-"""One test per change that platforms/cpu_engine.py, vllm_plugin.py and import_hooks.py make on the engine's side."""
+"""One test per change that platforms/without_gpu/engine.py and vllm_plugin.py make on the engine's side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -29,12 +29,9 @@ from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from openrlhf_ada.host.classes import unwrap_ray_class
-from openrlhf_ada.platforms import cpu, cpu_engine, cpu_executor, vllm_plugin
-from openrlhf_ada.platforms.cpu_amx import ask_for_amx
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
-from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
-from openrlhf_ada.platforms.cpu_executor import OneProcessExecutor, TensorParallelExecutor
-from openrlhf_ada.platforms.import_hooks import on_import
+from openrlhf_ada.platforms import vllm_plugin, without_gpu
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE, ask_for_amx, engine
+from openrlhf_ada.platforms.without_gpu.engine import OneProcessExecutor, TensorParallelExecutor, cpu_engine_arguments
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 
@@ -70,9 +67,9 @@ def test_changed_engine_arguments_are_set_by_the_host(host_source: Any) -> None:
 def test_a_tensor_parallel_engine_has_worker_processes() -> None:
     """vLLM takes the executor by its name; OpenRLHF asks for Ray's, which gives each worker a GPU."""
     chosen = cpu_engine_arguments({"tensor_parallel_size": 2, "distributed_executor_backend": "ray"})
-    assert chosen["distributed_executor_backend"] == cpu_engine.TENSOR_PARALLEL_EXECUTOR
+    assert chosen["distributed_executor_backend"] == engine.TENSOR_PARALLEL_EXECUTOR
     config = VllmConfig()
-    config.parallel_config.distributed_executor_backend = cpu_engine.TENSOR_PARALLEL_EXECUTOR
+    config.parallel_config.distributed_executor_backend = engine.TENSOR_PARALLEL_EXECUTOR
     assert Executor.get_class(config) is TensorParallelExecutor
     assert issubclass(TensorParallelExecutor, MultiprocExecutor)
 
@@ -88,9 +85,9 @@ def test_engine_arguments_override_the_hosts(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_engine_core_runs_the_model_itself() -> None:
     """Named by its path: vLLM turns the short name "uni" into a process more on a CPU."""
-    named = VllmConfig(parallel_config=ParallelConfig(distributed_executor_backend=cpu_engine.EXECUTOR))
+    named = VllmConfig(parallel_config=ParallelConfig(distributed_executor_backend=engine.EXECUTOR))
     assert cpu_engine_arguments({"distributed_executor_backend": "uni"})["distributed_executor_backend"] == (
-        cpu_engine.EXECUTOR
+        engine.EXECUTOR
     )
     assert Executor.get_class(named) is OneProcessExecutor
 
@@ -103,9 +100,9 @@ def test_engine_core_runs_the_model_itself() -> None:
 def test_model_gets_vllms_threads_or_its_share(
     monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], engines: int, threads: int
 ) -> None:
-    monkeypatch.setenv(cpu.ENGINES_VARIABLE, str(engines))
+    monkeypatch.setenv(without_gpu.ENGINES_VARIABLE, str(engines))
     given: list[int] = []
-    monkeypatch.setattr(cpu_executor, "OMPProcessManager", lambda config: SimpleNamespace(cpu_lists=cores))
+    monkeypatch.setattr(engine, "OMPProcessManager", lambda config: SimpleNamespace(cpu_lists=cores))
     monkeypatch.setattr(UniProcExecutor, "_init_executor", lambda self: given.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     torch.set_num_threads(5)
@@ -156,7 +153,7 @@ def test_plugin_leaves_other_programs_engines_alone(monkeypatch: pytest.MonkeyPa
     """They may start theirs in a thread that ends, which Linux would take for the parent's end."""
     monkeypatch.delenv(vllm_plugin.RUN_VARIABLE, raising=False)
     monkeypatch.setattr(vllm_plugin.multiprocessing, "parent_process", lambda: SimpleNamespace(pid=-1))
-    monkeypatch.setattr(vllm_plugin.ctypes, "CDLL", None)
+    monkeypatch.setattr(vllm_plugin, "end_with_parent", None)
     vllm_plugin.register()
 
 
@@ -208,47 +205,3 @@ def test_engine_process_ends_with_its_parent() -> None:
         parent.stdout.close()
         if child.is_running():
             child.kill()
-
-
-# -- import hooks -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def module_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module on the path, with a name of its own: hooks stay for the life of a process."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    name = f"adapted_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text("VALUE = 1\ndef f(): return VALUE\n")
-    yield name
-    sys.modules.pop(name, None)
-
-
-def adapt(module: ModuleType) -> None:
-    module.VALUE += 1
-
-
-def test_module_is_adapted_right_after_import(module_file: str) -> None:
-    on_import({module_file: adapt})
-    assert module_file not in sys.modules
-    module = __import__(module_file)
-    assert module.f() == 2
-    assert __import__(module_file).f() == 2, "once"
-    assert inspect.getsource(module.f) == "def f(): return VALUE\n", "the real loader still answers"
-
-
-def test_loaded_module_is_adapted_at_once(module_file: str) -> None:
-    module = __import__(module_file)
-    on_import({module_file: adapt})
-    assert module.f() == 2
-
-
-def test_two_hooks_on_one_module_both_run(module_file: str) -> None:
-    on_import({module_file: adapt})
-    on_import({module_file: adapt})
-    assert __import__(module_file).f() == 3
-
-
-def test_absent_module_stays_absent(module_file: str) -> None:
-    on_import({"no_such_module_at_all": adapt})
-    with pytest.raises(ModuleNotFoundError):
-        __import__("no_such_module_at_all")

@@ -1,4 +1,4 @@
-"""The policy's forward pass on a CPU (platforms/cpu_forward.py): the host's log-probabilities and gradients.
+"""The policy's forward pass on a CPU (platforms/without_gpu/forward.py): the host's log-probabilities and gradients.
 
 Logits of the answers only, and each prompt computed once for all of its answers.
 """
@@ -14,8 +14,8 @@ import torch
 from openrlhf.models import actor as host_actor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from openrlhf_ada.platforms import cpu_forward
-from openrlhf_ada.platforms.shared_prompts import merge_prompts
+from openrlhf_ada.platforms.without_gpu import forward as cpu_forward
+from openrlhf_ada.platforms.without_gpu.forward import merge_prompts
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 

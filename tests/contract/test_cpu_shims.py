@@ -26,8 +26,8 @@ from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
 from openrlhf.utils import utils as host_utils
 from transformers.utils import is_flash_attn_2_available
 
-from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE, compute_dtype
+from openrlhf_ada.platforms import without_gpu
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE, compute_dtype
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU platform is never on beside a GPU")
 
@@ -51,7 +51,7 @@ def test_flash_attn_stub_has_the_hosts_imports(host_source: Any) -> None:
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flash_attn")
     }
-    assert wanted == {name: names for name, names in cpu._FLASH_ATTN_NAMES.items() if names}
+    assert wanted == {name: names for name, names in without_gpu._FLASH_ATTN_NAMES.items() if names}
 
 
 def test_flash_attn_stub_fails_when_called() -> None:
@@ -211,28 +211,30 @@ def test_entropy_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_activating_twice_changes_nothing() -> None:
     finders, forward = list(sys.meta_path), host_actor.Actor.forward
-    cpu.activate()
+    without_gpu.activate()
     assert sys.meta_path == finders
     assert host_actor.Actor.forward is forward
 
 
 def test_setup_hook_is_the_function() -> None:
-    module, _, name = cpu.SETUP_HOOK.rpartition(".")
-    assert getattr(importlib.import_module(module), name) is cpu.activate
+    module, _, name = without_gpu.SETUP_HOOK.rpartition(".")
+    assert getattr(importlib.import_module(module), name) is without_gpu.activate
 
 
 def test_worker_environment_leaves_the_users_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in cpu.worker_environment():
+    for name in without_gpu.worker_environment():
         monkeypatch.delenv(name, raising=False)
-    defaults = cpu.worker_environment()
+    defaults = without_gpu.worker_environment()
     assert defaults["DS_ACCELERATOR"] == "cpu"
-    assert int(defaults[cpu.THREADS_VARIABLE]) == len(os.sched_getaffinity(0))
+    assert int(defaults[without_gpu.THREADS_VARIABLE]) == len(os.sched_getaffinity(0))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
-    assert cpu.worker_environment() == defaults | {"VLLM_CPU_KVCACHE_SPACE": "7"}
+    assert without_gpu.worker_environment() == defaults | {"VLLM_CPU_KVCACHE_SPACE": "7"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("extra", "out"), [(cpu.worker_environment(), "[1, 0]\n"), ({}, "")], ids=["ours", "vLLM's"])
+@pytest.mark.parametrize(
+    ("extra", "out"), [(without_gpu.worker_environment(), "[1, 0]\n"), ({}, "")], ids=["ours", "vLLM's"]
+)
 def test_sampling_needs_no_compiler(extra: dict[str, str], out: str, tmp_path: Path) -> None:
     """vLLM compiles the sampling of answers without a seed, which mode off's are: without g++ its engine ends."""
     program = (
@@ -250,6 +252,6 @@ def test_sampling_needs_no_compiler(extra: dict[str, str], out: str, tmp_path: P
 def test_environment_names_are_vllms() -> None:
     import vllm.envs
 
-    names = [name for name in cpu.worker_environment() if name.startswith("VLLM_")]
+    names = [name for name in without_gpu.worker_environment() if name.startswith("VLLM_")]
     assert names
     assert set(names) <= set(vllm.envs.environment_variables)

@@ -19,7 +19,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from openrlhf_ada.host.engine import HostRolloutActor
-from openrlhf_ada.platforms import cpu_engine
+from openrlhf_ada.platforms.without_gpu import engine as cpu_engine
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE
 
 pytestmark = pytest.mark.rehearsal

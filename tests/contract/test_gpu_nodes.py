@@ -30,7 +30,7 @@ SCRIPT = """
 import json, sys
 import ray
 from openrlhf_ada.cli.train_ppo_ray import parse
-from openrlhf_ada.platforms import cpu, gpu_check, session
+from openrlhf_ada.platforms import without_gpu, gpu_check, session
 from openrlhf_ada.platforms.resources import MissingResourcesError
 
 assume_usable, *argv = sys.argv[1:]
@@ -44,7 +44,7 @@ try:
         told = {
             "resources": ray.cluster_resources(),
             "runtime_env": dict(ray.get_runtime_context().runtime_env),
-            "on_cpu": cpu._activated,
+            "on_cpu": without_gpu._activated,
         }
 except MissingResourcesError as error:
     told = {"error": str(error)}
@@ -98,7 +98,7 @@ def test_a_node_whose_torch_cannot_use_its_gpus_is_named(head_and_gpu_node: Clus
 def test_flags_for_a_cpu_on_such_nodes_use_their_cpus(head_and_gpu_node: Cluster) -> None:
     found = driver_on_head(head_and_gpu_node, False, "--vllm.sync_backend", "gloo", "--ds.attn_implementation", "sdpa")
     assert found["on_cpu"]
-    assert found["runtime_env"]["worker_process_setup_hook"] == "openrlhf_ada.platforms.cpu.activate"
+    assert found["runtime_env"]["worker_process_setup_hook"] == "openrlhf_ada.platforms.without_gpu.activate"
     assert "is a build for CPUs. Install" in found["stderr"] and "This run uses the CPU" in found["stderr"]
 
 

@@ -8,17 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ray._private import node, services, worker
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR as NAME
-from ray._private.runtime_env.context import RuntimeEnvContext
-from ray.core.generated.common_pb2 import Language
 
 from openrlhf_ada.host.ray_session import job_runtime_env, new_token, own_token, running_cluster
-from openrlhf_ada.platforms import cpu_setup_worker
-from openrlhf_ada.platforms.cpu_setup_worker import CONTEXT, LANGUAGE, command
 
 ROOT = Path(__file__).parents[2]
 
@@ -232,49 +227,3 @@ ray.shutdown()
 def test_rays_processes_are_in_sessions_of_their_own() -> None:
     done = subprocess.run([sys.executable, "-c", APART], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr
-
-
-PLAIN = {"env_vars": {"A": "1", "B": "two words"}, "py_executable": "'/with a space/python'"}
-
-
-@pytest.mark.parametrize(
-    "context", [PLAIN, {}, PLAIN | {"env_vars": {"WORD": "it's"}}], ids=["plain", "none", "quote"]
-)
-def test_workers_are_set_up_as_ray_does(monkeypatch: pytest.MonkeyPatch, context: dict[str, Any]) -> None:
-    """The same line for the shell, after the same variables."""
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(os, "execvp", lambda file, args: asked.append((file, *args)))
-    monkeypatch.setattr(os, "environ", {})
-    arguments = ["/of/default_worker.py", "--node-ip-address=10.0.0.1", "--a b", "$(c)"]
-    theirs = RuntimeEnvContext(**context)
-    theirs.exec_worker(list(arguments), Language.PYTHON)
-    ours = command([CONTEXT + theirs.serialize(), LANGUAGE + "PYTHON", *arguments])
-    assert ours == (asked[0][-1], os.environ) and asked[0][:-1] == ("bash", "bash", "-c")
-
-
-@pytest.mark.parametrize(
-    ("context", "language"),
-    [
-        (PLAIN | {"command_prefix": ["podman"]}, "PYTHON"),
-        (PLAIN | {"override_worker_entrypoint": "/other.py"}, "PYTHON"),
-        (PLAIN | {"env_vars": {"A": "${HOME}"}}, "PYTHON"),
-        (PLAIN | {"of_a_later_ray": 1}, "PYTHON"),
-        ({}, "PYTHON"),
-        (PLAIN, "JAVA"),
-    ],
-    ids=["prefix", "entry point", "reference", "unknown", "empty", "Java"],
-)
-def test_what_is_not_known_of_a_worker_is_left_to_ray(context: dict[str, Any], language: str) -> None:
-    assert command([CONTEXT + json.dumps(context), LANGUAGE + language, "worker.py"]) is None
-
-
-@pytest.mark.slow
-def test_rays_own_setup_is_started_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "here")
-    context = RuntimeEnvContext(env_vars={"A": "${HOME} it is"}).serialize()
-    worker = ["-c", "import os; print(os.environ['A'])"]
-    done = subprocess.run(
-        [sys.executable, cpu_setup_worker.__file__, CONTEXT + context, LANGUAGE + "PYTHON", *worker],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stdout == "here it is\n"

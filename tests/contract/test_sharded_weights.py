@@ -32,8 +32,8 @@ def work(rank, port, folder):
         "DS_ACCELERATOR": "cpu", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
         "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
     }
-    from openrlhf_ada.platforms import cpu
-    cpu.activate()
+    from openrlhf_ada.platforms import without_gpu
+    without_gpu.activate()
     import deepspeed, torch
 
     torch.set_num_threads(1)

@@ -136,8 +136,8 @@ def test_our_extension_keeps_all_that_the_hosts_has() -> None:
 
 
 JOIN = """
-from openrlhf_ada.platforms import cpu
-cpu.activate()
+from openrlhf_ada.platforms import without_gpu
+without_gpu.activate()
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.worker import cpu_worker, gpu_worker
 extension = resolve_obj_by_qualname("openrlhf_ada.weights.shared.SharedWeightsExtension")

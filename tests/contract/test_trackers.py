@@ -22,8 +22,8 @@ import json, os, sys
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, os.environ["SUPPORT"])
-from openrlhf_ada.platforms import cpu
-cpu.activate()
+from openrlhf_ada.platforms import without_gpu
+without_gpu.activate()
 from openrlhf.trainer import ppo_trainer
 from openrlhf_ada.host.trainer import shown_in_wandb
 from openrlhf_ada.reporting.redaction import plain, redact

@@ -8,19 +8,18 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
+from shared_start import FORKS_VARIABLE, OF_SHARED_RAY, one_ray, python, runs_are_forked
 
 from openrlhf_ada.demo.toy import build_toy_model, write_toy_data
-from openrlhf_ada.platforms.cpu import ENGINES_VARIABLE, THREADS_VARIABLE
-from openrlhf_ada.platforms.session import SHARED_RAY_VARIABLE
-from openrlhf_ada.platforms.shared_start import one_ray, one_template
-from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE, python
+from openrlhf_ada.platforms import without_gpu
+from openrlhf_ada.platforms.without_gpu import ENGINES_VARIABLE, THREADS_VARIABLE
 from openrlhf_ada.reward import arithmetic
 
 ROOT = Path(__file__).parents[2]
@@ -39,24 +38,24 @@ class Toy:
 
 @pytest.fixture(scope="session", autouse=True)
 def common_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All runs of these tests fork their processes from one template, and join one Ray where no test says otherwise.
+    """On a CPU, these runs fork their processes from one server, and join one Ray where no test says otherwise.
 
     Scripts find this installation's programs.
     """
     with pytest.MonkeyPatch.context() as patch:
-        # Before the template starts: what has another PATH is not forked.
+        # Before the server starts: what has another PATH is not forked.
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         patch.setenv("PATH", str(forked_program(tmp_path_factory.mktemp("bin"))), prepend=os.pathsep)
         for name, value in threads().items():
             patch.setenv(name, value)
-        with own_template(), one_ray():
+        with own_fork_server(), one_ray() if without_gpu.is_needed() else nullcontext():
             yield
 
 
 def forked_program(folder: Path, interpreter: str = "") -> Path:
-    """A folder with an `openrlhf-ada` for scripts, which is forked as well. `interpreter`: by default the template."""
+    """A folder with an `openrlhf-ada` for scripts, which is forked as well. `interpreter`: by default the server's."""
     program = folder / "openrlhf-ada"
-    forked = shlex.quote(interpreter) if interpreter else f'"${{{TEMPLATE_VARIABLE}:-{shlex.quote(sys.executable)}}}"'
+    forked = shlex.quote(interpreter) if interpreter else f'"${{{FORKS_VARIABLE}:-{shlex.quote(sys.executable)}}}"'
     program.write_text(f'#!/bin/sh\nexec {forked} -m openrlhf_ada.cli.main "$@"\n')
     program.chmod(0o755)
     return folder
@@ -72,17 +71,17 @@ def threads() -> dict[str, str]:
 @pytest.fixture
 def own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this test start and end a Ray of their own, as those of users do."""
-    monkeypatch.delenv(SHARED_RAY_VARIABLE, raising=False)
+    for name in OF_SHARED_RAY:
+        monkeypatch.delenv(name, raising=False)
 
 
 @contextmanager
-def own_template(*pythonpath: Path) -> Iterator[None]:
-    """Runs within it fork their processes from a template of their own, which has this PYTHONPATH."""
+def own_fork_server(*pythonpath: Path) -> Iterator[None]:
+    """Runs within it fork their processes from a server of their own, which has this PYTHONPATH."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(TEMPLATE_VARIABLE, raising=False)
         if pythonpath:
             patch.setenv("PYTHONPATH", os.pathsep.join(map(str, pythonpath)))
-        with one_template():
+        with runs_are_forked() if without_gpu.is_needed() else nullcontext():
             yield
 
 
@@ -161,11 +160,11 @@ def train(
 
 
 def forked_job_python(folder: Path) -> str:
-    """A program that runs Python for a job on a cluster: where a template runs, driver and workers are forked too."""
+    """A program that runs Python for a job on a cluster: with a fork server, driver and workers are forked too."""
     program, environment = forked_python()
     if program == sys.executable:
         return program
-    # By which the template would refuse, if they differed.
+    # By which the server would refuse, if they differed.
     same = " ".join(f"{name}={shlex.quote(environment.get(name, ''))}" for name in ("PATH", "PYTHONPATH"))
     forked = folder / "python"
     forked.write_text(
@@ -179,7 +178,7 @@ def forked_job_python(folder: Path) -> str:
 
 
 def forked_python() -> tuple[str, dict[str, str]]:
-    """A program that runs Python with everything imported, and its environment; a plain Python without a template."""
+    """A program that runs Python with everything imported, and its environment; a plain Python without the server."""
     return python(), dict(os.environ)
 
 

@@ -19,7 +19,7 @@ from openrlhf_ada.arena.methods import METHODS
 from openrlhf_ada.arena.tasks import END, PAD, TASKS, World, make_world
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.demo.artifacts import write_jsonl
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ import pytest
 from conftest import LIMIT_S, Toy, read_jsonl
 
 from openrlhf_ada.cli import evaluate
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ def url(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with log.open("wb") as stream:
         server = subprocess.Popen(
             [*command, *(str(word) for flag in flags.items() for word in flag)],
-            env=os.environ | cpu.worker_environment(), stdout=stream, stderr=stream, start_new_session=True,
+            env=os.environ | without_gpu.worker_environment(), stdout=stream, stderr=stream, start_new_session=True,
         )  # fmt: skip
     try:
         wait_until_healthy(server, f"http://127.0.0.1:{port}/health", log)

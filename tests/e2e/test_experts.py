@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from shared_results import once
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
@@ -46,15 +46,15 @@ SCRIPT = """
 import json, os, sys
 from contextlib import nullcontext
 from pathlib import Path
-from openrlhf_ada.platforms import cpu
-cpu.activate()
-os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+from openrlhf_ada.platforms import without_gpu
+without_gpu.activate()
+os.environ |= without_gpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 os.environ["OPENRLHF_ADA_CPU_DTYPE"] = "float32"
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import set_current_vllm_config
-from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
+from openrlhf_ada.platforms.without_gpu.engine import cpu_engine_arguments
 from openrlhf_ada.weights.engine_side import ReceivesWeights
 from openrlhf_ada.weights.manifest import pack
 from openrlhf_ada.weights.policy_side import PolicyWeights

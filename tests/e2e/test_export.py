@@ -15,7 +15,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
@@ -31,13 +31,13 @@ def reward_func(queries, prompts, labels):
 
 SCRIPT = """
 import json, os, sys
-from openrlhf_ada.platforms import cpu
-cpu.activate()
-os.environ |= cpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+from openrlhf_ada.platforms import without_gpu
+without_gpu.activate()
+os.environ |= without_gpu.worker_environment() | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm import LLM, SamplingParams
-from openrlhf_ada.platforms.cpu_engine import cpu_engine_arguments
+from openrlhf_ada.platforms.without_gpu.engine import cpu_engine_arguments
 
 TOKENS = 4
 

@@ -43,8 +43,8 @@ def resuming(said: str, run: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("after", "interruption"),
     [
-        ("starting Ray", Interruption(signal.SIGTERM, 143, template="", to="group")),
-        ("loading", Interruption(signal.SIGHUP, 129, template="", to="group")),
+        ("starting Ray", Interruption(signal.SIGTERM, 143, forked=False, to="group")),
+        ("loading", Interruption(signal.SIGHUP, 129, forked=False, to="group")),
         ("step  2/40", Interruption(signal.SIGTERM, 143, to="all")),
     ],
     ids=["starting", "loading", "training"],

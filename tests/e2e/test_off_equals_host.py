@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, forked_python, own_template, read_jsonl, toy_flags
+from conftest import LIMIT_S, ROOT, Toy, forked_python, own_fork_server, read_jsonl, toy_flags
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
@@ -20,7 +20,7 @@ PARITY = ROOT / "tests" / "parity"
 
 @pytest.fixture(autouse=True)
 def comparable() -> Iterator[None]:
-    with own_template(PARITY, ROOT / "tests" / "support"):
+    with own_fork_server(PARITY, ROOT / "tests" / "support"):
         yield
 
 

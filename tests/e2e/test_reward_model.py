@@ -28,9 +28,9 @@ FOLLOW = {"ada_positive_threshold": START, "ada_positive_quantile": QUANTILE}
 
 SERVER = """
 import runpy
-from openrlhf_ada.platforms import cpu
-if cpu.is_needed():
-    cpu.activate()
+from openrlhf_ada.platforms import without_gpu
+if without_gpu.is_needed():
+    without_gpu.activate()
 runpy.run_module("openrlhf.cli.serve_rm", run_name="__main__")
 """
 

@@ -76,7 +76,7 @@ def looks(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Looks:
     with pytest.MonkeyPatch.context() as patch:
         for name, key in KEYS.items():
             patch.setenv(name, key)
-        stopped = Interruption(signal.SIGINT, 130, template="")
+        stopped = Interruption(signal.SIGINT, 130, forked=False)
         interrupt(toy_flags(toy, folder / "run", train__num_episodes=100), "step   1/200", stopped, looks)
     return looks
 

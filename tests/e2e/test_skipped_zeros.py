@@ -9,7 +9,7 @@ import pytest
 from conftest import Toy, read_jsonl, steps_of, toy_flags, train
 from moved_weights import ONE_STEP, check_same_step
 
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, check_ledger, forked_python, own_template, read_jsonl, steps_of, toy_flags
+from conftest import LIMIT_S, ROOT, Toy, check_ledger, forked_python, own_fork_server, read_jsonl, steps_of, toy_flags
 
-from openrlhf_ada.platforms.cpu_dtype import DTYPE_VARIABLE
+from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
@@ -22,7 +22,7 @@ CLOSE = 0.002
 
 @pytest.fixture(scope="module", autouse=True)
 def spoiled() -> Iterator[None]:
-    with own_template(ROOT / "tests" / "spoil", ROOT):
+    with own_fork_server(ROOT / "tests" / "spoil", ROOT):
         yield
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LIMIT_S, ROOT, Toy, forked_python, own_template, steps_of, toy_flags
+from conftest import LIMIT_S, ROOT, Toy, forked_python, own_fork_server, steps_of, toy_flags
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rehearsal]
 
@@ -20,7 +20,7 @@ SEQ = {"ada_mode": "seq", "ada_wave": 4, "ada_max_samples": 16, "actor__adam__lr
 
 @pytest.fixture(scope="module", autouse=True)
 def spoiled() -> Iterator[None]:
-    with own_template(ROOT / "tests" / "spoil", ROOT):
+    with own_fork_server(ROOT / "tests" / "spoil", ROOT):
         yield
 
 

@@ -6,14 +6,9 @@ and it batches rollouts in the order in which they end. Both would differ betwee
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
 from typing import Any
 
-# Not by way of its package: processes are forked from one that has not imported that.
-on_import = runpy.run_path(str(Path(__file__).parents[2] / "openrlhf_ada" / "platforms" / "import_hooks.py"))[
-    "on_import"
-]
+from wrapt import register_post_import_hook
 
 
 def seed(_trainer: Any) -> None:
@@ -36,4 +31,5 @@ def wait_in_order(ray: Any) -> None:
     ray.wait = first_of
 
 
-on_import({"openrlhf.trainer.ppo_trainer": seed, "ray": wait_in_order})
+register_post_import_hook(seed, "openrlhf.trainer.ppo_trainer")
+register_post_import_hook(wait_in_order, "ray")

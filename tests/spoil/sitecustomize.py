@@ -10,15 +10,11 @@ most tensors of the toy model are cut.
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 from pathlib import Path
 from typing import Any
 
-# Not by way of its package: processes are forked from one that has not imported that.
-on_import = runpy.run_path(str(Path(__file__).parents[2] / "openrlhf_ada" / "platforms" / "import_hooks.py"))[
-    "on_import"
-]
+from wrapt import register_post_import_hook
 
 NAME = "model.layers.0.mlp.down_proj.weight"
 UPDATES: list[int] = []
@@ -61,4 +57,5 @@ def cut(manifest: Any) -> None:
         manifest.BUCKET_BYTES = 5000
 
 
-on_import({"openrlhf_ada.weights.receiver": spoil, "openrlhf_ada.weights.manifest": cut})
+register_post_import_hook(spoil, "openrlhf_ada.weights.receiver")
+register_post_import_hook(cut, "openrlhf_ada.weights.manifest")

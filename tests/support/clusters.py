@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+from shared_start import OF_SHARED_RAY
 
-from openrlhf_ada.platforms.children import kill_rest
+from openrlhf_ada.platforms.processes import kill_rest
 from openrlhf_ada.platforms.vllm_plugin import RUN_VARIABLE
 
 RAY = Path(sys.executable).with_name("ray")
@@ -165,9 +167,14 @@ def listens(port: int) -> bool:
 
 @contextmanager
 def cluster(*, gpus: int, cpus: int = 4, dashboard: bool = False) -> Iterator[Cluster]:
-    """A head alone; ended with everything below it."""
+    """A head alone; ended with everything below it. Meanwhile nothing joins the Ray that tests share."""
     # Ray's sockets need a short path.
-    with tempfile.TemporaryDirectory(prefix="ada-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="ada-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+    ):
+        for name in OF_SHARED_RAY:
+            patch.delenv(name, raising=False)
         started = Cluster(folder, gpus=gpus, cpus=cpus, dashboard=dashboard)
         try:
             yield started

@@ -112,10 +112,10 @@ def work(rank: int, port: int, folder: Path) -> None:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(PROCESSES),
         "LOCAL_RANK": str(rank), "OPENRLHF_ADA_CPU_DTYPE": "float32", "OPENRLHF_ADA_TORCH_THREADS": "1",
     }  # fmt: skip
-    from openrlhf_ada.platforms import cpu
+    from openrlhf_ada.platforms import without_gpu
 
-    if cpu.is_needed():
-        cpu.activate()
+    if without_gpu.is_needed():
+        without_gpu.activate()
         lay_out_tokens_with_torch()
     found = {name: Run(rank, folder, **case).train() for name, case in CASES.items()}
     (folder / f"{rank}.json").write_text(json.dumps(found))
@@ -186,14 +186,14 @@ class Run:
         from openrlhf.models import Actor
         from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 
-        from openrlhf_ada.platforms import cpu
+        from openrlhf_ada.platforms import without_gpu
         from openrlhf_ada.trainer.policy import AdaActorTrainer
 
         self.zeros = zeros
         self.rank, self.is_dynamic = rank, kind != "fixed"
         args = self.args = flags(folder, stage, loss, batch, ada_loss, micro, dynamic=self.is_dynamic)
         args.train.max_epochs = epochs
-        attention = "sdpa" if cpu.is_needed() else "flash_attention_2"
+        attention = "sdpa" if without_gpu.is_needed() else "flash_attention_2"
         skips = "skip" if zeros == "skipped" else "compute"
         args.ada = dataclasses.replace(args.ada, mode="seq", zeros=skips)
         args.ds.packing_samples, args.ds.attn_implementation = kind == "packed", attention

@@ -82,10 +82,10 @@ def main(folder: Path) -> None:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",
         "OPENRLHF_ADA_CPU_DTYPE": "float32", "OPENRLHF_ADA_TORCH_THREADS": "1",
     }  # fmt: skip
-    from openrlhf_ada.platforms import cpu
+    from openrlhf_ada.platforms import without_gpu
 
-    if cpu.is_needed():
-        cpu.activate()
+    if without_gpu.is_needed():
+        without_gpu.activate()
     save_model(folder / "model")
     found = {
         f"{damage}, {name}": outcome(folder, stage, DAMAGES[damage])

@@ -1,6 +1,6 @@
-"""What a process of a cluster's job runs when it is forked from the tests' template (conftest.forked_job_python).
+"""What a process of a cluster's job runs when it is forked from the tests' server (conftest.forked_job_python).
 
-A job has its own PYTHONPATH, with this package as it was uploaded, and the template forks for its own alone.
+A job has its own PYTHONPATH, with this package as it was uploaded, and the server forks for its own alone.
 """
 
 import os
@@ -17,6 +17,6 @@ def with_same_python(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from openrlhf_ada.platforms.template_server import run
+    from fork_server import run
 
     run(sys.argv[1:])

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openrlhf_ada.platforms import cpu
-from openrlhf_ada.platforms.import_hooks import on_import
+from wrapt import register_post_import_hook
+
+from openrlhf_ada.platforms import without_gpu
 
 EXTENSION = "host_weight_sync.HostWorkerExtension"
 
@@ -85,15 +86,15 @@ class HostWorkerExtension:
 
 
 def activate() -> None:
-    """As `cpu.activate`, and the host's weight update works."""
+    """As `without_gpu.activate`, and the host's weight update works."""
     activate_policy()
-    on_import({"openrlhf.trainer.ray.vllm_engine": _adapt_engine})
+    register_post_import_hook(_adapt_engine, "openrlhf.trainer.ray.vllm_engine")
 
 
 def activate_policy() -> None:
     """The policy's end of it only."""
-    cpu.activate()
-    on_import({"openrlhf.utils.distributed_util": _adapt_group})
+    without_gpu.activate()
+    register_post_import_hook(_adapt_group, "openrlhf.utils.distributed_util")
 
 
 def _adapt_group(distributed_util: Any) -> None:

@@ -15,10 +15,9 @@ from typing import Literal
 import psutil
 from conftest import LIMIT_S, ROOT, forked_python
 from processes import command_line
+from shared_start import FORKS_VARIABLE, OFF, without_shared_ray
 
-from openrlhf_ada.platforms.children import kill_rest
-from openrlhf_ada.platforms.session import SHARED_RAY_VARIABLE
-from openrlhf_ada.platforms.template import TEMPLATE_VARIABLE
+from openrlhf_ada.platforms.processes import kill_rest
 
 ENDED_S = 30.0
 """Seconds until all processes have ended, also after SIGKILL."""
@@ -28,19 +27,19 @@ ENDED_S = 30.0
 class Interruption:
     """A signal, and the status that the run ends with.
 
-    `template`: the run's OPENRLHF_ADA_TEMPLATE; None for that of the tests, empty for a template of the run's own.
+    `forked`: its processes are forked from the tests' server; otherwise they are plain ones, as those of users are.
     `to`: the driver alone; its process group, as `timeout` and a closed terminal do; or all processes, as Slurm does.
     """
 
     sent: signal.Signals
     status: int
-    template: str | None = None
+    forked: bool = True
     to: Literal["driver", "group", "all"] = "driver"
 
     def send(self, driver: subprocess.Popen[str], others: list[psutil.Process]) -> None:
         if self.to == "group":
-            # Of a plain Python; what a template has forked is in a session of its own.
-            assert self.template is not None and os.getpgid(driver.pid) == driver.pid
+            # Of a plain Python; what was forked is in a session of its own.
+            assert not self.forked and os.getpgid(driver.pid) == driver.pid
             os.killpg(driver.pid, self.sent)
             return
         for process in others if self.to == "all" else ():
@@ -60,23 +59,21 @@ def interrupt(
     `look` gets its processes before that. Returns what the run says in all.
     """
     before = psutil.Process().children(recursive=True)
-    if interruption.template is None:
-        program, environment = forked_python()
-    else:
-        program, environment = sys.executable, os.environ | {TEMPLATE_VARIABLE: interruption.template}
-    environment.pop(SHARED_RAY_VARIABLE, None)
+    program, environment = forked_python()
+    if not interruption.forked:
+        program, environment = sys.executable, environment | {FORKS_VARIABLE: OFF}
     process = subprocess.Popen(
         [program, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=without_shared_ray(environment),
         start_new_session=True,
         # As from a terminal: a test run in the background of a shell passes on that Ctrl-C is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     said = _read_until(after, process)
-    # What the tests' template forked for it is among them.
+    # What the tests' server forked for it is among them.
     started = [child for child in psutil.Process().children(recursive=True) if child not in before]
     try:
         # vLLM names its engine process where the system lets it, and spawns it in any case.
@@ -102,9 +99,10 @@ def strike(words: list[str], after: str, victim: str, sent: signal.Signals) -> s
     """
     before = psutil.Process().children(recursive=True)
     program, environment = forked_python()
-    environment.pop(SHARED_RAY_VARIABLE, None)
     command = [program, "-m", "openrlhf_ada.cli.main", *words]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=without_shared_ray(environment)
+    )
     said = _read_until(after, process)
     started = [child for child in psutil.Process().children(recursive=True) if child not in before]
     try:

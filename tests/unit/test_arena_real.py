@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ from openrlhf_ada.cli.arena import build_parser, main
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.method_rules import without_effect
-from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE
 from openrlhf_ada.reporting.run_log import RunLog
 from openrlhf_ada.reporting.run_record import Run, read_run
 from openrlhf_ada.trainer.preflight import check_without_files
@@ -284,7 +282,7 @@ def test_folder_in_use_is_refused(results: Results, capsys: pytest.CaptureFixtur
 def test_table_of_finished_runs_starts_nothing(
     results: Results, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arena_real, "one_template", mock.Mock(side_effect=AssertionError))
+    monkeypatch.setattr(arena_real.Campaign, "_train", mock.Mock(side_effect=AssertionError))
     assert main(["--real", "--resume", str(results.folder), "--methods", "pos"]) == 0
     told = capsys.readouterr().out
     assert "toy on the real stack, 1,024 rollouts a run" in told
@@ -308,8 +306,6 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
             campaign._deadline = 0.0
 
     monkeypatch.setattr(arena_real.Campaign, "_train", train)
-    monkeypatch.setattr(arena_real, "one_ray", nullcontext)
-    monkeypatch.setenv(TEMPLATE_VARIABLE, OFF)
     return started
 
 

@@ -14,7 +14,7 @@ import pytest
 from openrlhf_ada.cli import doctor, doctor_inputs
 from openrlhf_ada.cli.doctor_inputs import input_findings
 from openrlhf_ada.data import hub
-from openrlhf_ada.platforms.findings import ERROR, OK, WARNING, Finding
+from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
 
 Findings = dict[str, Finding]
 
@@ -142,7 +142,7 @@ def test_a_run_that_needs_more_gpus_is_told(
     argv_with: Callable[[dict[str, str | None]], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_inputs, "check_this_machine", lambda args: None)
-    monkeypatch.setattr(doctor_inputs.cpu, "is_needed", lambda: False)
+    monkeypatch.setattr(doctor_inputs.without_gpu, "is_needed", lambda: False)
     monkeypatch.setattr(doctor_inputs, "cluster_to_join", lambda: None)
     for gpus, level in ((1, ERROR), (64, OK)):
         monkeypatch.setattr(doctor_inputs, "usable_gpus", lambda gpus=gpus: gpus)

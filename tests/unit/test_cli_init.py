@@ -32,7 +32,7 @@ def test_next_commands_are_said(written: tuple[Path, str]) -> None:
 def test_run_is_valid(
     machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(init.cpu, "is_needed", lambda: machine == "ON_CPU")
+    monkeypatch.setattr(init.without_gpu, "is_needed", lambda: machine == "ON_CPU")
     init.main([str(tmp_path)])
     monkeypatch.chdir(tmp_path)
     args = parse(expanded("train", ["--config", "run.yaml"]), check_without_files)

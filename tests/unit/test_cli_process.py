@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ada.platforms import cpu
+from openrlhf_ada.platforms import without_gpu
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,7 @@ def test_help_shows_both_groups_of_flags(train: Callable[[list[str]], subprocess
 
 def test_gpu_only_flags_are_refused_before_ray_starts(argv_with: ArgvWith, tmp_path: Path) -> None:
     """The host's default attention needs flash-attn. Only torch knows whether there is a GPU, so it is imported."""
-    if not cpu.is_needed():
+    if not without_gpu.is_needed():
         pytest.skip("this machine has a GPU")
     command = [sys.executable, "-m", "openrlhf_ada.cli.train_ppo_ray", *argv_with({"--vllm.sync_backend": "gloo"})]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}

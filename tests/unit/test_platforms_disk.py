@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from openrlhf_ada.platforms.disk import GIB, NoSpaceError, check_space, said_of_full
+from openrlhf_ada.platforms.folders import GIB, NoSpaceError, check_space, said_of_full
 from openrlhf_ada.trainer.policy import AdaPolicyActor
 
 

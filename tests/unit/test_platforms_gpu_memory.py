@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 from nvml import driver, gpu
 
-from openrlhf_ada.platforms.gpu_memory import RELEASE_S, NoRoomError, wait_for_room
-from openrlhf_ada.platforms.nvml import Driver
+from openrlhf_ada.platforms.nvml import RELEASE_S, Driver, NoRoomError, wait_for_room
 
 pytestmark = pytest.mark.rehearsal
 

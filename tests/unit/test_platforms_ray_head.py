@@ -59,7 +59,8 @@ def verdict_after(sent: signal.Signals, process: subprocess.Popen[bytes], notes:
 def test_one_that_died_is_named_with_its_signal(
     gcs: subprocess.Popen[bytes], sent: signal.Signals, address: str
 ) -> None:
-    assert verdict_after(sent, gcs, [], address) == f"Ray's GCS (pid {gcs.pid}) died: it was ended by {sent.name}"
+    verdict = verdict_after(sent, gcs, [], address)
+    assert f"(pid {gcs.pid}) died" in verdict and verdict.endswith(sent.name)
     assert gcs.wait() == -sent, "its status is left to who has started it"
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.platforms import run_lock
-from openrlhf_ada.platforms.run_lock import hold
+from openrlhf_ada.platforms import folders
+from openrlhf_ada.platforms.folders import hold
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from openrlhf_ada.platforms.run_lock import hold
+from openrlhf_ada.platforms.folders import hold
 hold(Path(sys.argv[1]), "--ada_run_dir")
 hold(Path(sys.argv[1]) / "." / "", "--ckpt.path")
 child = subprocess.Popen(["sleep", "60"])
@@ -38,7 +38,7 @@ def test_a_folder_is_free_when_its_process_is_gone(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
         hold(folder, "--ada_run_dir")
-        assert f"process {os.getpid()} " in (folder / run_lock.LOCK_FILE).read_text()
+        assert f"process {os.getpid()} " in (folder / folders.LOCK_FILE).read_text()
     finally:
         os.kill(child, 9)
         holder.kill()

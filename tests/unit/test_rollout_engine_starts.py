@@ -13,7 +13,7 @@ import pytest
 from clusters import wait_until
 from ray.exceptions import RpcError
 
-from openrlhf_ada.platforms import start_log
+from openrlhf_ada.platforms import vllm_plugin
 from openrlhf_ada.rollout import engine_starts
 from openrlhf_ada.rollout.engine_starts import StartWatch, report_start, watched_starts
 
@@ -137,12 +137,12 @@ def test_an_engine_tells_what_vllm_logs(
     monkeypatch.setattr(engine_starts, "REPORT_S", 0.001)
     with report_start():
         assert store == {"engine-0a": state(False)}
-        start_log.keep_last_line()
+        vllm_plugin.keep_last_line()
         logging.getLogger("vllm.model_executor.model_loader").info("Loading weights\nof %s", "a model")
         wait_until(lambda: store != {"engine-0a": state(False)}, "nothing was told")
         assert store == {"engine-0a": state(False, "Loading weights")}
     assert store == {"engine-0a": state(True)}
-    assert start_log.FILE_VARIABLE not in start_log.os.environ
+    assert vllm_plugin.FILE_VARIABLE not in vllm_plugin.os.environ
 
 
 @pytest.mark.usefixtures("actor")
@@ -166,19 +166,19 @@ def test_a_restarted_engine_tells_only_whom_the_start_concerns(
 
 def test_vllm_logs_as_before_once_it_is_up(vllm_logger: logging.Logger, tmp_path: Path) -> None:
     """The file is gone: the first line after that is the last that is looked at."""
-    with start_log.followed_start() as path:
-        start_log.keep_last_line()
-        start_log.keep_last_line()
-        assert sum(isinstance(handler, start_log.LastLine) for handler in vllm_logger.handlers) == 1
+    with vllm_plugin.followed_start() as path:
+        vllm_plugin.keep_last_line()
+        vllm_plugin.keep_last_line()
+        assert sum(isinstance(handler, vllm_plugin.LastLine) for handler in vllm_logger.handlers) == 1
         assert vllm_logger.level == logging.INFO
         vllm_logger.info("x" * 500)
-        assert path.read_text() == "x" * start_log.LONGEST
+        assert path.read_text() == "x" * vllm_plugin.LONGEST
         assert [file.name for file in path.parent.iterdir()] == [path.name]
     vllm_logger.info("served")
     assert vllm_logger.level == logging.WARNING
-    assert not any(isinstance(handler, start_log.LastLine) for handler in vllm_logger.handlers)
+    assert not any(isinstance(handler, vllm_plugin.LastLine) for handler in vllm_logger.handlers)
 
 
 def test_a_start_that_nobody_follows_changes_nothing(vllm_logger: logging.Logger) -> None:
-    start_log.keep_last_line()
+    vllm_plugin.keep_last_line()
     assert vllm_logger.level == logging.WARNING

@@ -1,4 +1,4 @@
-"""Folders of a run belong to one process at a time."""
+"""Folders of a run: each belongs to one process at a time, and has room for what is about to be written."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ import errno
 import fcntl
 import os
 import platform
+import shutil
 from pathlib import Path
 
 from openrlhf_ada.config.flags import ConfigError
+
+GIB = 1 << 30
 
 LOCK_FILE = ".in_use"
 
 CANNOT_LOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """The file system has no locks."""
 
+FULL = 64 << 20
+"""Ray's logs and objects do not fit any more."""
+
 _held: dict[Path, int] = {}
+
+
+class NoSpaceError(RuntimeError):
+    """A disk is too full for a checkpoint; nothing of it was written."""
 
 
 def hold(folder: Path, flag: str) -> None:
@@ -54,3 +64,26 @@ def hold(folder: Path, flag: str) -> None:
 def unwritable(folder: Path, flag: str, error: OSError) -> ConfigError:
     what = f"{error.filename or folder}: {error.strerror}"
     return ConfigError(flag, str(folder), f"nothing can be written there ({what})", "Take another folder")
+
+
+def said_of_full(folder: Path) -> str:
+    """A line for the user of a run that failed, whatever it says of the cause; empty while the folder has room."""
+    free = shutil.disk_usage(folder).free
+    if free >= FULL:
+        return ""
+    return (
+        f"Ray's folder {folder} is full ({free >> 20} MiB free), and what fails there may look like another fault. "
+        f"Make room, or name another folder in RAY_TMPDIR.\n"
+    )
+
+
+def check_space(folder: Path, needed: int, what: str) -> None:
+    """Raises NoSpaceError where fewer than `needed` bytes are free for `folder`, which need not exist yet."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise NoSpaceError(
+            f"{what} takes about {needed / GIB:.2f} GiB, and {free / GIB:.2f} GiB are free in {there} (--ckpt.path). "
+            f"Make room, name another folder, or keep fewer (--ckpt.max_num). Nothing was written, and the "
+            f"checkpoints that are there stay valid"
+        )

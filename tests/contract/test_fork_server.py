@@ -1,4 +1,5 @@
-"""A process forked from the template is, to whoever started it, what `python ARGUMENT...` would have been."""
+"""A process forked from the tests' server is, to whoever started it, what `python ARGUMENT...` would have been; and a
+Ray that the tests' runs join is there for them alone."""
 
 from __future__ import annotations
 
@@ -9,39 +10,35 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from processes import has_ended
-
-from openrlhf_ada.config.flags import ConfigError
-from openrlhf_ada.platforms import shared_start
-from openrlhf_ada.platforms.template import LOG, MODULES, OFF, TEMPLATE_VARIABLE, running, template
-from openrlhf_ada.platforms.template import python as python_now
-from openrlhf_ada.platforms.template_server import FORKED_VARIABLE, NEVER
+import shared_start
+from fork_server import FORKED_VARIABLE, NEVER
+from processes import command_line, has_ended
+from shared_start import (
+    HOLDER_VARIABLE,
+    LOG,
+    MODULES,
+    OF_SHARED_RAY,
+    for_workers,
+    fork_server,
+    one_ray,
+    runs_are_forked,
+)
 
 WAIT_S = 60.0
 IS_FORKED = f"import os; print(os.environ.get({FORKED_VARIABLE!r}) == str(os.getpid()))"
 
 
-@pytest.fixture(autouse=True)
-def _no_outer_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TEMPLATE_VARIABLE, raising=False)
-
-
 @pytest.fixture(scope="module")
 def python() -> Iterator[str]:
-    """The launcher of a template that has imported a little."""
-    outer = os.environ.pop(TEMPLATE_VARIABLE, None)
-    with template({"READ_AT_IMPORT": "1"}, ["json", "decimal"]) as (launcher, _):
-        assert launcher
+    """The launcher of a server that has imported a little."""
+    with fork_server({"READ_AT_IMPORT": "1"}, ["json", "decimal"]) as (launcher, _):
         yield launcher
-    if outer is not None:
-        os.environ[TEMPLATE_VARIABLE] = outer
 
 
 def call(program: str, *arguments: str, check: bool = True, **changes: Any) -> subprocess.CompletedProcess[str]:
@@ -75,7 +72,6 @@ print(json.dumps({
 """
 
 
-@pytest.mark.slow
 def test_script_sees_what_plain_python_shows(python: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -91,17 +87,11 @@ def test_script_sees_what_plain_python_shows(python: str, tmp_path: Path) -> Non
     assert ours["argv"] == [str(script), "a b", "--c"]
 
 
-def test_module_sees_what_plain_python_shows(python: str, tmp_path: Path) -> None:
+def test_module_and_command_see_what_plain_python_shows(python: str, tmp_path: Path) -> None:
     (tmp_path / "some_module.py").write_text(SCRIPT)
-    ours, plain = (
-        json.loads(outputs(p, "-m", "some_module", "x", "-m", cwd=tmp_path)) for p in (python, sys.executable)
-    )
-    assert ours == plain
-
-
-def test_command_sees_what_plain_python_shows(python: str, tmp_path: Path) -> None:
-    ours, plain = (json.loads(outputs(p, "-c", SCRIPT, "x", cwd=tmp_path)) for p in (python, sys.executable))
-    assert ours == plain
+    for words in (["-m", "some_module", "x", "-m"], ["-c", SCRIPT, "x"]):
+        ours, plain = (json.loads(outputs(p, *words, cwd=tmp_path)) for p in (python, sys.executable))
+        assert ours == plain
 
 
 def test_environment_is_the_callers(python: str) -> None:
@@ -117,27 +107,15 @@ def test_environment_is_the_callers(python: str) -> None:
     assert {name: value for name, value in ours.items() if name in plain} == plain
 
 
-def test_removed_variable_is_absent(python: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "HOME"} | {"READ_AT_IMPORT": "1"}
-    done = subprocess.run(
-        [python, "-c", "import os; print('HOME' in os.environ)"],
-        env=environment, capture_output=True, text=True, timeout=WAIT_S, check=True,
-    )  # fmt: skip
-    assert done.stdout == "False\n"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "forked"),
     [
         ({}, True),
-        ({"UNRELATED": "1"}, True),
         ({"READ_AT_IMPORT": "2"}, False),
-        ({"PYTHONHASHSEED": "1"}, False),
         ({"OMP_NUM_THREADS": "1"}, True),
         ({"OMP_NUM_THREADS": "7"}, False),
         ({"MALLOC_ARENA_MAX": "3"}, False),
-        ({"CUDA_VISIBLE_DEVICES": ""}, True),
     ],
     ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else None,
 )
@@ -149,45 +127,42 @@ def test_environment_decides_whether_imports_are_shared(python: str, changes: di
 def test_variable_read_while_importing_is_compared(tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("import os\nvalue = os.environ.get('ASKED_FOR')\n")
     path = {"PYTHONPATH": str(tmp_path)}
-    with template(path, ["reader"]) as (python, _):
+    with fork_server(path, ["reader"]) as (python, _):
         show = f"import reader; print(reader.value); {IS_FORKED}"
         assert outputs(python, "-c", show, env=path) == "None\nTrue\n"
         assert outputs(python, "-c", show, env=path | {"ASKED_FOR": "now"}) == "now\nFalse\n"
 
 
-@pytest.mark.parametrize("arguments", [["-u", "-c", IS_FORKED], ["-X", "dev", "-c", IS_FORKED]])
-def test_options_of_the_interpreter_start_a_plain_one(python: str, arguments: Sequence[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-u", "-c", IS_FORKED],
+        ["-X", "dev", "-c", IS_FORKED],
+        ["-c", f"# multiprocessing.resource_tracker\n{IS_FORKED}"],
+    ],
+    ids=["unbuffered", "option", "resource tracker"],
+)
+def test_some_start_as_plain_processes(python: str, arguments: list[str]) -> None:
     assert outputs(python, *arguments) == "False\n"
 
 
-def test_resource_tracker_is_plain(python: str) -> None:
-    program = f"# from multiprocessing.resource_tracker import main\n{IS_FORKED}"
-    assert outputs(python, "-c", program) == "False\n"
-
-
-def test_a_template_with_threads_does_not_fork(tmp_path: Path) -> None:
+def test_a_server_with_threads_does_not_fork(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     path = {"PYTHONPATH": str(tmp_path)}
-    with template(path, ["threaded"]) as (python, _):
+    with fork_server(path, ["threaded"]) as (python, _):
         assert outputs(python, "-c", IS_FORKED, env=path) == "False\n"
         assert "plain, 2 threads" in log_of(python)
 
 
-def test_without_a_template_a_plain_python_starts(python: str, tmp_path: Path) -> None:
+def test_without_a_server_a_plain_python_starts(python: str, tmp_path: Path) -> None:
     lost = tmp_path / "python"
     lost.write_text(Path(python).read_text().replace("/socket", "/no-socket"))
     lost.chmod(0o700)
     done = call(str(lost), "-c", IS_FORKED)
     assert done.stdout == "False\n"
     assert "starting a plain Python" in done.stderr
-
-
-@pytest.mark.slow
-def test_template_that_cannot_import_leaves_plain_pythons() -> None:
-    with template({}, ["no_such_module_anywhere"]) as (python, _):
-        assert outputs(python, "-c", IS_FORKED) == "False\n"
 
 
 def test_passed_descriptors_are_open_and_no_others(python: str) -> None:
@@ -226,24 +201,10 @@ def test_standard_streams_are_the_callers(python: str) -> None:
     assert (done.stdout, done.stderr) == ("IN\n", "to stderr\n")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("program", "status"),
-    [
-        ("pass", 0),
-        ("raise SystemExit(7)", 7),
-        ("raise SystemExit('why')", 1),
-        ("1/0", 1),
-        ("import os; os._exit(200)", 200),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
-        ("import os; os.abort()", -signal.SIGABRT),
-    ],
-)
-def test_exit_status_is_that_of_plain_python(python: str, program: str, status: int) -> None:
-    ours, plain = (call(p, "-c", program, check=False) for p in (python, sys.executable))
-    assert ours.returncode == plain.returncode == status
-    assert ours.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+def test_a_process_ends_by_a_signal_as_python_would(python: str, number: signal.Signals) -> None:
+    program = f"import os; os.kill(os.getpid(), {int(number)})"
+    assert call(python, "-c", program, check=False).returncode == -number
 
 
 WAIT_LONG = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -280,31 +241,11 @@ def test_signals_reach_the_forked_process(python: str, number: signal.Signals, a
     assert has_ended(pid)
 
 
-@pytest.mark.slow
-def test_ignored_signals_stay_ignored(python: str) -> None:
-    program = (
-        "import signal; print(signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN, signal.getsignal(signal.SIGHUP))"
-    )
-
-    def ignore() -> None:
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-
-    ours, plain = (outputs(p, "-c", program, preexec_fn=ignore) for p in (python, sys.executable))
-    assert ours == plain
-    assert ours.startswith("True")
-
-
 def test_killed_stand_in_takes_the_forked_process_with_it(python: str) -> None:
     process, pid = start(python)
     process.kill()
     process.wait(WAIT_S)
     until(lambda: has_ended(pid))
-
-
-def test_killed_forked_process_ends_its_stand_in(python: str) -> None:
-    process, pid = start(python)
-    os.kill(pid, signal.SIGKILL)
-    assert process.wait(WAIT_S) == -signal.SIGKILL
 
 
 def test_stand_in_that_was_stopped_has_the_status_of_the_forked_process(python: str) -> None:
@@ -329,30 +270,19 @@ def test_forked_process_ends_with_whoever_started_it(python: str) -> None:
     until(lambda: has_ended(int(done.stdout)))
 
 
-def test_processes_run_side_by_side(python: str) -> None:
-    started = [start(python) for _ in range(3)]
-    assert len({pid for _, pid in started}) == 3
-    for process, _ in started:
-        assert process.poll() is None
-    for process, pid in started:
-        process.terminate()
-        assert process.wait(WAIT_S) == -signal.SIGTERM
-        assert has_ended(pid)
-
-
 @pytest.mark.slow
 def test_randomness_differs_from_process_to_process() -> None:
     program = (
         "import random, tempfile, os, multiprocessing, json, numpy, torch; print(json.dumps([random.random(), "
         "numpy.random.rand(), torch.rand(1).item(), multiprocessing.current_process().authkey.hex()]))"
     )
-    with template({}, ["numpy", "torch"]) as (python, _):
+    with fork_server({}, ["numpy", "torch"]) as (python, _):
         first, second = (json.loads(outputs(python, "-c", program)) for _ in range(2))
         assert outputs(python, "-c", IS_FORKED) == "True\n"
     assert all(a != b for a, b in zip(first, second, strict=True))
 
 
-def test_multiprocessing_spawns_through_the_template(python: str, tmp_path: Path) -> None:
+def test_multiprocessing_spawns_through_the_fork_server(python: str, tmp_path: Path) -> None:
     script = tmp_path / "spawner.py"
     script.write_text(
         textwrap.dedent(f"""
@@ -362,7 +292,6 @@ def test_multiprocessing_spawns_through_the_template(python: str, tmp_path: Path
             queue.put((number * 2, os.environ.get({FORKED_VARIABLE!r}) == str(os.getpid())))
 
         if __name__ == "__main__":
-            multiprocessing.set_executable({python!r})
             context = multiprocessing.get_context("spawn")
             queue = context.Queue()
             process = context.Process(target=work, args=(queue, 21))
@@ -375,9 +304,8 @@ def test_multiprocessing_spawns_through_the_template(python: str, tmp_path: Path
     assert outputs(python, str(script)) == "(42, True)\n0\n"
 
 
-def test_nothing_is_left_when_the_template_ends() -> None:
-    with template({"READ_AT_IMPORT": "1"}, ["json"]) as (python, pid):
-        assert pid is not None
+def test_nothing_is_left_when_the_server_ends() -> None:
+    with fork_server({"READ_AT_IMPORT": "1"}, ["json"]) as (python, pid):
         process, forked = start(python)
     assert process.wait(WAIT_S) == -signal.SIGKILL
     until(lambda: has_ended(forked) and has_ended(pid))
@@ -387,55 +315,16 @@ def test_nothing_is_left_when_the_template_ends() -> None:
 def test_nothing_is_left_when_the_owner_is_killed() -> None:
     program = textwrap.dedent(f"""
         import os, signal, subprocess
-        from openrlhf_ada.platforms.template import template
-        with template({{}}, ["json"]) as (python, pid):
+        from shared_start import fork_server
+        with fork_server({{}}, ["json"]) as (python, pid):
             waiting = subprocess.Popen([python, "-c", {WAIT_LONG!r}], stdout=subprocess.PIPE, text=True)
             print(pid, waiting.stdout.readline(), python, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
     """)
-    done = call(sys.executable, "-c", program, check=False)
+    done = call(sys.executable, "-c", program, check=False, env={"PYTHONPATH": str(shared_start.FOLDER)})
     owner, forked, python = done.stdout.split()
     until(lambda: has_ended(int(owner)) and has_ended(int(forked)))
     until(lambda: not Path(python).parent.exists())
-
-
-def test_switched_off_there_is_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TEMPLATE_VARIABLE, OFF)
-    assert running() == ""
-    with template({}, ["json"]) as started:
-        assert started == ("", None)
-
-
-def test_running_template_is_used(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TEMPLATE_VARIABLE, python)
-    with template({}, ["json"]) as started:
-        assert started == (python, None)
-    assert outputs(python, "-c", IS_FORKED) == "True\n"
-
-
-def test_several_runs_share_one_and_leave_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[dict[str, str]] = []
-
-    @contextmanager
-    def light(environment: dict[str, str]) -> Iterator[tuple[str, int | None]]:
-        started.append(environment)
-        with template(environment, ["json"]) as found:
-            yield found
-
-    monkeypatch.setattr(shared_start, "template", light)
-    monkeypatch.setattr(shared_start.cpu, "is_needed", lambda: True)
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "3")
-    monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    before = dict(os.environ)
-    with shared_start.one_template():
-        # Of two runs: the first has found what its workers get, so it is forked as they are.
-        assert [outputs(python_now(), "-c", IS_FORKED) for _ in range(2)] == ["True\n"] * 2
-        assert os.environ["TQDM_DISABLE"] == "1"
-    assert [environment["VLLM_CPU_KVCACHE_SPACE"] for environment in started] == ["3"], "the user's own"
-    assert dict(os.environ) == before
-    monkeypatch.setattr(shared_start.cpu, "is_needed", lambda: False)
-    with shared_start.one_template():
-        assert python_now() == sys.executable and dict(os.environ) == before
 
 
 ENDS = """if True:
@@ -469,31 +358,67 @@ def test_a_process_ends_as_python_would(python: str, end: str, status: int) -> N
     assert forked.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
 
 
-def test_what_was_imported_is_not_taken_apart_at_the_end(python: str) -> None:
-    program = "import json\nclass Thing:\n    def __del__(self): print('deleted')\njson.thing = Thing()"
-    assert (outputs(python, "-c", program), outputs(sys.executable, "-c", program)) == ("", "deleted\n")
-
-
-def test_output_that_nobody_takes_is_told_as_python_tells_it(python: str) -> None:
-    options = {"stderr": subprocess.PIPE, "capture_output": False, "check": False}
-    buffered = {"env": {"PYTHONUNBUFFERED": ""}}
-    for program in (python, sys.executable):
-        with open("/dev/full", "w") as full:
-            done = call(program, "-c", "print(1)", stdout=full, **options, **buffered)
-        assert done.returncode == 120 and "No space left on device" in done.stderr
-
-
-def test_a_path_without_a_template_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(TEMPLATE_VARIABLE, str(tmp_path / "nothing"))
-    with pytest.raises(ConfigError, match=TEMPLATE_VARIABLE), template({}, ["json"]):
-        raise AssertionError
-
-
 @pytest.mark.slow
 def test_what_a_run_imports_starts_no_thread_and_no_ray() -> None:
     """A new release of torch, vLLM or DeepSpeed may: then every process would import for itself."""
     program = f"import sys; print([n for n in {NEVER!r} if n in sys.modules], 'vllm' in sys.modules); {IS_FORKED}"
-    with template({}, MODULES) as (python, _):
+    with fork_server({}, MODULES) as (python, _):
         # A launcher asks again in the next 30 s only while the imports last.
         until(lambda: "ready after" in log_of(python))
         assert outputs(python, "-c", program) == "[] True\nTrue\n"
+
+
+def test_runs_and_what_their_workers_get_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_start, "fork_server", lambda environment: fork_server(environment, ["json"]))
+    before = dict(os.environ)
+    with runs_are_forked():
+        assert outputs(shared_start.python(), "-c", IS_FORKED) == "True\n"
+        assert for_workers({"env_vars": {"A": "1"}}) == {
+            "env_vars": {"A": "1"},
+            "py_executable": shared_start.running(),
+        }
+    assert dict(os.environ) == before
+    assert for_workers(None) == {} and shared_start.python() == sys.executable
+
+
+# -- a Ray that is shared ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_one_ray_ends_with_its_block() -> None:
+    environment, before = dict(os.environ), psutil.Process().children(recursive=True)
+    with one_ray():
+        started = [process for process in psutil.Process().children(recursive=True) if process not in before]
+        lines = [command_line(process) for process in started]
+        assert any("raylet" in line and os.environ["RAY_ADDRESS"] in line for line in lines), lines
+        assert os.environ.keys() - environment.keys() == set(OF_SHARED_RAY)
+        assert not [line for line in lines if os.environ["RAY_AUTH_TOKEN"] in line]
+    assert dict(os.environ) == environment
+    assert not psutil.wait_procs(started, timeout=30)[1]
+
+
+def test_ray_is_told_no_variable_that_it_inherits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes them to its logs."""
+    monkeypatch.setenv("HF_TOKEN", "marker")
+    with subprocess.Popen(["sleep", "60"], env=dict(os.environ)) as holder:
+        monkeypatch.setenv(HOLDER_VARIABLE, str(holder.pid))
+        monkeypatch.setenv("SET_LATER", "1")
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+        # It has a name before the kernel shows its variables.
+        until(lambda: "HF_TOKEN" in psutil.Process(holder.pid).environ())
+        told = for_workers({"env_vars": {"OURS": "2"}})
+        holder.kill()
+    assert told == {"env_vars": {"SET_LATER": "1", HOLDER_VARIABLE: str(holder.pid), "OURS": "2"}}
+
+
+@pytest.mark.slow
+def test_a_killed_owner_leaves_no_ray() -> None:
+    program = "from shared_start import one_ray\nwith one_ray():\n    print('up', flush=True)\n    input()"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"PYTHONPATH": str(shared_start.FOLDER)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes) as owner:
+        assert owner.stdout is not None and owner.stdout.readline() == "up\n"
+        started = psutil.Process(owner.pid).children(recursive=True)
+        assert any(process.name() == "raylet" for process in started)
+        owner.kill()
+    assert not psutil.wait_procs(started, timeout=30)[1]

@@ -1,6 +1,6 @@
-"""The template process: imports what a run's processes need, then forks one for each launcher that asks.
+"""The fork server: imports what a run's processes need, then forks one for each launcher that asks.
 
-Run as `python template_server.py LISTENER FOLDER MODULE...`; ends, and all that it forked with it, when its standard
+Run as `python fork_server.py LISTENER FOLDER MODULE...`; ends, and all that it forked with it, when its standard
 input closes. Imports nothing of this package, since the processes to be forked must import it themselves.
 """
 
@@ -33,7 +33,7 @@ from typing import Any
 NEVER = ("ray", "openrlhf", "openrlhf_ada")
 """Modules that processes must not share: Ray reads its settings and seeds its ids when it is imported."""
 
-FORKED_VARIABLE = "OPENRLHF_ADA_FORKED"
+FORKED_VARIABLE = "ADA_TESTS_FORKED"
 """In a forked process: its own pid."""
 
 NO_THREAD_OF_ARROW = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
@@ -114,7 +114,7 @@ class Imported:
 
 
 def _is_exempt(name: str) -> bool:
-    return name in EXEMPT or name.startswith("OPENRLHF_ADA_")
+    return name in EXEMPT or name.startswith(("OPENRLHF_ADA_", "ADA_TESTS_", "RAY_"))
 
 
 def _log(text: str) -> None:
@@ -255,10 +255,10 @@ def _send(stand_in: socket.socket, message: bytes) -> None:
         _log(f"a stand-in is gone: {error!r}")
 
 
-def become(request: Mapping[str, Any], template: int, set_by_imports: Mapping[str, str]) -> None:
+def become(request: Mapping[str, Any], server: int, set_by_imports: Mapping[str, str]) -> None:
     """Make this forked process what the launcher would have started."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != template:
+    if os.getppid() != server:
         os._exit(1)
     os.setsid()
     _take_descriptors(request["descriptors"], request["received"])
@@ -273,7 +273,7 @@ def become(request: Mapping[str, Any], template: int, set_by_imports: Mapping[st
 
 
 def _take_descriptors(numbers: Sequence[int], received: Sequence[int]) -> None:
-    """Give the received descriptors the numbers that they have in the launcher, and close the template's own."""
+    """Give the received descriptors the numbers that they have in the launcher, and close the server's own."""
     waiting: list[int] = []
     for descriptor in received:
         waiting.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE))
@@ -316,7 +316,7 @@ def renew_randomness() -> None:
 class QuickEnd:
     """Ends a forked process after its last exit handler, as Python would, but does not take its modules apart.
 
-    They are what the template has imported: freeing them one by one takes half a second, and copies every page.
+    They are what the server has imported: freeing them one by one takes half a second, and copies every page.
     """
 
     def __init__(self) -> None:
@@ -375,7 +375,7 @@ def run(arguments: Sequence[str]) -> None:
 def main() -> None:
     end = QuickEnd()
     listener = socket.socket(fileno=int(sys.argv[1]))
-    folder, template = sys.argv[2], os.getpid()
+    folder, pid = sys.argv[2], os.getpid()
     # This script's own folder.
     sys.path.pop(0)
     started = time.time()
@@ -390,7 +390,9 @@ def main() -> None:
         shutil.rmtree(folder)
         # Ends what was forked as well.
         os._exit(0)
-    become(request, template, imported.set_by_imports())
+    become(request, pid, imported.set_by_imports())
+    # What it spawns, vLLM's engine core above all, is forked as well.
+    multiprocessing.set_executable(os.path.join(folder, "python"))
     del server, imported, listener
     end.run(request["arguments"])
 

@@ -1,7 +1,7 @@
-"""Asks the template for a process, and stands in for it: same signals, same exit status.
+"""Asks the fork server for a process, and stands in for it: same signals, same exit status.
 
-Run as `python -I -S template_launcher.py SOCKET ARGUMENT...` in the place of `python ARGUMENT...`. Whoever started it
-waits for it, signals it and kills it as if it were the process itself. Where the template cannot fork, it becomes a
+Run as `python -I -S fork_launcher.py SOCKET ARGUMENT...` in the place of `python ARGUMENT...`. Whoever started it
+waits for it, signals it and kills it as if it were the process itself. Where the server cannot fork, it becomes a
 plain Python.
 """
 
@@ -20,7 +20,7 @@ OWN = {signal.SIGPIPE, signal.SIGXFSZ}
 """Signals that Python itself ignores in every process."""
 
 LONGEST_WAIT_S = 30.0
-"""For a template that is still importing."""
+"""For a server that is still importing."""
 
 NOT_PASSED_ON = {
     signal.SIGKILL,
@@ -52,7 +52,7 @@ def main() -> NoReturn:
 def _ask(
     address: str, arguments: list[str], descriptors: Collection[int], blocked: Collection[int]
 ) -> socket.socket | None:
-    """A connection by which the template reports the end of the forked process; None if it did not fork."""
+    """A connection by which the server reports the end of the forked process; None if it did not fork."""
     request = {
         "arguments": arguments,
         "environment": dict(os.environ),

@@ -1,9 +1,10 @@
-"""Where an engine's model runs on a CPU: in its core's own process, or in one process per tensor-parallel worker."""
+"""vLLM on a CPU: the rollout actor's engine settings, and where an engine's model runs: in its core's own process, or
+in one process per tensor-parallel worker."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+from typing import Any
 
 import torch
 from vllm.utils.ompmultiprocessing import OMPProcessManager
@@ -11,8 +12,44 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from openrlhf_ada.platforms import template
-from openrlhf_ada.platforms.cpu import ENGINES_VARIABLE
+from openrlhf_ada.host.classes import unwrap_ray_class
+from openrlhf_ada.platforms.without_gpu import ENGINES_VARIABLE, compute_dtype
+
+EXECUTOR, TENSOR_PARALLEL_EXECUTOR = f"{__name__}.OneProcessExecutor", f"{__name__}.TensorParallelExecutor"
+"""By name, for engines of one worker and of several: the engine's core imports them itself."""
+
+
+def cpu_rollout_actor(host_actor: Any) -> Any:
+    """The host's Ray rollout actor with engine arguments for a CPU."""
+    import ray
+
+    base = unwrap_ray_class(host_actor)
+
+    class CpuRolloutRayActor(base):
+        async def __init__(self, *args: Any, **kwargs: Any) -> None:
+            await super().__init__(*args, **cpu_engine_arguments(kwargs))
+
+    return ray.remote(CpuRolloutRayActor)
+
+
+def cpu_engine_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The host's engine arguments, changed where they mean something else on a CPU."""
+    workers = kwargs.get("tensor_parallel_size", 1)
+    return kwargs | {
+        "dtype": compute_dtype(),
+        # The flag is a share of a GPU's memory. On a CPU it would reserve that share of the machine, per engine; the
+        # cache size is given in bytes instead (VLLM_CPU_KVCACHE_SPACE, set by `worker_environment`).
+        "gpu_memory_utilization": 0.2,
+        # vLLM's default of 128 makes attention over short sequences twice as slow (docs/cpu.md).
+        "block_size": 32,
+        # Its own process for the model would load torch and vLLM once more before the first token.
+        "distributed_executor_backend": EXECUTOR if workers == 1 else TENSOR_PARALLEL_EXECUTOR,
+        # The core dies when a prompt with a seed is computed in parts: vLLM then winds the generator back, which those
+        # of a CPU cannot.
+        "enable_chunked_prefill": False,
+        # Compiling takes longer than a short run and needs a C++ compiler.
+        "enforce_eager": True,
+    }
 
 
 class NoLargerCacheThanNeeded(Executor):
@@ -56,6 +93,4 @@ class TensorParallelExecutor(NoLargerCacheThanNeeded, MultiprocExecutor):
     def _init_executor(self) -> None:
         # vLLM binds each worker to a memory node of its own, and most machines have one.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        if template.running():
-            multiprocessing.set_executable(template.running())
         super()._init_executor()

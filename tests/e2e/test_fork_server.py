@@ -1,4 +1,4 @@
-"""Processes of a run are forked from the template, and without it they compute and end in the same way."""
+"""Processes of a run are forked from one server, and without it they compute and end in the same way."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Toy, read_jsonl, toy_flags, train
 from interrupted_runs import Interruption, interrupt
-
-from openrlhf_ada.platforms.template import LOG, OFF, running
+from shared_start import LOG, running
 
 pytestmark = pytest.mark.e2e
 
@@ -32,7 +31,7 @@ def test_forked_run_has_the_rollouts_of_a_plain_one(toy: Toy, tmp_path: Path) ->
     interrupt(
         toy_flags(toy, tmp_path / "plain", **flags),
         "step 2/3",
-        Interruption(signal.SIGTERM, 143, template=OFF),
+        Interruption(signal.SIGTERM, 143, forked=False),
         lambda processes: names.extend(process.cmdline()[0] for process in processes if process.cmdline()),
     )
     actors = {name.removeprefix("ray::").partition(".")[0] for name in names if name.startswith("ray::")}

@@ -1,7 +1,7 @@
 """Everything that must change for the host to run where torch sees no GPU, each change with its reason.
 
 `activate` runs in the driver and, as Ray's worker setup hook, in every Ray worker. vLLM's own sub-processes are not
-Ray workers: what they need is in `cpu_engine`. Contract tests (tests/contract/test_cpu_shims.py) fail by name when the
+Ray workers: what they need is in `engine`. Contract tests (tests/contract/test_cpu_shims.py) fail by name when the
 host no longer has what a shim stands on.
 """
 
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from openrlhf_ada.platforms.cpu_dtype import compute_dtype
-from openrlhf_ada.platforms.cpu_forward import SHARE_VARIABLE, adapt_actor
-from openrlhf_ada.platforms.import_hooks import on_import
+from openrlhf_ada.platforms.without_gpu.forward import SHARE_VARIABLE, adapt_actor
 
-SETUP_HOOK = "openrlhf_ada.platforms.cpu.activate"
+SETUP_HOOK = f"{__name__}.activate"
 """Dotted name that Ray runs in each worker process."""
+
+DTYPE_VARIABLE = "OPENRLHF_ADA_CPU_DTYPE"
+"""auto (default), float32 or bfloat16: precision of training and engine."""
 
 THREADS_VARIABLE = "OPENRLHF_ADA_TORCH_THREADS"
 """Threads of each training process. Ray gives every actor one OpenMP thread, whatever the machine has."""
@@ -52,20 +56,14 @@ def activate() -> None:
     if _activated:
         return
     _activated = True
+    from wrapt import register_post_import_hook
+
     # DeepSpeed would find no GPU by itself, but warns about it in every process.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     install_flash_attn_stub()
-    on_import(
-        {
-            "torch": adapt_torch,
-            "torch.distributed.device_mesh": adapt_device_mesh,
-            "deepspeed.ops": adapt_deepspeed_ops,
-            "openrlhf.utils.utils": adapt_model_dtype,
-            "openrlhf.utils.deepspeed.deepspeed": adapt_strategy,
-            "openrlhf.models.actor": adapt_actor,
-            "openrlhf.trainer.ray.vllm_engine": adapt_engine,
-        }
-    )
+    # Importing torch or the host only to adapt them would cost every worker seconds, whether it needs them or not.
+    for module, adapt in _ADAPTERS.items():
+        register_post_import_hook(adapt, module)
 
 
 def is_needed() -> bool:
@@ -73,6 +71,22 @@ def is_needed() -> bool:
     import torch
 
     return not torch.cuda.is_available()
+
+
+def compute_dtype() -> str:
+    """ "float32" or "bfloat16": the wider one unless the processor multiplies bfloat16 itself.
+
+    Emulated bfloat16 is tens of times slower than float32 (docs/cpu.md). Raises ValueError on another value of
+    OPENRLHF_ADA_CPU_DTYPE.
+    """
+    chosen = os.environ.get(DTYPE_VARIABLE, "auto")
+    if chosen in ("float32", "bfloat16"):
+        return chosen
+    if chosen != "auto":
+        raise ValueError(f"{DTYPE_VARIABLE} is {chosen!r}: expected auto, float32 or bfloat16")
+    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    native = flags is not None and {"avx512_bf16", "amx_bf16"} & set(flags.group(1).split())
+    return "bfloat16" if native else "float32"
 
 
 def worker_environment(num_engines: int = 1) -> dict[str, str]:
@@ -225,6 +239,31 @@ def adapt_engine(vllm_engine: Any) -> None:
 
     Contract: test_cpu_engine_shims.test_rollout_actor_is_the_hosts_with_our_arguments
     """
-    from openrlhf_ada.platforms.cpu_engine import cpu_rollout_actor
+    from openrlhf_ada.platforms.without_gpu.engine import cpu_rollout_actor
 
     vllm_engine.RolloutRayActor = cpu_rollout_actor(vllm_engine.RolloutRayActor)
+
+
+_ADAPTERS: dict[str, Callable[[Any], None]] = {
+    "torch": adapt_torch,
+    "torch.distributed.device_mesh": adapt_device_mesh,
+    "deepspeed.ops": adapt_deepspeed_ops,
+    "openrlhf.utils.utils": adapt_model_dtype,
+    "openrlhf.utils.deepspeed.deepspeed": adapt_strategy,
+    "openrlhf.models.actor": adapt_actor,
+    "openrlhf.trainer.ray.vllm_engine": adapt_engine,
+}
+
+
+def ask_for_amx() -> None:
+    """Before vLLM computes anything: a process must ask Linux for the registers of Intel's AMX before it uses them.
+
+    vLLM's attention uses AMX where the processor has it, and leaves the asking to a matrix product of more than four
+    rows. If the first step of an engine has fewer tokens, there was none, and the process is ended by SIGILL. Where
+    Linux refuses, vLLM is told that there is no AMX.
+    Contract: test_cpu_engine_shims.test_vllm_uses_amx_without_asking_for_it
+    """
+    import torch
+
+    if torch.cpu._is_amx_tile_supported() and not torch.cpu._init_amx():
+        torch.cpu._is_amx_tile_supported = lambda: False
