@@ -52,11 +52,18 @@ AS_IT_RAN: dict[str, dict[str, Any]] = {
     "dapo": {"refill_limit": 4608},
     "maxrl": {"floor": 0.02},
     "mopps": {"candidates": 4},
-    "pilot-commit": {"pilot": 8, "max_samples": 32, "gate_low": 0.125, "gate_high": 0.75},
+    "pilot-commit": {"pilot": 8, "max_samples": 32, "refill_limit": 4608},
 }
 """Our flags with which the results of methods were made whose presets have been mended since."""
 
-OTHERWISE_AS_IT_RAN: dict[str, dict[str, Any]] = {"speed": {"estimator": "group_norm"}, "pilot-commit": {"n": 32}}
+OTHERWISE_AS_IT_RAN: dict[str, dict[str, Any]] = {
+    "mopps": {"summary": "8 rollouts of one in 4 prompts, chosen by how near 1/2 a draw of their pass rate is"},
+    "pilot-commit": {
+        "n": 32,
+        "summary": "8 rollouts a prompt; 24 more and training where 1 to 6 are positive, else a fresh prompt",
+    },
+    "speed": {"estimator": "group_norm"},
+}
 """The same, of what is no flag of ours."""
 
 RIGHT_ONLY: dict[str, Any] = {"baseline": "none", "correction": "none", "zeros": "skip"}
@@ -113,8 +120,17 @@ OF_PRESET = {name: name for name in PUBLISHED} | {
 }
 """Methods here by the presets that they stand for. Sizes of steps are the arena's own."""
 
-FEWER_UPDATES = {"rated-pos": {"train.batch_size": 1024}}
-"""Presets that make more updates of a step than the method here, and with which flags they make as many."""
+_GAVE_UP = ("reinforce-ada-est", "vip", "knapsack", "gvm", "sgpo", "cures", "dars")
+
+FEWER_UPDATES: dict[str, dict[str, Any]] = {
+    "rated-pos": {"train.batch_size": 1024},
+    "dapo": {"ada_refill_limit": 4608},
+    "maxrl": {"ada_floor": 0.02},
+    "mopps": {"ada_candidates": 4},
+    "pilot-commit": {"rollout.n_samples_per_prompt": 32, "ada_pilot": 8, "ada_max_samples": 32},
+    "speed": {"algo.advantage.estimator": "group_norm"},
+} | {name: {"ada_give_up": 64} for name in _GAVE_UP}
+"""Presets that are no longer what ran here, or make more updates of a step: with these flags they are."""
 
 TWICE: dict[str, Any] = {"passes": 2, "parts": 2}
 """Two passes, in as many updates as one pass in four."""
