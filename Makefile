@@ -76,8 +76,8 @@ docs: $(READY) ## write docs/flags.md and docs/metrics.md anew, from the parsers
 	@$(BIN)/python -c 'from openrlhf_ada.reporting.metrics import render_metrics_table as render; print(render(), end="")' \
 	  > docs/metrics.md
 
-arena-docs: $(READY) ## write the results in docs/arena.md and their figures anew, from openrlhf_ada/arena/results
-	@$(BIN)/python -m openrlhf_ada.cli.arena_page docs/arena.md
+arena-docs: $(READY) ## write benchmarks/arena/RESULTS.md and the table of docs/arena.md anew
+	@$(BIN)/python -m benchmarks.arena page
 
 site: $(READY) ## the documentation as a site: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -103,11 +103,6 @@ VERBS = {
     "report": Verb(
         "write the page of a run, or of several beside each other", "report", needs=("plotly", "matplotlib")
     ),
-    "arena": Verb(
-        "compare methods at equal cost, with a small model that learns in seconds",
-        "arena",
-        needs=("torch", "filelock"),
-    ),
     "plan": Verb(
         "estimate what a step of each method takes and gives, and recommend one for a budget", "plan", needs=("rich",)
     ),

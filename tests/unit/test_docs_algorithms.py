@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from types import ModuleType, SimpleNamespace
 
@@ -81,16 +80,6 @@ def test_shares_of_chosen_prompts_by_length() -> None:
     for row, which in zip(rows, (0, 1), strict=True):
         at = [2 * (round(100 * p) - 1) + which for p in (0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99)]
         assert [float(cell) for cell in row[1:]] == pytest.approx(found[at], rel=0.005)
-
-
-def test_gain_per_token_is_the_benchmarks() -> None:
-    saved = json.loads((ROOT / "benchmarks" / "results" / "choice_per_token.json").read_text(encoding="utf-8"))
-    (rows,) = (table for table in tables(TEXT) if table[0][:3] == ["task", "`std`", "`std_per_token`"])
-    assert [row[0].strip("`") for row in rows[1:]] == list(saved["tasks"])
-    for row, found in zip(rows[1:], saved["tasks"].values(), strict=True):
-        said = [float(word) for cell in row[1:] for word in re.findall(r"-?\.\d+", cell.replace("−", "-"))]
-        figures = [found["choose-4-share"], found["choose-4-per-token"], found["gain"], *found["interval"]]
-        assert said == pytest.approx(figures, abs=6e-4)
 
 
 def test_figures_in_sentences(figures: ModuleType) -> None:

@@ -118,7 +118,6 @@ COMMANDS = {
     "eval": ["eval", "--model", "m", "--benchmark", "math500", "--out", "o"],
     "submit": ["submit", "--address", "http://127.0.0.1:1", "train", *RUN],
     "report": ["report", "r"],
-    "arena": ["arena", "--quick", "--out", "a"],
     "plan": ["plan", "--prompts", "16", "--methods", "grpo"],
     "simulate": ["simulate", "--prompts", "16"],
 }
@@ -171,7 +170,7 @@ WITH_THEM = {
     "simulate": set(),
     "demo-data": set(),
 }
-"""Commands that end within seconds, and what their packages import in turn. The arena takes minutes."""
+"""Commands that end within seconds, and what their packages import in turn."""
 
 
 @pytest.mark.slow
