@@ -74,8 +74,8 @@ format: $(READY) ## format the code and fix what ruff can fix
 docs: $(READY) ## write docs/flags.md anew, from the parsers
 	@$(BIN)/python -m openrlhf_ada.cli.flag_reference docs/flags.md
 
-arena-docs: $(READY) ## write the results in docs/arena.md and their figures anew, from openrlhf_ada/arena/results
-	@$(BIN)/python -m openrlhf_ada.cli.arena_page docs/arena.md
+arena-docs: $(READY) ## write benchmarks/arena/RESULTS.md and the table of docs/arena.md anew
+	@$(BIN)/python -m benchmarks.arena page
 
 site: $(READY) ## the documentation as a site: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -2,7 +2,8 @@
 
 8 GPUs are shared by policy and engines in turns, or each has its own, split in the way that is best for that row.
 Training is additive: gradients of closed groups can be computed early and the policy still changes only at the
-optimizer step, so such a step is on-policy and exact. Seconds of training are those of docs/arena.md.
+optimizer step, so such a step is on-policy and exact. Seconds of training are those of
+`openrlhf_ada/simulation/step_seconds.py`.
 
     python benchmarks/overlap.py     last line: one JSON object, which is also saved in benchmarks/results/overlap.json
 """
@@ -19,13 +20,13 @@ from pathlib import Path
 from machine import machine
 from scheduler import GROUP, HEADLINE, NUM_PROMPTS, balance, pools, uniform
 
-from openrlhf_ada.arena.costs import ANSWER_TOKENS, ENGINES, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.core.fleet import Aborted, Finished, run
 from openrlhf_ada.core.policies import Policy
 from openrlhf_ada.core.scheduling import Request, Scheduler
 from openrlhf_ada.core.speculation import LEAST_CHANCE
 from openrlhf_ada.core.types import PromptPool
 from openrlhf_ada.simulation.forecast import Cluster, dealt_seconds, forecast
+from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, ENGINES, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, SampleOf, VirtualFleet
 
 SEEDS = 5
@@ -137,7 +138,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed instead of five; nothing is saved")
     args = parser.parse_args()
     seeds = 1 if args.quick else SEEDS
-    models = {"1.5B": STEP_MODELS["seconds"], "7B": STEP_MODELS["seconds-7b"]}
+    models = {"1.5B": STEP_MODELS["1.5b"], "7B": STEP_MODELS["7b"]}
     seconds = {size: {name: steps_of(name, model, seeds) for name in POLICIES} for size, model in models.items()}
     parts = {size: {name: parts_of(name, model, seeds) for name in POLICIES} for size, model in models.items()}
     least = {size: least_sampling(model, seeds) for size, model in models.items()}

@@ -1,4 +1,4 @@
-"""What `make site` adds to the pages in docs/: README and other texts of the top folder, linked files, docstrings."""
+"""What `make site` adds to the pages in docs/: README and other texts outside it, linked files, docstrings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 
-TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Texts of the top folder, and their pages."""
+TEXTS = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/arena/RESULTS.md": "arena_results.md",
+}
+"""Texts outside docs/, and their pages."""
 
 LONG_WORD = 22
 """Characters: a longer name would make the column of a table too wide."""
@@ -26,7 +31,7 @@ _MODULE, _NAME = re.compile(r"^\| `(openrlhf_ada\.[\w.]+)` \|"), re.compile(r"^\
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add pages that are made of other texts, and the files that pages link to outside docs/."""
-    pages = {page: (ROOT / text).read_text(encoding="utf-8") for text, page in TOP.items()}
+    pages = {page: (ROOT / text).read_text(encoding="utf-8") for text, page in TEXTS.items()}
     pages["reference.md"] = _reference((ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
@@ -37,7 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let every link lead to a page or file of the site."""
-    folder = Path() if page.file.src_uri in TOP.values() else Path("docs")
+    folder = next((Path(text).parent for text, of in TEXTS.items() if of == page.file.src_uri), Path("docs"))
     return _TARGET.sub(lambda match: _on_site(match[1], folder), markdown)
 
 
@@ -68,8 +73,8 @@ def _on_site(target: str, folder: Path) -> str:
     if re.match(r"[a-z]+:", target):
         return target
     name = _from_top(target, folder)
-    if name in TOP:
-        return TOP[name]
+    if name in TEXTS:
+        return TEXTS[name]
     return name.removeprefix("docs/") if name.startswith("docs/") else f"files/{name}.txt"
 
 
@@ -79,8 +84,8 @@ def _from_top(target: str, folder: Path) -> str:
 
 
 def _linked_files() -> set[str]:
-    """Files outside docs/, other than TOP, that pages link to."""
-    texts = {Path(name): Path() for name in TOP} | {
+    """Files outside docs/, other than TEXTS, that pages link to."""
+    texts = {Path(name): Path(name).parent for name in TEXTS} | {
         path.relative_to(ROOT): Path("docs") for path in (ROOT / "docs").glob("*.md")
     }
     targets = {
@@ -89,7 +94,7 @@ def _linked_files() -> set[str]:
         for target in _TARGET.findall((ROOT / text).read_text(encoding="utf-8"))
         if not re.match(r"[a-z]+:", target)
     }
-    return {name for name in targets if not name.startswith("docs/") and name not in TOP and (ROOT / name).is_file()}
+    return {name for name in targets if not name.startswith("docs/") and name not in TEXTS and (ROOT / name).is_file()}
 
 
 def _reference(api: str) -> str:

@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import mean
 
-from openrlhf_ada.arena.costs import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, Plan, draw, show
 from openrlhf_ada.cli.scenario import (
     at_least,
@@ -36,6 +35,7 @@ from openrlhf_ada.data.prepared import measured_rates
 from openrlhf_ada.reporting.display import on_each
 from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.forecast import Forecast
+from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
 
 PROG = "openrlhf-ada plan"
@@ -52,8 +52,6 @@ PLANNED = tuple(
 """Methods that replace no prompts and read no critic: what others take is not simulated."""
 
 NOT_PLANNED = dict.fromkeys(set(METHODS) - set(PLANNED), "replaces prompts or reads a critic, which is not simulated")
-
-MACHINES = {"1.5b": STEP_MODELS["seconds"], "7b": STEP_MODELS["seconds-7b"]}
 
 LEARNING_STEPS = 3
 """Steps of a method that learns from step to step, and last steps of a recorded run."""
@@ -125,7 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--machine",
-        choices=MACHINES,
+        choices=STEP_MODELS,
         default="1.5b",
         help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default) or 7b (Qwen2.5-Math-7B on 8 A100)",
     )
@@ -194,7 +192,7 @@ class Planner:
 
     def _machine_of_steps(self) -> StepModel:
         """With the seconds that flags or the run's own steps give. A measured engine needs no factor."""
-        args, machine = self._args, MACHINES[self._args.machine]
+        args, machine = self._args, STEP_MODELS[self._args.machine]
         if args.engine or self._is_run:
             machine = replace(machine, sampling=1.0)
         if self._is_run:

@@ -368,13 +368,18 @@ def matched(objective: str) -> TabulatedObjective:
         rule = _why_no_table(other)
         if rule is not None:
             raise ConfigError("--ada_objective", objective, *rule)
-        return TabulatedObjective(objective, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
+        return tabulated(objective, other)
     except ConfigError as error:
         if error.flag == "--ada_objective":
             raise
         raise unreadable(objective, f"its flags are wrong: {error}") from error
     except ValueError as error:
         raise unreadable(objective, str(error)) from error
+
+
+def tabulated(name: str, other: Settings) -> TabulatedObjective:
+    """The weight that these settings give, by pass rate. Raises ValueError where it is no function of p alone."""
+    return TabulatedObjective(name, _TABLE_RATES, tuple(_weight_at(other, p) for p in _TABLE_RATES))
 
 
 def _why_no_table(other: Settings) -> tuple[str, str] | None:

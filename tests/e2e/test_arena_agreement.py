@@ -11,12 +11,12 @@ import pytest
 import torch
 from conftest import read_jsonl, train
 
-from openrlhf_ada.arena import language_model
-from openrlhf_ada.arena.agreement import Conditions, train_flags
-from openrlhf_ada.arena.language_model import load_model, rows_of, save_start, vocabulary
-from openrlhf_ada.arena.learner import Answers, Learner, PromptBatch, WarmUp, pass_rates
-from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.tasks import END, PAD, TASKS, World, make_world
+from benchmarks.arena import language_model
+from benchmarks.arena.agreement import Conditions, train_flags
+from benchmarks.arena.language_model import load_model, rows_of, save_start, vocabulary
+from benchmarks.arena.learner import Answers, Learner, PromptBatch, WarmUp, pass_rates
+from benchmarks.arena.methods import METHODS
+from benchmarks.arena.tasks import END, PAD, TASKS, World, make_world
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.demo.artifacts import write_jsonl
 from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
@@ -24,7 +24,7 @@ from openrlhf_ada.platforms.without_gpu import DTYPE_VARIABLE
 pytestmark = pytest.mark.e2e
 
 PROMPTS, STEPS, SEED = 16, 3, 0
-CONDITIONS = Conditions(prompts=PROMPTS)
+CONDITIONS = Conditions(steps=64, prompts=PROMPTS)
 
 # OpenRLHF deals a step's rollouts out to several updates in an order of its own.
 IN_ONE_UPDATE = replace(METHODS["pos"], parts=1)

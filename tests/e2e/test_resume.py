@@ -23,7 +23,8 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracked import numbers
 
-from openrlhf_ada.arena.real import CELLS, REFERENCE
+from benchmarks.arena.folders import LINES
+from benchmarks.arena.real import REFERENCE
 from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.choice import PromptChooser
 from openrlhf_ada.core.estimators import PassRateCounts
@@ -32,7 +33,6 @@ from openrlhf_ada.reporting.run_record import read_run
 
 pytestmark = pytest.mark.e2e
 
-CLI = "openrlhf_ada.cli.main"
 BATCH, N, HALF_LIFE, ROWS, CANDIDATES, SEED = 16, 4, 3, 32, 2, 42
 FLAGS: dict[str, Any] = {
     "ada_mode": "est",
@@ -217,13 +217,13 @@ def check_replay(samples: list[dict[str, Any]]) -> None:
 def test_comparison_of_methods_goes_on_after_its_first_run(toy: Toy, tmp_path: Path) -> None:
     """Two runs, one in each call. Each is ended when its budget is spent, before its prompts are used up."""
     out, budget = tmp_path / "arena", 384
-    say = ["arena", "--real", "--seeds", "1"]
-    train([*say, "--model", "toy", "--budget", str(budget), "--methods", REFERENCE, "--out", str(out)], CLI)
-    first = (out / CELLS).read_text()
-    done = train([*say, "--resume", str(out), "--methods", "balance"], CLI)
+    say = ["real", "--seeds", "1", "--out", str(out)]
+    train([*say, "--model", "toy", "--budget", str(budget), "--methods", REFERENCE], "benchmarks.arena")
+    first = (out / LINES).read_text()
+    done = train([*say, "--methods", "balance"], "benchmarks.arena")
 
-    assert (out / CELLS).read_text().startswith(first)
-    results = read_jsonl(out / CELLS)
+    assert (out / LINES).read_text().startswith(first)
+    results = read_jsonl(out / LINES)
     assert [result["method"] for result in results] == [REFERENCE, "balance"]
     for result in results:
         assert result["evaluations"]["step"] == list(range(len(result["by_step"]["rollouts"]) + 1))

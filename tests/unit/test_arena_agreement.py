@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from documents import ROOT
 
-from openrlhf_ada.arena.agreement import (
+from benchmarks.arena import agreement, run_agreement, trainings
+from benchmarks.arena.agreement import (
     LEARNER,
     MARKS,
+    MEASURED,
     REAL,
     REPEATS,
-    TRIALS,
     Cell,
     Conditions,
-    Results,
-    pack,
+    Row,
+    contrast,
     plan,
     real_result,
+    settings_of,
+    table,
     train_flags,
-    unpack,
 )
-from openrlhf_ada.arena.agreement_page import FIGURE, FIRST, LAST, render_agreement
-from openrlhf_ada.arena.agreement_tables import Row, contrast, table
-from openrlhf_ada.arena.campaign import check_folder
-from openrlhf_ada.arena.methods import METHODS
-from openrlhf_ada.arena.page import inserted
-from openrlhf_ada.cli import arena_agreement, arena_page
-from openrlhf_ada.cli.arena import build_parser, main
-from openrlhf_ada.cli.arena_page import AGREEMENT
-from openrlhf_ada.cli.arena_real import UnfinishedTrainingError
+from benchmarks.arena.folders import Results, keep_settings
+from benchmarks.arena.methods import METHODS
+from benchmarks.arena.trainings import UnfinishedTrainingError
 from openrlhf_ada.cli.demo import TOY, flags_of_any_run, words
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.reporting.run_log import RunLog
@@ -54,8 +47,7 @@ def result(cell: Cell, shift: float = 0.0) -> dict[str, Any]:
     pace = 0.03 if cell.method == "pos" else 0.02
     accuracy = [0.2 + pace * mark + (shift if mark else 0.0) for mark in range(MARKS + 1)]
     rollouts = [256 * mark for mark in range(MARKS + 1)]
-    fields = {"method": cell.method, "seed": cell.seed, "stack": cell.stack, "repeat": cell.repeat}
-    return fields | {"accuracy": accuracy, "rollouts": rollouts, "tokens": [4 * drawn for drawn in rollouts]}
+    return {"accuracy": accuracy, "rollouts": rollouts, "tokens": [4 * drawn for drawn in rollouts]}
 
 
 def trials(shift: float = 0.0) -> dict[Cell, dict[str, Any]]:
@@ -65,11 +57,10 @@ def trials(shift: float = 0.0) -> dict[Cell, dict[str, Any]]:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
-    found = Results(tmp_path / "out", CONDITIONS, COMPARED)
-    found.start()
-    for of in trials().values():
-        found.add(of)
+def results(tmp_path: Path) -> Results[Cell]:
+    found = Results(tmp_path / "out", Cell, MEASURED)
+    for cell, of in trials().items():
+        found.add(cell, of)
     return found
 
 
@@ -107,8 +98,8 @@ def test_every_seed_has_one_training_and_several_repeats() -> None:
 
 def test_costs_are_read_at_each_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 rollouts in the first step, 3 in the second, and so on; no weights are read."""
-    monkeypatch.setattr("openrlhf_ada.arena.language_model.load_model", lambda folder: folder)
-    monkeypatch.setattr("openrlhf_ada.arena.learner.pass_rates", lambda model, prompts: np.full(2, 0.25))
+    monkeypatch.setattr(agreement, "load_model", lambda folder: folder)
+    monkeypatch.setattr(agreement, "pass_rates", lambda model, prompts: np.full(2, 0.25))
     with RunLog(tmp_path, {}) as log:
         for step in range(1, 33):
             log.log_step(step, {"ada/drawn": step + 1, "ada/drawn_tokens": 10})
@@ -149,7 +140,6 @@ def test_interval_that_is_too_wide_is_not_agreement() -> None:
         noisy[Cell("pos", seed, REAL)] = result(Cell("pos", seed, REAL), shift)
     row = by_name(table(noisy, ["pos"]), "pos")["final accuracy"]
     assert row.difference.mean == pytest.approx(0.0) and row.agrees is False and row.verdict == "open"
-    assert "**No difference of accuracies is seen**, but more seeds" in render_agreement(CONDITIONS, noisy)
 
 
 def test_chance_is_what_repeats_in_one_process_say() -> None:
@@ -181,130 +171,36 @@ def test_both_tracks_say_what_the_second_method_gains() -> None:
         assert gain is not None and gain.mean == pytest.approx(0.08)
 
 
-# -- results and page -------------------------------------------------------------------------------------------------
-
-
-def test_finished_trials_are_read_again(results: Results) -> None:
-    again = Results(results.folder, CONDITIONS, COMPARED)
-    assert again.by_cell == results.by_cell
-    assert again.missing(plan(COMPARED, 4, REAL)) == [Cell(m, 3, REAL) for m in COMPARED]
-
-
-def test_another_method_may_come_later(results: Results) -> None:
-    Results(results.folder, CONDITIONS, ["rated-2"]).start()
-    assert len(Results(results.folder, CONDITIONS, COMPARED).by_cell) == 6 * (REPEATS + 1)
-
-
-def test_folder_of_other_settings_is_refused(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"conditions, has other settings: steps is 32 there and 64 here"):
-        Results(results.folder, Conditions(steps=64), COMPARED)
-    monkeypatch.setattr("openrlhf_ada.arena.agreement.MAX_NORM", 2.0)
-    with pytest.raises(ValueError, match=r"uniform-4, has other settings: actor.max_norm is 1.0 there and 2.0 here"):
-        Results(results.folder, CONDITIONS, COMPARED)
-
-
-@pytest.mark.parametrize(("line", "says"), [("{", "line 1 is no result"), ("{}", "line 1 is no result")])
-def test_foreign_line_is_named(line: str, says: str, results: Results) -> None:
-    (results.folder / TRIALS).write_text(line + "\n")
-    with pytest.raises(ValueError, match=says):
-        Results(results.folder, CONDITIONS, COMPARED)
-
-
-def test_small_file_keeps_all_trials(results: Results, tmp_path: Path) -> None:
-    file = tmp_path / "agreement.json"
-    pack(results, file)
-    assert unpack(file) == (CONDITIONS, results.by_cell)
-
-
-def test_page_says_what_agrees_and_what_does_not() -> None:
-    text = render_agreement(CONDITIONS, trials())
-    assert "**The accuracies agree**: all 95 % intervals of the differences are within 2 points" in text
-    assert "**The rollouts and tokens agree**" in text and "4 in one process" in text
-    assert "| `pos` | final accuracy | 3 | 68.0% | 68.0% | +0.00 points (-0.25 to +0.25) | 0.1 | 0.0 | agree |" in text
-    apart = trials()
-    for seed in range(3):
-        apart[Cell("pos", seed, REAL)] = result(Cell("pos", seed, REAL), 0.03)
-    text = render_agreement(CONDITIONS, apart)
-    assert "**The accuracies differ**: mean accuracy of `pos`, final accuracy of `pos`. The largest" in text
-    with pytest.raises(ValueError, match="no seed was run"):
-        render_agreement(CONDITIONS, {})
-
-
-@pytest.mark.slow
-def test_page_takes_the_results_of_a_folder(results: Results, tmp_path: Path) -> None:
-    page, kept = tmp_path / "arena.md", tmp_path / "kept"
-    shutil.copytree(ROOT / "openrlhf_ada" / "arena" / "results", kept)
-    page.write_text((ROOT / "docs" / "arena.md").read_text(encoding="utf-8"), encoding="utf-8")
-    pack(results, results.folder / AGREEMENT)
-    assert arena_page.main([str(page), "--results", str(kept), "--agreement", str(results.folder)]) == 0
-    assert render_agreement(CONDITIONS, trials()) in page.read_text(encoding="utf-8")
-    assert (tmp_path / "images" / FIGURE).stat().st_size > 10_000
-
-
-def test_committed_page_is_of_the_committed_results() -> None:
-    page = (ROOT / "docs" / "arena.md").read_text(encoding="utf-8")
-    kept = unpack(ROOT / "openrlhf_ada" / "arena" / "results" / "agreement.json")
-    assert inserted(page, render_agreement(*kept), (FIRST, LAST)) == page, "write it anew: make arena-docs"
-
-
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--methods", "nonsense"], "--methods nonsense: there is no such name"),
-        (["--methods", "dapo"], "dapo: methods that replace prompts are not compared"),
-        (["--tasks", "graded,hard"], "--tasks graded,hard: expected one of graded, hard"),
-        (["--seeds", "0"], "--seeds 0: at least 1"),
-        (["--steps", "48"], "--steps 48: expected whole passes over the prompts, of 32 steps each. Try 64"),
-        (["--minutes", "nan"], "--minutes nan: expected a number above 0"),
-        (["--budget", "100"], "--budget does not go with --agreement"),
-        (["--real"], "--real does not go with --agreement"),
-        (["--quick"], "--quick does not go with --agreement"),
-    ],
-)
-def test_bad_calls_are_refused(
-    flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--agreement", "--out", str(tmp_path / "out"), *flags]) == 2
-    assert says in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+def test_folder_of_other_settings_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another method may come later."""
+    for methods in (COMPARED, ["raft"], COMPARED):
+        keep_settings(tmp_path, settings_of(CONDITIONS, methods), ())
+    monkeypatch.setattr(agreement, "MAX_NORM", 2.0)
+    with pytest.raises(ValueError, match=r"made otherwise: uniform-4, actor.max_norm: 1.0 there, 2.0 here"):
+        keep_settings(tmp_path, settings_of(CONDITIONS, COMPARED), ())
 
 
-def test_folder_of_another_track_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_folder(tmp_path, ["graded"], ["pos"])
-    assert main(["--agreement", "--out", str(tmp_path)]) == 2
-    assert "settings.json holds no settings of this command (no 'conditions')" in capsys.readouterr().err
-
-
-def test_steps_need_agreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--steps", "32", "--out", str(tmp_path)]) == 2
-    assert "--steps goes with --agreement only" in capsys.readouterr().err
-
-
-def test_finished_comparison_is_shown_again(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-    args = build_parser().parse_args(["--agreement", "--methods", ",".join(COMPARED), "--seeds", "3"])
-    arena_agreement._show(args, results)
-    out = capsys.readouterr().out
-    told = json.loads(out.splitlines()[-1])
+def test_finished_comparison_is_shown_again(results: Results[Cell], capsys: pytest.CaptureFixture[str]) -> None:
+    args = run_agreement.build_parser("").parse_args(["--methods", ",".join(COMPARED), "--seeds", "3"])
+    run_agreement.show(args, CONDITIONS, results)
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["seeds"] == {"uniform-4": 3, "pos": 3} and told["left"] == 0
     assert told["agreement"]["pos"]["final accuracy"] == {
         "difference": 0.0,
         "ci95": [-0.00248, 0.00248],
         "agrees": True,
     }
-    assert "mean accuracy of pos - uniform-4 on the real stack: +8.00%" in out
-    assert unpack(results.folder / "agreement.json")[1] == results.by_cell
 
 
-@pytest.mark.slow
 def test_training_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    args = build_parser().parse_args(["--agreement", "--out", str(tmp_path / "out")])
-    with (tmp_path / "lock").open("wb") as lock:
-        comparison = arena_agreement.Comparison(args, Results(args.out, CONDITIONS, ["pos"]), lock)
-        start = subprocess.Popen
-        monkeypatch.setattr(subprocess, "Popen", lambda command, **given: start(["false"], **given))
-        message = r"training of pos-seed0 ended with status 1\. See .*train\.log"
-        with pytest.raises(UnfinishedTrainingError, match=message):
+    args = run_agreement.build_parser("").parse_args(["--out", str(tmp_path / "out")])
+    monkeypatch.setattr(trainings, "python", lambda: "false")
+    monkeypatch.setattr(trainings, "POLL_S", 0.01)
+    with trainings.alone(tmp_path) as lock:
+        results = Results(args.out, Cell, MEASURED)
+        comparison = run_agreement.Comparison(args, CONDITIONS, results, lock, until=0.0)
+        with pytest.raises(UnfinishedTrainingError, match=r"training of pos-seed0 ended with status 1"):
             comparison._run_real(Cell("pos", 0, REAL))

@@ -11,32 +11,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_ada.arena import campaign
-from openrlhf_ada.arena.campaign import (
+from benchmarks.arena import campaign
+from benchmarks.arena.__main__ import main
+from benchmarks.arena.campaign import (
     PROMPTS,
     RATES,
     RUNGS,
-    TRIALS,
     Cell,
-    Results,
     Rung,
+    Trials,
     check_folder,
     final_cells,
     run_cells,
     rung_cells,
     tuned,
 )
-from openrlhf_ada.arena.costs import COSTS, STEP_MODELS, budget_of
-from openrlhf_ada.arena.methods import METHODS, Method
-from openrlhf_ada.arena.tables import REFERENCE, corrected_tests, cost_to, finals_of, ranks, table
-from openrlhf_ada.arena.tasks import TASKS
-from openrlhf_ada.cli.arena import QUICK, build_parser, main
-from openrlhf_ada.cli.arena_real import alone
+from benchmarks.arena.costs import COSTS, MACHINES, budget_of
+from benchmarks.arena.methods import METHODS, Method
+from benchmarks.arena.run_campaign import QUICK
+from benchmarks.arena.statistics import corrected_tests, cost_to
+from benchmarks.arena.tables import REFERENCE, Finals, finals_of, over_tasks
 
 BUDGET = 2400
 BEST = (1e-3, 16)
 SEEDS = 6
-UNITS = ("rollouts", *STEP_MODELS)
+UNITS = ("rollouts", *MACHINES)
 
 
 def curve(*accuracy: float, prompts: int = 16) -> dict[str, list[object]]:
@@ -55,9 +54,7 @@ def curve(*accuracy: float, prompts: int = 16) -> dict[str, list[object]]:
     return {"spent": list(spent), "accuracy": list(accuracy)}
 
 
-def tuning_trial(
-    results: Results, task: str, method: str, setting: tuple[float, int], rung: Rung, pace: float
-) -> None:
+def tuning_trial(results: Trials, task: str, method: str, setting: tuple[float, int], rung: Rung, pace: float) -> None:
     """With a budget of rollouts, and with those of seconds. The trial ends at 1200 rollouts in each case."""
     result = curve(*(0.1 + pace * at for at in range(5)), prompts=setting[1])
     for cost in UNITS:
@@ -65,7 +62,7 @@ def tuning_trial(
         results.add(Cell(task, method, *setting, rung.seed, limit, cost), result)
 
 
-def add_method(results: Results, task: str, method: str, pace: float) -> None:
+def add_method(results: Trials, task: str, method: str, pace: float) -> None:
     """All trials of a method that learns `pace` per 300 rollouts with one setting, and with others nothing."""
     for rung in RUNGS:
         for setting in product(RATES, PROMPTS):
@@ -76,23 +73,23 @@ def add_method(results: Results, task: str, method: str, pace: float) -> None:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
+def results(tmp_path: Path) -> Trials:
     """`pos` learns twice as fast as `uniform-8`."""
     check_folder(tmp_path, [], [])
-    found = Results(tmp_path / TRIALS)
+    found = Trials(tmp_path)
     for method, pace in ((REFERENCE, 0.1), ("pos", 0.2)):
         add_method(found, "graded", method, pace)
     return found
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_best_setting_has_most_accuracy_on_the_tuning_worlds(cost: str, results: Results) -> None:
+def test_best_setting_has_most_accuracy_on_the_tuning_worlds(cost: str, results: Trials) -> None:
     assert tuned(results, "graded", "pos", BUDGET, cost) == BEST
     cells = final_cells(results, ["graded"], [REFERENCE, "pos"], 3, BUDGET, cost)
     assert {(cell.rate, cell.prompts) for cell in cells} == {BEST} and len(cells) == 6
 
 
-def test_every_rung_tries_the_best_of_the_one_before(results: Results) -> None:
+def test_every_rung_tries_the_best_of_the_one_before(results: Trials) -> None:
     tried = [rung_cells(results, ["graded"], ["pos"], BUDGET, "rollouts", at) for at in range(len(RUNGS))]
     assert [len(cells) for cells in tried] == [rung.tried for rung in RUNGS] == [len(RATES) * len(PROMPTS), 8, 3]
     for cells, rung in zip(tried, RUNGS, strict=True):
@@ -102,7 +99,7 @@ def test_every_rung_tries_the_best_of_the_one_before(results: Results) -> None:
 
 def test_tuning_follows_the_cost(tmp_path: Path) -> None:
     """Small steps learn most per rollout and take longest, so large steps learn most per second."""
-    results = Results(tmp_path / TRIALS)
+    results = Trials(tmp_path)
     for rung in RUNGS:
         for rate, prompts in product(RATES, PROMPTS):
             pace = 0.1 / prompts**0.1 if rate == BEST[0] else 0.0
@@ -118,39 +115,69 @@ def test_cost_is_read_between_measurements() -> None:
 
 
 @pytest.mark.parametrize("cost", ["rollouts", "tokens", "seconds"])
-def test_twice_as_fast_costs_half(cost: str, results: Results) -> None:
+def test_twice_as_fast_costs_half(cost: str, results: Trials) -> None:
     finals = finals_of(results, "graded", ["pos"], SEEDS, BUDGET, cost)
     assert finals.target == pytest.approx(0.1 + 0.8 * 0.4)
-    first, second = table(finals)
+    first, second = finals.rows.values()
     assert (first.method, second.method) == ("pos", REFERENCE)
     # Steps are whole, so seconds are not quite in proportion to rollouts.
-    assert first.cost == pytest.approx(0.5, rel=0.05) and second.cost == 1.0
-    assert (first.low, first.high) == pytest.approx((0.5, 0.5), rel=0.05)
+    assert first.cost.mean == pytest.approx(0.5, rel=0.05) and second.cost.mean == 1.0
+    assert (first.cost.low, first.cost.high) == pytest.approx((0.5, 0.5), rel=0.05)
     assert first.missed == 0 and first.final == pytest.approx(0.9)
     assert first.p == pytest.approx(2 / 2**SEEDS) and second.p is None
 
 
-def test_trial_that_misses_counts_with_the_whole_budget(results: Results) -> None:
+def test_trial_that_misses_counts_with_the_whole_budget(results: Trials) -> None:
     add_method(results, "graded", "est", 0.01)
-    row = next(row for row in table(finals_of(results, "graded", ["est"], SEEDS, BUDGET, "rollouts")) if row.missed)
-    assert (row.method, row.missed) == ("est", SEEDS) and row.cost == pytest.approx(1 / 0.8)
+    row = finals_of(results, "graded", ["est"], SEEDS, BUDGET, "rollouts").rows["est"]
+    assert row.missed == SEEDS and row.cost.mean == pytest.approx(1 / 0.8)
 
 
-def test_ranks_are_means_over_tasks(results: Results) -> None:
+def evenly(rollouts: dict[str, int], accuracy: float = 1.0) -> Finals:
+    """Every method's accuracy rises evenly from 0 to `accuracy` over so many rollouts."""
+    runs = {
+        name: [
+            {
+                "spent": [{"rollouts": drawn * at // 10} for at in range(11)],
+                "accuracy": [accuracy * at / 10 for at in range(11)],
+            }
+            for _ in range(4)
+        ]
+        for name, drawn in rollouts.items()
+    }
+    return Finals("graded", "rollouts", dict.fromkeys(rollouts, (1e-3, 8)), runs)
+
+
+COSTS_OF = {REFERENCE: 2000, "grpo-4": 1600, "uniform-4-twice": 1000, "uniform-8-as-pos": 100, "counted": 600}
+
+
+def test_cheapest_uniform_sampling_has_equal_weights() -> None:
+    """A control with another weight of prompts is none."""
+    finals = evenly(COSTS_OF)
+    assert finals.cheapest_uniform() == "uniform-4-twice"
+    assert finals.beside("counted", "grpo-4").text(".3f") == "0.375 (0.375 to 0.375)"
+
+
+def test_methods_that_learn_nothing_cost_the_same() -> None:
+    """The target is where they start: a cost of 0 would give no ratio."""
+    assert evenly(COSTS_OF, accuracy=0.0).beside("counted", "grpo-4").mean == 1.0
+
+
+def test_costs_over_tasks_are_geometric_means(results: Trials) -> None:
     for method, pace in ((REFERENCE, 0.1), ("pos", 0.05)):
         add_method(results, "hard", method, pace)
     by_task = [finals_of(results, task, ["pos"], SEEDS, BUDGET, "rollouts") for task in ("graded", "hard")]
-    found = {rank.method: rank for rank in ranks(by_task)}
-    assert found["pos"].rank == found[REFERENCE].rank == 1.5
-    assert found["pos"].cost == pytest.approx((0.5 * 1.25) ** 0.5)
+    found = over_tasks(by_task)
+    assert list(found) == ["pos", REFERENCE] and found[REFERENCE] == (1.0, None)
+    assert found["pos"][0] == pytest.approx((0.5 * 1.25) ** 0.5)
 
 
 def test_too_few_seeds_give_no_test() -> None:
     assert corrected_tests({"pos": np.ones(5)}) == {"pos": None}
 
 
-def test_trials_that_are_kept_are_not_repeated(results: Results, tmp_path: Path) -> None:
-    again = Results(tmp_path / TRIALS)
+def test_trials_that_are_kept_are_not_repeated(results: Trials, tmp_path: Path) -> None:
+    again = Trials(tmp_path)
     assert again.by_cell == results.by_cell
     cells = rung_cells(again, ["graded"], [REFERENCE, "pos"], BUDGET, "rollouts", 1)
     assert list(run_cells(cells, again, 2)) == []
@@ -160,7 +187,7 @@ def test_trials_that_are_kept_are_not_repeated(results: Results, tmp_path: Path)
 def test_interrupted_campaign_starts_no_other_trial(tmp_path: Path) -> None:
     """One has ended, and the process has begun the next or has it in its queue. Each begins by making its starting
     model."""
-    results = Results(tmp_path / TRIALS)
+    results = Trials(tmp_path)
     cells = [Cell("graded", "uniform-4", 1e-3, 8, seed, budget=100) for seed in range(12)]
     running = run_cells(cells, results, 1)
     next(running)
@@ -172,7 +199,7 @@ def test_interrupted_campaign_starts_no_other_trial(tmp_path: Path) -> None:
 def test_folder_of_another_grid_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_folder(tmp_path, ["graded"], ["pos"])
     check_folder(tmp_path, ["hard"], ["balance"])
-    monkeypatch.setattr("openrlhf_ada.arena.campaign.RATES", (1e-3,))
+    monkeypatch.setattr("benchmarks.arena.campaign.RATES", (1e-3,))
     with pytest.raises(
         ValueError,
         match=r"made otherwise: tuning grid, rates: \[0.0001, 0.0003, 0.001, 0.003\] there, \[0.001\] here",
@@ -196,108 +223,11 @@ def test_folder_made_with_another_default_is_refused(tmp_path: Path, monkeypatch
         check_folder(tmp_path, ["graded"], ["est"])
 
 
-def test_trials_of_an_older_version_are_refused(tmp_path: Path) -> None:
-    (tmp_path / TRIALS).write_text("{}")
-    with pytest.raises(ValueError, match=r"it holds something else \(there is no settings.json\)"):
-        check_folder(tmp_path, ["graded"], ["pos"])
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ("[]", "settings.json holds no settings of this command (no 'tuning grid')"),
-        ("{bad", "settings.json is no JSON"),
-        ('{"conditions": {}}', "holds no settings of this command (no 'tuning grid'). Take another --out"),
-        ('{"model": "toy", "budget": 6144}', "holds no settings of this command (no 'tuning grid')"),
-    ],
-)
-def test_settings_of_something_else_are_refused(
-    settings: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Those of --agreement and of --real, too."""
-    (tmp_path / "settings.json").write_text(settings)
-    assert main(["--out", str(tmp_path)]) == 2
-    assert says in capsys.readouterr().err
-    assert (tmp_path / "settings.json").read_text() == settings
-
-
-def test_file_is_no_folder_for_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("")
-    for track in ([], ["--real"], ["--agreement"]):
-        assert main([*track, "--out", str(tmp_path / "file")]) == 2
-        assert f"--out {tmp_path / 'file'}: it is a file. Name a folder" in capsys.readouterr().err
-        assert main([*track, "--out", str(tmp_path / "file" / "below")]) == 2
-        assert "this folder cannot be made (Not a directory). Take another one" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ('{"task": "graded"}', r"line 1 is no result \(no 'method'\). Remove this line"),
-        ('{"task": "graded", "met', r"line 1 is no result \(Unterminated string.*\). Remove this line"),
-        ("[]", r"line 1 is no result \(no 'task'\)"),
-        ("7", r"line 1 is no result \(.*int.*\). Remove this line"),
-        (
-            '{"task": [], "method": "pos", "rate": 1, "prompts": 8, "seed": 0, "budget": 9, "unit": "seconds", '
-            '"spent": [], "accuracy": []}',
-            r"line 1 is no result \(unhashable type: 'list'\). Remove this line",
-        ),
-    ],
-)
-def test_foreign_line_is_named(line: str, says: str, tmp_path: Path) -> None:
-    """As the end of one is that a full disk has cut off."""
-    file = tmp_path / TRIALS
-    file.write_text(line)
-    with pytest.raises(ValueError, match=says):
-        Results(file)
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["--methods", "posh"], "--methods posh: there is no such name. Did you mean pos? Known are uniform-2"),
-        (["--tasks", "grade"], "--tasks grade: there is no such name"),
-        (["--cost", "euros"], "--cost euros: there is no such name. Known are rollouts, tokens"),
-        (["--seeds", "2"], "an interval needs at least 3"),
-        (["--budget", "10"], "nothing is learned of so few rollouts"),
-        (["--budget", "1500", "--methods", "uniform-4,pos"], "Give 2304 or more, or leave pos out"),
-        (["--methods", ""], "--methods names nothing. Known are uniform-2"),
-        (["--tasks", ","], "--tasks names nothing. Known are graded"),
-        (["--cost", ""], "--cost names nothing"),
-        (["--processes", "0"], "--processes 0: at least 1 is needed"),
-        (["--quick", "--seeds", "10"], "--seeds does not go with --quick, which sets it"),
-        (["--quick", "--methods", "pos"], "--methods does not go with --quick, which sets it"),
-    ],
-)
-def test_bad_input_is_refused_at_once(
-    argv: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*argv, "--out", str(tmp_path)]) == 2
-    assert says in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_folder_in_use_is_refused(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-    with alone(results.folder):
-        assert main(["--methods", "pos", "--tasks", "graded", "--out", str(results.folder)]) == 2
-    assert "is in use by another call. Wait for it, or take another --out" in capsys.readouterr().err
-
-
-def test_name_that_is_given_twice_counts_once() -> None:
-    given = build_parser().parse_args(["--tasks", "graded,hard,graded", "--cost", "seconds,seconds"])
-    assert (given.tasks, given.cost) == (["graded", "hard"], ["seconds"])
-
-
-def test_table_of_finished_trials_starts_nothing(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--methods", "pos", "--tasks", "graded", "--seeds", str(SEEDS), "--budget", str(BUDGET)]
-    assert main([*argv, "--out", str(results.folder)]) == 0
-    told = capsys.readouterr().out
-    assert "Target 42.0%" in told
-    assert told.splitlines()[-1] == '{"cost_to_target": {"pos": 0.5, "uniform-8": 1.0}}'
-
-
-def test_quick_comparison_is_of_known_names() -> None:
-    assert set(QUICK["methods"]) <= set(METHODS) and set(QUICK["tasks"]) <= set(TASKS)
+def test_table_of_finished_trials_starts_nothing(results: Trials, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--methods", "pos,pos", "--tasks", "graded", "--seeds", str(SEEDS), "--budget", str(BUDGET)]
+    assert main(["campaign", *argv, "--out", str(results.folder)]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last == {"cost_to_target": {"rollouts": {"graded": {"pos": 0.5, "uniform-8": 1.0}}}}
 
 
 @pytest.mark.slow
@@ -308,8 +238,9 @@ def test_quick_comparison_ends_with_what_each_method_costs(
     monkeypatch.setitem(QUICK, "budget", 2400)
     monkeypatch.setattr(campaign, "RATES", (1e-3,))
     monkeypatch.setattr(campaign, "PROMPTS", (8,))
-    assert main(["--quick", "--out", str(tmp_path / "out")]) == 0
+    assert main(["campaign", "--quick", "--out", str(tmp_path / "out")]) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert last["cost_to_target"].keys() == set(QUICK["methods"]) and last["cost_to_target"]["uniform-8"] == 1.0
-    finals = [cell for cell in Results(tmp_path / "out" / TRIALS).by_cell if cell.budget == 2400]
+    found = last["cost_to_target"]["rollouts"]["graded"]
+    assert found.keys() == set(QUICK["methods"]) and found["uniform-8"] == 1.0
+    finals = [cell for cell in Trials(tmp_path / "out").by_cell if cell.budget == 2400]
     assert {cell.method for cell in finals} == set(QUICK["methods"])

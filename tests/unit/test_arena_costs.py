@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import ModuleType
+from dataclasses import asdict, replace
 
 import pytest
-from documents import ROOT
 
-from openrlhf_ada.arena.costs import (
-    ANSWER_TOKENS,
+from benchmarks.arena import seconds
+from benchmarks.arena.costs import (
     COSTS,
+    MACHINES,
     OTHER_SECONDS,
-    PROMPT_TOKENS,
     SCALE,
-    STEP_MODELS,
     WAVE_ROLLOUTS,
     WAVE_SECONDS,
+    Machine,
     budget_of,
     mean_accuracy,
     rounds_seconds,
@@ -25,22 +23,15 @@ from openrlhf_ada.arena.costs import (
     unit_of,
     wave_seconds,
 )
-from openrlhf_ada.arena.methods import METHODS
+from benchmarks.arena.methods import METHODS
 from openrlhf_ada.core.scheduling import Request
+from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS
 from openrlhf_ada.simulation.workload import SYNTHETIC
 
 
-@pytest.fixture
-def derivation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import arena_seconds
-
-    return arena_seconds
-
-
-def test_one_wave_takes_what_the_engines_take(derivation: ModuleType) -> None:
+def test_one_wave_takes_what_the_engines_take() -> None:
     for rollouts in (300, 1500, 3000):
-        simulated = derivation.wave(rollouts, replace(SYNTHETIC, seed=9))
+        simulated = seconds.wave(rollouts, replace(SYNTHETIC, seed=9))
         assert wave_seconds(rollouts) == pytest.approx(simulated, rel=0.05)
 
 
@@ -50,8 +41,8 @@ def test_mean_length_is_that_of_the_workload() -> None:
 
 
 @pytest.mark.slow
-def test_small_step_of_several_waves_agrees_with_the_simulation(derivation: ModuleType) -> None:
-    _agrees(derivation, "balance", 128, 1.5, 1.5)
+def test_small_step_of_several_waves_agrees_with_the_simulation() -> None:
+    _agrees("balance", 128, 1.5, 1.5)
 
 
 @pytest.mark.slow
@@ -60,29 +51,27 @@ def test_small_step_of_several_waves_agrees_with_the_simulation(derivation: Modu
     ("prompts", "alpha", "beta"),
     [(128, 0.8, 0.8), (256, 0.5, 3.5), (512, 1.5, 1.5), (512, 3.0, 3.0), (1024, 0.8, 0.8)],
 )
-def test_waves_agree_with_the_simulation(
-    exit_rule: str, prompts: int, alpha: float, beta: float, derivation: ModuleType
-) -> None:
-    _agrees(derivation, exit_rule, prompts, alpha, beta)
+def test_waves_agree_with_the_simulation(exit_rule: str, prompts: int, alpha: float, beta: float) -> None:
+    _agrees(exit_rule, prompts, alpha, beta)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "beta"), [(1.5, 1.5), (0.5, 3.5)])
 def test_rollouts_one_at_a_time_agree_with_the_simulation(
-    alpha: float, beta: float, derivation: ModuleType, monkeypatch: pytest.MonkeyPatch
+    alpha: float, beta: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of `first-right`, whose 8 waves shrink to single prompts."""
-    monkeypatch.setattr(derivation, "policy", lambda _: METHODS["first-right"].policy(2048))
-    _agrees(derivation, "pos", 2048, alpha, beta)
+    monkeypatch.setattr(seconds, "policy", lambda _: METHODS["first-right"].policy(2048))
+    _agrees("pos", 2048, alpha, beta)
 
 
-def _agrees(derivation: ModuleType, exit_rule: str, prompts: int, alpha: float, beta: float) -> None:
+def _agrees(exit_rule: str, prompts: int, alpha: float, beta: float) -> None:
     """Single steps differ by a few percent from seed to seed, so three of them are averaged."""
     answers = [replace(SYNTHETIC, alpha=alpha, beta=beta, seed=seed) for seed in range(3)]
-    steps = [[derivation.waves_of(exit_rule, prompts, answer)] for answer in answers]
+    steps = [[seconds.waves_of(exit_rule, prompts, answer)] for answer in answers]
     tolerance = 0.06 if prompts > 128 else 0.1
     for scheduler, formula in (("stream", sampling_seconds), ("rounds", rounds_seconds)):
-        simulated = sum(derivation.step(exit_rule, prompts, scheduler, answer).seconds for answer in answers)
+        simulated = sum(seconds.step(exit_rule, prompts, scheduler, answer).seconds for answer in answers)
         assert sum(map(formula, steps)) == pytest.approx(simulated, rel=tolerance), scheduler
 
 
@@ -99,27 +88,28 @@ def test_table_goes_on_at_its_last_slope() -> None:
 
 
 @pytest.mark.slow
-def test_hardware_is_what_published_step_times_imply(derivation: ModuleType) -> None:
+def test_hardware_is_what_published_step_times_imply() -> None:
     """To what the corrected workload changed of them (docs/arena.md, Seconds): the settings were tuned by these."""
-    sampling = derivation.published_sampling()
-    for name, published in derivation.PUBLISHED.items():
-        found, used = derivation.fitted(published, sampling), STEP_MODELS[name]
+    sampling = seconds.published_sampling()
+    for name, published in seconds.PUBLISHED.items():
+        found, used = seconds.fitted(published, sampling), STEP_MODELS[name]
         assert used.sampling == pytest.approx(found.sampling, rel=0.03)
         assert used.per_token == pytest.approx(found.per_token, rel=0.04)
         assert used.fixed == pytest.approx(found.fixed, abs=2.0)
 
 
-def test_training_of_a_token_takes_about_what_its_flops_say(derivation: ModuleType) -> None:
-    assert STEP_MODELS["seconds"].per_token == pytest.approx(derivation.physics("seconds"), rel=0.02)
-    assert STEP_MODELS["seconds-7b"].per_token == pytest.approx(derivation.physics("seconds-7b"), rel=0.25)
+def test_training_of_a_token_takes_about_what_its_flops_say() -> None:
+    assert STEP_MODELS["1.5b"].per_token == pytest.approx(seconds.physics("1.5b"), rel=0.02)
+    assert STEP_MODELS["7b"].per_token == pytest.approx(seconds.physics("7b"), rel=0.25)
 
 
 @pytest.mark.parametrize("name", STEP_MODELS)
-def test_step_times_are_near_the_published_ones(name: str, derivation: ModuleType) -> None:
+def test_step_times_are_near_the_published_ones(name: str) -> None:
     """Uniform sampling, n = 4 and 8, 512 prompts."""
+    machine = Machine(**asdict(STEP_MODELS[name]))
     for method, n in (("grpo-4", 4), ("est", 8)):
-        seconds = STEP_MODELS[name].step_seconds([[[512, 512 * n]]], 512 * n)
-        assert seconds == pytest.approx(derivation.PUBLISHED[name][method], rel=0.05)
+        found = machine.step_seconds([[[512, 512 * n]]], 512 * n)
+        assert found == pytest.approx(seconds.PUBLISHED[name][method], rel=0.05)
 
 
 def point(steps: int, rollouts: int, trained: int, batches: list[list[list[int]]]) -> dict[str, object]:
@@ -134,7 +124,7 @@ def test_seconds_are_those_of_the_steps_between_measurements() -> None:
         point(2, 512, 512, [[[64, 512]]]),
         point(3, 896, 640, [[[96, 768], [16, 128]]]),
     ]
-    hardware, s = STEP_MODELS["seconds"], SCALE
+    hardware, s = MACHINES["seconds"], SCALE
     first = 2 * hardware.step_seconds([[[32 * s, 256 * s]]], 256 * s)
     second = hardware.step_seconds([[[32 * s, 256 * s], [16 * s, 128 * s]]], 128 * s)
     assert COSTS["seconds"](spent) == pytest.approx([0, first, first, first + second])
@@ -150,13 +140,13 @@ def test_other_assumptions_change_seconds_as_they_should() -> None:
 
 def test_budget_of_seconds_is_what_plain_steps_take() -> None:
     assert budget_of(24_000, "rollouts") == budget_of(24_000, "tokens") == 24_000
-    step = STEP_MODELS["seconds"].step_seconds([[[512, 4096]]], 4096)
+    step = MACHINES["seconds"].step_seconds([[[512, 4096]]], 4096)
     assert budget_of(25_600, "seconds") == round(100 * step)
     assert (unit_of("tokens"), unit_of("seconds-7b")) == ("rollouts", "seconds-7b")
 
 
 def test_prompts_count_as_tokens() -> None:
-    hardware = STEP_MODELS["seconds"]
+    hardware = MACHINES["seconds"]
     trained = hardware.step_seconds([[[1, 1]]], 1) - hardware.step_seconds([[[1, 1]]], 0)
     assert trained == pytest.approx(hardware.per_token * (PROMPT_TOKENS + ANSWER_TOKENS))
     read = hardware.step_seconds([[[1, 1]]], 0) - hardware.fixed - hardware.sampling * wave_seconds(1)

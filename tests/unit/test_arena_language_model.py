@@ -10,8 +10,8 @@ import pytest
 import torch
 from openrlhf.models.loss import PolicyLoss
 
-from openrlhf_ada.arena.exact_answer import reward_func
-from openrlhf_ada.arena.language_model import (
+from benchmarks.arena.exact_answer import reward_func
+from benchmarks.arena.language_model import (
     END_TEXT,
     ChainLanguageModel,
     load_model,
@@ -22,8 +22,8 @@ from openrlhf_ada.arena.language_model import (
     tokenizer_of,
     vocabulary,
 )
-from openrlhf_ada.arena.learner import Learner, PromptBatch, log_probs, pass_rates, sample, until_end
-from openrlhf_ada.arena.tasks import END, PAD, TASKS, World, make_world
+from benchmarks.arena.learner import Learner, PromptBatch, log_probs, pass_rates, sample, until_end
+from benchmarks.arena.tasks import END, PAD, TASKS, World, make_world
 from openrlhf_ada.trainer.loss_average import advantage_factors
 
 TASK = TASKS["graded"]

@@ -16,11 +16,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from openrlhf_ada.arena import learner
-from openrlhf_ada.arena.learner import Learner, WarmUp, pass_rates, warm_start
-from openrlhf_ada.arena.methods import METHODS, Method
-from openrlhf_ada.arena.tasks import PAD, Task, World, make_world
-from openrlhf_ada.arena.trial import Trial
+from benchmarks.arena import learner
+from benchmarks.arena.learner import Learner, WarmUp, pass_rates, warm_start
+from benchmarks.arena.methods import METHODS, Method
+from benchmarks.arena.tasks import PAD, Task, World, make_world
+from benchmarks.arena.trial import Trial
 from openrlhf_ada.core.choice import Choice
 from openrlhf_ada.core.types import PromptPool
 

@@ -35,8 +35,6 @@ def test_demo_data_writes_with_its_defaults(
         (["demo-data", "data", "--num-train", "99999"], "num_train is 99999"),
         (["retrain"], "no command 'retrain'. Did you mean train?"),
         (["init", "file/mine"], "error: file/mine: Not a directory"),
-        (["arena", "--real", "--out", "file"], "error: --out file: it is a file. Name a folder"),
-        (["arena", "--agreement", "--out", "file"], "error: --out file: it is a file. Name a folder"),
         (["plan", "--engine", "missing"], "error: missing: No such file or directory"),
         (["simulate", "--engine", "missing"], "error: missing: No such file or directory"),
         (["train", "--config", "missing"], "it cannot be read (No such file or directory)"),

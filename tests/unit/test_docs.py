@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ from documents import (
     tables,
 )
 
+from benchmarks.arena.__main__ import VERBS as ARENA_VERBS
 from openrlhf_ada.cli import doctor, init
 from openrlhf_ada.cli.config_file import expanded
 from openrlhf_ada.cli.doctor_inputs import flags_of
@@ -126,6 +128,10 @@ def check_command(words: list[str], *, whole: bool) -> bool:
         case ["make", *rest]:
             targets = [word for word in rest if "=" not in word]
             assert set(targets) <= TARGETS, f"make has no {targets}"
+        case ["python", "-m", "benchmarks.arena", verb, *rest]:
+            assert verb in ARENA_VERBS or verb == "--help", f"the arena has no {verb}"
+            if rest:
+                import_module(f"benchmarks.arena.{ARENA_VERBS[verb][0]}").build_parser("").parse_args(rest)
         case ["python", script, *_] if script.endswith(".py"):
             assert (ROOT / script).is_file(), f"there is no {script}"
         case ["pytest", test, *_]:
@@ -244,6 +250,7 @@ def test_a_wrong_command_is_found(example_files: None) -> None:
         "srun -N 2 .venv/bin/python3.11 -m openrlhf_ada.cli.main simulate --enginess 3",
         "docker run --rm openrlhf-ada:cpu openrlhf-ada eval --benchmark math500",
         "python benchmarks/nothing.py",
+        "python -m benchmarks.arena real --budgets 3",
         ".venv/bin/pytest tests/unit/test_nothing.py",
         "pip install .[gpus]",
         "N=3 examples/scripts/nothing.sh",

@@ -117,7 +117,6 @@ COMMANDS = {
     "prepare-data": ["prepare-data", "p.jsonl", "--model", "m", "--out", "o"],
     "eval": ["eval", "--model", "m", "--benchmark", "math500", "--out", "o"],
     "report": ["report", "r"],
-    "arena": ["arena", "--quick", "--out", "a"],
     "methods": ["methods"],
     "plan": ["plan", "--prompts", "16", "--methods", "grpo"],
     "simulate": ["simulate", "--prompts", "16"],
@@ -171,7 +170,7 @@ WITH_THEM = {
     "simulate": set(),
     "demo-data": set(),
 }
-"""Commands that end within seconds, and what their packages import in turn. The arena takes minutes."""
+"""Commands that end within seconds, and what their packages import in turn."""
 
 
 @pytest.mark.slow

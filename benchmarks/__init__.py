@@ -1,0 +1,1 @@
+"""What was measured, and how: run from the root of the repository."""

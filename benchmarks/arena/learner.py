@@ -1,0 +1,277 @@
+"""A small autoregressive model, its sampling and its policy gradient, in one process and on one core."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.arena.tasks import END, FREE, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG, Prompts, World
+from openrlhf_ada.config.presets import part as part_of_methods
+
+WIDTH = 64
+MAX_NORM: float = part_of_methods("recipe").flags["actor.max_norm"]
+CLIP: tuple[float, float] = part_of_methods("recipe").flags["actor.eps_clip_low_high"]
+"""Of gradients, and of PPO's ratio: those of the published recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Supervised steps before anything is compared. `rate`: the first learning rate; the last is a tenth of it."""
+
+    steps: int
+    batch: int
+    rate: float
+
+
+WARM_UP = WarmUp(600, 512, 3e-3)
+
+
+class AnswerModel(nn.Module, ABC):
+    """Reads prompts and says answers, token by token. Tokens: int64, shape (N, T), PAD after the end."""
+
+    @abstractmethod
+    def sample(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+        """Tokens of one answer for each prompt, at temperature 1."""
+
+    @abstractmethod
+    def token_log_probs(self, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+        """Of every token of these answers, 0 after their end; shape (N, T)."""
+
+
+class ChainModel(AnswerModel):
+    """A recurrent network."""
+
+    def __init__(self, num_functions: int, max_length: int) -> None:
+        super().__init__()
+        self.function = nn.Embedding(num_functions, WIDTH)
+        self.start = nn.Embedding(NUM_SYMBOLS, WIDTH)
+        self.length = nn.Embedding(max_length + 1, WIDTH)
+        self.said = nn.Embedding(PAD + 1, WIDTH)
+        self.cell = nn.GRUCell(2 * WIDTH, WIDTH)
+        self.head = nn.Sequential(nn.Linear(2 * WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, NUM_TOKENS))
+
+    def read(self, prompts: PromptBatch) -> tuple[Tensor, Tensor]:
+        """(what stands for the function, first state), shapes (N, WIDTH)."""
+        function = self.function(prompts.function)
+        return function, self.start(prompts.start) + self.length(prompts.length)
+
+    def step(self, function: Tensor, state: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+        """(log-probabilities of the next token (N, NUM_TOKENS), next state) after the token `said`, shape (N,)."""
+        state = self.cell(torch.cat([self.said(said), function], dim=1), state)
+        return functional.log_softmax(self.head(torch.cat([state, function], dim=1)), dim=1), state
+
+    def sample(self, prompts: PromptBatch, generator: torch.Generator) -> Tensor:
+        function, state = self.read(prompts)
+        size, longest = prompts.answers.shape
+        said = torch.full((size,), PAD)
+        tokens = torch.full((size, longest), PAD)
+        ended = torch.zeros(size, dtype=torch.bool)
+        for position in range(longest):
+            log_probs, state = self.step(function, state, said)
+            said = torch.where(ended, PAD, drawn(log_probs, generator))
+            tokens[:, position] = said
+            ended |= said == END
+        return tokens
+
+    def token_log_probs(self, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+        function, state = self.read(prompts)
+        said = torch.full((len(tokens),), PAD)
+        columns: list[Tensor] = []
+        for position in range(tokens.shape[1]):
+            by_token, state = self.step(function, state, said)
+            said = tokens[:, position]
+            chosen = by_token.gather(1, said.clamp_max(NUM_TOKENS - 1).unsqueeze(1)).squeeze(1)
+            columns.append(torch.where(said != PAD, chosen, 0.0))
+        return torch.stack(columns, dim=1)
+
+
+def drawn(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """One token for each row of logits, shape (N, V), by Gumbel's trick; shape (N,)."""
+    noise = -torch.log(-torch.log(torch.rand(logits.shape, generator=generator).clamp_min(1e-20)))
+    return (logits + noise).argmax(dim=1)
+
+
+def until_end(tokens: Tensor) -> Tensor:
+    """Which tokens belong to the answers: up to the first END, that one included. bool, shape (N, T)."""
+    ends = (tokens == END).long()
+    return ends.cumsum(dim=1) - ends == 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBatch:
+    """int64 tensors, shapes (N,); answers: (N, T)."""
+
+    function: Tensor
+    start: Tensor
+    length: Tensor
+    answers: Tensor
+
+    @classmethod
+    def of(cls, prompts: Prompts, rows: Sequence[int] | None = None) -> PromptBatch:
+        index = slice(None) if rows is None else np.asarray(rows)
+        columns = (prompts.function, prompts.start, prompts.length, prompts.answers)
+        return cls(*(torch.from_numpy(column[index]) for column in columns))
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.function, self.start, self.length, self.answers
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """tokens: int64, (N, T), PAD after the end. right: bool, (N,). num_tokens: int64, (N,)."""
+
+    prompts: PromptBatch
+    tokens: Tensor
+    right: Tensor
+    num_tokens: Tensor
+
+
+def joined(parts: Sequence[Answers]) -> Answers:
+    """One after the other."""
+
+    columns = zip(*((part.tokens, part.right, part.num_tokens) for part in parts), strict=True)
+    prompts = zip(*(part.prompts.columns for part in parts), strict=True)
+    return Answers(PromptBatch(*map(torch.cat, prompts)), *map(torch.cat, columns))
+
+
+@torch.no_grad()
+def sample(model: AnswerModel, prompts: PromptBatch, generator: torch.Generator) -> Answers:
+    """One answer for each prompt, at temperature 1."""
+    tokens = model.sample(prompts, generator)
+    right = ((tokens == prompts.answers) | (prompts.answers == FREE)).all(dim=1)
+    return Answers(prompts, tokens, right, until_end(tokens).sum(dim=1))
+
+
+def log_probs(model: AnswerModel, prompts: PromptBatch, tokens: Tensor) -> Tensor:
+    """Of whole answers, shape (N,). Tokens that cannot be said (PAD in the place of the first) give -inf."""
+    return model.token_log_probs(prompts, tokens).sum(dim=1).masked_fill(tokens[:, 0] == PAD, -math.inf)
+
+
+@torch.no_grad()
+def pass_rates(model: AnswerModel, prompts: Prompts, rows: Sequence[int] | None = None) -> np.ndarray:
+    """Exact: the probability of the one right answer, or of what all right answers begin with. float64, shape (R,).
+
+    `rows`: of which prompts; all if it is left out.
+    """
+    batch = PromptBatch.of(prompts, rows)
+    checked = torch.where(batch.answers == FREE, PAD, batch.answers)
+    return log_probs(model, batch, checked).double().exp().numpy()
+
+
+class Learner:
+    """The model and its optimiser."""
+
+    def __init__(
+        self,
+        world: World,
+        weights: dict[str, Tensor],
+        learning_rate: float,
+        seed: int,
+        model: AnswerModel | None = None,
+    ) -> None:
+        """`model`: that has such weights; the recurrent one if it is left out."""
+        self.world = world
+        self.model = model or ChainModel(world.task.num_functions, max(world.task.lengths))
+        self.model.load_state_dict(weights)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, weight_decay=0.0)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._shuffle = np.random.default_rng([seed, 5])
+
+    def sample(self, rows: Sequence[int]) -> Answers:
+        """One answer for each row of the training set; a row may stand there several times."""
+        return sample(self.model, PromptBatch.of(self.world.train, rows), self._generator)
+
+    def train(
+        self, answers: Answers, index: Sequence[int], coefficients: Sequence[float], passes: int = 1, parts: int = 1
+    ) -> None:
+        """Up the mean of coefficient x log-probability over the trained answers `index`.
+
+        One update for each of the equal `parts` of each of the `passes`: of several, with PPO's clipped ratio of every
+        token.
+        """
+        rows, weights = torch.tensor(index), torch.tensor(coefficients, dtype=torch.float32)
+        before = None
+        if passes * parts > 1:
+            with torch.no_grad():
+                before = self.model.token_log_probs(answers.prompts, answers.tokens)
+        for _ in range(passes):
+            for part in np.array_split(self._shuffle.permutation(len(index)), parts):
+                # The others have no gradient, and count in the mean.
+                chosen = torch.from_numpy(part)[weights[part] != 0]
+                if len(chosen):
+                    self._update(_surrogate(self.model, answers, rows[chosen], weights[chosen], before), len(part))
+
+    def _update(self, gain: Tensor, size: float) -> None:
+        self._optimizer.zero_grad()
+        (-gain / size).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
+        self._optimizer.step()
+
+
+def _surrogate(model: AnswerModel, answers: Answers, rows: Tensor, weights: Tensor, before: Tensor | None) -> Tensor:
+    """Sum of weight x log-probability, or of PPO's objective where the log-probabilities `before` are given."""
+    prompts = PromptBatch(*(column[rows] for column in answers.prompts.columns))
+    now, weights = model.token_log_probs(prompts, answers.tokens[rows]), weights.unsqueeze(1)
+    if before is None:
+        return (weights * now).sum()
+    ratio = (now - before[rows]).exp()
+    return torch.minimum(ratio * weights, ratio.clamp(1.0 - CLIP[0], 1.0 + CLIP[1]) * weights).sum()
+
+
+def warm_start(world: World, seed: int) -> dict[str, Tensor]:
+    """Weights that know each function as well as the task says: trained on answers whose symbols are right that often.
+
+    A wrong symbol is followed by the right one for it, so an error does not spoil what comes after.
+    """
+    torch.manual_seed(seed)
+    model = ChainModel(world.task.num_functions, max(world.task.lengths))
+    warm_up(model, world, seed, replace(WARM_UP, steps=world.task.warm_up * WARM_UP.steps))
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def warm_up(model: AnswerModel, world: World, seed: int, recipe: WarmUp) -> None:
+    """Train the model in place on imperfect answers; see `warm_start`."""
+    rng = np.random.default_rng([seed, 2])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, recipe.steps)
+    for _ in range(recipe.steps):
+        batch = PromptBatch(*map(torch.from_numpy, _imperfect(world, rng, recipe.batch)))
+        loss = -log_probs(model, batch, batch.answers).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+
+
+def _imperfect(world: World, rng: np.random.Generator, size: int) -> tuple[np.ndarray, ...]:
+    """`size` prompts with answers as imperfect as the starting model is to be."""
+    task = world.task
+    function = rng.integers(0, task.num_functions, size)
+    start = rng.integers(0, NUM_SYMBOLS, size)
+    length = rng.choice(list(task.lengths), size)
+    answers = np.full((size, task.max_tokens), PAD)
+    at = np.zeros(size, dtype=np.int64)
+    if task.tag_skill is not None:
+        tagged = rng.random(size) < task.tag_skill
+        answers[tagged, 0] = TAG
+        at += tagged
+    symbol, rows = start.copy(), np.arange(size)
+    for step in range(max(task.lengths)):
+        goes_on = step < length
+        knows = rng.random(size) < world.skills[function]
+        symbol = np.where(knows, world.tables[function, symbol], rng.integers(0, NUM_SYMBOLS, size))
+        answers[rows[goes_on], at[goes_on]] = symbol[goes_on]
+        at += goes_on
+    for _ in range(task.free):
+        answers[rows, at] = rng.integers(0, NUM_SYMBOLS, size)
+        at += 1
+    answers[rows, at] = END
+    return function, start, length, answers

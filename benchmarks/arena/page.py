@@ -1,0 +1,344 @@
+"""Write the table of docs/arena.md, and RESULTS.md, from the results that are kept."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.arena import agreement, costs, real
+from benchmarks.arena.campaign import PROMPTS, RATES
+from benchmarks.arena.folders import Results, difference, read_settings
+from benchmarks.arena.methods import METHODS, OF_PRESET, Method
+from benchmarks.arena.packed import PACKED, PACKED_COSTS, changes, unpack
+from benchmarks.arena.statistics import Interval
+from benchmarks.arena.tables import REFERENCE, TARGET_SHARE, Finals, over_tasks
+from benchmarks.arena.tasks import TASKS
+from benchmarks.arena.weights import effective_weight_of, tables
+from openrlhf_ada.simulation.step_seconds import STEP_MODELS
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+PAGE = Path(__file__).parents[2] / "docs" / "arena.md"
+FIRST, LAST = "<!-- costs: written by `make arena-docs` -->", "<!-- end of costs -->"
+
+ON_PAGE = (
+    *("raft-1-twice", "first-right", "raft-twice", "counted", "maxrl", "uniform-4-twice-skip", "grpo-4"),
+    *("uniform-16", "est", "pos", "balance", "dapo"),
+)
+
+CONTROLS = {method.weight_of: name for name, method in METHODS.items() if method.weight_of is not None}
+"""By the method whose weight they have."""
+
+PASS_RATES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9)
+"""Of the table of weights."""
+
+MODELS = {"smollm2": "SmolLM2-135M-Instruct", "toy": "The demo's toy"}
+
+OURS, GRPO = ("raft-1-twice", "first-right", "counted"), "grpo-4"
+
+ByTask = Sequence[Mapping[str, Finals]]
+"""Results by cost of each task."""
+
+
+def main(prog: str, argv: Sequence[str]) -> None:
+    argparse.ArgumentParser(prog=prog, description=__doc__).parse_args(argv)
+    by_task = kept()
+    PAGE.write_text(inserted(PAGE.read_text(encoding="utf-8"), page_table(by_task)), encoding="utf-8")
+    RESULTS.write_text(render(by_task), encoding="utf-8")
+
+
+def kept() -> ByTask:
+    return [unpack(PACKED / f"{task}.jsonl.gz") for task in TASKS]
+
+
+def inserted(text: str, table: str) -> str:
+    """The page with this table between its marks. Raises ValueError where it has no marks."""
+    before, first, rest = text.partition(FIRST)
+    _, last, after = rest.partition(LAST)
+    if not first or not last:
+        raise ValueError(f"the page has no lines {FIRST} and {LAST}, between which the table goes")
+    return f"{before}{first}\n\n{table}\n\n{last}{after}"
+
+
+def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    rule = "|".join("---" for _ in head)
+    return "\n".join(["| " + " | ".join(head) + " |", f"|{rule}|", *("| " + " | ".join(row) + " |" for row in body)])
+
+
+def page_table(by_task: ByTask) -> str:
+    """In seconds: the ratio of each method's cost to the reference's."""
+    several = _at(by_task, "seconds")
+    body = [[f"`{name}`", *(_cost(finals, name) for finals in several)] for name in ON_PAGE]
+    return markdown(["method", *_tasks(several)], body)
+
+
+def render(by_task: ByTask) -> str:
+    """RESULTS.md."""
+    header = read_settings(PACKED / "agreement", ("conditions",))["conditions"]
+    conditions = agreement.Conditions(**header)
+    trials = Results(PACKED / "agreement", agreement.Cell, agreement.MEASURED).by_cell
+    run = real.Conditions(**read_settings(PACKED / "real", ("conditions",))["conditions"])
+    runs = Results(PACKED / "real", real.Cell, real.MEASURED)
+    parts = [
+        "# Results of the arena",
+        "`make arena-docs` writes this page from the files in `results/`. [The arena](../../docs/arena.md) says what "
+        "these figures show, and what they do not.",
+        f"*Cost*: to the target ({TARGET_SHARE:.0%} of what `{REFERENCE}` gains over the budget), as a ratio to that "
+        f"of `{REFERENCE}`, with its 95 % interval over 10 seeds. Bold: p < 0.05, corrected for all methods. "
+        "*missed*: so many seeds did not reach the target, and count with the whole budget.",
+        *(part for cost in PACKED_COSTS for part in at_equal(by_task, cost)),
+        *_other_seconds(_at(by_task, "seconds")),
+        *_weight_or_sampling(_at(by_task, "seconds")),
+        *_machines(),
+        *language_model(runs, run),
+        *agreement_of(conditions, trials),
+        *_methods(),
+        *_changes(run),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _at(by_task: ByTask, cost: str) -> list[Finals]:
+    return [by_cost[cost] for by_cost in by_task if cost in by_cost]
+
+
+def _tasks(several: Sequence[Finals]) -> list[str]:
+    return [f"`{finals.task}`" for finals in several]
+
+
+# -- the small model --------------------------------------------------------------------------------------------------
+
+
+def at_equal(by_task: ByTask, cost: str) -> list[str]:
+    """Costs, what they are beside, and the settings that were found."""
+    several = _at(by_task, cost)
+    everywhere = over_tasks(several)
+    run = {name for finals in several for name in finals.runs}
+    others = sorted(run - everywhere.keys(), key=lambda n: min(f.rows[n].cost.mean for f in several if n in f.runs))
+    costs_of, settings = [], []
+    for name in [name for name in (*everywhere, *others) if name not in CONTROLS.values()]:
+        mean, p = everywhere.get(name, (None, None))
+        cells = ["" if mean is None else f"{mean:.2f}", _p(p)]
+        costs_of.append([f"`{name}`", *(_cost(finals, name) for finals in several), *cells])
+        settings.append([f"`{name}`", *(_setting(finals, name) for finals in several)])
+    return [
+        f"## At equal {cost}",
+        "*all*: geometric mean, for methods that were run on all of these tasks.",
+        markdown(["method", *_tasks(several), "all", "p"], costs_of),
+        "Beside others: cost over that of the other method, on the same worlds.",
+        _beside(several),
+        f"Learning rate and prompts of a step that were best, and accuracy after the budget. Tried were rates of "
+        f"{min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts.",
+        markdown(["method", *_tasks(several)], settings),
+    ]
+
+
+def _cost(finals: Finals, name: str) -> str:
+    if name not in finals.runs:
+        return "–"
+    row = finals.rows[name]
+    ratio = f"{row.cost.mean:.2f}"
+    shown = f"**{ratio}**" if row.p is not None and row.p < 0.05 else ratio
+    interval = "" if name == REFERENCE else f" ({row.cost.low:.2f} to {row.cost.high:.2f})"
+    return shown + interval + _missed(row.missed)
+
+
+def _missed(count: int) -> str:
+    return f", {count} missed" if count else ""
+
+
+def _setting(finals: Finals, name: str) -> str:
+    if name not in finals.runs:
+        return "–"
+    rate, prompts = finals.settings[name]
+    return f"{rate:g}, {prompts}: {finals.rows[name].final:.1%}"
+
+
+def _beside(several: Sequence[Finals]) -> str:
+    """Of ours that were run on one of the tasks."""
+    body: list[list[str]] = []
+    uniform = [finals.cheapest_uniform() for finals in several]
+    for ours in [name for name in OURS if any(name in finals.runs for finals in several)]:
+        for label, others in ((f"`{GRPO}`", [GRPO] * len(several)), ("the cheapest uniform sampling", uniform)):
+            both = zip(several, others, strict=True)
+            body.append([f"`{ours}` beside {label}", *(_over(finals, ours, other) for finals, other in both)])
+    body.append(["the cheapest uniform sampling", *(f"`{name}`" for name in uniform)])
+    return markdown(["", *_tasks(several)], body)
+
+
+def _over(finals: Finals, ours: str, other: str) -> str:
+    return finals.beside(ours, other).text(".2f") if {ours, other} <= finals.runs.keys() else "–"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _other_seconds(several: Sequence[Finals]) -> list[str]:
+    """For the same trials under other assumptions."""
+    columns = ["seconds", *costs.OTHER_SECONDS]
+    found = [over_tasks([replace(f, cost=name) for f in several]) for name in columns]
+    body = [[f"`{method}`", *(f"{column[method][0]:.2f}" for column in found)] for method in found[0]]
+    return [
+        "## What the seconds depend on",
+        "Geometric means over all tasks. *B prompts*: a step of the small model stands for so many times its prompts, "
+        f"instead of {costs.SCALE} times.",
+        markdown(["method", "as above", *costs.OTHER_SECONDS], body),
+    ]
+
+
+def _weight_or_sampling(several: Sequence[Finals]) -> list[str]:
+    measured = [finals for finals in several if finals.task in tables()]
+    columns = [column for f in measured for column in (f"`{f.task}`: method", "its weight alone", "method / weight")]
+    body = [
+        [f"`{name}`", *(cell for f in measured for cell in _control(f, name, control))]
+        for name, control in CONTROLS.items()
+    ]
+    return [
+        "## Weight or sampling?",
+        f"*Its weight alone*: `{REFERENCE}` (of `gvm`: right answers only), where each group's coefficients are "
+        "multiplied by the method's effective weight at the prompt's true pass rate. What the method gains over "
+        "that is due to which rollouts it draws and trains, and to its baseline. At equal seconds.",
+        markdown(["", *columns], body),
+        "Effective weights by pass rate p, as multiples of that at p = 0.5: enumerated where they depend on p alone, "
+        f"else measured in training on {' and '.join(_tasks(measured))}.",
+        markdown(
+            ["weight of", *(f"p = {p}" for p in PASS_RATES)],
+            [[f"`{name}`", *(_weights(name, p) for p in PASS_RATES)] for name in CONTROLS],
+        ),
+    ]
+
+
+def _control(finals: Finals, name: str, control: str) -> list[str]:
+    return [_cost(finals, name), _cost(finals, control), _over(finals, name, control)]
+
+
+def _weights(method: str, p: float) -> str:
+    """On each task; once where it is the same."""
+    found = [effective_weight_of(method, task) for task in tables()]
+    return ", ".join(dict.fromkeys(f"{table.weight(p) / table.weight(0.5):.2f}" for table in found))
+
+
+def _machines() -> list[str]:
+    body = [
+        [model, f"{machine.sampling:g}", f"{1e6 * machine.per_token:g} µs", f"{machine.fixed:g} s"]
+        for model, machine in STEP_MODELS.items()
+    ]
+    shown = [(r, s) for r, s in zip(costs.WAVE_ROLLOUTS, costs.WAVE_SECONDS, strict=True) if r >= 512]
+    return [
+        "## Seconds of a step",
+        "`a * (sampling of the virtual engines) + b * (trained tokens) + c`, fitted to published step times. Sampling "
+        "of R rollouts in one wave takes w(R).",
+        markdown(["model", "a", "b", "c"], body),
+        markdown(["R", *(f"{r:,}" for r, _ in shown)], [["w(R), s", *(f"{seconds:.0f}" for _, seconds in shown)]]),
+    ]
+
+
+# -- the real stack ---------------------------------------------------------------------------------------------------
+
+
+def language_model(results: Results[real.Cell], conditions: real.Conditions) -> list[str]:
+    run = {cell.method for cell in results.by_cell}
+    rows = real.table(results, [name for name in METHODS if name in run], conditions.budget)
+    head = ["method", "seeds", "mean accuracy less the reference's", *(f"{cost} to the target" for cost in real.COSTS)]
+    gains = [
+        [
+            f"`{row.method}`",
+            str(row.seeds),
+            row.gain.times(100).text("+.1f") if row.gain and row.method != real.REFERENCE else "",
+            *(_ratio(row.cost[cost], row) if row.cost else "" for cost in real.COSTS),
+        ]
+        for row in rows
+    ]
+    means = ["prompts of a step", "start", "at the end", "tokens drawn", "tokens trained", "sampling", "training"]
+    spent = [
+        [
+            f"`{row.method}`",
+            str(row.prompts),
+            f"{row.start:.1%}",
+            f"{row.final:.1%} ± {row.half_width:.1%}",
+            *(f"{row.spent[of]:,.0f}" for of in ("tokens", "trained_tokens")),
+            *(f"{row.spent[of]:,.0f} s" for of in ("sampling_seconds", "training_seconds")),
+        ]
+        for row in rows
+    ]
+    return [
+        "## A language model on the real stack",
+        f"{MODELS[conditions.model]}, sums with a short answer, {conditions.budget:,} rollouts a run, learning rate "
+        f"{conditions.rate:g} for all. Beside `{real.REFERENCE}`, with 95 % intervals (Student's t over seeds), in "
+        "points and as ratios. Methods make different numbers of updates: [by name](#methods-by-name).",
+        markdown(head, gains),
+        "Means of a run:",
+        markdown(["method", *means], spent),
+    ]
+
+
+def _ratio(value: Interval, row: real.Row) -> str:
+    text = value.text(".2f") if row.method != real.REFERENCE else "1.00"
+    return text + _missed(row.missed)
+
+
+def agreement_of(conditions: agreement.Conditions, trials: agreement.Trials) -> list[str]:
+    methods = [name for name in METHODS if any(cell.method == name for cell in trials)]
+    body = [
+        [
+            f"`{row.method}`",
+            row.quantity.name,
+            str(row.seeds),
+            *(f"{value:,.0f}" if row.quantity.relative else f"{value:.1%}" for value in (row.learner, row.real)),
+            row.difference.times(100).text("+.2f"),
+            *(f"{100 * value:.1f}" for value in (row.spread, row.by_chance)),
+            row.verdict,
+        ]
+        for row in agreement.table(trials, methods)
+    ]
+    head = ["method", "", "seeds", "one process", "real stack", "difference", "spread", "by chance", "verdict"]
+    gains = [agreement.contrast(trials, methods, stack) for stack in (agreement.LEARNER, agreement.REAL)]
+    shown = [gain.times(100).text("+.2f") if gain else "–" for gain in gains]
+    return [
+        "## One process and the real stack",
+        f"A Llama of one layer on `{conditions.task}`, {conditions.steps} steps of {conditions.prompts} prompts. "
+        "Differences are in points or %. *agree*: the whole 95 % interval is within 2 points or 5 %. *open*: more "
+        "seeds would tell. *spread*: standard deviation over seeds. *by chance*: what it would be if the real stack "
+        "were one more trial in one process.",
+        markdown(head, body),
+        "What a comparison of the first two methods says, in points of mean accuracy:",
+        markdown(["one process", "real stack"], [shown]),
+    ]
+
+
+# -- the methods ------------------------------------------------------------------------------------------------------
+
+
+def _methods() -> list[str]:
+    presets = {name: f"`{preset}`" for preset, name in OF_PRESET.items()}
+    body = [[f"`{m.name}`", m.summary, _updates(m), presets.get(m.name, "")] for m in METHODS.values()]
+    return [
+        "## Methods by name",
+        "*Updates*: of a step, whose rollouts are trained in so many equal parts, in one epoch or in two. *Preset*: "
+        "the `--ada_method` that the method stands for; its sizes of steps and numbers of updates are its own. "
+        "`methods.py` has the flags.",
+        markdown(["name", "what it does", "updates", "preset"], [row for row in body if "weighed-as" not in row[0]]),
+    ]
+
+
+def _updates(method: Method) -> str:
+    return str(method.parts) if method.passes == 1 else f"{method.passes} epochs of {method.parts}"
+
+
+def _changes(run: real.Conditions) -> list[str]:
+    """Of methods that are no longer what their kept trials were made with."""
+    found = {name: how for task in TASKS for name, how in changes(PACKED / f"{task}.jsonl.gz").items()}
+    body = [[f"`{name}`", "small model", how] for name, how in found.items()]
+    for what, theirs in read_settings(PACKED / "real", ()).items():
+        name = what.removeprefix("flags of ")
+        if name != what:
+            how = difference(theirs, real.run_flags(name, run)) if name in METHODS else "there is no such method now"
+            body += [[f"`{name}`", "language model", how]] if how else []
+    if not body:
+        return []
+    return [
+        "## Methods that have changed since their trials",
+        markdown(["method", "trials", "first difference"], body),
+    ]

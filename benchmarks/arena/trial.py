@@ -1,0 +1,193 @@
+"""One run of one method on one task: the package's own policies, pools and coefficients, with a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks.arena.costs import COSTS
+from benchmarks.arena.learner import Answers, Learner, joined, pass_rates
+from benchmarks.arena.methods import Method
+from benchmarks.arena.weights import effective_weight_of
+from openrlhf_ada.config.choosing import make_chooser
+from openrlhf_ada.config.settings import make_policy
+from openrlhf_ada.core.policies import Draw, Policy
+from openrlhf_ada.core.types import PromptPool, Sample, TrainingGroup
+
+REFILL_LIMIT = 3
+"""A step is given up after so many times its number of prompts."""
+
+THRESHOLD = 0.5
+
+MARKS = 40
+"""Measurements of a run that counts, evenly over its budget."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a run has used. `tokens`: of answers; `trained`: rollouts that the policy computes, in each pass.
+
+    `batches`: [prompts, rollouts] of each wave of each batch of prompts of a step, summed over steps. The second batch
+    and later ones are those that replace prompts.
+    """
+
+    steps: int = 0
+    rollouts: int = 0
+    tokens: int = 0
+    trained: int = 0
+    trained_tokens: int = 0
+    batches: list[list[list[int]]] = field(default_factory=list[list[list[int]]])
+
+    def add_wave(self, batch: int, wave: int, prompts: int, rollouts: int) -> None:
+        """Count one wave. `batch`, `wave`: which of the step, and which of that batch, from 0."""
+        while len(self.batches) <= batch:
+            self.batches.append([])
+        waves = self.batches[batch]
+        if wave == len(waves):
+            waves.append([0, 0])
+        waves[wave][0] += prompts
+        waves[wave][1] += rollouts
+        self.rollouts += rollouts
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`spent` and exact held-out `accuracy` at each measurement."""
+
+    spent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    accuracy: list[float] = field(default_factory=list[float])
+
+    def add(self, spent: Spent, accuracy: float) -> None:
+        self.spent.append(asdict(spent))
+        self.accuracy.append(accuracy)
+
+
+class Trial:
+    """Trains `learner` by `method`, `prompts` of them in a step, until a budget is spent."""
+
+    def __init__(self, learner: Learner, method: Method, prompts: int, seed: int) -> None:
+        self._learner, self._method, self._prompts = learner, method, prompts
+        settings = method.settings(prompts)
+        task = learner.world.task.name
+        self._weight = None if method.weight_of is None else effective_weight_of(method.weight_of, task)
+        self._skips_zeros = settings.skips_zeros
+        self._policy: Policy = make_policy(settings)
+        self._chooser = make_chooser(settings, self._policy, len(learner.world.train), seed)
+        self._rng = np.random.default_rng([seed, 4])
+        self._key = 0
+        self.spent = Spent()
+
+    def run(self, budget: int, cost: str = "rollouts", marks: int = MARKS) -> Curve:
+        """Measured before the first step and `marks` times after it. `budget`: of this cost."""
+        curve, held_out, used = Curve(), self._learner.world.held_out, 0.0
+        for mark in range(marks + 1):
+            while used < budget * mark / marks:
+                before = asdict(self.spent)
+                self.step()
+                earlier, now = COSTS[cost]([before, asdict(self.spent)])
+                used += now - earlier
+            curve.add(self.spent, float(pass_rates(self._learner.model, held_out).mean()))
+        return curve
+
+    def step(self) -> list[tuple[PromptPool, TrainingGroup]]:
+        """Sample, and train what is returned: each prompt's rollouts, and which of them with which coefficients."""
+        drawn = _Drawn()
+        pools = self._sampled(self._prompts, drawn, batch=0)
+        trained = pools
+        if self._method.refill:
+            pools, trained = self._refilled(pools, drawn)
+        weights = self._weights(trained, drawn)
+        groups = [self._policy.build(pool, self._rng).weighed(w) for pool, w in zip(trained, weights, strict=True)]
+        index = [drawn.places[group.key][i] for group in groups for i in group.indices]
+        coefficients = [c for group in groups for c in group.coefficients]
+        passes = self._method.passes
+        computed = [i for i, c in zip(index, coefficients, strict=True) if c or not self._skips_zeros]
+        self._learner.train(drawn.answers(), index, coefficients, passes, self._method.parts)
+        self._policy.observe(pools)
+        self._chooser.end_step(pools)
+        self.spent.steps += 1
+        self.spent.trained += passes * len(computed)
+        self.spent.trained_tokens += passes * int(drawn.answers().num_tokens[computed].sum())
+        return list(zip(trained, groups, strict=True))
+
+    def _weights(self, pools: Sequence[PromptPool], drawn: _Drawn) -> list[float]:
+        """Of each prompt: of its choice, times another method's f' at the pass rate that it is sampled with."""
+        chosen = [drawn.weights[pool.key] for pool in pools]
+        if self._weight is None:
+            return chosen
+        rates = pass_rates(self._learner.model, self._learner.world.train, [pool.row for pool in pools])
+        return [weight * self._weight.weight(p) for weight, p in zip(chosen, rates.tolist(), strict=True)]
+
+    def _refilled(self, pools: list[PromptPool], drawn: _Drawn) -> tuple[list[PromptPool], list[PromptPool]]:
+        """(all pools, as many with two outcomes as a step has prompts), or fewer at REFILL_LIMIT."""
+        wanted, batch = self._prompts, 1
+        while sum(map(self._is_trainable, pools)) < wanted and len(pools) < REFILL_LIMIT * wanted:
+            missing = wanted - sum(map(self._is_trainable, pools))
+            pools = pools + self._sampled(missing, drawn, batch)
+            batch += 1
+        return pools, [pool for pool in pools if self._is_trainable(pool)][:wanted]
+
+    def _is_trainable(self, pool: PromptPool) -> bool:
+        """Has it two outcomes, and enough samples for a group? A gate ends some before that."""
+        return has_signal(pool) and len(pool) >= self._method.n
+
+    def _sampled(self, count: int, drawn: _Drawn, batch: int) -> list[PromptPool]:
+        """The next prompts' closed pools, in waves as the policy decides."""
+        chosen = self._chooser.take(count)
+        pools = [PromptPool(self._key + i, row=choice.row) for i, choice in enumerate(chosen)]
+        drawn.weights |= {pool.key: choice.weight for pool, choice in zip(pools, chosen, strict=True)}
+        self._key += count
+        still_open = {pool.key: pool for pool in pools}
+        wave_number = 0
+        while still_open:
+            actions = self._policy.decide(list(still_open.values()))
+            wave = [action for action in actions if isinstance(action, Draw)]
+            for action in actions:
+                if not isinstance(action, Draw):
+                    del still_open[action.key]
+            if wave:
+                self._draw(wave, still_open, drawn)
+                self.spent.add_wave(batch, wave_number, len(wave), sum(draw.count for draw in wave))
+                wave_number += 1
+        return pools
+
+    def _draw(self, wave: Sequence[Draw], pools: dict[int, PromptPool], drawn: _Drawn) -> None:
+        answers = self._learner.sample([pools[draw.key].row for draw in wave for _ in range(draw.count)])
+        scores, lengths = answers.right.double().tolist(), answers.num_tokens.tolist()
+        at = 0
+        for draw in wave:
+            pool, start = pools[draw.key], len(pools[draw.key])
+            pool.add(
+                Sample(draw.key, start + i, scores[at + i], scores[at + i], lengths[at + i]) for i in range(draw.count)
+            )
+            drawn.places.setdefault(draw.key, []).extend(range(drawn.size + at, drawn.size + at + draw.count))
+            at += draw.count
+        drawn.add(answers)
+        self.spent.tokens += sum(lengths)
+
+
+class _Drawn:
+    """All answers of a step. `places`: of each prompt's answers among them, in index order. `weights`: of prompts."""
+
+    def __init__(self) -> None:
+        self._parts: list[Answers] = []
+        self.places: dict[int, list[int]] = {}
+        self.weights: dict[int, float] = {}
+        self.size = 0
+
+    def add(self, answers: Answers) -> None:
+        self._parts.append(answers)
+        self.size += len(answers.right)
+
+    def answers(self) -> Answers:
+        if len(self._parts) > 1:
+            self._parts = [joined(self._parts)]
+        return self._parts[0]
+
+
+def has_signal(pool: PromptPool) -> bool:
+    """Has it two outcomes?"""
+    return 0 < pool.count_positives(THRESHOLD) < len(pool)
