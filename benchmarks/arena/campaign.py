@@ -214,14 +214,15 @@ def check_folder(folder: Path, tasks: Sequence[str], methods: Sequence[str]) -> 
 def _settings_of(method: Method) -> dict[str, Any]:
     """All that its flags and this version's defaults come to, with steps of one size."""
     settings = asdict(method.settings(prompts=8))
-    return settings.pop("config") | settings
+    # Flags as they were given, where what became of them depends on others.
+    return settings | {"scheduler": settings.pop("given")["scheduler"]}
 
 
 def made_with(name: str, task: str) -> dict[str, Any]:
     """What a method's trials depend on, in short: numbers and names, as JSON has them, and an objective's name."""
     method = METHODS[name]
     settings = _settings_of(method) | {field: getattr(method, field) for field in ("n", "refill", "passes", "parts")}
-    settings["objective"] = settings["objective"]["name"]
+    settings["objective"] = settings["target"]["name"]
     if method.weight_of is not None:
         settings["weight"] = fingerprint(method.weight_of, task)
     return {

@@ -16,7 +16,7 @@ from benchmarks.arena.tasks import END, FREE, NUM_SYMBOLS, NUM_TOKENS, PAD, TAG,
 from openrlhf_ada.config.presets import part as part_of_methods
 
 WIDTH = 64
-MAX_NORM: float = part_of_methods("recipe").flags["actor.max_norm"]
+MAX_NORM = float(part_of_methods("recipe").flags["actor.max_norm"])
 CLIP: tuple[float, float] = part_of_methods("recipe").flags["actor.eps_clip_low_high"]
 """Of gradients, and of PPO's ratio: those of the published recipe."""
 

@@ -197,7 +197,7 @@ def test_finished_comparison_is_shown_again(results: Results[Cell], capsys: pyte
 
 def test_training_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     args = run_agreement.build_parser("").parse_args(["--out", str(tmp_path / "out")])
-    monkeypatch.setattr(trainings, "python", lambda: "false")
+    monkeypatch.setattr(trainings.sys, "executable", "false")
     monkeypatch.setattr(trainings, "POLL_S", 0.01)
     with trainings.alone(tmp_path) as lock:
         results = Results(args.out, Cell, MEASURED)

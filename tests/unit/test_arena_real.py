@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from openrlhf_ada.platforms.template import OFF, TEMPLATE_VARIABLE
 
 from benchmarks.arena import run_real, trainings
 from benchmarks.arena.__main__ import main
@@ -216,7 +215,7 @@ def test_table_of_finished_runs_starts_nothing(
     results: Results[Cell], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Model, budget and rate are the folder's."""
-    monkeypatch.setattr(run_real, "one_template", mock.Mock(side_effect=AssertionError))
+    monkeypatch.setattr(run_real, "run_training", mock.Mock(side_effect=AssertionError))
     assert main(["real", "--out", str(results.folder), "--methods", "pos"]) == 0
     told = capsys.readouterr().out
     assert "1,024 rollouts" in told and "partial" not in told
@@ -239,8 +238,6 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
             campaign._until = 0.0
 
     monkeypatch.setattr(run_real.Campaign, "_train", train)
-    monkeypatch.setattr(run_real, "one_ray", nullcontext)
-    monkeypatch.setenv(TEMPLATE_VARIABLE, OFF)
     return started
 
 
@@ -312,7 +309,7 @@ def sleeping(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 def test_failed_training_is_reported(
     campaign: run_real.Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainings, "python", lambda: "false")
+    monkeypatch.setattr(trainings.sys, "executable", "false")
     with pytest.raises(trainings.UnfinishedTrainingError, match="training of pos-seed0 ended with status 1"):
         campaign._train(Cell("pos", 0), tmp_path / "run")
 
