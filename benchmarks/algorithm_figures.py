@@ -243,7 +243,7 @@ def predicted_weights() -> dict[float, tuple[float, float]]:
         _run(policy, visits, rates, seed)
         predictions = policy.memory.counts.predict(np.arange(len(rates)))
         for p in COUNTED:
-            weights[p] += [settings.objective.weight(q, policy.floor) for q in predictions[rates == p]]
+            weights[p] += [settings.target.weight(q, policy.floor) for q in predictions[rates == p]]
     return {p: (float(np.mean(w)), float(np.std(w))) for p, w in weights.items()}
 
 
@@ -275,13 +275,13 @@ def matched_table() -> str:
     def mean_weight(p: float, visits: int) -> float:
         drawn = 8 * visits
         chances = [math.comb(drawn, k) * p**k * (1 - p) ** (drawn - k) for k in range(drawn + 1)]
-        return sum(c * settings.objective.weight((k + 1) / (drawn + 2), 0.005) for k, c in enumerate(chances))
+        return sum(c * settings.target.weight((k + 1) / (drawn + 2), 0.005) for k, c in enumerate(chances))
 
     header = ["p", "`balance`", *(f"after {visits} visits" for visits in (0, 1, 2, 5, 20))]
     lines = [
         [
             f"{p:g}".removeprefix("0"),
-            _number(settings.objective.weight(p)),
+            _number(settings.target.weight(p)),
             *(_number(mean_weight(p, visits)) for visits in (0, 1, 2, 5, 20)),
         ]
         for p in (0.01, 0.1, 0.3, 0.5, 0.9)

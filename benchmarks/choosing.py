@@ -1,9 +1,9 @@
-"""The figure and the tables of docs/choosing.md, from exact enumeration with the policies that flags come to.
+"""The table of docs/choosing.md, from exact enumeration with the policies that flags come to.
 
 Means over a data set are exact for Ada-Seq and uniform sampling too. For Ada-Est, whose split is of whole rollouts,
 they are those of PARTS prompts; twice as many change no printed digit (tests/unit/test_docs_choosing.py).
 
-python benchmarks/choosing.py      writes docs/images/choosing.png and prints the tables
+python benchmarks/choosing.py      writes the table into the page
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from algorithm_figures import noise_at
 from numpy.typing import NDArray
 
 from openrlhf_ada.config.schema import AdaConfig
@@ -22,11 +21,8 @@ from openrlhf_ada.core.allocation import allocate, priority
 from openrlhf_ada.core.policies import Estimated, Policy, Sequential
 from openrlhf_ada.core.stopping_paths import State, StoppingPlan
 
-IMAGE = Path(__file__).parents[1] / "docs" / "images" / "choosing.png"
+PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
 GROUP = 4
-RATES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-
-FEW_RATES = (0.02, 0.1, 0.3, 0.5, 0.9)
 
 Floats = NDArray[np.float64]
 
@@ -126,22 +122,6 @@ def estimated(rates: Floats, allocation: str) -> tuple[float, float]:
     return float(drawn.mean()), float((1 - rates**drawn - (1 - rates) ** drawn).mean())
 
 
-def rollouts_by_pass_rate() -> str:
-    """Markdown: expected rollouts of a prompt."""
-    adaptive = {name: plan(flags) for name, flags in SEQUENTIAL.items() if flags["exit"] != "fixed"}
-    lines = [[name, *(f"{rule.expected_draws(p):.1f}" for p in RATES)] for name, rule in adaptive.items()]
-    return _table([_HEADER, *lines])
-
-
-def signal_by_pass_rate() -> str:
-    """Markdown: chance that a prompt's rollouts have both outcomes."""
-    lines = [[name, *(f"{signal(plan(flags), p):.0%}" for p in RATES)] for name, flags in SEQUENTIAL.items()]
-    return _table([_HEADER, *lines])
-
-
-_HEADER = ["p", *(f"{p:.2f}".lstrip("0") for p in RATES)]
-
-
 def by_data_set() -> str:
     """Markdown: rollouts a prompt, share with a signal, and rollouts for each group with a signal."""
     lines = [["", *(f"{name}, Beta({a:g}, {b:g})" for name, (a, b) in DATA_SETS.items())]]
@@ -155,16 +135,6 @@ def by_data_set() -> str:
     return _table(lines)
 
 
-def noise_by_pass_rate() -> str:
-    """Markdown: noise of the update per unit of signal, for as many prompts as one rollout pays for."""
-    lines = [["p", *(f"{p:.2f}".lstrip("0") for p in FEW_RATES)]]
-    for name, flags in SEQUENTIAL.items():
-        policy = policy_of(flags)
-        noise = [noise_at(policy, p) * math.sqrt(policy.plan.expected_draws(p)) for p in FEW_RATES]
-        lines.append([name, *(f"{value:.2f}" for value in noise)])
-    return _table(lines)
-
-
 def cell(draws: float, share: float) -> str:
     return f"{draws:.1f}, {share:.0%}, {draws / share:.1f}"
 
@@ -174,32 +144,14 @@ def _table(lines: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def figure() -> None:
-    import matplotlib.pyplot as plt
+BEGIN, END = "<!-- begin generated: python benchmarks/choosing.py -->", "<!-- end generated -->"
 
-    grid = np.concatenate([np.geomspace(0.01, 0.5, 40), 1 - np.geomspace(0.5, 0.01, 40)[1:]])
-    image, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for name, flags in SEQUENTIAL.items():
-        rule, style = plan(flags), "--" if flags["exit"] == "fixed" else "-"
-        # `balance` lies below the last line, which has the same signal.
-        look: dict[str, Any] = {"linewidth": 5, "alpha": 0.4} if name == "`balance`" else {}
-        look["label"] = name.replace("`", "")
-        left.plot(grid, [rule.expected_draws(p) for p in grid], style, **look)
-        right.plot(grid, [signal(rule, p) for p in grid], style, **look)
-    for axes, title in ((left, "Expected rollouts of a prompt"), (right, "Chance of both outcomes")):
-        axes.set_title(title, loc="left", fontsize=11)
-        axes.set_xlabel("pass rate p")
-        axes.set_xscale("logit")
-        axes.set_xticks([0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99])
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    right.legend(fontsize=8, frameon=False, loc="lower center")
-    image.savefig(IMAGE, dpi=100)
+
+def written(page: str) -> str:
+    """The page with its table made anew."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{by_data_set()}\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":
-    figure()
-    print(f"{rollouts_by_pass_rate()}\n\n{signal_by_pass_rate()}\n\n{by_data_set()}\n\n{noise_by_pass_rate()}")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -70,7 +70,7 @@ FOREIGN_FLAGS |= {
     "--ipc",
 }
 FOREIGN_FLAGS |= {"--object-store-memory", "--detach", "--wait", "--file", "--target", "--cap-drop", "--security-opt"}
-FOREIGN_FLAGS |= {"--config"}
+FOREIGN_FLAGS |= {"--config", "--working-dir", "--no-wait", "--address", "--runtime-env-json"}
 """Of every command, pip, Docker and Ray."""
 
 THEMES = ("gh-light-mode-only", "gh-dark-mode-only")

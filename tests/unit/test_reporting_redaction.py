@@ -55,7 +55,7 @@ def test_a_login_in_a_rewards_url_is_nowhere_shown_or_kept(
 ) -> None:
     """Notes of every kind, and what cannot reach the server."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("openrlhf_ada.cli.train_ppo_ray.prepare_training_data", lambda args, config: [URL])
+    monkeypatch.setattr("openrlhf_ada.cli.train_ppo_ray.prepare_training_data", lambda args: [URL])
     monkeypatch.setattr("openrlhf_ada.cli.train_ppo_ray.prepare_resume", lambda args: [])
     rows = {URL: [Row("1+1=", "2", "2")]}
     for module in ("train_ppo_ray", "doctor_inputs"):
