@@ -160,8 +160,8 @@ def test_uniform_can_have_another_methods_weight(name: str) -> None:
         if method.mode == "seq":
             wanted = sequential_weight(_sequential_of(method), p).effective
         else:
-            wanted = {"grpo": 1.5, "ppo": 1.0}[name] if p < 0.003 or name == "ppo" else control.objective.weight(p)
-        assert control.objective.weight(p) == pytest.approx(wanted, rel=2e-3)
+            wanted = {"grpo": 1.5, "ppo": 1.0}[name] if p < 0.003 or name == "ppo" else control.target.weight(p)
+        assert control.target.weight(p) == pytest.approx(wanted, rel=2e-3)
         assert sequential_weight(_sequential_of(control), p).effective == pytest.approx(wanted, rel=2e-3)
 
 
