@@ -154,7 +154,7 @@ def test_uniform_can_have_another_methods_weight(name: str) -> None:
     ours = {key.removeprefix("ada."): value for key, value in flags.items() if key.startswith("ada.")}
     method = settings_with(mode=ours.pop("mode"), advantage=flags["algo.advantage.estimator"], **ours)
     control = settings_with(
-        "seq", exit="fixed", max_samples=8, correction="stratum", objective=f"matched:{name}", floor=0.001
+        mode="seq", exit="fixed", max_samples=8, correction="stratum", objective=f"matched:{name}", floor=0.001
     )
     for p in (0.002, 0.013, 0.11, 0.37, 0.5, 0.93, 0.99):
         if method.mode == "seq":
