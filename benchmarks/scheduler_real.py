@@ -2,7 +2,7 @@
 
 SmolLM2-135M answers short questions at length. Scores are drawn by hashing the answer, with a pass rate per prompt
 from 0.05 to 0.95: the model is too small for a task with prompts of all pass rates, and the time of a step does not
-depend on who gives the score. Also what `openrlhf-ada simulate` says of the same step, from a calibration before it.
+depend on who gives the score. Also what the simulation says of the same step, from a calibration before it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ usage() {
     cat <<'TEXT'
 usage: docker run [docker's options] IMAGE COMMAND [options]
 
-  train | eval | prepare-data | demo | demo-model | demo-data | report | simulate | plan | methods | doctor | init
+  train | eval | prepare-data | demo | demo-model | demo-data | report | plan | methods | doctor | init
                      openrlhf-ada COMMAND; `train --help` shows its flags
   ray ...            Ray's own command line, for clusters: ray start, ray job submit
   any other program  for example bash, python, vllm
@@ -24,7 +24,7 @@ if [ ! -w "${HOME:-/}" ]; then
 fi
 
 case "${1:-}" in
-    train | eval | prepare-data | demo | demo-model | demo-data | report | simulate | plan | methods | doctor | init)
+    train | eval | prepare-data | demo | demo-model | demo-data | report | plan | methods | doctor | init)
         exec openrlhf-ada "$@"
         ;;
     -h | --help)

@@ -1,44 +1,50 @@
 """What a step of each method takes and gives, before anything is trained.
 
-Pass rates come from SOURCE (data of prepare-data, or the run directory of a run in mode seq or est) or from --beta.
-Sampling is simulated on engines in virtual time, and training takes its seconds by the token. How well a policy learns
-from such steps is not simulated: what is recommended rests on published results, and the lines under the table say on
-which.
+Pass rates and lengths come from SOURCE (data of prepare-data, or the run directory of a run in mode seq or est) or
+from --beta. Sampling is simulated on engines in virtual time, and training takes its seconds by the token. A run's own
+engine is measured once with --calibrate. How well a policy learns from such steps is not simulated: what is
+recommended rests on published results, and the lines under the table say on which.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
 
-from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, Plan, draw, show
+from openrlhf_ada.cli.plan_tables import CONTROL, DEFAULT, EXPERIMENTS, RATES, Plan, show
 from openrlhf_ada.cli.scenario import (
+    ENGINE_FILE,
+    Scenario,
     at_least,
-    check_folders,
     method_settings,
     names_of,
+    namespace,
     read_engine,
     recorded,
+    run_settings,
     steps_of,
     synthetic,
 )
-from openrlhf_ada.config import program
+from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.objective_notes import LARGEST_CAP, weights_of
 from openrlhf_ada.config.presets import METHODS, Flags
-from openrlhf_ada.config.settings import Settings
+from openrlhf_ada.core.scheduling import SCHEDULERS, SchedulerName
 from openrlhf_ada.data.prepared import measured_rates
 from openrlhf_ada.reporting.display import on_each
 from openrlhf_ada.reporting.run_record import read_run
-from openrlhf_ada.simulation.forecast import Forecast
 from openrlhf_ada.simulation.step_seconds import ANSWER_TOKENS, PROMPT_TOKENS, STEP_MODELS, StepModel
 from openrlhf_ada.simulation.workload import SYNTHETIC, SyntheticRollouts
 
 PROG = "openrlhf-ada plan"
+
+RECORDED = "recorded"
+"""The settings of the run that is the source."""
 
 USUAL = (DEFAULT, CONTROL, "reinforce-ada-pos", "reinforce-ada-est", "grpo", "maxrl", "vip", "rated-pos", *EXPERIMENTS)
 
@@ -62,9 +68,7 @@ CUT = 0.9
 MOST_PROMPTS = 8192
 """Of a simulated step. Methods take up to half a minute for one of these."""
 
-PICTURES = (".png", ".svg", ".pdf")
-
-RECORDED = ("ada/kept", "ada/kept_tokens", "ada/step_s", "timing/generation")
+_TIMES = ("ada/kept", "ada/kept_tokens", "ada/step_s", "timing/generation")
 """What a run's seconds of training are worked out from."""
 
 _OF_BUDGET = """
@@ -77,25 +81,19 @@ TRIED, CLOSE = 5, 0.02
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status. Raises ValueError and OSError for bad input."""
     args = build_parser().parse_args(argv)
-    _check_outputs(args)
-    planner, budget = Planner(args), args.budget
-    plans = on_each(args.methods, "simulating", lambda n: planner.within(n, budget) if budget else planner.plan(n))
+    if args.json is not None and not args.json.parent.is_dir():
+        raise FileNotFoundError(f"--json {args.json}: there is no folder {args.json.parent}")
+    if args.calibrate:
+        return _calibrate(args.source)
+    planner = Planner(args)
+    plans = on_each(list(planner.cases()), "simulating", planner.planned)
     show(plans)
     if args.budget:
         print("\n".join([_OF_BUDGET.format(seconds=args.budget), *map(_flags, plans)]))
     if args.json:
         rows = [asdict(plan) | {"seconds": plan.seconds} for plan in plans]
         args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    if args.plot:
-        draw(plans, args.plot)
     return 0
-
-
-def _check_outputs(args: argparse.Namespace) -> None:
-    """Before anything is simulated. Raises FileNotFoundError and ValueError."""
-    check_folders(json=args.json, plot=args.plot)
-    if args.plot is not None and args.plot.suffix not in PICTURES:
-        raise ValueError(f"--plot {args.plot}: expected a name that ends in {', '.join(PICTURES)}")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -104,15 +102,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("source", type=Path, nargs="?", metavar="SOURCE", help="Parquet file of prepare-data, or run directory")
+    add(
+        "--calibrate", action="store_true", help=f"only measure the run's engine on this machine: SOURCE/{ENGINE_FILE}"
+    )
     add("--beta", type=_pair, metavar="A,B", help="pass rates are Beta(A, B) (default 1.5,1.5)")
     add("--tokens", type=at_least(1), metavar="N", help="mean length of an answer (default: as recorded, or 730)")
     add("--max_tokens", type=at_least(1), default=SYNTHETIC.longest, metavar="N", help="longest answer (default 4096)")
     add(
         "--methods",
-        type=names_of(PLANNED, NOT_PLANNED),
-        default=list(USUAL),
+        type=names_of((RECORDED, *PLANNED), NOT_PLANNED),
         metavar="NAME,...",
-        help=f"names of --ada_method (default {','.join(USUAL)}; all: {','.join(PLANNED)})",
+        help=f"names of --ada_method, or `{RECORDED}`: the run's own settings (default {','.join(USUAL)}; all: "
+        f"{','.join(PLANNED)})",
     )
     add("--prompts", type=at_least(1), metavar="N", help="prompts of a step (default: as the method has them)")
     add(
@@ -125,17 +126,29 @@ def build_parser() -> argparse.ArgumentParser:
         "--machine",
         choices=STEP_MODELS,
         default="1.5b",
-        help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default) or 7b (Qwen2.5-Math-7B on 8 A100)",
+        help="whose seconds: 1.5b (Qwen2.5-Math-1.5B on 8 H100, default) or 7b (Qwen2.5-Math-7B on 8 A100); of a run, "
+        "its own",
     )
     add(
-        "--engine", type=Path, metavar="FILE", help="engine measured by `simulate --calibrate`, instead of --machine's"
+        "--engine", type=Path, metavar="FILE", help="an engine that --calibrate has measured, instead of the machine's"
     )
-    add("--engines", type=at_least(1), metavar="N", help="number of engines (default 8; with a run: as there)")
-    add("--per_token", type=_seconds, metavar="SECONDS", help="of training, for each trained token")
-    add("--fixed", type=_seconds, metavar="SECONDS", help="of every step, whatever it trains")
+    add("--engines", type=_counts, metavar="N,...", help="numbers of engines (default 8; with a run: as there)")
+    add(
+        "--schedulers",
+        type=names_of(SCHEDULERS),
+        default=["stream"],
+        metavar="NAME,...",
+        help=f"values of --ada_scheduler: {','.join(SCHEDULERS)} (default stream)",
+    )
     add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
-    add("--plot", type=Path, metavar="FILE", help="also draw them: .png, .svg or .pdf")
     return parser
+
+
+def _counts(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isdecimal() and 1 <= int(part) <= 1000 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text}: expected numbers from 1 to 1000")
+    return [int(part) for part in parts]
 
 
 def _pair(text: str) -> tuple[float, float]:
@@ -158,12 +171,25 @@ def _seconds(text: str) -> float:
 # -- planning ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A line of the table. `engines`: None for as many as the source has."""
+
+    method: str
+    scheduler: SchedulerName
+    engines: int | None
+
+    def __str__(self) -> str:
+        return self.method
+
+
 class Planner:
     """Steps of methods on one machine. Raises ValueError for flags that do not go with the source."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._is_run = args.source is not None and args.source.is_dir()
+        self._names: list[str] = args.methods or ([RECORDED] if self._is_run else []) + list(USUAL)
         for flag in ("beta", "tokens") if self._is_run else ("beta",):
             if args.source and getattr(args, flag) is not None:
                 raise ValueError(f"--{flag}: the answers are those of {args.source}. Leave out one of the two")
@@ -171,11 +197,25 @@ class Planner:
             raise ValueError(
                 f"--prompts {args.prompts:,}: steps of more than {MOST_PROMPTS:,} prompts are not simulated"
             )
+        if RECORDED in self._names and (not self._is_run or args.budget):
+            raise ValueError(f"--methods {RECORDED}: name the folder of a run, and no --budget")
+        if args.budget and len(self._args.schedulers) * len(args.engines or [0]) > 1:
+            raise ValueError("--budget: for one of --schedulers and one of --engines at a time")
         if args.engine:
             read_engine(args.engine)
         self._answer = None if self._is_run else self._synthetic_answers()
         self._machine = self._machine_of_steps()
-        self._known: dict[tuple[str, int, int], Plan] = {}
+        self._known: dict[tuple[Case, int, int], Plan] = {}
+
+    def cases(self) -> Iterator[Case]:
+        """In the order of the table."""
+        for engines in self._args.engines or [None]:
+            for name in self._names:
+                for scheduler in self._args.schedulers:
+                    yield Case(name, scheduler, engines)
+
+    def planned(self, case: Case) -> Plan:
+        return self.within(case, self._args.budget) if self._args.budget else self.plan(case)
 
     def _synthetic_answers(self) -> SyntheticRollouts:
         args = self._args
@@ -191,67 +231,73 @@ class Planner:
         return answers
 
     def _machine_of_steps(self) -> StepModel:
-        """With the seconds that flags or the run's own steps give. A measured engine needs no factor."""
+        """With the seconds of the run's own steps. A measured engine needs no factor."""
         args, machine = self._args, STEP_MODELS[self._args.machine]
         if args.engine or self._is_run:
             machine = replace(machine, sampling=1.0)
         if self._is_run:
             machine = replace(machine, per_token=_recorded_per_token(args.source), fixed=0.0)
-        given = {name: value for name in ("per_token", "fixed") if (value := getattr(args, name)) is not None}
-        return replace(machine, **given)
+        return machine
 
-    def _steps(self, settings: Settings, prompts: int, count: int) -> list[Forecast]:
-        args = self._args
+    def _scenario(self, prompts: int | None, steps: int) -> Scenario:
         if self._answer is None:
-            scenario = recorded(args.source, args.engine, prompts, count, f"{program.called()} simulate --calibrate")
-        else:
-            scenario = synthetic(self._answer, args.engine, prompts)
-        cluster = scenario.cluster(args.engines or scenario.num_engines, None)
-        return steps_of(scenario, settings, "rounds" if settings.decides_together else "stream", cluster, count)
+            return recorded(self._args.source, self._args.engine, prompts, steps)
+        return synthetic(self._answer, self._args.engine, prompts or 0)
 
-    def plan(self, name: str, prompts: int | None = None, steps: int = LEARNING_STEPS) -> Plan:
-        """A step with so many prompts; None: as many as --prompts or the method says. `steps`: to take the mean of."""
-        prompts = int(prompts or self._args.prompts or METHODS[name].flags["rollout.batch_size"])
-        settings = method_settings(name, prompts)
-        if self._answer is not None and not settings.remembers:
+    def plan(self, case: Case, prompts: int | None = None, steps: int = LEARNING_STEPS) -> Plan:
+        """A step with so many prompts; None: as many as --prompts, the method or the run says. `steps`: to take the
+        mean of."""
+        prompts = prompts or self._args.prompts
+        if case.method == RECORDED:
+            return self._planned(case, self._scenario(prompts, steps), steps)
+        prompts = int(prompts or METHODS[case.method].flags["rollout.batch_size"])
+        if self._answer is not None and not method_settings(case.method, prompts).remembers:
             # All steps are alike.
             steps = 1
-        if (name, prompts, steps) not in self._known:
-            self._known[name, prompts, steps] = self._planned(name, settings, prompts, steps)
-        return self._known[name, prompts, steps]
+        if (case, prompts, steps) not in self._known:
+            self._known[case, prompts, steps] = self._planned(case, self._scenario(prompts, steps), steps)
+        return self._known[case, prompts, steps]
 
-    def _planned(self, name: str, settings: Settings, prompts: int, steps: int) -> Plan:
-        found, machine = self._steps(settings, prompts, steps), self._machine
-        tokens = mean(step.trained_tokens + step.trained * PROMPT_TOKENS for step in found)
+    def _planned(self, case: Case, scenario: Scenario, num_steps: int) -> Plan:
+        engines, machine = case.engines or scenario.num_engines, self._machine
+        is_own = case.method == RECORDED
+        settings = scenario.settings if is_own else method_settings(case.method, scenario.prompts)
+        epochs = scenario.epochs if is_own else METHODS[case.method].flags["train.max_epochs"]
+        scheduler: SchedulerName = "rounds" if settings.decides_together else case.scheduler
+        found = steps_of(scenario, settings, scheduler, engines, num_steps)
+        trained = mean(step.trained_tokens + step.trained * PROMPT_TOKENS for step in found)
         return Plan(
-            method=name,
-            prompts=prompts,
+            method=case.method,
+            scheduler=scheduler,
+            engines=engines,
+            prompts=scenario.prompts,
             rollouts=mean(step.rollouts for step in found),
             tokens=mean(step.tokens for step in found),
+            wasted=sum(step.wasted_tokens for step in found) / sum(step.tokens for step in found),
             trained=mean(step.trained for step in found),
             signal=mean(step.signal_share for step in found),
-            weights=_weights(name),
+            weights=None if is_own else _weights(case.method),
             sampling_s=machine.sampling * mean(step.seconds for step in found),
-            training_s=machine.per_token * METHODS[name].flags["train.max_epochs"] * tokens,
+            training_s=machine.per_token * epochs * trained,
             fixed_s=machine.fixed,
         )
 
-    def within(self, name: str, budget: float) -> Plan:
+    def within(self, case: Case, budget: float) -> Plan:
         """With as many prompts as `budget` seconds have time for. Raises ValueError where that is none, or too many
         to simulate."""
         # Single steps lead to the number of prompts, and methods that learn take more steps at the end.
-        plan = self.plan(name, steps=1)
+        plan = self.plan(case, steps=1)
         for steps in (1, LEARNING_STEPS):
-            plan, other = self.plan(name, plan.prompts, steps), None
+            plan, other = self.plan(case, plan.prompts, steps), None
             for _ in range(TRIED):
                 if plan.prompts == 1 or abs(plan.seconds / budget - 1) < CLOSE:
                     break
-                plan, other = self.plan(name, _fitting(plan, other, budget), steps), plan
+                plan, other = self.plan(case, _fitting(plan, other, budget), steps), plan
         while plan.seconds > budget and plan.prompts > 1:
-            plan = self.plan(name, min(plan.prompts - 1, _fitting(plan, None, budget)))
+            plan = self.plan(case, min(plan.prompts - 1, _fitting(plan, None, budget)))
         if plan.seconds > budget:
             raise ValueError(
-                f"--budget {budget:g}: a step of {name} with one prompt takes {plan.seconds:.3g} s, of which "
+                f"--budget {budget:g}: a step of {plan.method} with one prompt takes {plan.seconds:.3g} s, of which "
                 f"{plan.fixed_s:.3g} s are fixed. Give more seconds, more --engines, or shorter answers (--max_tokens)"
             )
         return plan
@@ -274,7 +320,7 @@ def _fitting(plan: Plan, other: Plan | None, budget: float) -> int:
 
 def _recorded_per_token(run_dir: Path) -> float:
     """Seconds of a run's steps outside sampling, for each trained token. Raises ValueError where none was recorded."""
-    rows = [row for row in read_run(run_dir).steps if all(row.get(name) is not None for name in RECORDED)]
+    rows = [row for row in read_run(run_dir).steps if all(row.get(name) is not None for name in _TIMES)]
     tokens = sum(row["ada/kept_tokens"] + row["ada/kept"] * PROMPT_TOKENS for row in rows)
     if not tokens:
         raise ValueError(
@@ -311,3 +357,33 @@ def _sizes(plan: Plan) -> Flags:
     if method_settings(plan.method, plan.prompts).trains_varying:
         return {"rollout.batch_size": plan.prompts}
     return {"rollout.batch_size": plan.prompts * n // update * update // n}
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def _calibrate(run_dir: Path | None) -> int:
+    """Measure the run's engine with its model and data. Raises ValueError for a run whose engine cannot be asked."""
+    if run_dir is None:
+        raise ValueError("--calibrate needs the folder of a run: it measures that run's engine")
+    from openrlhf_ada.cli.train_ppo_ray import quiet
+    from openrlhf_ada.platforms.session import ray_session
+
+    host = namespace(read_run(run_dir).config)
+    host.ada = run_settings(host, run_dir)
+    if host.ada.mode == "off":
+        raise ValueError(f"{run_dir} was made with --ada_mode off, whose engines are asked in another way")
+    if scored_by_model(host):
+        raise ValueError(f"{run_dir} was scored by its reward model, which --calibrate does not start")
+    host.ada_events = None
+    with quiet(verbose=False):
+        print("starting Ray and one engine", file=sys.stderr)
+        with ray_session(host, verbose=False):
+            from openrlhf_ada.trainer.sampling_only import calibrate
+
+            note = lambda size, slots: print(f"measuring batches of {size} (of {slots})", file=sys.stderr)  # noqa: E731
+            engine = calibrate(host, note)
+    file = run_dir / ENGINE_FILE
+    file.write_text(json.dumps(asdict(engine), indent=1), encoding="utf-8")
+    print(file)
+    return 0

@@ -1,10 +1,9 @@
-"""A plan's table and picture: what a step of each method takes and gives."""
+"""A plan's table: what a step of each method takes and gives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 RATES = (0.1, 0.9)
 """Pass rates that the table shows the weight of."""
@@ -32,9 +31,12 @@ class Plan:
     """A step of one method, as means. `weights`: of prompts of RATES; None where they are not enumerated."""
 
     method: str
+    scheduler: str
+    engines: int
     prompts: int
     rollouts: float
     tokens: float
+    wasted: float
     trained: float
     signal: float
     weights: tuple[float, ...] | None
@@ -53,32 +55,26 @@ def show(plans: Sequence[Plan]) -> None:
 
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("--ada_method", no_wrap=True)
-    names = (
-        "prompts",
-        "drawn",
-        "trained",
-        "tokens",
-        "signal",
-        "weight",
-        "sampling",
-        "training",
-        "step s",
-    )
-    for column in names:
+    # What is the same in all lines says nothing.
+    compared = [name for name in ("scheduler", "engines") if len({getattr(plan, name) for plan in plans}) > 1]
+    figures = ("prompts", "drawn", "trained", "tokens", "wasted", "signal", "weight", "sampling", "training", "step s")
+    for column in (*compared, *figures):
         table.add_column(column, justify="right", no_wrap=True)
     for plan in plans:
         weights = "" if plan.weights is None else " ".join(f"{weight:.2g}" for weight in plan.weights)
         table.add_row(
-            *(plan.method, f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}"),
-            *(f"{plan.tokens / 1e6:.2f}M", f"{plan.signal:.0%}", weights),
-            *(f"{seconds:.0f}" for seconds in (plan.sampling_s, plan.training_s, plan.seconds)),
+            *(plan.method, *(str(getattr(plan, name)) for name in compared)),
+            *(f"{plan.prompts:,}", f"{plan.rollouts:,.0f}", f"{plan.trained:,.0f}", f"{plan.tokens / 1e6:.3g}M"),
+            *(f"{plan.wasted:.0%}", f"{plan.signal:.0%}", weights),
+            *(f"{seconds:.3g}" for seconds in (plan.sampling_s, plan.training_s, plan.seconds)),
         )
     console = Console()
-    console.width = max(console.width, WIDTH)
+    console.width = max(console.width, WIDTH + 12 * len(compared))
     console.print(table)
     low, high = RATES
     console.print(
-        "\nOf one step. drawn, trained: rollouts. signal: share of prompts with both outcomes. weight: how much "
+        "\nOf one step. drawn, trained: rollouts. wasted: share of the tokens that were not needed. signal: share of "
+        "prompts with both outcomes. weight: how much "
         f"prompts of pass rate {low} and {high} count beside one of 0.5. step s: with the fixed part. How well a "
         "policy learns from a step is not simulated, and more signal does not always pay. What is known of that:"
     )
@@ -86,32 +82,3 @@ def show(plans: Sequence[Plan]) -> None:
     for line, of in _EVIDENCE.items():
         if names & set(of):
             console.print(f"- {line}", highlight=False)
-
-
-BLUE, ORANGE, GREEN, FAINT = "#0072B2", "#E69F00", "#009E73", "#dddddd"
-
-
-def draw(plans: Sequence[Plan], file: Path) -> None:
-    """Seconds of a step by part, and the share of prompts with a signal."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 1.5 + 0.45 * len(plans)), dpi=120, layout="constrained")
-    seconds, signal = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
-    names, left = [plan.method for plan in plans], [0.0] * len(plans)
-    for field, label, colour in (
-        ("sampling_s", "sampling", BLUE),
-        ("training_s", "training", ORANGE),
-        ("fixed_s", "fixed", FAINT),
-    ):
-        parts = [getattr(plan, field) for plan in plans]
-        seconds.barh(names, parts, left=left, color=colour, label=label)
-        left = [at + part for at, part in zip(left, parts, strict=True)]
-    signal.barh(names, [plan.signal for plan in plans], color=GREEN)
-    seconds.invert_yaxis()
-    seconds.set_title("seconds of a step", loc="left", fontsize=11)
-    signal.set_title("prompts with a signal", loc="left", fontsize=11)
-    signal.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    figure.legend(frameon=False, fontsize=9, ncols=3, loc="outside lower left")
-    for axes in (seconds, signal):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(file)

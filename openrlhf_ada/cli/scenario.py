@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from statistics import mean
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+from openrlhf_ada.config import program
 from openrlhf_ada.config.choosing import make_chooser
 from openrlhf_ada.config.nearest import did_you_mean
 from openrlhf_ada.config.presets import METHODS, OLD_NAMES
@@ -19,14 +19,14 @@ from openrlhf_ada.config.schema import AdaConfig
 from openrlhf_ada.config.settings import Settings, make_policy, resolve
 from openrlhf_ada.core.scheduling import SchedulerName
 from openrlhf_ada.core.types import PromptPool
-from openrlhf_ada.reporting.run_record import Run, read_run
+from openrlhf_ada.reporting.run_record import read_run
 from openrlhf_ada.simulation.forecast import Cluster, Forecast, forecast
 from openrlhf_ada.simulation.virtual_engines import GPU_LIKE, EngineModel, SampleOf
 from openrlhf_ada.simulation.workload import RecordedRollouts, SyntheticRollouts, recorded_steps
 
 ENGINE_FILE = "engine.json"
 
-SYNTHETIC_PROMPTS, SYNTHETIC_ENGINES = 512, 8
+SYNTHETIC_ENGINES = 8
 
 
 @dataclass(frozen=True)
@@ -43,52 +43,50 @@ class Step:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated. `batch`: prompts in a step; `recorded_s`: seconds of sampling per
-    step that the run took, if it is one."""
+    """What is simulated. `settings`, `epochs`: those of the run, if it is one."""
 
     settings: Settings
-    batch: int
     steps: Sequence[Step]
     engine: EngineModel
     num_engines: int
-    recorded_s: float | None = None
+    epochs: int = 1
 
-    def cluster(self, num_engines: int, speculation: int | None) -> Cluster:
-        """So many of the engines. `speculation`: None for the run's own, or what the engine makes of it."""
-        wanted = self.settings.speculation if speculation is None else speculation
+    @property
+    def prompts(self) -> int:
+        """Of a step."""
+        return len(self.steps[0].keys)
+
+    def cluster(self, num_engines: int) -> Cluster:
+        """So many of the engines."""
         automatic = self.engine.slots if self.engine.speculation is None else self.engine.speculation
-        return Cluster(num_engines, self.engine, automatic if wanted is None else wanted)
+        own = self.settings.speculation
+        return Cluster(num_engines, self.engine, automatic if own is None else own)
 
 
-def recorded(run_dir: Path, file: Path | None, prompts: int | None, num_steps: int, calibrate: str) -> Scenario:
-    """The last steps of a run, or as many prompts of each as asked for. `file`: of the engine, beside the run's own.
-
-    `calibrate`: the command that measures an engine, for the error where none was.
-    """
+def recorded(run_dir: Path, file: Path | None, prompts: int | None, num_steps: int) -> Scenario:
+    """The last steps of a run, or so many prompts of each. `file`: of the engine; None: the run's own."""
     run = read_run(run_dir)
     host = namespace(run.config)
     settings = host.ada = run_settings(host, run_dir)
     file = file or run_dir / ENGINE_FILE
     if not file.exists():
-        raise FileNotFoundError(f"no engine was measured ({file}): run `{calibrate} {run_dir}` first")
-    taken = list(recorded_steps(run))[-num_steps:]
+        command = f"{program.called()} plan --calibrate {run_dir}"
+        raise FileNotFoundError(f"no engine was measured ({file}): run `{command}` first")
     steps: list[Step] = []
-    for one in taken:
+    for one in list(recorded_steps(run))[-num_steps:]:
         step = one.with_prompts(prompts, host.train.seed) if prompts else one
         seed, above = host.train.seed, settings.positive_above
         answer = RecordedRollouts(step.rollouts, positive_above=above, replay=not prompts, seed=seed)
         steps.append(Step(list(step.rollouts), list(step.rows.values()), answer))
-    seconds = _seconds(run, [step.step for step in taken])
-    return Scenario(settings, host.rollout.batch_size, steps, read_engine(file), host.vllm.num_engines, seconds)
+    return Scenario(settings, steps, read_engine(file), host.vllm.num_engines, host.train.max_epochs)
 
 
 def synthetic(answer: SyntheticRollouts, file: Path | None, prompts: int) -> Scenario:
     """One step of so many prompts, which answer so. `file`: of the engine; None: one like a GPU's."""
-    keys = range(prompts)
-    engine = read_engine(file) if file else GPU_LIKE
     given = AdaConfig(mode="seq", wave=8, max_samples=32)
     settings = resolve(given, n=4, advantage="dr_grpo", batch=prompts)
-    return Scenario(settings, prompts, [Step(keys, keys, answer)], engine, SYNTHETIC_ENGINES)
+    engine = read_engine(file) if file else GPU_LIKE
+    return Scenario(settings, [Step(range(prompts), range(prompts), answer)], engine, SYNTHETIC_ENGINES)
 
 
 def run_settings(host: SimpleNamespace, run_dir: Path) -> Settings:
@@ -98,10 +96,6 @@ def run_settings(host: SimpleNamespace, run_dir: Path) -> Settings:
         raise ValueError(f"{run_dir} is of another version of openrlhf_ada: there is no --ada_{unknown[0]} here")
     n, advantage = host.rollout.n_samples_per_prompt, host.algo.advantage.estimator
     return resolve(AdaConfig(**vars(host.ada)), n=n, advantage=advantage, batch=host.rollout.batch_size)
-
-
-def _seconds(run: Run, steps: Sequence[int]) -> float:
-    return mean(row["timing/generation"] for row in run.steps if row["step"] in steps)
 
 
 def read_engine(file: Path) -> EngineModel:
@@ -123,10 +117,15 @@ def namespace(flags: Any) -> Any:
 
 
 def steps_of(
-    scenario: Scenario, settings: Settings, scheduler: SchedulerName, cluster: Cluster, num_steps: int
+    scenario: Scenario, settings: Settings, scheduler: SchedulerName, num_engines: int, num_steps: int
 ) -> list[Forecast]:
-    """The scenario's steps under these settings; `num_steps` steps of synthetic prompts where the policy learns."""
-    first = scenario.steps[0].answer
+    """The scenario's steps under these settings; `num_steps` steps of synthetic prompts where the policy learns.
+
+    Raises ValueError for settings whose pass rates come from a critic.
+    """
+    if settings.reads_critic:
+        raise ValueError("pass rates come from a critic, which is not simulated: leave `recorded` out of --methods")
+    first, cluster = scenario.steps[0].answer, scenario.cluster(num_engines)
     if settings.remembers and isinstance(first, SyntheticRollouts):
         return list(_learning(settings, scheduler, cluster, first, len(scenario.steps[0].keys), num_steps))
     policy, skips = make_policy(settings), settings.skips_zeros
@@ -163,28 +162,7 @@ def method_settings(name: str, prompts: int) -> Settings:
     return settings
 
 
-def scenario_settings(scenario: Scenario, name: str) -> Settings:
-    """The run's own (`recorded`), uniform sampling, an exit rule, or a method."""
-    if name in METHODS:
-        return method_settings(name, scenario.batch)
-    settings = _configured(scenario, name)
-    if settings.reads_critic:
-        raise ValueError("the run's pass rates come from a critic, which is not simulated: try --policies uniform")
-    return settings
-
-
-def _configured(scenario: Scenario, name: str) -> Settings:
-    own = scenario.settings
-    if name == "recorded":
-        return own
-    plain = AdaConfig(mode="seq", wave=own.wave, max_samples=own.given.max_samples)
-    if name == "uniform":
-        plain = replace(plain, max_samples=own.group_size)
-    plain = replace(plain, exit="fixed" if name == "uniform" else name)
-    return resolve(plain, n=own.group_size, advantage=own.advantage, batch=scenario.batch)
-
-
-# -- flags of the commands that simulate ----------------------------------------------------------------------------
+# -- flags ------------------------------------------------------------------------------------------------------
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -196,13 +174,6 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
-
-
-def check_folders(**files: Path | None) -> None:
-    """Of files to be written, by flag, before anything is simulated. Raises FileNotFoundError."""
-    for flag, file in files.items():
-        if file is not None and not file.parent.is_dir():
-            raise FileNotFoundError(f"--{flag} {file}: there is no folder {file.parent}")
 
 
 def names_of(known: Collection[str], refused: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], list[str]]:

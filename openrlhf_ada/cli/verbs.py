@@ -99,9 +99,6 @@ VERBS = {
     "plan": Verb(
         "estimate what a step of each method takes and gives, and recommend one for a budget", "plan", needs=("rich",)
     ),
-    "simulate": Verb(
-        "estimate sampling time with other policies, schedulers and numbers of engines", "simulate", needs=("rich",)
-    ),
 }
 
 

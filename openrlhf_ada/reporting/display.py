@@ -10,6 +10,7 @@ from typing import Protocol, TextIO, TypeVar
 from openrlhf_ada.reporting.output import Output
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 Status = Callable[[], str]
 """The live line. It is asked again and again, so that seconds go on counting."""
@@ -106,7 +107,7 @@ def open_display(stream: TextIO) -> Display:
     return _LiveDisplay(stream) if live else _PlainDisplay(stream)
 
 
-def on_each(items: Sequence[str], doing: str, function: Callable[[str], T]) -> list[T]:
+def on_each(items: Sequence[Item], doing: str, function: Callable[[Item], T]) -> list[T]:
     """What the function returns for each. A terminal shows which one is at work; elsewhere a line says what comes."""
     from rich.console import Console
 
@@ -114,7 +115,7 @@ def on_each(items: Sequence[str], doing: str, function: Callable[[str], T]) -> l
     # Not rich's own test, as in `open_display`.
     console = Console(stderr=True, force_terminal=sys.stderr.isatty())
     if not console.is_terminal:
-        console.print(f"{doing} {', '.join(items)}, some seconds each", soft_wrap=True)
+        console.print(f"{doing} {', '.join(dict.fromkeys(map(str, items)))}, some seconds each", soft_wrap=True)
     with console.status("") as status:
         for number, item in enumerate(items, start=1):
             status.update(f"{doing} {item} ({number} of {len(items)})")

@@ -1,10 +1,11 @@
-"""`openrlhf-ada plan`: a step of each method by hand and by enumeration, sources, budgets, and wrong input."""
+"""`openrlhf-ada plan`: steps by hand and by enumeration, sources, recorded runs, budgets, and wrong input."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from openrlhf_ada.cli.scenario import method_settings, names_of
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import AdaConfig
+from openrlhf_ada.simulation.step_seconds import STEP_MODELS
 from openrlhf_ada.simulation.virtual_engines import EngineModel
 
 ENGINE = EngineModel(batch_sizes=(1, 64), step_seconds=(0.01, 0.01), slots=64)
@@ -53,22 +55,22 @@ def fails(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_uniform_sampling_has_the_signal_of_its_pass_rates(tmp_path: Path, engine: Path) -> None:
     """Under Beta(1, 1), 4 rollouts are of one outcome with 2/5; each trained token takes its time."""
     few = ("--methods", "grpo", "--beta", "1,1", "--engine", str(engine), "--prompts", "400", "--max_tokens", "40")
-    plan = planned(tmp_path, *few, "--per_token", "0.001", "--fixed", "7")["grpo"]
+    plan = planned(tmp_path, *few)["grpo"]
     assert plan["signal"] == pytest.approx(0.6, abs=0.07)
     assert (plan["rollouts"], plan["trained"]) == (1600, 1600)
     # Over the standard deviation of 4: a little more where outcomes are rare.
     assert plan["weights"] == pytest.approx([1.046, 1.046], abs=1e-3)
-    assert plan["fixed_s"] == 7
-    assert plan["training_s"] == pytest.approx(0.001 * (plan["tokens"] + 128 * 1600))
+    assert plan["fixed_s"] == STEP_MODELS["1.5b"].fixed
+    assert plan["training_s"] == pytest.approx(STEP_MODELS["1.5b"].per_token * (plan["tokens"] + 128 * 1600))
     # 200 rollouts of up to 40 tokens on each engine of 64 slots: four of the longest after each other.
     assert plan["sampling_s"] == pytest.approx(4 * 40 * 0.01, rel=0.05)
-    assert plan["seconds"] == pytest.approx(plan["sampling_s"] + plan["training_s"] + 7)
+    assert plan["seconds"] == pytest.approx(plan["sampling_s"] + plan["training_s"] + plan["fixed_s"])
 
 
 def test_two_passes_train_every_token_twice(tmp_path: Path, engine: Path) -> None:
-    argv = ("--methods", "rated-pos", "--engine", str(engine), "--prompts", "64", "--per_token", "0.001")
+    argv = ("--methods", "rated-pos", "--engine", str(engine), "--prompts", "64")
     plan = planned(tmp_path, *argv, "--max_tokens", "1")["rated-pos"]
-    assert plan["training_s"] == pytest.approx(2 * 0.001 * 129 * plan["trained"])
+    assert plan["training_s"] == pytest.approx(2 * STEP_MODELS["1.5b"].per_token * 129 * plan["trained"])
     assert plan["weights"][0] > 1 > plan["weights"][1]
 
 
@@ -91,7 +93,7 @@ def run_dir(tmp_path: Path, engine: Path) -> Path:
         "ada": asdict(AdaConfig(mode="seq", wave=2, max_samples=4, k_pos=1, k_neg=1)),
         "rollout": {"n_samples_per_prompt": 2, "batch_size": 2},
         "algo": {"advantage": {"estimator": "dr_grpo"}},
-        "train": {"seed": 1},
+        "train": {"seed": 1, "max_epochs": 1},
         "vllm": {"num_engines": 3},
     }
     (run / "config.json").write_text(json.dumps(flags))
@@ -116,6 +118,57 @@ def test_a_run_gives_prompts_engines_and_seconds_of_training(run_dir: Path, tmp_
     assert plan["sampling_s"] == pytest.approx(0.1)
 
 
+def test_a_recorded_step_by_hand(run_dir: Path, tmp_path: Path) -> None:
+    """Four slots: the first wave of both prompts, then the second one of the second prompt, 10 tokens each."""
+    (run_dir / "engine.json").write_text(json.dumps(asdict(EngineModel((1, 4), (0.1, 0.1), slots=4))))
+    out = tmp_path / "plan.json"
+    argv = ["--methods", "recorded", "--schedulers", "rounds,waves", "--engines", "1,9", "--json", str(out)]
+    assert main([str(run_dir), *argv]) == 0
+    rows = json.loads(out.read_text())
+    assert [(row["engines"], row["scheduler"]) for row in rows] == [
+        *((1, "rounds"), (1, "waves"), (9, "rounds"), (9, "waves"))
+    ]
+    for row in rows:
+        assert row["sampling_s"] == pytest.approx(2 * 10 * 0.1)
+        assert (row["prompts"], row["rollouts"], row["tokens"], row["signal"], row["wasted"]) == (2, 6, 60, 1.0, 0.0)
+        assert row["training_s"] == pytest.approx(3.0), "as it took"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda run: (run / "engine.json").unlink(), "plan --calibrate"),
+        (lambda run: (run / "engine.json").write_text("[1]"), "engine.json"),
+        (lambda run: (run / "samples.jsonl").unlink(), "has no record of single rollouts"),
+        (lambda run: (run / "config.json").unlink(), "is not a run directory"),
+        (lambda run: with_mode(run, '"seq", "old_flag": 1'), "--ada_old_flag"),
+    ],
+)
+def test_a_run_that_cannot_be_planned_is_named(
+    run_dir: Path, break_it: Callable[[Path], object], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_it(run_dir)
+    error = fails(capsys, str(run_dir), "--methods", "recorded")
+    assert said in error and str(run_dir) in error
+
+
+def test_a_run_of_mode_off_is_not_calibrated(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_mode(run_dir, '"off"')
+    assert "--ada_mode off" in fails(capsys, str(run_dir), "--calibrate")
+
+
+def with_mode(run: Path, mode: str) -> None:
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"mode": "seq"', f'"mode": {mode}'))
+
+
+def test_chosen_prompts_have_more_signal_and_a_split_its_budget(tmp_path: Path, engine: Path) -> None:
+    argv = ("--methods", "prime-rl-pools,vip", "--engine", str(engine), "--prompts", "64", "--max_tokens", "8")
+    chosen, split = planned(tmp_path, *argv).values()
+    assert chosen["rollouts"] == split["rollouts"] == 8 * 64
+    assert chosen["signal"] > split["signal"] + 0.02
+
+
 def test_what_is_recommended_says_on_which_evidence(tmp_path: Path, engine: Path, capsys: Any) -> None:
     names = ("reinforce-ada-balance", "uniform-8", "spo-n2", "grpo")
     argv = ("--methods", ",".join(names), "--engine", str(engine), "--prompts", "32", "--max_tokens", "20")
@@ -137,7 +190,7 @@ def test_what_is_recommended_fits_and_is_accepted_by_training(
     name: str, budget: int, tmp_path: Path, engine: Path, capsys: Any, valid_flags: dict[str, str | None]
 ) -> None:
     argv = ("--methods", name, "--engine", str(engine), "--max_tokens", "20", "--budget", str(budget))
-    plan = planned(tmp_path, *argv, "--per_token", "0.0001")[name]
+    plan = planned(tmp_path, *argv)[name]
     assert plan["seconds"] <= budget
     recommended = shlex.split(capsys.readouterr().out.strip().splitlines()[-1], comments=True)
     data = tmp_path / "many.jsonl"
@@ -179,7 +232,11 @@ def test_methods_that_replace_prompts_or_read_a_critic_are_not_planned() -> None
         ),
         (("--prompts", "8193"), "--prompts 8,193: steps of more than 8,192 prompts are not simulated"),
         (("--json", "nowhere/plan.json"), "--json nowhere/plan.json: there is no folder nowhere"),
-        (("--plot", "plan.foo"), "--plot plan.foo: expected a name that ends in .png, .svg, .pdf"),
+        (("--calibrate",), "--calibrate needs the folder of a run"),
+        (("--methods", "recorded"), "--methods recorded"),
+        (("--budget", "40", "--engines", "1,2"), "--budget"),
+        (("--schedulers", "flow"), "flow is unknown"),
+        (("--engines", "0"), "argument --engines: 0: expected numbers from 1 to 1000"),
         (("--budget", "0"), "argument --budget: 0: expected a number above 0"),
         (("--budget", "nan"), "argument --budget: nan: expected a number above 0"),
         (("--beta", "3"), "argument --beta: 3: expected two numbers above 0, such as 0.5,3.5"),
@@ -213,13 +270,6 @@ def test_rows_that_were_never_sampled_are_said(tmp_path: Path, capsys: pytest.Ca
     data = tmp_path / "none.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"ada_draws": [0], "ada_positives": [0]}), data)
     assert "has no row with an answer (ada_draws)" in fails(capsys, str(data), "--methods", "grpo")
-
-
-def test_a_picture_is_drawn(tmp_path: Path, engine: Path) -> None:
-    picture = tmp_path / "plan.png"
-    argv = ("--engine", str(engine), "--prompts", "8", "--max_tokens", "4", "--methods", "grpo,maxrl")
-    planned(tmp_path, *argv, "--plot", str(picture))
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_line_says_what_comes_where_no_terminal_is(

@@ -247,7 +247,7 @@ def test_a_wrong_command_is_found(example_files: None) -> None:
         "openrlhf-ada evaluate",
         "ray job submit -- python -m openrlhf_ada.cli.train_ppo_ray --ada_mod seq",
         "make demo-toys",
-        "srun -N 2 .venv/bin/python3.11 -m openrlhf_ada.cli.main simulate --enginess 3",
+        "srun -N 2 .venv/bin/python3.11 -m openrlhf_ada.cli.main plan --enginess 3",
         "docker run --rm openrlhf-ada:cpu openrlhf-ada eval --benchmark math500",
         "python benchmarks/nothing.py",
         "python -m benchmarks.arena real --budgets 3",

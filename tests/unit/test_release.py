@@ -119,7 +119,6 @@ COMMANDS = {
     "report": ["report", "r"],
     "methods": ["methods"],
     "plan": ["plan", "--prompts", "16", "--methods", "grpo"],
-    "simulate": ["simulate", "--prompts", "16"],
 }
 
 
