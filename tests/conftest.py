@@ -103,6 +103,7 @@ def valid_flags(tmp_path: Path) -> Flags:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
+    (model / "model.safetensors").touch()
     data = tmp_path / "prompts.jsonl"
     data.write_text("".join(f'{{"input": "{i}+1=", "label": "{i + 1}"}}\n' for i in range(3)))
     reward = tmp_path / "reward.py"

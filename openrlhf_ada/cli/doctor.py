@@ -1,6 +1,6 @@
-"""Look at this machine and at what a training would use, and say what to do. Takes the flags of `openrlhf-ada train`,
-also from --config: then its model, data and reward are looked at, too. Exit status: 0 a training can start, 1 it
-cannot."""
+"""Look at this machine, and say what to do. With the flags of a whole training (those of `openrlhf-ada train`, also
+from --config) all checks are made that it makes before it starts anything: of model, data and reward, too. Exit
+status: 0 a training can start, 1 it cannot."""
 
 from __future__ import annotations
 

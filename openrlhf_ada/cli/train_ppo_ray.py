@@ -127,28 +127,41 @@ def _main(words: Sequence[str], log: LogText) -> int:
 
 def _check(args: SimpleNamespace) -> bool:
     """Everything that needs no Ray; raises one of USER_ERRORS. Is there anything to train?"""
-    settings = args.ada
-    notes = (*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings))
-    for line in (*notes, *threshold_notes(args)):
+    for line in notes(args):
         logger.warning(as_told(line))
-    check_this_machine(args)
-    check_hub_models(args)
+    check_surroundings(args)
     if runs_here():
         check_free(args)
-    for line in _prepare(args):
+    for line in prepare(args, resume=True):
         logger.warning(as_told(line))
     if complete := already_complete(args, args.ada.resolved_run_dir(args.logger.wandb.run_name)):
         logger.warning(complete)
     return not complete
 
 
-def _prepare(args: SimpleNamespace) -> Iterator[str]:
+def notes(args: SimpleNamespace) -> list[str]:
+    """What a run is told of its flags."""
+    settings = args.ada
+    return [
+        *(*without_effect(settings), *loss_warnings(settings, args), *objective_notes(settings)),
+        *threshold_notes(args),
+    ]
+
+
+def check_surroundings(args: SimpleNamespace) -> None:
+    """This machine and models of the hub; raises one of USER_ERRORS."""
+    check_this_machine(args)
+    check_hub_models(args)
+
+
+def prepare(args: SimpleNamespace, *, resume: bool) -> Iterator[str]:
     """Lines to show. Rewards load while data is read, and are tried then. Raises ConfigError and DataError."""
     with Trials("--reward.remote_url", split_names(args.reward.remote_url)) as trials:
         if args.train.agent_func_path:
             trials.start("--train.agent_func_path", args.train.agent_func_path)
         yield from prepare_training_data(args)
-        yield from prepare_resume(args)
+        if resume:
+            yield from prepare_resume(args)
         yield from _tried(trials, args)
 
 

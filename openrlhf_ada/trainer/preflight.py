@@ -29,6 +29,8 @@ from openrlhf_ada.trainer.resume import resumes
 
 MODEL_FLAGS = ("actor", "critic", "reward")
 
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "adapter_config.json")
+
 
 def check_flags(args: SimpleNamespace) -> None:
     """All of our checks, on the parsed flags; raises ConfigError or DataError."""
@@ -381,6 +383,8 @@ def check_model(flag: str, value: str, *, trusted: bool) -> None:
         raise ConfigError(
             flag, value, "the folder holds no config.json", "Give the folder of a Hugging Face checkpoint"
         )
+    if not any(next(path.glob(pattern), None) for pattern in WEIGHTS):
+        raise ConfigError(flag, value, "the folder has a config.json and no weights", "Give a whole checkpoint")
     check_model_code(flag, value, trusted=trusted)
 
 

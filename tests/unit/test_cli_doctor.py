@@ -13,158 +13,87 @@ import pytest
 
 from openrlhf_ada.cli import doctor, doctor_inputs
 from openrlhf_ada.cli.doctor_inputs import input_findings
-from openrlhf_ada.data import hub
 from openrlhf_ada.platforms.machine_check import ERROR, OK, WARNING, Finding
+from openrlhf_ada.trainer import training_data
 
-Findings = dict[str, Finding]
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    (folder / "model.safetensors").write_bytes(b"0" * (3 << 20))
-    return folder
+Argv = Callable[[dict[str, str | None]], list[str]]
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"input": f"{n} + 1", "label": str(n + 1)}) + "\n" for n in range(5)))
-    return file
+CPU: dict[str, str | None] = {"--ds.attn_implementation": "sdpa", "--vllm.sync_backend": "gloo"}
 
 
-def look(*words: str) -> Findings:
-    return {finding.check: finding for finding in input_findings(words)}
+@pytest.fixture(autouse=True)
+def tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_data, "_tokenizer", lambda args: lambda text, add_special_tokens: {"input_ids": text})
 
 
-def levels(findings: Findings) -> dict[str, str]:
-    return {name: finding.level for name, finding in findings.items()}
+def look(words: Sequence[str]) -> list[Finding]:
+    return list(input_findings(words))
 
 
-# -- inputs -----------------------------------------------------------------------------------------------------------
+# -- flags ------------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_is_named_is_looked_at(model: Path) -> None:
-    findings = look("--actor.model_name_or_path", str(model))
-    assert levels(findings) == {"model": OK} and "3 MiB of weights" in findings["model"].what
+def test_a_whole_training_is_checked_as_at_its_start(argv_with: Argv, valid_flags: dict[str, str | None]) -> None:
+    *notes, last = look(argv_with(CPU))
+    assert last.level == OK and "mode seq" in last.what and "GPU slots" in last.what
+    assert all(finding.level == OK for finding in notes)
+    assert not Path("runs").exists(), "nothing is written"
 
 
-def test_a_folder_without_weights_is_no_model(model: Path) -> None:
-    (model / "model.safetensors").unlink()
-    assert "no weights" in look("--actor.model_name_or_path", str(model))["model"].what
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"--rollout.batch_size": "-3"}, "--rollout.batch_size"),
+        ({"--actor.model_name_or_path": "/nowhere"}, "/nowhere"),
+        ({"--data.prompt_dataset": "none.jsonl"}, "--data.prompt_dataset"),
+        ({"--data.prompt_dataset": None}, "--data.prompt_dataset"),
+        ({"--reward.remote_url": "mth"}, "--reward.remote_url"),
+    ],
+)
+def test_what_a_training_refuses_is_an_error(argv_with: Argv, changes: dict[str, str | None], named: str) -> None:
+    (finding,) = look(argv_with(changes))
+    assert finding.level == ERROR and named in finding.what
 
 
-def test_checks_are_those_of_a_training(model: Path) -> None:
-    assert "there is no such folder" in look("--actor.model_name_or_path", "/nowhere")["model"].what
-    (model / "config.json").write_text('{"auto_map": {"AutoModel": "mine.Model"}}')
-    finding = look("--actor.model_name_or_path", str(model))["model"]
-    assert finding.level == ERROR and "--trust_remote_code" in finding.what
+def test_a_folder_without_weights_is_no_model(argv_with: Argv, valid_flags: dict[str, str]) -> None:
+    (Path(valid_flags["--actor.model_name_or_path"]) / "model.safetensors").unlink()
+    (finding,) = look(argv_with(CPU))
+    assert finding.level == ERROR and "--actor.model_name_or_path" in finding.what
 
 
-def test_the_reward_grades_three_rows(data: Path) -> None:
-    words = ["--data.prompt_dataset", str(data), "--data.label_key", "label"]
-    findings = look(*words, "--reward.remote_url", "arithmetic")
-    assert levels(findings) == {"data": OK, "reward": OK}
-    assert findings["data"].what.endswith(": 5 rows")
-    assert findings["reward"].what == "arithmetic gives 1, 1, 1 to the labels of the first 3 rows as answers"
-
-
-@pytest.mark.parametrize("label", ["We add 4 and 15.\n#### 19", "Answer: 19", "**Final Answer:**\n\n19", 19])
-def test_a_label_that_ends_in_its_answer_is_right_by_itself(tmp_path: Path, label: Any) -> None:
-    file = tmp_path / "gsm8k.jsonl"
-    file.write_text("".join(json.dumps({"question": f"{n}+15=", "answer": label}) + "\n" for n in range(3)))
-    words = ["--data.prompt_dataset", str(file), "--data.input_key", "question", "--data.label_key", "answer"]
-    finding = look(*words, "--reward.remote_url", "math")["reward"]
-    assert finding.level == OK and "math gives 1, 1, 1 " in finding.what
-
-
-def test_a_reward_without_scores_says_why(data: Path, tmp_path: Path) -> None:
+def test_a_reward_without_scores_says_why(argv_with: Argv, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text("def grade(response, label):\n    raise RuntimeError('no such table')\n")
-    words = ["--data.prompt_dataset", str(data), "--data.label_key", "label", "--reward.remote_url"]
-    finding = look(*words, f"{file}:grade")["reward"]
+    *_, finding = look(argv_with(CPU | {"--reward.remote_url": f"{file}:grade", "--data.label_key": "label"}))
     assert finding.level == ERROR and "no such table" in finding.what
-    file.write_text("import no_such_module\ndef grade(response, label): ...\n")
-    finding = look(*words, f"{file}:grade")["reward"]
-    assert finding.level == ERROR and "no_such_module" in finding.what
-    assert "neither a Python file" in look(*words, "mth")["reward"].what
 
 
-@pytest.mark.slow
-def test_a_reward_file_is_asked_as_an_engine_asks_it(data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "own.py"
-    file.write_text(
-        "def reward_func(queries, prompts, labels):\n"
-        "    scores = [float(q == p + l) / 2 for q, p, l in zip(queries, prompts, labels)]\n"
-        "    return {'rewards': scores, 'scores': scores, 'extra_logs': {}}\n"
-    )
-    words = ["--data.prompt_dataset", str(data), "--data.label_key", "label", "--reward.remote_url", str(file)]
-    assert f"{file} gives 0.5, 0.5, 0.5 to the labels" in look(*words)["reward"].what
-
-
-def test_bad_data_is_told_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "bad.jsonl"
-    file.write_text('{"input": "1 + 1"}\n{"question": "2 + 2"}\n')
-    finding = look("--data.prompt_dataset", str(file))["data"]
-    assert finding.level == ERROR and "line 2" in finding.what and "'input'" in finding.what
-
-
-def test_rows_that_contradict_each_other_are_a_warning(tmp_path: Path) -> None:
+def test_rows_that_contradict_each_other_are_a_warning(argv_with: Argv, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     pairs = [("1+2=", "3"), ("1+2=", "4"), ("2+2=", "4"), ("2+2=", "04")]
     file.write_text("".join(json.dumps({"input": q, "label": label}) + "\n" for q, label in pairs))
-    words = ["--data.prompt_dataset", str(file), "--data.label_key", "label", "--reward.remote_url", "arithmetic"]
-    *_, finding = (finding for finding in input_findings(words) if finding.check == "data")
-    assert finding.level == WARNING and "2 of 4 rows" in finding.what and "line 1" in finding.what
+    changes = {"--data.prompt_dataset": str(file), "--data.label_key": "label", "--reward.remote_url": "arithmetic"}
+    warnings = [finding.what for finding in look(argv_with(CPU | changes)) if finding.level == WARNING]
+    assert any("2 of 4 rows" in what and "line 1" in what for what in warnings)
 
 
-def test_a_prompt_with_its_answer_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    turns = [{"role": "user", "content": "2+5="}, {"role": "assistant", "content": "7"}]
-    file.write_text(json.dumps({"messages": turns, "answer": "7"}))
-    words = ["--data.prompt_dataset", str(file), "--data.input_key", "messages", "--data.apply_chat_template"]
-    finding = look(*words)["data"]
-    assert finding.level == ERROR and "line 1: 'messages'" in finding.what and "assistant" in finding.what
-
-
-def test_whole_runs_are_checked(argv_with: Callable[[dict[str, str | None]], list[str]]) -> None:
-    findings = look(*argv_with({"--rollout.batch_size": "-3"}))
-    assert (
-        findings["flags"].level == ERROR
-        and findings["data"].level == OK
-        and "--rollout.batch_size" in findings["flags"].what
-    )
-
-
-def test_a_run_that_needs_more_gpus_is_told(
-    argv_with: Callable[[dict[str, str | None]], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor_inputs, "check_this_machine", lambda args: None)
+def test_a_run_that_needs_more_gpus_is_told(argv_with: Argv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_inputs, "check_surroundings", lambda args: None)
     monkeypatch.setattr(doctor_inputs.without_gpu, "is_needed", lambda: False)
     monkeypatch.setattr(doctor_inputs, "cluster_to_join", lambda: None)
     for gpus, level in ((1, ERROR), (64, OK)):
         monkeypatch.setattr(doctor_inputs, "usable_gpus", lambda gpus=gpus: gpus)
         monkeypatch.setattr(doctor_inputs.os, "sched_getaffinity", lambda pid: set(range(64)))
-        finding = look(*argv_with({"--vllm.num_engines": "2"}))["flags"]
-        assert finding.level == level and ("GPU" in finding.what)
+        finding = look(argv_with(CPU | {"--vllm.num_engines": "2"}))[-1]
+        assert finding.level == level and "GPU" in finding.what
 
 
-def test_a_config_is_a_trainings(tmp_path: Path, data: Path) -> None:
+def test_a_config_is_a_trainings(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
-    config.write_text(f"data:\n  prompt_dataset: {data}\n")
-    assert look("--config", str(config))["data"].what.endswith(": 5 rows")
     config.write_text("data:\n  prompt_datset: x\n")
-    assert "prompt_dataset" in look("--config", str(config))["flags"].what
-
-
-def test_without_a_hub_the_cache_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setattr(hub, "_hub_is_unreachable", lambda: True)
-    monkeypatch.setattr(doctor_inputs, "check_hub_model", lambda flag, value, trusted: None)
-    findings = look("--actor.model_name_or_path", "org/model")
-    assert levels(findings) == {"hub": WARNING, "model": OK} and "HF_ENDPOINT" in findings["hub"].remedy
+    (finding,) = look(["--config", str(config)])
+    assert finding.level == ERROR and "prompt_dataset" in finding.what
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def test_the_start_shows_the_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(train_ppo_ray, "threshold_notes", lambda args: [])
     monkeypatch.setattr(train_ppo_ray, "check_this_machine", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "check_hub_models", lambda args: None)
-    monkeypatch.setattr(train_ppo_ray, "_prepare", lambda args: iter(["fourth"]))
+    monkeypatch.setattr(train_ppo_ray, "prepare", lambda args, resume: iter(["fourth"]))
     monkeypatch.setattr(train_ppo_ray, "check_free", lambda args: None)
     monkeypatch.setattr(train_ppo_ray, "already_complete", lambda args, run_dir: "")
     monkeypatch.setattr(train_ppo_ray, "run", lambda *given: 0)

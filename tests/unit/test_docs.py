@@ -32,7 +32,6 @@ from documents import (
 from benchmarks.arena.__main__ import VERBS as ARENA_VERBS
 from openrlhf_ada.cli import doctor, init
 from openrlhf_ada.cli.config_file import expanded
-from openrlhf_ada.cli.doctor_inputs import flags_of
 from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.cli.verbs import VERBS
 from openrlhf_ada.config.flags import ConfigError, check_choice
@@ -168,7 +167,8 @@ def _check_verb(verb: str, arguments: list[str], *, whole: bool) -> None:
         return
     if verb == "doctor":
         # Its other flags are those of a training, some of them or all.
-        flags_of(expanded("train", doctor.build_parser().parse_known_args(arguments)[1]))
+        if flags := doctor.build_parser().parse_known_args(arguments)[1]:
+            parse(expanded("train", flags))
         return
     if "--config" in arguments:
         arguments = expanded(verb, arguments)
