@@ -8,29 +8,26 @@ from typing import Any
 
 HEAD = """# Reliability
 
-What becomes of a run when one of its processes is killed (SIGKILL), stopped (SIGSTOP) or asked to end (SIGTERM), or
-when something around it fails, by what the run is doing at that moment. `make chaos` tries it on real runs of the toy
-model, in a seeded order, and writes this page. What each end guarantees and which tests keep it:
-[operations.md](operations.md#what-is-guaranteed).
-
-A fault passes in one of two ways:
+What happens to a run when one of its processes is killed (SIGKILL), stopped (SIGSTOP) or asked to end (SIGTERM), or
+when something around it fails. Each column is what the run was doing at that moment. `make chaos` tries this on real
+runs of the toy model and writes this page. [What is guaranteed](operations.md#what-is-guaranteed) lists the tests
+behind it.
 
 - **goes on**: the run ends well, and every rollout is that of an undisturbed run.
-- **ends**: the run ends with a message that says how to resume it, within {limit:.0f} s of the fault, or of the limit
-  that it ran into: `--ada_dead_after` for a stopped process, `--ada_timeout` and two minutes for a stopped engine,
-  twice `--ada_timeout` for a reward that hangs. What is recorded is true, and no process and no shared memory is left.
-  One in eight is resumed from its last checkpoint, and then has the rollouts of an undisturbed run; so is every run
-  that its surroundings ended.
+- **ends**: the run ends with the command that resumes it, and nothing wrong is recorded. It ends within {limit:.0f} s
+  of the fault, or of a limit: `--ada_dead_after` for a stopped process, `--ada_timeout` and two minutes for a stopped
+  engine, twice `--ada_timeout` for a reward that hangs. No process and no shared memory is left.
+- **–**: not tried, or the run was over first.
 
-A driver that is killed can say nothing; a stopped one is continued after five seconds and must go on. A dash: not
-tried yet, or the run was over first.
+One in eight of the runs that end is resumed from its last checkpoint, and every one that its surroundings ended. It
+then has the rollouts of an undisturbed run. A driver that is killed can say nothing; a stopped one is continued after
+five seconds.
 """
 
 SURROUNDINGS = """## Around the run
 
-A full disk has room again when the run has ended, a server that fails for good works again, and then the run is
-resumed. The clock is Python's. A row with a label that the reward cannot read is in the data from the start;
-its prompt is replaced, so rollouts are not compared.
+After the run has ended, the disk has room again and the server works again, and the run is resumed. The clock is
+Python's. With an unusable label in the data its prompt is replaced, so rollouts are not compared.
 """
 
 WORDS = {"continued": "goes on", "stopped": "ends", "late": "–"}

@@ -95,8 +95,6 @@ def test_ratios_and_bounds_in_the_text_are_those_of_the_simulation() -> None:
     known, lengths, bound = map(whole, results["least_sampling_of_balance"]["1.5B"].values())
     assert f"it would take {known} s" in part and f"began with the longest, {lengths} s" in part
     assert f"({bound} s is a lower bound for every schedule" in part
-    faq = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
-    assert f"takes {small:.2f} times a step of GRPO" in faq
 
 
 def test_what_the_driver_does_is_as_measured() -> None:
