@@ -163,11 +163,12 @@ def longest_context(models: Sequence[str], *, trusted: bool) -> int:
     Raises:
         ConfigError: one is not there, or brings code along and is not `trusted`.
     """
-    from openrlhf_ada.trainer.preflight import check_hub_model, check_model
+    from openrlhf_ada.host.model_code import check_model_code
+    from openrlhf_ada.trainer.preflight import check_model
 
     for model in models:
         check_model("--model", model, trusted=trusted)
-        check_hub_model("--model", model, trusted=trusted)
+        check_model_code("--model", model, trusted=trusted)
     if without_gpu.is_needed():
         without_gpu.activate()
     from transformers.models.auto.configuration_auto import AutoConfig

@@ -33,9 +33,7 @@ from openrlhf_ada.core.selection import SELECTIONS
 from openrlhf_ada.core.stopping import EXITS
 
 LOSSES = ("host", "sequence-constant", "prompt-mean")
-
 ZEROS = ("compute", "skip")
-
 MATCHED = "matched:"
 """Prefix of an objective that is another run's."""
 

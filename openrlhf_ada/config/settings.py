@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_ada.config.defaults import GATE, MAX_SAMPLES, PILOT, QUANTILE_STEPS
+from openrlhf_ada.config.defaults import GATE, MAX_SAMPLES, PILOT
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.other_runs import flags_of, unreadable
 from openrlhf_ada.config.schema import MATCHED, AdaConfig
@@ -24,7 +24,6 @@ from openrlhf_ada.core.objectives import Objective, TabulatedObjective
 from openrlhf_ada.core.pieces import Need
 from openrlhf_ada.core.policies import Estimated, Memory, Policy, Sequential, TwoStage
 from openrlhf_ada.core.ratings import PromptRatings
-from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.core.selection import SELECTIONS, Selection
 from openrlhf_ada.core.stopping import EXITS, ExitRule, Gate
 
@@ -231,16 +230,6 @@ def _gate(given: AdaConfig) -> Gate | None:
         return None
     bounds = {"pilot": given.pilot, "low": given.gate_low, "high": given.gate_high}
     return replace(GATE, **{name: value for name, value in bounds.items() if value is not None})
-
-
-def score_threshold(settings: Settings) -> ScoreThreshold | None:
-    """What makes scores of raw scores; None where they are in [0, 1] already. Raises ValueError without a start."""
-    s = settings
-    if s.scores == "unit":
-        return None
-    if s.positive_threshold is None:
-        raise ValueError("raw scores need --ada_positive_threshold")
-    return ScoreThreshold(s.positive_threshold, s.positive_quantile, s.quantile_steps or QUANTILE_STEPS)
 
 
 def _correction(given: AdaConfig, select: str, advantage: str) -> str:

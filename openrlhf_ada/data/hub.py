@@ -40,15 +40,6 @@ def hub_table(path: str, config: str | None, split: str, *, where: str, remedy: 
     return one_split(loaded, split, where)
 
 
-def check_hub_table(path: str, *, where: str, remedy: str) -> None:
-    """Is there such a data set on the hub, or in the cache? Its rows are not loaded. Raises DataError."""
-    go_offline_without_hub()
-    with library_errors(where, remedy):
-        import datasets
-
-        datasets.load_dataset_builder(path)
-
-
 def one_split(loaded: Any, split: str, where: str) -> Any:
     """The split of what `datasets` has loaded; raises DataError."""
     import datasets

@@ -392,11 +392,5 @@ def check_hub_models(args: SimpleNamespace) -> None:
     """Models of the hub bring no code along that was not asked for. Downloads configurations; raises ConfigError."""
     for name in MODEL_FLAGS:
         model = getattr(args, name).model_name_or_path
-        if model is not None:
-            check_hub_model(f"--{name}.model_name_or_path", model, trusted=args.ada.trust_remote_code)
-
-
-def check_hub_model(flag: str, value: str, *, trusted: bool) -> None:
-    """As `check_model` does for folders: no code that is not `trusted`. Raises ConfigError."""
-    if not Path(value).is_dir():
-        check_model_code(flag, value, trusted=trusted)
+        if model is not None and not Path(model).is_dir():
+            check_model_code(f"--{name}.model_name_or_path", model, trusted=args.ada.trust_remote_code)

@@ -11,9 +11,11 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_ada.config.batch_rules import batch_plan
 from openrlhf_ada.config.choosing import check_candidates, make_chooser
+from openrlhf_ada.config.defaults import QUANTILE_STEPS
 from openrlhf_ada.config.host_values import scored_by_model
-from openrlhf_ada.config.settings import Settings, make_policy, score_threshold
+from openrlhf_ada.config.settings import Settings, make_policy
 from openrlhf_ada.core.scheduling import SchedulerName
+from openrlhf_ada.core.score_threshold import ScoreThreshold
 from openrlhf_ada.data.prepared import DRAWS, POSITIVES
 from openrlhf_ada.host.classes import first_process
 from openrlhf_ada.rollout.engine_connections import Restore
@@ -66,6 +68,16 @@ def make_generator(
         chooser=make_chooser(settings, policy, num_prompts, args.train.seed) if settings.chooses else None,
     )
     return AdaptiveSamplesGenerator(host, policy, options)
+
+
+def score_threshold(settings: Settings) -> ScoreThreshold | None:
+    """What makes scores of raw scores; None where they are in [0, 1] already. Raises ValueError without a start."""
+    s = settings
+    if s.scores == "unit":
+        return None
+    if s.positive_threshold is None:
+        raise ValueError("raw scores need --ada_positive_threshold")
+    return ScoreThreshold(s.positive_threshold, s.positive_quantile, s.quantile_steps or QUANTILE_STEPS)
 
 
 def known_counts(host: SamplesGenerator) -> tuple[list[int], list[int]]:

@@ -136,12 +136,6 @@ def _check_enough(args: SimpleNamespace, handed: HandedOver, total: int) -> None
         raise ConfigError(error.flag, error.value, f"{why}. So {error.rule}", error.remedy) from error
 
 
-def contradictions_in(flag: str, args: SimpleNamespace) -> list[str]:
-    """Of rows with the same prompt and other labels in the data sets of this flag, what is said of them."""
-    sets = next(one for one, _ in _data_sets(args, row_rewards(args)) if one.flag == flag)
-    return _contradictions(read_examples(sets), args)
-
-
 def _contradictions(examples: Sequence[Example], args: SimpleNamespace) -> list[str]:
     problems: list[Problem] = []
     for example in examples:

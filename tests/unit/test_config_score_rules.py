@@ -11,7 +11,7 @@ from openrlhf_ada.cli.train_ppo_ray import parse
 from openrlhf_ada.config.flags import ConfigError
 from openrlhf_ada.config.host_values import scored_by_model
 from openrlhf_ada.config.method_rules import without_effect
-from openrlhf_ada.config.settings import score_threshold
+from openrlhf_ada.trainer.sampling import score_threshold
 
 Flags = dict[str, str | None]
 
