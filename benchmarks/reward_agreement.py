@@ -3,9 +3,10 @@
     python benchmarks/reward_agreement.py [--sources FOLDER] [--show]
 
 `--sources`: also the suites of other graders, see benchmarks/grader_suites.py. `--show` prints every case in which
-`math` differs from the suite's author. The last line is one JSON object; results with --sources are in
-benchmarks/results/reward_agreement.json. `n` counts cases, `ours` and `math_verify` are shares that agree;
-`false_accepts` count wrong answers that were called right, over all suites together, equal cases once.
+`math` differs from the suite's author. The last line is one JSON object; with --sources, results go to
+benchmarks/results/reward_agreement.json and the table of docs/rewards.md is written anew. `n` counts cases, `ours` and
+`math_verify` are shares that agree; `false_accepts` count wrong answers that were called right, over all suites
+together, equal cases once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from openrlhf_ada.reward.grade import Grade
 from openrlhf_ada.reward.pool import GraderPool, GradingLimits
 
 RESULT = Path(__file__).parent / "results" / "reward_agreement.json"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "rewards.md"
+BEGIN, END = "<!-- Written by benchmarks/reward_agreement.py. -->", "<!-- Until here. -->"
 OURS = "openrlhf_ada.reward.mathematics:grade"
 THEIRS = f"{__file__}:math_verify_grade"
 LIMITS = GradingLimits(seconds=10.0)
@@ -65,6 +68,27 @@ def show(name: str, cases: list[Case], ours: dict[Case, bool], theirs: dict[Case
             print(f"{name}: {'rejected' if case.right else 'ACCEPTED'}{also}", repr(case.label), repr(case.response))
 
 
+def table(record: dict[str, Any]) -> str:
+    """That of docs/rewards.md, with the files of one project in one row."""
+    projects: dict[str, list[dict[str, Any]]] = {}
+    for name, suite in record["suites"].items():
+        projects.setdefault(name.partition("/")[0], []).append(suite)
+    lines = ["| Suite | cases | math-verify alone | `math` |", "|---|---|---|---|"]
+    for name, suites in (*projects.items(), ("all, equal cases once", [record])):
+        cases = sum(suite["n"] for suite in suites)
+        shares = [sum(suite[key] * suite["n"] for suite in suites) / cases for key in ("math_verify", "ours")]
+        lines.append(f"| {name} | {cases:,} | {shares[0]:.1%} | {shares[1]:.1%} |")
+    lines.append(f"| wrong answers accepted | | {record['false_accepts_math_verify']} | {record['false_accepts']} |")
+    return "\n".join(lines)
+
+
+def write(record: dict[str, Any]) -> None:
+    """The results, and the table of the document."""
+    RESULT.write_text(json.dumps(record, indent=2) + "\n")
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table(record)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sources", type=Path, help="folder with the test files of other graders")
@@ -88,7 +112,7 @@ def main() -> None:
         for name, cases in suites.items():
             show(name, cases, ours, theirs)
     if args.sources:
-        RESULT.write_text(json.dumps({"machine": machine(), **record}, indent=2) + "\n")
+        write({"machine": machine(), **record})
     print(json.dumps(record))
 
 

@@ -190,8 +190,8 @@ def tables(record: dict[str, Any]) -> str:
 def write(record: dict[str, Any]) -> None:
     """The results, and the tables of the document."""
     RESULT.write_text(json.dumps(record, indent=2) + "\n")
-    before, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{tables(record)}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{tables(record)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ LONG_WORD = 22
 _TARGET = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 """Where a link or picture leads, without its anchor."""
 
-_MODULE, _NAME = re.compile(r"^\| `(openrlhf_ada\.[\w.]+)` \|"), re.compile(r"^\| `(\w+)` \|")
-"""Rows of the tables in docs/api.md: a module, then its public names."""
+_NAMES = re.compile(r"^\| `(openrlhf_ada[\w.]*)` \| ([^|]+) \|", re.M)
+"""Rows of the tables in docs/api.md: a module and its public names."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -100,13 +100,6 @@ def _linked_files() -> set[str]:
 def _reference(api: str) -> str:
     """A page with the docstrings of all public names."""
     lines = ["# Docstrings", "", "Of all public names. [As a library](api.md) has an example for each part.", ""]
-    module = ""
-    for row in api.splitlines():
-        if found := _MODULE.match(row):
-            module = found[1]
-            lines += [f"## {module}", ""]
-        elif module and (found := _NAME.match(row)):
-            lines += [f"::: {module}.{found[1]}", ""]
-        elif not row.startswith("|"):
-            module = ""
+    for module, names in _NAMES.findall(api):
+        lines += [f"## {module}", "", *(f"::: {module}.{name}\n" for name in re.findall(r"`(\w+)`", names))]
     return "\n".join(lines)

@@ -22,13 +22,9 @@ TEXT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 def public_names() -> list[tuple[str, str]]:
-    """(module, name) of every row of a table whose head is a module."""
-    found: list[tuple[str, str]] = []
-    for header, *rows in tables(TEXT):
-        module = header[0].strip("`")
-        if module.partition(".")[0] == "openrlhf_ada":
-            found += [(module, name) for row in rows for name in spans(row[0])]
-    return found
+    """(module, name) of all tables."""
+    rows = [row for _, *rows in tables(TEXT) for row in rows]
+    return [(module.strip("`"), name) for module, names, _ in rows for name in spans(names)]
 
 
 PUBLIC = public_names()

@@ -1,4 +1,4 @@
-"""docs/migrating.md: every flag here exists with the default that is said, commands start, what is refused is."""
+"""docs/migrating.md: commands start, what is refused is, what older versions called a flag is found."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from documents import ROOT, Block, blocks, command_lines, section, spans, tables
 
-from openrlhf_ada.cli.evaluate import build_parser as eval_parser
-from openrlhf_ada.cli.prepare_data import build_parser as prepare_parser
 from openrlhf_ada.cli.train_ppo_ray import USER_ERRORS, parse
 from openrlhf_ada.config.presets import METHODS
 from openrlhf_ada.config.schema import add_flags
@@ -45,11 +43,10 @@ def reward_file() -> Block:
     return block
 
 
-def commands(text: str, verb: str = "train") -> list[list[str]]:
-    """Arguments of the training commands, or those of another verb."""
+def commands(text: str) -> list[list[str]]:
+    """Arguments of the training commands."""
     lines = [words for block in blocks(text) if not block.language for words in command_lines(block.text)]
-    called = {"train": (["openrlhf-ada", "train"], ["python", "-m", "openrlhf_ada.cli.train_ppo_ray"])}
-    starts = called.get(verb, (["openrlhf-ada", verb],))
+    starts = (["openrlhf-ada", "train"], ["python", "-m", "openrlhf_ada.cli.train_ppo_ray"])
     return [words[len(start) :] for words in lines for start in starts if words[: len(start)] == start]
 
 
@@ -57,25 +54,27 @@ def commands(text: str, verb: str = "train") -> list[list[str]]:
 
 
 def base() -> list[str]:
-    """The one with a mode, without what shares GPUs."""
+    """The command with a mode and sizes in place of the method, and without what shares GPUs."""
     shared = ("--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep")
-    return [word for word in commands(PLAIN)[1] if word not in shared]
+    (command,) = commands(PLAIN)
+    at = command.index("--ada_method")
+    own = [
+        word
+        for span in spans(PLAIN)
+        if span.startswith(("--ada_mode seq", "--rollout.batch_size 128"))
+        for word in span.split()
+    ]
+    return [*(word for word in [*command[:at], *command[at + 2 :]] if word not in shared), *own]
 
 
 def test_flags_that_a_method_sets_are_listed() -> None:
     """Who adds a method to a command line leaves them out."""
-    _, _, rest = PLAIN.partition("A method sets these flags or has no use for them, so leave yours out:")
-    said = {span for span in spans(rest.partition("Two to think about")[0]) if span.startswith("--")}
+    (table,) = tables(section(TEXT, "Flags that a method sets"))
     of_every_method = set.intersection(*(set(method.flags) for method in METHODS.values()))
     host = {f"--{flag}" for flag in of_every_method if not flag.startswith("ada.")}
-    assert said == host - {"--actor.adam.lr"} | {"--algo.dynamic_filtering_enable"}
-
-
-def test_kept_flags_exist_on_both_sides() -> None:
-    (table,) = tables(section(TEXT, "What means something else in the modes seq and est"))
-    for row in table[1:]:
-        named = {span.split()[0] for cell in row[:2] for span in spans(cell) if span.startswith("--")}
-        assert named <= set(training_flags())
+    assert {span for row in table[1:] for span in spans(row[1])} == host - {"--actor.adam.lr"} | {
+        "--algo.dynamic_filtering_enable"
+    }
 
 
 REFUSED = next(tables(section(TEXT, "What is refused")))[1:]
@@ -84,10 +83,10 @@ REFUSED = next(tables(section(TEXT, "What is refused")))[1:]
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row[0])
 def test_refused_commands_are_refused_neighbours_pass(row: list[str]) -> None:
     refused, _, instead = row
-    flags = spans(refused)[0].split()
-    with pytest.raises(USER_ERRORS) as error:
-        parse([*base(), *flags])
-    assert any(flag in str(error.value) for flag in flags if flag.startswith("--"))
+    for flags in map(str.split, spans(refused)):
+        with pytest.raises(USER_ERRORS) as error:
+            parse([*base(), *flags])
+        assert any(flag in str(error.value) for flag in flags if flag.startswith("--"))
     parse([*base(), *(spans(instead)[0].split() if instead.startswith("`") else [])])
 
 
@@ -111,8 +110,8 @@ def test_a_reward_model_alone_needs_a_threshold() -> None:
 
 
 def test_dynamic_filtering_draws_n_and_refills() -> None:
-    args = parse(commands(section(TEXT, "Dynamic filtering"))[0])
-    settings = args.ada
+    (flags,) = (span for span in spans(section(TEXT, "Dynamic filtering")) if span.startswith("--ada_exit fixed"))
+    settings = parse([*base(), *flags.split()]).ada
     assert settings.refills
     assert settings.max_samples == settings.group_size == 4
 
@@ -120,65 +119,52 @@ def test_dynamic_filtering_draws_n_and_refills() -> None:
 # -- from older versions ----------------------------------------------------------------------------------------------
 
 
-def test_flat_names_are_refused_dotted_ones_parse(capsys: pytest.CaptureFixture[str]) -> None:
-    (table,) = tables(OLDER)
-    flat = [span for row in table[1:] for span in spans(row[0])]
-    assert len(flat) == len(set(flat)) > 100
-    assert not set(flat) & set(training_flags())
-    for name, dotted in (
-        ("--advantage_estimator", "--algo.advantage.estimator"),
-        ("--n_samples_per_prompt", "--rollout.n_samples_per_prompt, --eval.n_samples_per_prompt"),
-        ("--gamma", "--algo.advantage.gamma"),
-    ):
-        with pytest.raises(SystemExit):
-            parse([*base(), name, "4"])
-        assert f"Did you mean {dotted}?" in capsys.readouterr().err
+NAMED_BY_THE_ERROR = """
+algo: advantage_estimator no_advantage_std_norm gamma lambd init_kl_coef kl_target kl_horizon
+rollout: n_samples_per_prompt rollout_batch_size vllm_generate_batch_size temperature top_p rollout_max_tokens_per_gpu
+train: agent_func_path train_batch_size num_episodes max_epochs seed full_determinism colocate_all_models
+train: colocate_actor_ref colocate_critic_reward use_dynamic_batch train_max_tokens_per_gpu enable_ema ema_beta
+actor: lr_scheduler lr_warmup_ratio max_norm eps_clip eps_clip_low_high dual_clip policy_loss_type entropy_loss_coef
+actor: aux_loss_coef actor_num_nodes actor_num_gpus_per_node gradient_checkpointing
+actor: gradient_checkpointing_use_reentrant
+critic: value_clip freezing_actor_steps save_value_network critic_num_nodes critic_num_gpus_per_node
+ref: ref_num_nodes ref_num_gpus_per_node
+reward: remote_rm_url normalize_reward reward_clip_range overlong_buffer_len overlong_penalty_factor reward_num_nodes
+reward: reward_num_gpus_per_node
+data: prompt_data prompt_data_probs prompt_split input_key label_key input_template apply_chat_template max_samples
+data: disable_fast_tokenizer
+eval: eval_dataset eval_split eval_steps eval_temperature eval_n_samples_per_prompt
+ckpt: ckpt_path save_steps save_hf_ckpt disable_ds_ckpt max_ckpt_num max_ckpt_mem
+vllm: vllm_num_engines vllm_tensor_parallel_size vllm_gpu_memory_utilization vllm_sync_backend vllm_sync_with_ray
+vllm: enable_prefix_caching enforce_eager vllm_enable_sleep
+ds: zero_stage zpg adam_offload overlap_comm deepcompile grad_accum_dtype use_ds_universal_ckpt use_liger_kernel
+ds: deepspeed_enable_sleep ds_tensor_parallel_size packing_samples ring_attn_size ring_head_stride value_head_prefix
+ds: load_in_4bit lora_alpha lora_dropout target_modules
+logger: logging_steps use_tensorboard wandb_org wandb_group wandb_project wandb_run_name
+"""
+"""Flat flags of OpenRLHF 0.8 by the section in which they are now, but for those in the page's table."""
 
 
-def test_each_flat_name_has_its_dotted_one() -> None:
-    """In order, and alike in their last words, so that no column has slipped."""
+def test_the_error_names_the_section_of_a_flat_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in NAMED_BY_THE_ERROR.split("\n")[1:-1]:
+        section_of, _, names = line.partition(": ")
+        for name in names.split():
+            with pytest.raises(SystemExit):
+                parse([*base(), f"--{name}", "4"])
+            _, _, near = capsys.readouterr().err.partition("Did you mean ")
+            assert f"--{section_of}." in near, f"{name}: {near}"
+
+
+def test_flat_names_of_the_table_are_gone_and_their_dotted_ones_exist() -> None:
     (table,) = tables(OLDER)
     for flat, dotted in table[1:]:
-        old, new = spans(flat), [span for span in spans(dotted) if "..." not in span]
-        assert len(new) >= len(old) or dotted == "gone" or "--data.max_len" in new, flat
-        for name in new:
-            assert name.split()[0] in training_flags(), name
+        assert not set(spans(flat)) & set(training_flags())
+        new = [span.split()[0] for span in spans(dotted)]
+        assert len(new) >= len(spans(flat)) or dotted == "gone"
+        assert set(new) <= set(training_flags())
 
 
 # -- from verl and TRL ------------------------------------------------------------------------------------------------
-
-MAPPED = [
-    (title, row) for title, part in (("verl", VERL), ("TRL", TRL)) for table in tables(part) for row in table[1:]
-]
-
-
-def default_text(action: argparse.Action) -> str:
-    """As in the tables."""
-    if action.nargs == 0 or action.default in (None, ""):
-        return "–"
-    if isinstance(action.default, list | tuple):
-        return f"`{' '.join(map(str, action.default))}`"
-    return f"`{action.default:g}`" if isinstance(action.default, float) else f"`{action.default}`"
-
-
-@pytest.mark.parametrize(("of", "row"), MAPPED, ids=[f"{of}: {row[0]}" for of, row in MAPPED])
-def test_defaults_are_those_of_the_parser(of: str, row: list[str]) -> None:
-    """Of the first flag in the column `here`."""
-    _, _, here, default, _ = row
-    flags = [span for span in spans(here) if span.startswith("--")]
-    if not flags:
-        assert here == "–" or spans(here)[0].startswith("openrlhf-ada ")
-        return
-    name = flags[0].split()[0]
-    known = training_flags() | (
-        {}
-        if name in training_flags()
-        else {**eval_parser()._option_string_actions, **prepare_parser()._option_string_actions}
-    )
-    said = {default_text(known[name])}
-    if name == "--max_new_tokens":
-        said.add(default_text(eval_parser()._option_string_actions[name]))
-    assert default in said
 
 
 def test_the_command_from_verl_is_the_published_setting(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,24 +176,16 @@ def test_the_command_from_verl_is_the_published_setting(caplog: pytest.LogCaptur
     assert args.train.num_episodes == round(400 * args.rollout.batch_size / 13_650)
 
 
-def test_ada_est_of_the_branch_starts() -> None:
-    flags = next(span for span in spans(VERL) if span.startswith("--ada_mode est --ada_allocation"))
-    config = parse([*base(), *flags.split()]).ada
-    assert config.prior_mean * config.prior_strength == pytest.approx(1, abs=0.001), "Beta(1, 16) has one positive"
-    assert config.prior_strength == 17
-
-
-def test_verl_file_is_read_by_its_command() -> None:
-    ((*words,),) = commands(VERL, "prepare-data")
-    args = prepare_parser().parse_args(words)
-    assert (args.input_key, args.label_key) == ("prompt", "reward_model.ground_truth")
-
-
-def test_the_command_from_trl_has_its_batches() -> None:
+def test_the_command_from_trl_has_its_defaults() -> None:
     """8 GPUs with 8 completions each are 64 completions of 8 prompts, trained in one step."""
     args = parse(commands(TRL)[0])
     assert args.rollout.batch_size * args.rollout.n_samples_per_prompt == 64
     assert args.train.batch_size == args.train.micro_batch_size * args.actor.num_gpus_per_node == 64
+    assert (args.train.num_episodes, args.train.max_epochs, args.rollout.max_new_tokens) == (3, 1, 256)
+    assert (args.rollout.temperature, args.rollout.top_p, args.actor.eps_clip) == (1, 1, 0.2)
+    assert (args.algo.kl.init_coef, args.actor.max_norm, args.actor.adam.weight_decay) == (0, 1, 0)
+    assert (args.actor.adam.lr, *args.actor.adam.betas) == (1e-6, 0.9, 0.999)
+    assert (args.actor.lr_scheduler, args.actor.lr_warmup_ratio) == ("linear", 0)
 
 
 def test_maxrl_is_paper_correction_on_uniform_groups() -> None:
@@ -217,8 +195,9 @@ def test_maxrl_is_paper_correction_on_uniform_groups() -> None:
     from openrlhf_ada.config.settings import make_policy
     from openrlhf_ada.core.types import PromptPool, Sample
 
-    row = next(row for of, row in MAPPED if row[0] == '`scale_rewards="mean"`')
-    flags = f"{spans(row[2])[0]} --ada_exit fixed --ada_max_samples 4"
+    (table,) = tables(TRL)
+    row = next(row for row in table if row[0] == '`scale_rewards="mean"`')
+    flags = f"{spans(row[1])[0]} {spans(row[2])[0]} --ada_max_samples 4"
     args = parse([*base(), *flags.split()])
     pool = PromptPool(0, [Sample(0, i, score, score, 1) for i, score in enumerate([1.0, 0.0, 0.0, 0.0])])
     group = make_policy(args.ada).build(pool, np.random.default_rng(0))

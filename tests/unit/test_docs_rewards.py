@@ -1,10 +1,11 @@
-"""The figures of docs/rewards.md are those of the last run of its benchmark."""
+"""The figures of docs/rewards.md are those of the last run of its benchmarks."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -13,13 +14,28 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield import_module(name)
+    del sys.modules[name]
+
+
 @pytest.fixture
 def rewards(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import rewards
+    yield from imported("rewards", monkeypatch)
 
-    yield rewards
-    del sys.modules["rewards"]
+
+@pytest.fixture
+def reward_agreement(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    yield from imported("reward_agreement", monkeypatch)
+
+
+def test_the_agreement_is_that_of_the_results_on_the_pairs_of_today(reward_agreement: ModuleType) -> None:
+    record = json.loads(reward_agreement.RESULT.read_text())
+    document = reward_agreement.DOCUMENT.read_text(encoding="utf-8")
+    assert f"{reward_agreement.BEGIN}\n\n{reward_agreement.table(record)}\n\n{reward_agreement.END}" in document
+    for name, cases in reward_agreement.own_suites().items():
+        assert record["suites"][name]["n"] == len(cases)
 
 
 def test_tables_are_those_of_the_results(rewards: ModuleType) -> None:
