@@ -117,6 +117,7 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in (tmp_path / "runs" / "first", tmp_path / "runs" / "my-run", tmp_path / "model"):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(run if folder.parent.name == "runs" else {}))
+        (folder / "model.safetensors").touch()
 
 
 def check_command(words: list[str], *, whole: bool) -> bool:
