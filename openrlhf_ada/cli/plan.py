@@ -112,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=names_of(PLANNED, NOT_PLANNED),
         default=list(USUAL),
         metavar="NAME,...",
-        help=f"names of --ada_method (default {','.join(USUAL)}; all: {','.join(PLANNED)})",
+        help=f"names of --ada_method (default {','.join(USUAL)}; all: every one that can be planned)",
     )
     add("--prompts", type=at_least(1), metavar="N", help="prompts of a step (default: as the method has them)")
     add(
