@@ -89,8 +89,9 @@ def render(by_task: ByTask) -> str:
         f"*Cost*: to the target ({TARGET_SHARE:.0%} of what `{REFERENCE}` gains over the budget), as a ratio to that "
         f"of `{REFERENCE}`, with its 95 % interval over 10 seeds. Bold: p < 0.05, corrected for all methods. "
         "*missed*: so many seeds did not reach the target, and count with the whole budget. *all*: geometric mean, of "
-        f"methods that were run on all tasks; the others are shown without intervals. Learning rates of {min(RATES):g} "
-        f"to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts were tried.",
+        "methods that were run on all tasks; the others are shown without intervals. Each method has the best of "
+        f"learning rates from {min(RATES):g} to {max(RATES):g} and {min(PROMPTS)} to {max(PROMPTS)} prompts "
+        "of a step.",
         *(part for cost in PACKED_COSTS for part in at_equal(by_task, cost)),
         *_other_seconds(_at(by_task, "seconds")),
         *_weight_or_sampling(_at(by_task, "seconds")),
@@ -117,7 +118,7 @@ def _tasks(several: Sequence[Finals]) -> list[str]:
 
 
 def at_equal(by_task: ByTask, cost: str) -> list[str]:
-    """Costs, what they are beside, and the settings that were found."""
+    """Costs, what they are beside, and accuracies."""
     several = _at(by_task, cost)
     everywhere = over_tasks(several)
     run = {name for finals in several for name in finals.runs}
@@ -136,10 +137,10 @@ def at_equal(by_task: ByTask, cost: str) -> list[str]:
         *parts,
         "Beside the cheapest uniform sampling, on the same worlds:",
         _beside(several),
-        "Learning rate and prompts of a step that were best, and accuracy after the budget:",
+        "Accuracy after the budget:",
         markdown(
             ["method", *_tasks(several)],
-            [[f"`{n}`", *(_setting(finals, n) for finals in several)] for n in everywhere],
+            [[f"`{name}`", *(f"{finals.rows[name].final:.1%}" for finals in several)] for name in everywhere],
         ),
     ]
 
@@ -167,13 +168,6 @@ def _cost(finals: Finals, name: str, interval: str = INTERVAL) -> str:
 
 def _missed(count: int) -> str:
     return f", {count} missed" if count else ""
-
-
-def _setting(finals: Finals, name: str) -> str:
-    if name not in finals.runs:
-        return "–"
-    rate, prompts = finals.settings[name]
-    return f"{rate:g}, {prompts}: {finals.rows[name].final:.1%}"
 
 
 def _beside(several: Sequence[Finals]) -> str:
@@ -230,7 +224,7 @@ def _weight_or_sampling(several: Sequence[Finals]) -> list[str]:
 
 
 def _control(finals: Finals, name: str, control: str) -> list[str]:
-    return [_cost(finals, control), _over(finals, name, control)]
+    return [_cost(finals, control, ""), _over(finals, name, control)]
 
 
 def _weights(method: str, p: float) -> str:
@@ -260,13 +254,14 @@ def _machines() -> list[str]:
 def language_model(results: Results[real.Cell], conditions: real.Conditions) -> list[str]:
     run = {cell.method for cell in results.by_cell}
     rows = real.table(results, [name for name in METHODS if name in run], conditions.budget)
-    head = ["method", "seeds", "mean accuracy less the reference's", *(f"{cost} to the target" for cost in real.COSTS)]
+    shown = ("rollouts", "seconds")
+    head = ["method", "seeds", "mean accuracy less the reference's", *(f"{cost} to the target" for cost in shown)]
     gains = [
         [
             f"`{row.method}`",
             str(row.seeds),
             row.gain.times(100).text("+.1f") if row.gain and row.method != real.REFERENCE else "",
-            *(_ratio(row.cost[cost], row) if row.cost else "" for cost in real.COSTS),
+            *(_ratio(row.cost[cost], row) if row.cost else "" for cost in shown),
         ]
         for row in rows
     ]
